@@ -122,3 +122,13 @@ def test_what_no_record_has_room_for_ends_the_order_as_a_fault_that_says_so(text
     assert summarise(told).outcome == "env_error"
     assert [one.step for one in told] == list(range(len(told)))
     assert len(encode(observations.TOPIC, told[-1]).value) < 10 * MAX_REASON
+
+
+def test_a_prompt_that_no_record_has_room_for_ends_the_order_as_a_fault_of_the_policy():
+    """Each answer has room for itself, also where its quotes take two bytes; the fourth request would repeat three."""
+    told, *_ = play("Thought: " + '"' * 800_000 + "\nAction: wait()", max_texts=5)
+    end = told[-1].end
+    assert end is not None
+    assert (end.kind, end.reward) == ("policy_error", None)
+    assert "an event of action-requests cannot be published: the value takes" in end.reason
+    assert len([one for one in told if one.taken is not None]) == 3

@@ -17,7 +17,7 @@ from dart_streams.config.tasks import Task
 from workers.env.backends.adapters import androidworld, openenv
 from workers.env.backends.adapters.settings import bounded, encoded, flag_of, number_of, text_of
 from workers.env.environment import EnvironmentBackend, EnvironmentFault
-from workers.env.fault_boundary import ContainedBackend
+from workers.env.fault_boundary import ContainedBackend, ContainedEnvironment
 
 TASK = Task(environment="any", page="page", seed=0, max_steps=5, split="train")
 Image.new("RGB", (8, 8)).save(drawn := io.BytesIO(), "PNG")
@@ -62,15 +62,33 @@ def androidworld_at(url: str) -> EnvironmentBackend:
     return cast(EnvironmentBackend, androidworld.backend(parse({"env": table})))
 
 
-async def played(backend: EnvironmentBackend) -> float:
+@contextlib.asynccontextmanager
+async def stepped(backend: EnvironmentBackend) -> AsyncIterator[ContainedEnvironment]:
+    """Yield an episode's environment after its first step."""
     environment = ContainedBackend(backend).environment()
     try:
         await environment.open(TASK)
         await environment.reset(TASK)
         await environment.step(Wait(), "wait")
-        return await environment.evaluate()
+        yield environment
     finally:
         await environment.close()
+
+
+async def shown(backend: EnvironmentBackend) -> None:
+    """Play up to the screen after the first step: a wrong answer is a fault of the call that it answers."""
+    async with stepped(backend):
+        pass
+
+
+async def played(backend: EnvironmentBackend) -> float:
+    async with stepped(backend) as environment:
+        return await environment.evaluate()
+
+
+def assert_own_words(fault: EnvironmentFault) -> None:
+    """Assert that the adapter itself refused the value: the boundary would name what it raised instead."""
+    assert "() raised " not in str(fault)
 
 
 def observation(**fields: Any) -> str:
@@ -108,8 +126,10 @@ async def test_any_answer_of_openenv_is_a_fault_or_a_screen(call: str, answer: s
             WRONG["half a character"],
         ):
             return  # The instruction is that of the reset.
-        with pytest.raises(EnvironmentFault):
-            await played(openenv_at(url))
+        with pytest.raises(EnvironmentFault) as fault:
+            await shown(openenv_at(url))
+        if answer != WRONG["nested"]:  # What json itself raises for that is the boundary's to name.
+            assert_own_words(fault.value)
 
 
 async def test_the_right_answers_of_openenv_are_played():
@@ -126,8 +146,9 @@ async def test_any_score_of_androidworld_is_a_fault_or_a_number(score: str):
     async with serving({**answers, "/task/score": '{"score": 1.5}'}) as url:
         assert await played(androidworld_at(url)) == 1.0
     async with serving({**answers, "/task/score": f'{{"score": {score}}}'}) as url:
-        with pytest.raises(EnvironmentFault):
+        with pytest.raises(EnvironmentFault) as fault:
             await played(androidworld_at(url))
+        assert_own_words(fault.value)
 
 
 @pytest.mark.parametrize(

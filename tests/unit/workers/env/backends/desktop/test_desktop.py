@@ -79,6 +79,7 @@ def test_a_sandbox_has_of_the_host_programs_to_read_and_nothing_to_write():
     secret = {"/etc/shadow", "/etc/passwd", "/etc/ssh", "/etc/ssl", "/etc/ssl/private", "/etc", "/root", "/home"}
     assert not secret & set(binds["--ro-bind-try"])
     assert {"--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-user", "--clearenv"} <= set(command)
+    assert command[command.index("--seccomp") + 1] == "8"
     assert command[command.index("/tmp") - 2 : command.index("/tmp")] == [str(64 * 2**20), "--tmpfs"]
 
 
