@@ -2,7 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.bus.clock_refusal import AcceptedTimes, clock_refused, span, stamped_anew
-from dart_streams.bus.topology import CLOCK_MS, clock_bounds, clock_ms
+from dart_streams.bus.topology import CLOCK_MS, DEAD_LETTERS, clock_bounds, clock_ms, declared
+from dart_streams.config import Bus
 from topics import ALL, actions
 from topics.topic import HOUR_MS
 
@@ -53,3 +54,12 @@ def test_a_record_that_its_topic_would_delete_unread_is_refused():
     assert clock_ms(actions.TOPIC) == actions.TOPIC.retention_ms == 15 * 60_000
     assert all(clock_ms(topic) == min(CLOCK_MS, topic.retention_ms or CLOCK_MS) for topic in ALL)
     assert clock_bounds(5) == {"message.timestamp.before.max.ms": "5", "message.timestamp.after.max.ms": "5"}
+
+
+def test_every_topic_declares_the_bound_of_its_own_and_dead_letters_that_of_a_broker():
+    specs = {spec.name: spec.configs for spec in declared(Bus(prefix="p."))}
+    for topic in ALL:
+        assert clock_bounds(clock_ms(topic)).items() <= specs[f"p.{topic.name}"].items()
+    letters = [configs for name, configs in specs.items() if name.endswith(DEAD_LETTERS)]
+    assert letters
+    assert all(clock_bounds(CLOCK_MS).items() <= configs.items() for configs in letters)

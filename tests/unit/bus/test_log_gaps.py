@@ -1,13 +1,25 @@
 """What was removed before it was read is named; what another member has read meanwhile is not."""
 
+import math
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock
 
+import msgspec
 import pytest
+import structlog
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.structs import OffsetAndMetadata
 
+from dart_streams.bus.codec import encode
 from dart_streams.bus.log_gaps import LogGaps
+from dart_streams.config import parse
+from topics import Topic, rollout_orders
+from topics.rollout_orders import RolloutOrder
+from topics.values import Sampling
+from workers.recorder.main import Recorder
+from workers.runtime.ordered_consumer import OrderedConsumer
 
 PLACE = TopicPartition("dart.observations", 1)
 
@@ -63,3 +75,50 @@ async def test_the_broker_is_asked_only_where_offsets_do_not_follow():
     for offset in range(50):
         await gaps.check(None, PLACE, offset, offset)  # type: ignore[arg-type]
     assert group.asked == 1
+
+
+def polled(topic: Topic, event: msgspec.Struct, offset: int) -> SimpleNamespace:
+    """Return a record as a consumer polls it."""
+    record = encode(topic, event)
+    return SimpleNamespace(topic=f"dart.{topic.name}", partition=0, offset=offset, timestamp=0, **record._asdict())
+
+
+def gone(lines: list[Any]) -> list[str]:
+    return [line["records"] for line in lines if line["event"] == "records gone before they were read"]
+
+
+async def test_an_environment_worker_names_the_orders_that_are_gone():
+    order = RolloutOrder(
+        order_id="o",
+        group_id="g",
+        group_size=1,
+        sample=0,
+        attempt=0,
+        task_id="t",
+        max_steps=1,
+        purpose="train",
+        sampling=Sampling(),
+        after_version=0,
+    )
+    orders = OrderedConsumer(parse({}), "env-0", AsyncMock(), rollout_orders.TOPIC, "order_id", "env")
+    place = TopicPartition("dart.rollout-orders", 0)
+    orders.records.assign([place])
+    orders._member.set()
+    orders.consumer = SimpleNamespace(getone=AsyncMock(return_value=polled(rollout_orders.TOPIC, order, 7)))
+    with structlog.testing.capture_logs() as lines:
+        orders.gaps = LogGaps(structlog.get_logger(), AsyncMock(return_value={place: OffsetAndMetadata(3, "")}))
+        assert (await orders._read()).event == order
+    assert gone(lines) == ["dart.rollout-orders[0]@3 to 6"]
+
+
+async def test_the_recorder_names_the_observations_that_are_gone():
+    place = TopicPartition("dart.observations", 0)
+    batch = [SimpleNamespace(offset=7), SimpleNamespace(offset=8)]
+    records = SimpleNamespace(getmany=AsyncMock(return_value={place: batch}))
+    recorder = Recorder(records, AsyncMock(write=AsyncMock(return_value=set())), MagicMock(), 1.0)
+    recorder.committed_s = math.inf
+    with structlog.testing.capture_logs() as lines:
+        recorder.gaps = LogGaps(structlog.get_logger(), AsyncMock(return_value={place: OffsetAndMetadata(3, "")}))
+        await recorder._record_batch()
+    assert gone(lines) == ["dart.observations[0]@3 to 6"]
+    assert recorder.gaps.next == {place: 9}

@@ -1,11 +1,18 @@
 """A broker that names no brokers for a moment is asked again; one that goes on so is not available."""
 
+import itertools
+import time
+from types import SimpleNamespace
+
 import pytest
+from kafka import TopicPartition
 from kafka.errors import MetadataEmptyBrokerList, TopicAuthorizationFailedError
 
+from dart_streams.bus import sync_clients
 from dart_streams.bus.sync_clients import answered
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable
+from topics import trajectories
 
 
 def failing(times: int, error: Exception):
@@ -31,3 +38,25 @@ def test_after_the_bound_it_is_not_available():
 def test_what_a_retry_cannot_mend_is_raised_at_once():
     with pytest.raises(TopicAuthorizationFailedError):
         answered(failing(1, TopicAuthorizationFailedError()), Bus(wait_s=5.0))
+
+
+class Endless(sync_clients.TopicReader):
+    """Reads ever new records of one partition, and none of the other."""
+
+    def __init__(self) -> None:
+        self.bus, self.topic, self.read = Bus(wait_s=0.05), trajectories.TOPIC, 0
+
+    def has_reached(self, ends: object) -> bool:
+        return False
+
+    def poll(self, timeout_ms: int) -> list[SimpleNamespace]:
+        time.sleep(0.005)
+        self.read += 1
+        return [SimpleNamespace(topic="t", partition=0, offset=100 + self.read)]
+
+
+def test_new_records_of_one_partition_do_not_hide_that_another_has_no_leader(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sync_clients, "CHECK_S", 0.01)
+    ends = {TopicPartition("t", 0): 100, TopicPartition("t", 1): 5}
+    with pytest.raises(ServiceUnavailable, match=r"no record of .* arrived"):
+        list(itertools.islice(Endless().read_to_end(ends), 1000))

@@ -64,3 +64,15 @@ def test_a_broker_that_knows_no_ids_changes_nothing():
     before = msgspec.msgpack.encode(circle.states["dispatch"])
     assert note_topic_ids(circle.agents["dispatch"], circle.states["dispatch"], {}) == []
     assert msgspec.msgpack.encode(circle.states["dispatch"]) == before
+
+
+def test_curated_groups_that_are_gone_with_their_topic_are_not_waited_for():
+    circle = circle_of(10)
+    note(circle, ids(circle))
+    goes_on(circle, groups=10)
+    dispatch = circle.states["dispatch"]
+    dispatch.curated = dispatch.consumed + 3
+    note(circle, ids(circle, trajectories="second"))
+    assert dispatch.curated == dispatch.consumed + 3
+    note(circle, ids(circle, trajectories="second", curated="second"))
+    assert dispatch.curated == dispatch.consumed

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.curation_world import task_set
 from dart_streams.bus.clients import SendCoalescer
+from dart_streams.bus.codec import Unencodable
 from dart_streams.config import parse
 from dart_streams.curation import journal
 from dart_streams.curation.agents import agents
@@ -17,7 +18,7 @@ from workers.curator import agent_runner, input_queue
 from workers.curator.changelogs import MAX_RECORD_BYTES, application_id, changelog_topics
 from workers.curator.input_queue import InputQueue, enqueue
 from workers.curator.journaled_state import input_of
-from workers.curator.main import bind, create_app, serve
+from workers.curator.main import bind, create_app, member_id, serve
 
 
 @pytest.fixture
@@ -37,6 +38,23 @@ async def test_a_batch_is_journaled_before_it_is_published_and_acknowledged_last
         "difficulty/trajectories/0/0",
         "difficulty/trajectories/0/1",
     ]
+
+
+async def test_a_decision_that_no_record_can_carry_is_a_dead_letter_of_its_input_and_the_others_are_published(
+    broker, monkeypatch
+):
+    runner, encode = await broker.owning(), agent_runner.encode
+
+    def encoded(topic, event, headers, record_id):
+        if (topic, record_id) == (task_difficulty.TOPIC, "difficulty/trajectories/0/0"):
+            raise Unencodable("too large")
+        return encode(topic, event, headers, record_id)
+
+    monkeypatch.setattr(agent_runner, "encode", encoded)
+    await runner.process(await runner._state(0), [broker.event(0), broker.event(1)])
+    assert broker.published[task_difficulty.TOPIC.name] == ["difficulty/trajectories/0/1"]
+    assert broker.effects.count("sent to trajectories.dlq") == 1
+    assert broker.effects.count("acknowledged") == 2
 
 
 async def test_a_record_read_again_is_acknowledged_and_nothing_else(broker):
@@ -224,3 +242,11 @@ async def test_agents_are_bound_to_tables_whose_changelogs_exist(tmp_path):
     stop = asyncio.Event()
     stop.set()
     await serve(runners, 1.0, stop)
+
+
+def test_a_curator_is_another_static_member_of_its_group_where_a_topic_was_made_anew():
+    known = {"trajectories": "a", "weights": "b"}
+    same, anew = (member_id("curator-0", ids) for ids in (dict(reversed(known.items())), known | {"weights": "c"}))
+    assert member_id("curator-0", known) == same != anew
+    assert member_id("curator-1", known) != same
+    assert create_app(parse({}), anew).conf.consumer_group_instance_id == anew

@@ -1,0 +1,108 @@
+"""What the curator's audit ends as lost: what is open before and after the barrier, while it decides on it itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dart_streams.config import parse
+from dart_streams.curation.lost_orders import STAGES, OpenOrder, finish_of, open_orders
+from tests.unit.curation.test_lost_orders import LossyCircle, circle_of, goes_on
+from topics import trajectories
+from topics.trajectories import Trajectory
+from workers.curator.order_audit import OrderAudit
+
+
+class Dispatch:
+    """The runner of dispatch: gives its state, or None while another curator has it."""
+
+    def __init__(self, circle: LossyCircle) -> None:
+        self.circle = circle
+        self.looks: list[bool] = []
+        self.is_owned: Callable[[], bool] = lambda: True
+
+    async def published_state(self, *, check: bool = False) -> Any:
+        self.looks.append(check)
+        return self.circle.states["dispatch"] if self.is_owned() else None
+
+
+class Barrier:
+    """Notes the stages that are passed; ``meanwhile`` is called as the last one is."""
+
+    def __init__(self) -> None:
+        self.stages: list[Any] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    async def passed(self, stage: Any) -> None:
+        self.stages.append(stage)
+        if len(self.stages) == len(STAGES):
+            self.meanwhile()
+
+
+class Finishes:
+    """A publisher that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.bus = parse({}).bus
+        self.sent: list[tuple[str, Trajectory]] = []
+
+    async def publish(self, topic: Any, event: Trajectory, *, record_id: str) -> None:
+        assert topic is trajectories.TOPIC
+        self.sent.append((record_id, event))
+
+
+class Audited:
+    """A circle in which one group's orders are under way, and its audit."""
+
+    def __init__(self) -> None:
+        self.circle = circle_of(11)
+        goes_on(self.circle, groups=2)
+        self.dispatch, self.barrier, self.finishes = Dispatch(self.circle), Barrier(), Finishes()
+        self.audit = OrderAudit(self.dispatch, self.finishes, self.barrier)  # type: ignore[arg-type]
+
+    @property
+    def open(self) -> set[OpenOrder]:
+        return open_orders(self.circle.states["dispatch"])
+
+    async def ended(self) -> set[str]:
+        """Make a round; return the orders that it ended."""
+        await self.audit.round()
+        assert all(event.outcome == "lost" and event.reward is None for _, event in self.finishes.sent)
+        return {event.order_id for _, event in self.finishes.sent}
+
+
+@pytest.fixture
+def audited() -> Audited:
+    return Audited()
+
+
+async def test_what_is_open_still_after_a_barrier_through_all_stages_is_ended_as_lost(audited: Audited):
+    before = audited.open
+    assert await audited.ended() == {order.order_id for order in before} != set()
+    assert tuple(audited.barrier.stages) == STAGES
+    assert audited.dispatch.looks == [False, False, True], "before it ends any, it looks for another curator"
+    run = audited.finishes.bus.run
+    assert {name for name, _ in audited.finishes.sent} == {finish_of(run, order, 0).trajectory_id for order in before}
+
+
+async def test_what_ends_or_begins_meanwhile_is_not_lost(audited: Audited):
+    before = audited.open
+
+    def meanwhile() -> None:
+        audited.circle.end_one()
+        audited.circle.settle()
+
+    audited.barrier.meanwhile = meanwhile
+    lost = await audited.ended()
+    assert lost == {order.order_id for order in before & audited.open}
+    assert len(lost) < len(before)
+
+
+async def test_a_curator_that_was_replaced_during_a_round_ends_nothing(audited: Audited):
+    audited.dispatch.is_owned = lambda: len(audited.dispatch.looks) < 3
+    assert await audited.ended() == set()
+    audited.dispatch.looks.clear()
+    audited.dispatch.is_owned = lambda: False
+    audited.barrier.stages.clear()
+    assert await audited.ended() == set()
+    assert audited.barrier.stages == [], "without orders of its own it waits for nothing"
