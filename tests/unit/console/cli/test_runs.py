@@ -145,3 +145,12 @@ def test_what_another_configuration_changes_is_shown(state, tmp_path):
     assert "changes run.minutes: 9.0 -> 1.0" in said
     assert "changes curation.max_staleness: 2 -> 9 (its decisions" in said
     assert "the run keeps its own tasks" in said
+
+
+@pytest.mark.parametrize("value, said", [("true", "nothing is measured: OTEL_SDK_DISABLED is true"), ("false", "")])
+def test_a_run_says_at_its_start_that_nothing_is_measured(state, monkeypatch, value, said):
+    monkeypatch.setenv("OTEL_SDK_DISABLED", value)
+    done = resumed(state, "--resume", "two", "--state", str(state))
+    shown = " ".join(done.stderr.split())
+    assert said in shown
+    assert ("nothing is measured" in shown) == bool(said)

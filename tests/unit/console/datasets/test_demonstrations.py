@@ -1,6 +1,8 @@
 """What makes an episode of elsewhere a demonstration here, and what keeps it from being one."""
 
+import contextlib
 import json
+from unittest.mock import AsyncMock, MagicMock
 
 import msgspec
 import pytest
@@ -8,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from dart_streams.bus.codec import Unencodable
 from dart_streams.config import ActionDialect, Bus, Config, Policy
 from dart_streams.config.tasks import parse
-from dart_streams.console.datasets import demonstration_files
+from dart_streams.console.datasets import demonstration_files, demonstration_import
 from dart_streams.console.datasets.demonstration_import import ImportResult, demonstrable
 from dart_streams.console.datasets.demonstrations import (
     DemonstrationLine,
@@ -227,3 +230,13 @@ def test_an_answer_without_a_place_acts_where_those_before_it_have_left_the_poin
     executed = [one.taken.action for one in found.observations if one.taken]
     assert executed[0] == "Action: move(start_box='(3,4)')"
     assert executed[2] == "Action: click(start_box='(3,4)')"
+
+
+async def test_an_episode_that_no_record_can_carry_is_named_with_what_to_do(monkeypatch):
+    topic = MagicMock(seek_to_end=AsyncMock(), assignment=lambda: [])
+    for name in ("Publisher", "reading"):
+        monkeypatch.setattr(demonstration_import, name, lambda *_: contextlib.nullcontext(topic))
+    monkeypatch.setattr(demonstration_import, "connect_async", AsyncMock(return_value=MagicMock()))
+    monkeypatch.setattr(demonstration_import, "publish_episode", AsyncMock(side_effect=Unencodable("takes 9 MB")))
+    with pytest.raises(UserError, match=r"an episode of simulated/box#1 can't be imported: takes 9 MB\. Shorten"):
+        await demonstration_import.publish(CONFIG, iter([line()]), ImportResult())

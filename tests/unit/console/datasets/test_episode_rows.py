@@ -168,3 +168,13 @@ def test_rows_that_are_no_episode_are_refused_with_what_is_wrong():
 def test_an_image_that_is_none_is_refused():
     with pytest.raises(InvalidRow, match="can't be read"):
         image_ref(b"no image")
+
+
+@pytest.mark.parametrize(
+    "mode, size, why",
+    [("RGB", (1, 40), "a side has at least"), ("RGB", (2000, 8), "times the other"), ("RGBA", (8, 8), "transparent")],
+)
+def test_a_picture_that_no_model_takes_or_that_people_see_otherwise_is_refused(mode, size, why):
+    Image.new(mode, size).save(drawn := io.BytesIO(), "PNG")
+    with pytest.raises(InvalidRow, match=why):
+        image_ref(drawn.getvalue())

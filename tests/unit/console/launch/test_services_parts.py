@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -308,6 +309,23 @@ def test_services_of_another_port_are_not_started_twice_in_one_folder(tmp_path: 
         config = Config(run=Run(state_dir=str(tmp_path)), bus=Bus(servers="127.0.0.1:2"), store=Store(port=3))
         with pytest.raises(ServiceUnavailable, match=r"runs on port 1 .*asks for 2: run `dart-streams down` first"):
             local.find_running(local.services_of(config)[0], home, 1.0, silent)
+    finally:
+        stop([child], grace_s=5)
+
+
+@pytest.mark.parametrize("step_s", [10_000.0, -10_000.0])
+def test_a_service_that_was_left_starting_has_the_rest_of_its_time_whatever_the_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: float
+):
+    home, waited = Home(tmp_path / "services" / "kafka"), list[float]()
+    child = spawned(home, 1)
+    monkeypatch.setattr(local, "time", SimpleNamespace(time=lambda: time.time() + step_s))
+    monkeypatch.setattr(local, "wait_until_ready", lambda *parts: waited.append(parts[-1]))
+    try:
+        config = Config(run=Run(state_dir=str(tmp_path)), bus=Bus(servers="127.0.0.1:1"), store=Store(port=3))
+        found = local.find_running(local.services_of(config)[0], home, 600.0, silent)
+        assert found is not None
+        assert 500.0 < waited[0] <= 600.0
     finally:
         stop([child], grace_s=5)
 

@@ -1,7 +1,8 @@
-"""What a run does at its end about services that other runs of the same folder use."""
+"""What a run does at its end about services of others, and what it keeps and waits for of its own processes."""
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -9,9 +10,13 @@ from rich.console import Console
 from dart_streams.config import Config, Run
 from dart_streams.console.launch import process_registry
 from dart_streams.console.launch.process_registry import ProcessIdentity, ProcessRegistry
+from dart_streams.console.launch.processes import ProcessSet
 from dart_streams.console.launch.session import Session
-from dart_streams.console.launch.supervisor import Supervisor
+from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
+from dart_streams.console.launch.training_run import TrainingRun
 from dart_streams.console.runs import run_folder
+from dart_streams.console.runs.run_state import RunState
+from topics.weights_serving import WeightsServing
 
 TASKS = """
 [[pages]]
@@ -48,3 +53,28 @@ async def test_a_run_that_started_the_services_leaves_them_to_another_run_that_l
     supervisor = Supervisor(made.path, drain_s=1)
     await session.end(session.make_run(supervisor), "complete")
     assert ending in shown.getvalue()
+
+
+def run_of(folder: Path, *workers: str) -> TrainingRun:
+    """Return a run with these rollout workers; none of its processes is started."""
+    (folder / "tasks.toml").write_text(TASKS)
+    config = Config(run=Run(state_dir=str(folder / "state")))
+    made = run_folder.create(config, folder / "tasks.toml", "ours", resume=False)
+    processes = ProcessSet(rollout=tuple(ProcessSpec(name, ("true",)) for name in workers))
+    return Session(made, processes, nothing, Console(file=io.StringIO())).make_run(Supervisor(made.path, drain_s=1))
+
+
+async def test_a_death_that_the_supervisor_sees_is_in_the_journal_of_the_run(tmp_path: Path):
+    run = run_of(tmp_path)
+    for _ in range(2):
+        run.supervisor.on_death("env-0", "exit code 1", "no more room")
+    [death] = run.folder.journal().deaths
+    assert (death.process, death.reason, death.times, death.last_line) == ("env-0", "exit code 1", 2, "no more room")
+
+
+async def test_a_run_waits_for_the_rollout_workers_that_it_has_and_not_for_those_of_an_earlier_start(tmp_path: Path):
+    run, state = run_of(tmp_path, "rollout-0"), RunState()
+    for name, version in (("rollout-0", 7), ("rollout-1", 3)):
+        state.serving[name] = WeightsServing(worker_id=name, version=version, since_ms=0, alive_ms=0)
+    assert state.served_version == 3
+    assert run.served(SimpleNamespace(progress=state)) == 7

@@ -205,6 +205,20 @@ def test_a_configuration_in_a_bundle_that_is_none_is_one_line(tmp_path: Path, co
         config_of(Bundle(path))
 
 
+def test_a_text_is_one_item(tmp_path: Path):
+    content = frame((struct.pack(">I", 3) + b"a=1") * 2)
+    bundle = Bundle(hostile(tmp_path / "odd.dart", "config.toml", "text", content, {"items": 2}))
+    with pytest.raises(BundleError, match=r"damaged in config\.toml: 2 items, where a text is one"):
+        bundle.text("config.toml")
+
+
+@pytest.mark.parametrize("window_log", [24, 27])
+def test_a_section_that_takes_a_larger_window_than_any_that_is_written_is_not_unpacked(tmp_path: Path, window_log: int):
+    content = frame(struct.pack(">I", 6) + b"[run]\n", window_log)
+    with pytest.raises(BundleError, match=r"damaged in config\.toml .*too much memory"):
+        Bundle(hostile(tmp_path / "odd.dart", "config.toml", "text", content)).text("config.toml")
+
+
 @pytest.mark.parametrize("kind", ["records", "blobs"])
 @pytest.mark.parametrize("item", [b"\xdd\xff\xff\xff\xff", b"\x91" * 200_000, b"\xc1", b"", b"\xc6\xff\xff\xff\xff"])
 def test_an_item_that_says_it_is_huge_or_nested_is_a_damaged_one(tmp_path: Path, kind: bundles.Kind, item: bytes):

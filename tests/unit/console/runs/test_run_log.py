@@ -18,6 +18,7 @@ from dart_streams.console.runs.run_follower import RunFollower
 from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.topic_follower import CIRCLE, FOLLOWED
+from dart_streams.telemetry.stall_detector import StallDetector
 from tests.unit.console.runs.test_run_state import START, finish, order, serving, version
 from topics import ALL, Topic, curated, observations, rollout_orders, trajectories, weights, weights_serving
 from topics.curated import CuratedGroup, Member
@@ -112,6 +113,24 @@ def followed(log: dict[Topic, list[BundleRecord]], rng: random.Random) -> RunSta
         return follower.progress
 
     return asyncio.run(follow())
+
+
+async def test_a_wait_that_stands_still_says_which_topic_does_and_why():
+    now, lines = 0.0, list[dict]()
+    records = [one for one in records_of(observations.TOPIC, random.Random(1)) if one.partition == 0][:1]
+    follower = RunFollower(BUS, LiveTopics({observations.TOPIC: records}, random.Random(1)), 30.0)
+    follower.clock, follower.since_s = lambda: now, now
+    log = SimpleNamespace(warning=lambda event, **fields: lines.append(fields))
+    waiting = StallDetector(log, "the end", 30.0, clock=lambda: now)
+    await follower.poll()
+    follower.check(waiting, "the end")
+    now = 31.0
+    follower.check(waiting, "the end")
+    [line] = lines
+    assert line["waits_for"] == (
+        "the end (action-requests silent for 31 s: environment workers has had newer input on observations: "
+        "look at its log)"
+    )
 
 
 def bundled(path: Path, log: dict[Topic, list[BundleRecord]]) -> Bundle:

@@ -12,7 +12,7 @@ from dart_streams.console.runs import order_accounts
 from dart_streams.console.runs.curated_ages import curated_ages
 from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.runs.stalls import LastArrival, explanation, stalls
+from dart_streams.console.runs.stalls import LastArrival, explanation, in_words, stalls
 from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, overlaps
 from dart_streams.console.views.terminal import smooth, sparkline, summarise
 from topics.curated import CuratedGroup, Member
@@ -126,6 +126,7 @@ def test_faults_of_the_environment_are_counted_once_by_task_and_host_with_the_ne
     [(place, known)] = state.env_faults.items()
     assert place == (seen("t1", 0).order.task_id, seen("t1", 0).env_host)
     assert (known.episodes, known.reason) == (2, "set aside on this host")
+    assert state.env_fault_kinds.most(9) == {"no X server": 1, "set aside on this host": 1}
 
 
 def test_an_order_is_unfinished_until_a_trajectory_finishes_it():
@@ -345,6 +346,11 @@ def test_a_stall_names_who_has_input_and_does_not_write():
     first = found[0]
     assert (first.topic, first.silent_s, first.last_from, first.waiting) == ("observations", 50.0, "env-0", False)
     assert explanation(first) == "environment workers has had newer input on rollout-orders: look at its log"
+    assert in_words(first) == (
+        "observations silent for 50 s, the last record is observations[0]@0 from env-0: "
+        "environment workers has had newer input on rollout-orders: look at its log"
+    )
+    assert "the last record" not in in_words(found[1]), "there is none"
     assert {stall.topic for stall in found} == {"observations", "action-requests", "trajectories"}
 
 

@@ -71,3 +71,13 @@ def test_a_run_is_refused_before_anything_is_made_or_started(unfit: Path, tmp_pa
     file.write_text(scripted)
     run = importlib.import_module("dart_streams.console.cli.run")
     run.refuse_unfit_model(run.read_config(file))
+
+
+def test_a_run_whose_prompts_are_longer_than_the_context_is_refused_before_the_model_is_asked_about(
+    unfit: Path, tmp_path: Path
+) -> None:
+    (unfit / "config.json").write_text('{"max_position_embeddings": 40}')
+    with pytest.raises(ConfigError, match=r"policy\.path: .*: the longest prompt .* but the model's context 40"):
+        importlib.import_module("dart_streams.console.cli.run").refuse_unfit_model(
+            Config(policy=Policy(path=str(unfit)))
+        )

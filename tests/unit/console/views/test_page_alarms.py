@@ -1,9 +1,12 @@
 """Each alarm on both sides of its bound."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_folder import PhaseLog
 from dart_streams.console.runs.run_log import RecordMetadata
 from dart_streams.console.runs.run_state import RunState
@@ -23,8 +26,12 @@ from dart_streams.console.views.page.alarms import (
     not_finite,
     reward_collapse,
 )
+from dart_streams.console.views.page.bundle_source import BundleSource
+from dart_streams.console.views.page.header import header
 from topics.trained import MISMATCH_ALARM_NATS, TrainedStep
 from topics.weights import WeightVersion
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "bundle.v1.dart"
 
 
 def step(number: int, **metrics: float) -> TrainedStep:
@@ -94,11 +101,19 @@ def test_a_run_has_the_alarms_of_all_that_is_wrong_and_stalls_only_while_it_shou
     state = RunState()
     for number in range(1, 2 * WINDOW + 1):
         late = number > WINDOW
-        event = step(number, reward=0.1 if late else 0.8, entropy=0.001 if late else 1.0, same_version_mismatch=0.2)
+        wrong = {"same_version_mismatch": 0.2, "updates_not_finite": 1.0}
+        event = step(number, reward=0.1 if late else 0.8, entropy=0.001 if late else 1.0, **wrong)
         state.apply(RecordMetadata("trained", 0, number, number), event)
     weights = WeightVersion(model_id="m", version=1, uri="", sha256="", train_step=1, epoch=1, groups_consumed=0)
     state.apply(RecordMetadata("weights", 0, 0, 1_000), weights)
-    assert [alarm.kind for alarm in alarms(state, 100_000, live=False)] == ["entropy", "reward", "gap"]
+    state.lost = 2
+    assert [alarm.kind for alarm in alarms(state, 100_000, live=False)] == [
+        "lost",
+        "entropy",
+        "reward",
+        "gap",
+        "not-finite",
+    ]
     assert "stall" in [alarm.kind for alarm in alarms(state, 100_000, live=True)]
     assert "stall" not in [alarm.kind for alarm in alarms(state, 2_000, live=True)]
     assert alarms(RunState(), 0, live=True) == []
@@ -120,3 +135,11 @@ def test_orders_that_could_never_end_are_an_alarm_with_their_number():
     assert alarm is not None
     assert alarm.text.startswith("3 orders could never end")
     assert alarm.params == {"outcome": "lost"}
+
+
+def test_the_page_shows_that_a_process_died_beside_all_other_alarms():
+    source = BundleSource(Bundle(GOLDEN))
+    source.read()
+    before = header(source).alarms
+    source._journal = source.journal().with_death("env-0", "exit code 1", "", 1)
+    assert header(source).alarms == [*died(source.journal().deaths), *before]
