@@ -209,6 +209,10 @@ def test_gspo_by_default_counts_sequences_alike() -> None:
     assert parse({"trainer": {"objective": "gspo"}}).trainer.aggregate == "sequences"
     assert parse({"trainer": {"objective": "gspo", "aggregate": "tokens"}}).trainer.aggregate == "tokens"
     assert {parse({"trainer": {"objective": name}}).trainer.aggregate for name in ("ppo", "cispo")} == {"tokens"}
+    mask = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0]])
+    batch = (torch.zeros(2, 4), torch.zeros(2, 4), torch.tensor([[1.0], [-1.0]]), mask, row(1.0))
+    assert sequence_loss(*batch)[0].item() == 0.0, "as with each answer's mean, and not the -0.6 of a mean over tokens"
+    assert sequence_loss(*batch, aggregate="tokens")[0].item() == pytest.approx(-0.6)
 
 
 @pytest.mark.parametrize("name", list(OBJECTIVES))
@@ -291,6 +295,17 @@ def test_kl_k3_is_bounded_and_has_a_finite_gradient(new: float, reference: float
     assert kl[0, 0].item() == 10.0
     assert logp.grad is not None
     assert logp.grad[0].tolist() == pytest.approx([0.0, 1 - math.exp(-0.5)])
+
+
+@pytest.mark.parametrize("reference", [math.nan, math.inf, -math.inf, 500.0])
+def test_what_the_mask_of_kl_k3_leaves_out_has_neither_value_nor_gradient(reference: float) -> None:
+    new = row(-0.5, -1.0).requires_grad_()
+    kl = kl_k3(new, row(reference, -1.5), torch.tensor([[0, 1]]))
+    kl.sum().backward()
+    assert kl[0, 0].item() == 0.0 < kl[0, 1].item()
+    assert new.grad is not None
+    assert new.grad[0, 0].item() == 0.0 != new.grad[0, 1].item()
+    assert torch.isfinite(new.grad).all()
 
 
 def test_the_value_of_kl_k3_is_one_direction_and_its_gradient_the_other() -> None:
