@@ -41,7 +41,7 @@ def test_adjacent_ranges_do_not_overlap(tmp_path: Path):
 
 
 def test_a_page_listed_twice_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="listed twice"):
+    with pytest.raises(ConfigError, match=r"task set: \w+/p#2 is there twice: .* listed twice"):
         tasks.load(write(tmp_path, ("p", "0, 3", "10, 12"), ("p", "2, 4", "20, 22")))
 
 

@@ -129,6 +129,13 @@ def test_faults_of_the_environment_are_counted_once_by_task_and_host_with_the_ne
     assert state.env_fault_kinds.most(9) == {"no X server": 1, "set aside on this host": 1}
 
 
+def test_an_order_is_lost_if_its_first_finish_says_so():
+    ends = [("a", "lost"), ("a", "success"), ("b", "success"), ("b", "lost"), ("c", "lost")]
+    events = [finish(name, f"t{number}", outcome, None) for number, (name, outcome) in enumerate(ends)]
+    state = fold(*(("trajectories", number, START, event) for number, event in enumerate(events)))
+    assert state.lost == 2
+
+
 def test_an_order_is_unfinished_until_a_trajectory_finishes_it():
     progress = fold(("rollout-orders", 0, START, order("a")), ("rollout-orders", 1, START, order("b", "eval")))
     assert [o.order_id for o in order_accounts.unfinished(progress, "train")] == ["a"]
