@@ -1,11 +1,11 @@
 """The circle on OSWorld's own tasks, where a checkout is at hand: demonstrated alike by both workers, then trained on.
 
-The tasks are those whose oracle was worth 1 when they were checked (docs/osworld.md), ``DART_OSWORLD_EACH`` of each
-application; files that they need are substitutes of our own making.
+The tasks are those whose oracle was worth 1 when they were checked (docs/data/osworld.csv). ``DART_OSWORLD_EACH`` of
+each application are played. Files that they need are substitutes of our own making.
 """
 
+import csv
 import os
-import re
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -33,8 +33,7 @@ pytestmark = [
     osworld_needs.EVALUATORS,
     osworld_needs.CHECKOUT,
 ]
-TABLE = Path("docs/osworld.md")
-ROW = re.compile(r"^\| (?P<page>\w+/[0-9a-f-]{36}) \| (made)? \| 0 \| 1 \|", re.MULTILINE)
+CHECKED = Path("docs/data/osworld.csv")
 TIMES = 4
 """Demonstrations of each task, so that nearly every one is played by both workers: 7 of 8."""
 MAX_STEPS = 30
@@ -60,8 +59,10 @@ print(made)
 def chosen() -> list[str]:
     """Return the pages to play."""
     by_app: defaultdict[str, list[str]] = defaultdict(list)
-    for row in ROW.finditer(TABLE.read_text()):
-        by_app[row["page"].partition("/")[0]].append(row["page"])
+    with CHECKED.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if (row["untouched"], row["oracle"]) == ("0", "1"):
+                by_app[row["task"].partition("/")[0]].append(row["task"])
     return [page for pages in by_app.values() for page in pages[:EACH]]
 
 

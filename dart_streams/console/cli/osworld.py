@@ -1,6 +1,7 @@
 """``dart-streams osworld``: which of OSWorld's tasks run here, and which of their files are at hand."""
 
 import asyncio
+import csv
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -88,7 +89,10 @@ def check(
     only: Only = "",
     at_once: Annotated[int, typer.Option(min=1, help="Tasks at a time.")] = AT_ONCE,
     markdown: Annotated[
-        Path | None, typer.Option(help="Write the table of all results here.", show_default=False)
+        Path | None, typer.Option(help="Write the counts of each app into this page.", show_default=False)
+    ] = None,
+    rows: Annotated[
+        Path | None, typer.Option("--csv", help="Write a row for each task into this file.", show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -102,6 +106,8 @@ def check(
     checks = asyncio.run(check_all(tasks, folder, desktops, token, results, at_once))
     if markdown:
         write_table(markdown, checks)
+    if rows:
+        write_rows(rows, checks)
     show(checks, as_json=as_json, title="OSWorld's tasks")
     tell_unusable(unusable)
     if unusable:
@@ -195,11 +201,12 @@ async def play_all(checker: "TaskChecker", tasks: "Sequence[OsworldTask]", resul
     await asyncio.gather(*map(one, tasks))
 
 
+COLUMNS = ("task", "verdict", "files", "untouched", "oracle", "reason")
 BEGIN, END = "<!-- results: written by `dart-streams osworld check --markdown` -->", "<!-- end of results -->"
 
 
 def write_table(path: Path, checks: "Sequence[TaskCheck]") -> None:
-    """Write the results into a Markdown file, between the marks that it has; a new file has nothing else."""
+    """Write the counts into a Markdown file, between the marks that it has; a new file has nothing else."""
     text = path.read_text() if path.exists() else f"{BEGIN}\n{END}\n"
     if BEGIN not in text or END not in text:
         raise UserError(f"{path} has no place for the table: a line {BEGIN} and a line {END}")
@@ -211,7 +218,7 @@ def write_table(path: Path, checks: "Sequence[TaskCheck]") -> None:
 
 
 def table_of(checks: "Sequence[TaskCheck]") -> str:
-    """Return counts for each app, and a row for each task."""
+    """Return the counts of each app as a Markdown table."""
     apps: dict[str, list[TaskCheck]] = {}
     for checked in checks:
         apps.setdefault(checked.page.partition("/")[0], []).append(checked)
@@ -220,9 +227,16 @@ def table_of(checks: "Sequence[TaskCheck]") -> str:
         verdicts = Counter(row.verdict for row in rows)
         counts = [len(rows), sum(row.start == 0 for row in rows), sum(row.oracle == 1 for row in rows)]
         lines.append("| " + " | ".join(map(str, [app_name, *counts, verdicts["refused"], verdicts["obstacle"]])) + " |")
-    lines += ["", "| task | files | untouched | oracle | what keeps it |", "|---|---|---|---|---|"]
-    for row in checks:
-        scores = ["" if value is None else f"{value:g}" for value in (row.start, row.oracle)]
-        reason = row.reason.replace("|", "/").replace("<", "").replace("\n", " ")
-        lines.append(f"| {row.page} | {'made' if row.made else ''} | {scores[0]} | {scores[1]} | {reason} |")
     return "\n".join(lines)
+
+
+def write_rows(path: Path, checks: "Sequence[TaskCheck]") -> None:
+    """Write the results into a CSV file, a row for each task."""
+    fresh = path.with_name(f".{path.name}{os.getpid()}")
+    with fresh.open("w", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(COLUMNS)
+        for check in checks:
+            scores = ["" if value is None else f"{value:g}" for value in (check.start, check.oracle)]
+            rows.writerow([check.page, check.verdict, "made" if check.made else "", *scores, check.reason])
+    fresh.replace(path)

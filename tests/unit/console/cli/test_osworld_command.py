@@ -1,4 +1,5 @@
 import contextlib
+import csv
 import json
 import os
 from collections.abc import AsyncIterator
@@ -23,15 +24,23 @@ CHECKS = [
 ]
 
 
-def test_the_table_has_a_row_for_each_task_and_counts_for_each_app():
+def test_the_table_has_counts_for_each_app():
     lines = osworld.table_of(CHECKS).splitlines()
     assert "| os | 2 | 1 | 1 | 1 | 0 |" in lines
-    assert "| all | 3 | 1 | 1 | 1 | 1 |" in lines
-    assert lines[-3:] == [
-        "| os/a |  | 0 | 1 |  |",
-        "| os/b | made | 1 |  | its start / state is worth 1 |",
-        "| vlc/c |  |  |  | visits the live web |",
+    assert lines[-1] == "| all | 3 | 1 | 1 | 1 | 1 |"
+
+
+def test_the_csv_file_has_a_row_for_each_task(tmp_path: Path):
+    osworld.write_rows(tmp_path / "rows.csv", CHECKS)
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows == [
+        list(osworld.COLUMNS),
+        ["os/a", "runnable", "", "0", "1", ""],
+        ["os/b", "refused", "made", "1", "", "its start | state\nis worth 1"],
+        ["vlc/c", "obstacle", "", "", "", "visits the live web"],
     ]
+    assert list(tmp_path.iterdir()) == [tmp_path / "rows.csv"]
 
 
 def test_the_table_is_written_between_its_marks_and_again(tmp_path: Path):
