@@ -38,12 +38,12 @@ class Figure(msgspec.Struct, frozen=True):
     formula: str
 
 
-SLOTS = "docs/performance.md, bench slots --slots 1000 at 314 steps/s, 22 November"
+SLOTS = "docs/lab/slots.md, bench slots --slots 1000 at 314 steps/s, 22 November"
 CONSTANTS = (
     Constant("recorder_ms", 0.65, "core-ms/step", "measured", SLOTS),
     Constant("kafka_ms", 0.93, "core-ms/step", "measured", f"{SLOTS}; one broker, one copy"),
     Constant("cassandra_ms", 0.87, "core-ms/step", "measured", f"{SLOTS}; one node, one copy, small screenshots"),
-    Constant("curator_per_s", 1016.0, "trajectories/s", "measured", "docs/performance.md, bench agents, slowest run"),
+    Constant("curator_per_s", 1016.0, "trajectories/s", "measured", "docs/lab/curation.md, bench agents, slowest run"),
     Constant("screenshot_kb", 300.0, "kB", "assumed", "a PNG of a desktop of 1920x1080"),
     Constant("event_kb", 8.0, "kB/step", "assumed", "observation, request and answer of a step of about 100 tokens"),
     Constant("images", 5.0, "screenshots/request", "published", "history of DART's release: at most 5 images"),

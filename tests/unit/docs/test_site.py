@@ -30,7 +30,7 @@ KEY = re.compile(r"[a-z_]+(\.[a-z0-9_]+)+")
 COMMAND = re.compile(r"(?<![/\w-])(?<!-n )dart-streams (?:([a-z]+)(?: ([a-z]+(?:\|[a-z]+)*))?)")
 OURS = ("topics", "dart_streams", "workers", "trainer", "benchmarks", "examples")
 GROUPS = {"topics", "store", "dlq", "policy", "bench", "config"}
-HISTORY = {ROOT / "CHANGELOG.md"}
+HISTORY = {ROOT / "CHANGELOG.md", *(DOCS / "lab").glob("*.md")}
 """Names that were, not those that are."""
 GENERATED = {DOCS / "configuration.md", DOCS / "cli.md", DOCS / "metrics.md"}
 
@@ -112,6 +112,16 @@ def test_commands_that_are_mentioned_exist(page: Path):
 def test_every_page_is_in_the_navigation():
     listed = set(re.findall(r": ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     assert listed == {str(page.relative_to(DOCS)) for page in PAGES}
+
+
+@pytest.mark.parametrize(("page", "most_kb"), [("performance.md", 12), ("reliability.md", 15), ("osworld.md", 10)])
+def test_pages_of_present_figures_stay_short(page: str, most_kb: int):
+    assert (DOCS / page).stat().st_size <= most_kb * 1000, "experiments go to docs/lab"
+
+
+def test_the_lab_book_indexes_every_page_of_it():
+    index = (DOCS / "lab/index.md").read_text()
+    assert [page.name for page in (DOCS / "lab").glob("*.md") if f"({page.name}" not in index] == ["index.md"]
 
 
 def test_the_site_loads_nothing_from_elsewhere():
