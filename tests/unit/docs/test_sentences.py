@@ -1,0 +1,133 @@
+"""A sentence of the documentation has at most 25 words; pages that are not converted yet are listed."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+MOST = 25
+GENERATED = {DOCS / "configuration.md", DOCS / "cli.md", DOCS / "metrics.md", DOCS / "changelog.md"}
+PAGES = [
+    ROOT / "README.md",
+    *sorted(page for page in DOCS.rglob("*.md") if page not in GENERATED and DOCS / "lab" not in page.parents),
+]
+NOT_YET = {
+    "docs/architecture.md",
+    "docs/concepts/data-manager.md",
+    "docs/concepts/delivery.md",
+    "docs/concepts/history.md",
+    "docs/concepts/imitation.md",
+    "docs/concepts/many-slots.md",
+    "docs/concepts/objective.md",
+    "docs/concepts/topics.md",
+    "docs/concepts/weights.md",
+    "docs/development.md",
+    "docs/glossary.md",
+    "docs/how-to/containers.md",
+    "docs/how-to/curation-rule.md",
+    "docs/how-to/data.md",
+    "docs/how-to/debug-a-worker.md",
+    "docs/how-to/desktop.md",
+    "docs/how-to/dialects.md",
+    "docs/how-to/endpoint.md",
+    "docs/how-to/environment.md",
+    "docs/how-to/model.md",
+    "docs/how-to/objective.md",
+    "docs/how-to/osworld.md",
+    "docs/how-to/trace.md",
+    "docs/how-to/ui-tars.md",
+    "docs/how-to/watch.md",
+    "docs/index.md",
+    "docs/kubernetes.md",
+    "docs/security.md",
+}
+"""Pages with longer sentences. A page that has none any more must be taken off."""
+
+FENCE = re.compile(r"^ *(```|~~~).*?^ *\1[^\S\n]*$", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+DROPPED = re.compile(r"\s*(#+ |\||:::|!\[|--8<--|options:$|members:)")
+"""Lines that hold no sentence: headings, rows of tables, pictures, directives."""
+ITEM = re.compile(r"^\s*([-*]|\d+\.)\s+")
+LINK = re.compile(r"!?\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)\s]*\)")
+CODE = re.compile(r"``.+?``|`[^`]+`")
+END = re.compile(r"(?<=[.!?])[)\"'*_]*\s+(?=[\"'(*_]*[A-Z0-9])")
+WORD = re.compile(r"[^\W_]")
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """Yield the paragraphs and list items of a page as plain text, a span of code as one word."""
+    text = COMMENT.sub("", FENCE.sub("\n\n", text))
+    lines: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        dropped = bool(DROPPED.match(line)) or not line.strip()
+        if (dropped or ITEM.match(line)) and lines:
+            yield plain(" ".join(lines))
+            lines = []
+        if not dropped:
+            lines.append(ITEM.sub("", line, count=1).strip())
+
+
+def plain(text: str) -> str:
+    """Return a text without the marks of links and emphasis; a span of code is a word that may begin a sentence."""
+    return re.sub(r"\*\*|__", "", LINK.sub(r"\1", CODE.sub("Code", text)))
+
+
+def sentences(text: str) -> list[str]:
+    return [sentence for paragraph in paragraphs(text) for sentence in END.split(paragraph)]
+
+
+def words(sentence: str) -> int:
+    return sum(bool(WORD.search(word)) for word in sentence.split())
+
+
+def too_long(page: Path) -> list[str]:
+    counted = [(words(sentence), sentence) for sentence in sentences(page.read_text())]
+    return [f"{count} words: {sentence}" for count, sentence in counted if count > MOST]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if name(page) not in NOT_YET], ids=name)
+def test_a_sentence_has_at_most_25_words(page: Path):
+    assert not (found := too_long(page)), "\n".join(found)
+
+
+@pytest.mark.parametrize("page", sorted(NOT_YET))
+def test_a_page_that_is_not_converted_has_a_long_sentence(page: str):
+    assert too_long(ROOT / page), f"take {page} off NOT_YET"
+
+
+def test_sentences_are_found_in_paragraphs_and_items_but_not_in_code_tables_and_headings():
+    text = """# A title. Of two sentences
+One [linked text. Still](page.md) sentence, with `dart-streams run a.toml. No` in it.
+It ends here (**there**). Version 1.5 is one word.
+
+```
+A fence. Nothing.
+```
+| a cell. | Another. |
+
+- An item
+  of two lines.
+- Another. One more?
+"""
+    assert sentences(text) == [
+        "One linked text.",
+        "Still sentence, with Code in it.",
+        "It ends here (there).",
+        "Version 1.5 is one word.",
+        "An item of two lines.",
+        "Another.",
+        "One more?",
+    ]
+
+
+def test_a_sentence_of_26_words_is_found(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text(f"Word{' word' * 24}. Word{' word' * 25}.\n")
+    assert [line.partition(":")[0] for line in too_long(page)] == ["26 words"]
