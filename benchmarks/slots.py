@@ -20,7 +20,7 @@ from dart_streams.config.tasks import Task, TaskSet
 from dart_streams.config.workload import Workload, course, typical_steps
 from dart_streams.console.runs.metrics_reader import MetricsReader
 from dart_streams.console.runs.process_usage import ProcessUsage, spent
-from dart_streams.console.views.metrics import rounded
+from dart_streams.console.views.report_metrics import rounded
 from dart_streams.telemetry import names
 
 WARM_S = 180.0

@@ -25,7 +25,7 @@ class ActionDialect(Optional, frozen=True):
     strictness: dialects.Strictness = "strict"
     """An answer with something wrong ends the episode as ``invalid_action``; ``lenient``: what is understood of it is
     executed, and what was wrong is counted."""
-    several: dialects.Several = "first"
+    several: dialects.MultipleActions = "first"
     """Of several actions in one answer the ``first`` is executed, or ``all``, as one step."""
     prompt: dialects.Style = "point"
     """Of ``ui-tars``: the published prompt that asks for places as ``<point>x y</point>``, or as a ``box`` between

@@ -11,7 +11,7 @@ import uuid
 import msgspec
 
 from dart_streams import actions
-from dart_streams.actions.dialects import Inexpressible, Reading
+from dart_streams.actions.dialects import ParsedAnswer, UnsupportedAction
 from dart_streams.actions.sequence import format_all
 from dart_streams.config import Policy
 from dart_streams.episodes import prompts
@@ -170,7 +170,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.structs.replace(self, pending=pending, wrong=(error.kind,)), stop
         return self.apply_reading(reading, response)
 
-    def apply_reading(self, reading: Reading, response: ActionResponse) -> "tuple[Episode, Move]":
+    def apply_reading(self, reading: ParsedAnswer, response: ActionResponse) -> "tuple[Episode, Move]":
         """Apply the actions of an answer, up to the first that ends the episode."""
         ends = [isinstance(action, ENDING) for action in reading.actions]
         taken = reading.actions[: ends.index(True) + 1] if any(ends) else reading.actions
@@ -189,7 +189,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         """Apply the oracle's next action, in pixels of the policy's image, as if it were the policy's response."""
         try:
             text = self.policy.dialect.made.write(action, prompts.view_of(self.published, self.policy))
-        except Inexpressible as error:
+        except UnsupportedAction as error:
             reason = f"policy.dialect cannot demonstrate this task: {error}"
             return self, Stop(EpisodeEnd(kind="env_error", reward=None, reason=reason))
         taken = ExecutedAction(

@@ -15,7 +15,7 @@ from dart_streams.actions import Click, Wait
 from dart_streams.config import parse
 from dart_streams.config.tasks import Task
 from dart_streams.errors import ServiceUnavailable
-from workers.env import contract
+from workers.env import conformance
 from workers.env.backends.adapters import gymnasium
 from workers.env.backends.miniwob.browser import find_browser
 from workers.env.backends.miniwob.page import pages
@@ -70,7 +70,7 @@ async def backend() -> AsyncIterator[gymnasium.GymnasiumBackend]:
 
 async def test_browsergym_keeps_the_contract(backend, monkeypatch):
     monkeypatch.setattr(gymnasium, "GymnasiumEnvironment", WithOracle)
-    await contract.check(backend, task())
+    await conformance.check(backend, task())
 
 
 async def test_another_seed_and_another_page_are_another_task(backend):
@@ -125,7 +125,7 @@ async def test_any_gymnasium_environment_is_rendered_as_it_comes(tmp_path):
     module.write_text(COLUMNS)
     try:
         own = made(packages="dart_columns_of_a_test", id="columns-v0", dialect="typed", browser="")
-        await contract.check(own, task("any", 2))
+        await conformance.check(own, task("any", 2))
         environment = await own.open(task("any", 2))
         await environment.reset(task("any", 2))
         assert (await environment.step(Click(2 * 16 + 1, 1), "1")).done

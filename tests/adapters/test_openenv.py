@@ -13,7 +13,7 @@ from dart_streams.config import parse
 from dart_streams.config.tasks import Task
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.errors import ServiceUnavailable
-from workers.env import contract
+from workers.env import conformance
 from workers.env.backends.adapters import openenv
 from workers.env.environment import EnvironmentFault
 
@@ -74,7 +74,7 @@ class WithOracle(openenv.OpenEnvEnvironment):
 async def test_it_keeps_the_contract(server, monkeypatch):
     monkeypatch.setattr(openenv, "OpenEnvEnvironment", WithOracle)
     for seed in (0, 3):
-        await contract.check(backend(server.url), task(seed))
+        await conformance.check(backend(server.url), task(seed))
 
 
 async def test_an_episode_is_scored_by_its_rewards(server):
@@ -101,7 +101,7 @@ async def test_an_environment_that_raises_is_a_fault_with_its_reason(server, pag
 async def test_an_action_that_the_schema_does_not_have_does_nothing(server):
     environment = await backend(server.url, action_field="other").open(task(1))
     start = await environment.reset(task(1))
-    assert contract.same(await environment.step(Click(1, 1), "1"), start)
+    assert conformance.same(await environment.step(Click(1, 1), "1"), start)
     assert await environment.evaluate() == 0
     await environment.close()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config, load
-from dart_streams.console.runs import order_accounts
+from dart_streams.console.runs import open_orders
 from dart_streams.console.runs.run_follower import following
 from dart_streams.console.runs.run_state import RunState
 
@@ -19,7 +19,7 @@ def seen(progress: RunState) -> dict[str, object]:
         "version": progress.newest_version,
         "served": progress.served_version,
         "finished": len(progress.finished),
-        "open": len(order_accounts.unfinished(progress)),
+        "open": len(open_orders.unfinished(progress)),
         "steps": progress.steps,
         "rollout_workers": len(progress.serving),
     }

@@ -25,7 +25,7 @@ from dart_streams.console.bundles.capture import capture
 from dart_streams.console.bundles.replay import replay
 from dart_streams.console.repair import projection
 from dart_streams.console.repair.projection import ProjectedRow
-from dart_streams.console.runs import order_accounts
+from dart_streams.console.runs import open_orders
 from dart_streams.console.runs.bundle import Bundle, BundleError
 from dart_streams.console.runs.run_folder import RunFolder
 from dart_streams.console.runs.run_follower import ANNOUNCED_S
@@ -101,7 +101,7 @@ def lost(log: Log, lags: Sequence[Lag] | None) -> list[str]:
     unknown = {place.partition for _, place in state.orders.values()} - known
     if lags is None or unknown:
         return [f"not known: no committed offset of the env workers in partitions {sorted(unknown)} of rollout-orders"]
-    return order_accounts.lost(state, [lag for lag in lags if lag.group == "env"]) or []
+    return open_orders.lost(state, [lag for lag in lags if lag.group == "env"]) or []
 
 
 def ambiguous(log: Log) -> list[str]:

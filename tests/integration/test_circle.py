@@ -33,7 +33,7 @@ from dart_streams.console.lineage import traces
 from dart_streams.console.lineage.lineage import READ
 from dart_streams.console.lineage.traces import Timeline
 from dart_streams.console.repair.projection import COLUMNS
-from dart_streams.console.runs import order_accounts, run_log
+from dart_streams.console.runs import open_orders, run_log
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.metrics_reader import MetricsReader
@@ -325,7 +325,7 @@ def test_a_run_ends_in_order_though_episodes_take_longer_than_it_waits(services,
     made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
     shown = io.StringIO()
     session = session_of(made, Console(file=shown, width=160))
-    asyncio.run(until(session, lambda state: len(order_accounts.unfinished(state, "train")) >= config.env.slots).run())
+    asyncio.run(until(session, lambda state: len(open_orders.unfinished(state, "train")) >= config.env.slots).run())
     found = json.loads((made.path / "report.json").read_text())
     assert found["outcome"] == "complete"
     assert found["lost"] == 0

@@ -24,7 +24,7 @@ from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from tests.keyboard import EDITED, TYPED
-from workers.env import contract
+from workers.env import conformance
 from workers.env.backends.desktop import command_line
 from workers.env.backends.desktop.backend import DesktopBackend
 from workers.env.backends.desktop.environment import DesktopEnvironment
@@ -103,26 +103,26 @@ async def test_the_oracle_solves_each_family(backend, family):
         environment = await backend.open(chosen)
         start = await environment.reset(chosen)
         assert await environment.evaluate() == 0
-        assert await contract.solve(environment, chosen)
+        assert await conformance.solve(environment, chosen)
         assert await environment.evaluate() == 1
-        assert contract.same(await environment.reset(chosen), start)
+        assert conformance.same(await environment.reset(chosen), start)
         await environment.close()
 
 
 @pytest.mark.parametrize("family", ["answer", "edit"])
 @pytest.mark.asyncio(loop_scope="module")
 async def test_desktops_keep_the_contract(backend, family):
-    await contract.check(backend, task(family, 3))
+    await conformance.check(backend, task(family, 3))
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_an_office_desktop_keeps_the_contract_but_for_single_actions(backend):
     """They take a minute and a half, and are the same for each application."""
     chosen = task("sheet", 3)
-    start = await contract.check_start(backend, chosen)
+    start = await conformance.check_start(backend, chosen)
     assert (start.width, start.height) == LARGE
-    await contract.check_ids(backend, chosen)
-    await contract.check_neighbours(backend, chosen, start)
+    await conformance.check_ids(backend, chosen)
+    await conformance.check_neighbours(backend, chosen, start)
 
 
 async def test_an_office_task_without_its_programs_is_refused_with_the_command_that_installs_them(monkeypatch):
@@ -184,7 +184,7 @@ async def test_what_is_held_is_released_at_the_end(backend):
         await environment.reset(chosen)
         await environment.step(held, "hold")
         await environment.reset(chosen)
-        assert await contract.solve(environment, chosen)
+        assert await conformance.solve(environment, chosen)
         assert await environment.evaluate() == 1, held
         await environment.close()
 
@@ -299,7 +299,7 @@ async def test_a_full_disk_is_empty_again_in_the_next_session(opened, backend):
     # There is the X server's memory, and the application's output.
     await run(opened, "head -c 1G /dev/zero > /run/full", 60.0)
     await opened.reset(chosen)
-    assert await contract.solve(opened, chosen)
+    assert await conformance.solve(opened, chosen)
     assert await opened.evaluate() == 1
 
 
@@ -318,7 +318,7 @@ async def test_a_part_that_is_killed_is_a_fault_and_the_slot_heals(backend, part
     assert environment.sandbox.process.returncode is not None
     healed = await backend.open(chosen)
     await healed.reset(chosen)
-    assert await contract.solve(healed, chosen)
+    assert await conformance.solve(healed, chosen)
     assert await healed.evaluate() == 1
     await healed.close()
 
@@ -363,7 +363,7 @@ async def test_a_fork_bomb_and_a_hoarder_do_not_reach_a_neighbour():
     hoard = "python3 -c 'list(bytearray(2**24) for _ in range(1000))'"
     with pytest.raises(EnvironmentFault):
         await run(one, f"bash -c {shlex.quote(bomb)}\n{hoard}; false || exit 1", 20.0)
-    assert await contract.solve(other, chosen)
+    assert await conformance.solve(other, chosen)
     assert await other.evaluate() == 1
     await one.close()
     await other.close()
@@ -518,7 +518,7 @@ async def test_two_desktops_run_beside_each_other():
         chosen = task(family)
         environment = await own.open(chosen)
         await environment.reset(chosen)
-        await contract.solve(environment, chosen)
+        await conformance.solve(environment, chosen)
         reward = await environment.evaluate()
         await environment.close()
         return reward

@@ -7,7 +7,7 @@ import pytest
 
 from dart_streams.config import Config, Desktop, Env
 from tests.integration.test_desktop import task
-from workers.env import contract
+from workers.env import conformance
 from workers.env.backends.desktop.backend import DesktopBackend
 from workers.env.backends.desktop.environment import DesktopEnvironment
 from workers.env.backends.desktop.problem import LARGE
@@ -42,7 +42,7 @@ async def test_screens_of_sessions_that_ended_are_not_kept():
         for number, family in zip(range(EPISODES), families, strict=False):
             environment = await backend.open(task(family, number))
             await environment.reset(task(family, number))
-            assert await contract.solve(environment, task(family, number))
+            assert await conformance.solve(environment, task(family, number))
             assert await environment.evaluate() == 1
             server = server_of(environment)
             used_mb.setdefault(server.pid, []).append(own_mb(server))

@@ -25,10 +25,10 @@ from tests.integration.miniwob_backend import (
     where_different,
 )
 from workers.env.backends.miniwob import backend as backend_module
-from workers.env.backends.miniwob import silence
+from workers.env.backends.miniwob import unresponsive
 from workers.env.backends.miniwob.browser import NICENESS, Browser, lower_priority
+from workers.env.backends.miniwob.context_pool import DOCUMENTS_MIN
 from workers.env.backends.miniwob.page import RESTARTABLE, MiniwobPage
-from workers.env.backends.miniwob.seats import DOCUMENTS_MIN
 from workers.env.environment import EnvironmentFault
 
 TASKS = tasks.load(Path(__file__).parents[2] / "deploy/config/tasks.toml")
@@ -477,7 +477,7 @@ async def test_a_browser_that_froze_while_nothing_was_drawn_is_replaced_long_bef
 
 
 async def test_a_browser_whose_page_hangs_is_not_replaced_though_it_sends_nothing_else(monkeypatch):
-    monkeypatch.setattr(silence, "SILENT_S", 0.2)
+    monkeypatch.setattr(unresponsive, "SILENT_S", 0.2)
     async with browser(call_timeout_s=60.0) as backend:
         page = await backend.open(TASK)
         await page.reset(TASK)

@@ -20,7 +20,7 @@ from dart_streams.config import Config, Env, Osworld, OsworldMachine
 from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
 from tests.integration.served_desktops import Served, served
-from workers.env import contract
+from workers.env import conformance
 from workers.env.backends.desktop.families import FAMILIES
 from workers.env.backends.osworld.backend import OsworldBackend
 from workers.env.backends.osworld.connection import MachineEndpoint, MachineGone
@@ -80,7 +80,7 @@ async def states(desktops: Served) -> list[str]:
 
 
 async def test_the_backend_keeps_the_contract(desktops):
-    await contract.check(leasing(desktops), task("answer", 3))
+    await conformance.check(leasing(desktops), task("answer", 3))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -90,7 +90,7 @@ async def test_the_oracle_solves_each_family(desktops, family):
     start = await environment.reset(chosen)
     assert (start.width, start.height) == SIZE
     assert await environment.evaluate() == 0
-    assert await contract.solve(environment, chosen)
+    assert await conformance.solve(environment, chosen)
     assert await environment.evaluate() == 1
     await environment.close()
 
@@ -208,7 +208,7 @@ async def test_a_desktop_that_dies_is_a_fault_and_the_next_episode_has_another(d
     await environment.close()
     after = await made.open(task("answer"))
     await after.reset(task("answer"))
-    assert await contract.solve(after, task("answer"))
+    assert await conformance.solve(after, task("answer"))
     assert await after.evaluate() == 1
     await after.close()
 
@@ -380,7 +380,7 @@ async def test_a_machine_of_a_list_has_one_episode_at_a_time(desktops):
         second = await other.open(task("answer"))
         with pytest.raises(EnvironmentFault, match=r"all 1 machines .* are in use"):
             await second.reset(task("answer"))
-        assert await contract.solve(first, task("answer"))
+        assert await conformance.solve(first, task("answer"))
         assert await first.evaluate() == 1
         await first.close()
         third = await one.open(task("enter"))

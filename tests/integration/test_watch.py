@@ -7,9 +7,9 @@ from aiokafka import TopicPartition
 
 from dart_streams.bus.clients import Publisher, consumer, start_within
 from dart_streams.bus.lag import Lag
-from dart_streams.console.runs import order_accounts
+from dart_streams.console.runs import open_orders
 from dart_streams.console.runs.run_follower import following
-from dart_streams.console.runs.run_state import Kept, RunState
+from dart_streams.console.runs.run_state import Retention, RunState
 from dart_streams.console.views import report
 from dart_streams.episodes.trajectory_summary import broken
 from tests.integration.test_recorder import episode
@@ -57,14 +57,14 @@ async def test_an_order_whose_trajectory_is_announced_a_moment_later_is_not_lost
         async def read_and_announce():
             await read_to_end()
             seen.extend(
-                order_accounts.lost(watch.progress, [Lag("env", rollout_orders.TOPIC.name, place.partition, 1, 1)])
+                open_orders.lost(watch.progress, [Lag("env", rollout_orders.TOPIC.name, place.partition, 1, 1)])
             )
             await publisher.publish(trajectories.TOPIC, finished)
 
         watch.read_to_end = read_and_announce
         lags = await watch.read_final()
     assert seen == [last.order.order_id]
-    assert order_accounts.lost(watch.progress, lags) == order_accounts.still_open(watch.progress, lags) == []
+    assert open_orders.lost(watch.progress, lags) == open_orders.still_open(watch.progress, lags) == []
 
 
 @pytest.mark.parametrize("keep", [1, 20])
@@ -80,7 +80,7 @@ async def test_what_was_forgotten_of_a_long_run_is_read_again_for_its_report(ser
     orders = {f"o{number}" for number in range(5)}
     async with (
         Publisher(config.bus, "test") as publisher,
-        following(config.bus, publisher, 60, keep=Kept(keep, keep)) as watch,
+        following(config.bus, publisher, 60, keep=Retention(keep, keep)) as watch,
     ):
         for number in range(5):
             last = episode(number)[-1]

@@ -25,7 +25,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from dart_streams.config import Config, SwitchMode
 from dart_streams.policy.rendering import Prompt, Renderer
-from dart_streams.policy.second_set import second_set_place, utilization
+from dart_streams.policy.staged_weights import second_set_place, utilization
 from topics.values import Sampling, VersionSpan
 from workers.rollout import vllm_images, vllm_settings
 from workers.rollout.engine import EngineFault, Generation

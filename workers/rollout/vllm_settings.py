@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_streams.config import Config
-from dart_streams.policy.second_set import UTILIZATION
+from dart_streams.policy.staged_weights import UTILIZATION
 from dart_streams.screens import FACTOR
 
 BATCHED_TOKENS = 8192

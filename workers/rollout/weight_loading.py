@@ -29,7 +29,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 
 from dart_streams.errors import UserError
 from dart_streams.policy.rendering import UnsupportedModel
-from dart_streams.policy.second_set import SecondSetPlace
+from dart_streams.policy.staged_weights import SecondSetPlace
 
 SLICE = 4
 """Number of tensors loaded between two steps: some milliseconds."""

@@ -9,12 +9,12 @@ from dart_streams.actions.dialects.computer_13 import Computer13
 from dart_streams.actions.dialects.dialect import (
     Coordinates,
     Dialect,
-    Inexpressible,
-    Reading,
-    Several,
+    MultipleActions,
+    ParsedAnswer,
+    ParseIssue,
     Strictness,
+    UnsupportedAction,
     View,
-    Wrong,
 )
 from dart_streams.actions.dialects.native import SYSTEM, Native
 from dart_streams.actions.dialects.qwen_computer_use import QwenComputerUse
@@ -27,15 +27,15 @@ __all__ = [
     "Computer13",
     "Coordinates",
     "Dialect",
-    "Inexpressible",
+    "MultipleActions",
     "Name",
     "Native",
+    "ParseIssue",
+    "ParsedAnswer",
     "QwenComputerUse",
-    "Reading",
-    "Several",
     "Strictness",
     "Style",
     "UiTars",
+    "UnsupportedAction",
     "View",
-    "Wrong",
 ]

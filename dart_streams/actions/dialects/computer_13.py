@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dart_streams.actions.dialects import json_reader
 from dart_streams.actions.dialects.computer_13_prompt import SYSTEM
 from dart_streams.actions.dialects.dialect import (
+    AnswerBuilder,
     Coordinates,
-    Found,
-    Inexpressible,
-    Reading,
+    ParsedAnswer,
     Role,
+    UnsupportedAction,
     View,
     signed,
     written_place,
@@ -64,9 +64,9 @@ ENDS = re.compile(r"(?P<more>[\s}]*+)(?:(?P<closed>```)|(?=[,;]?\s*+(?P<next>\{)
 class Computer13(JsonDialect, frozen=True, kw_only=True):
     """Answers in OSWorld's ``computer_13``."""
 
-    def read(self, answer: str, view: View) -> Reading:
+    def read(self, answer: str, view: View) -> ParsedAnswer:
         """Read an answer; raise :class:`Unparsable` if it says no action, or has something wrong and may not."""
-        found = Found(view)
+        found = AnswerBuilder(view)
         for item in items(answer, found):
             if isinstance(item, str):
                 found.add(WORDS[item]())
@@ -127,10 +127,10 @@ def keyboard(action: Action) -> Fields:
             return {"action_type": "DONE"}
         case CallUser():
             return {"action_type": "FAIL"}
-    raise Inexpressible(f"computer_13 has no action for {action}")
+    raise UnsupportedAction(f"computer_13 has no action for {action}")
 
 
-def items(answer: str, found: Found) -> list[Fields | str]:
+def items(answer: str, found: AnswerBuilder) -> list[Fields | str]:
     """Return the actions of an answer, as objects or words; raise :class:`Unparsable` if there is none."""
     plain = answer.strip()
     if (visible := plain.strip(json_reader.INVISIBLE)) != plain:
@@ -152,7 +152,7 @@ def items(answer: str, found: Found) -> list[Fields | str]:
     return list(loose_objects(plain, found))
 
 
-def of_block(answer: str, fence: re.Match[str], found: Found) -> tuple[list[Fields | str], int]:
+def of_block(answer: str, fence: re.Match[str], found: AnswerBuilder) -> tuple[list[Fields | str], int]:
     """Return the actions in a code block, words or objects, and where the text after it begins."""
     if fence["word"]:
         return [fence["word"]], fence.end()
@@ -182,7 +182,7 @@ def of_block(answer: str, fence: re.Match[str], found: Found) -> tuple[list[Fiel
 class InterpretedObject:
     """Adds the action that an object means to those found."""
 
-    def __init__(self, found: Found, item: Fields, coordinates: Coordinates) -> None:
+    def __init__(self, found: AnswerBuilder, item: Fields, coordinates: Coordinates) -> None:
         self.found = found
         self.coordinates = coordinates
         self.name = text(item, "action_type") if "action_type" in item else text(item, "action")

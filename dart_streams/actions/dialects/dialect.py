@@ -16,7 +16,7 @@ from dart_streams.actions.typed import Action, Move, Scroll
 
 Coordinates = Literal["absolute", "relative"]
 Strictness = Literal["strict", "lenient"]
-Several = Literal["first", "all"]
+MultipleActions = Literal["first", "all"]
 Role = Literal["system", "user"]
 Place = tuple[int, int]
 
@@ -33,7 +33,7 @@ beyond the image; ``several``: actions after the first, which were left out.
 """
 
 
-class Inexpressible(ValueError):
+class UnsupportedAction(ValueError):
     """An action for which a dialect has no words."""
 
 
@@ -50,18 +50,18 @@ class View(msgspec.Struct, frozen=True):
         return self.pointer or (self.width // 2, self.height // 2)
 
 
-class Wrong(msgspec.Struct, frozen=True):
+class ParseIssue(msgspec.Struct, frozen=True):
     """One thing that was wrong with an answer, in words."""
 
     kind: Kind
     detail: str
 
 
-class Reading(msgspec.Struct, frozen=True):
+class ParsedAnswer(msgspec.Struct, frozen=True):
     """The actions of an answer, at least one, and what was wrong with it."""
 
     actions: tuple[Action, ...]
-    wrong: tuple[Wrong, ...] = ()
+    wrong: tuple[ParseIssue, ...] = ()
 
 
 class Dialect(Protocol):
@@ -75,11 +75,11 @@ class Dialect(Protocol):
     def separate(self) -> bool:
         """Whether each part of the prompt is a message of its own, also after one of the same role."""
 
-    def read(self, answer: str, view: View) -> Reading:
+    def read(self, answer: str, view: View) -> ParsedAnswer:
         """Read an answer; raise :class:`Unparsable` if it says no action, or :attr:`strictness` does not allow it."""
 
     def write(self, action: Action, view: View) -> str:
-        """Return the answer that says ``action``; raise :class:`Inexpressible` if the dialect cannot."""
+        """Return the answer that says ``action``; raise :class:`UnsupportedAction` if the dialect cannot."""
 
     def opening(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
         """Return the texts of the prompt before the first screen."""
@@ -88,18 +88,18 @@ class Dialect(Protocol):
         """Return an earlier answer as the prompt shows it."""
 
 
-class Found:
+class AnswerBuilder:
     """The actions of an answer as they are read, one after another."""
 
     def __init__(self, view: View) -> None:
         self.view = view
         self.pointer = view.place
         self.actions: list[Action] = []
-        self.wrong: list[Wrong] = []
+        self.wrong: list[ParseIssue] = []
 
     def note(self, kind: Kind, detail: str) -> None:
         """Note something wrong."""
-        self.wrong.append(Wrong(kind, detail))
+        self.wrong.append(ParseIssue(kind, detail))
 
     def add(self, action: Action, at_pointer: bool = False) -> None:
         """Add the next action; one ``at_pointer`` takes the place of a mere move to there."""
@@ -133,7 +133,7 @@ class Found:
             self.note("amount", f"a scroll by {notches:g} notches: from 1 to {MOST_NOTCHES} are possible")
         return whole
 
-    def reading(self, strictness: Strictness, several: Several) -> Reading:
+    def reading(self, strictness: Strictness, several: MultipleActions) -> ParsedAnswer:
         """Return what was read; raise :class:`Unparsable` if it is nothing, or has something wrong and may not."""
         if not self.actions:
             raise Unparsable("the answer has no action")
@@ -141,8 +141,8 @@ class Found:
             raise Unparsable(self.wrong[0].detail, self.wrong[0].kind)
         if several == "first" and len(self.actions) > 1:
             self.note("several", f"{len(self.actions) - 1} more actions after the first")
-            return Reading(tuple(self.actions[:1]), tuple(self.wrong))
-        return Reading(tuple(self.actions), tuple(self.wrong))
+            return ParsedAnswer(tuple(self.actions[:1]), tuple(self.wrong))
+        return ParsedAnswer(tuple(self.actions), tuple(self.wrong))
 
 
 FULL_WIDTH = {ord(wide): plain for wide, plain in zip("\uff08\uff09\uff3b\uff3d\uff0c", "()[],", strict=True)} | {

@@ -7,7 +7,14 @@ from typing import Any
 import msgspec
 
 from dart_streams.actions.dialects import json_reader
-from dart_streams.actions.dialects.dialect import Coordinates, Found, Several, Strictness, split_keys, written_numbers
+from dart_streams.actions.dialects.dialect import (
+    AnswerBuilder,
+    Coordinates,
+    MultipleActions,
+    Strictness,
+    split_keys,
+    written_numbers,
+)
 from dart_streams.actions.grammar import Unparsable
 
 FENCE_MARK = re.compile(r"```(?:json)?")
@@ -29,7 +36,7 @@ class JsonDialect(msgspec.Struct, frozen=True, kw_only=True):
 
     coordinates: Coordinates = "absolute"
     strictness: Strictness = "strict"
-    several: Several = "first"
+    several: MultipleActions = "first"
     tokens: tuple[str, ...] = ()
     separate: bool = False
 
@@ -47,7 +54,7 @@ def objects_of(value: Any) -> list[Fields]:
     return [value]
 
 
-def objects_between(text: str, begin: int, end: int, found: Found) -> list[Fields]:
+def objects_between(text: str, begin: int, end: int, found: AnswerBuilder) -> list[Fields]:
     """Return the objects that fill a text from ``begin`` to ``end``."""
     region = text[:end]
     fields: list[Fields] = []
@@ -68,7 +75,7 @@ def between(text: str, position: int) -> int | None:
     return end if end == len(text) or text[end] == "{" else None
 
 
-def loose_objects(text: str, found: Found) -> list[Fields]:
+def loose_objects(text: str, found: AnswerBuilder) -> list[Fields]:
     """Return the objects in a text that should hold nothing else, from its first brace to its last."""
     begin, end = text.find("{"), text.rfind("}") + 1
     if begin < 0:
@@ -80,12 +87,12 @@ def loose_objects(text: str, found: Found) -> list[Fields]:
     return objects_between(text, begin, end, found)
 
 
-def optional_number(fields: Fields, key: str, found: Found) -> float | None:
+def optional_number(fields: Fields, key: str, found: AnswerBuilder) -> float | None:
     """Return a number; None if it is not given."""
     return None if fields.get(key) is None else number(fields, key, found)
 
 
-def number(fields: Fields, key: str, found: Found) -> float:
+def number(fields: Fields, key: str, found: AnswerBuilder) -> float:
     """Return a number; one that is written as a text is noted."""
     value = fields.get(key)
     if isinstance(value, str) and NUMERIC.fullmatch(value):
@@ -96,7 +103,7 @@ def number(fields: Fields, key: str, found: Found) -> float:
     return float(value)
 
 
-def numbers(value: Any, found: Found) -> tuple[float, ...]:
+def numbers(value: Any, found: AnswerBuilder) -> tuple[float, ...]:
     """Return the two or four numbers of a place; other forms than a list of two are noted."""
     match value:
         case [int() | float(), int() | float()]:
@@ -147,7 +154,7 @@ def text(fields: Fields, key: str) -> str:
     return value
 
 
-def keys(fields: Fields, key: str, found: Found) -> tuple[str, ...]:
+def keys(fields: Fields, key: str, found: AnswerBuilder) -> tuple[str, ...]:
     """Return the keys of a combination: a list of names. Several in one text are noted."""
     value = fields.get(key)
     if isinstance(value, str):
@@ -158,7 +165,7 @@ def keys(fields: Fields, key: str, found: Found) -> tuple[str, ...]:
     return tuple(part for name in value for part in keys_in(name, found))
 
 
-def keys_in(name: str, found: Found) -> tuple[str, ...]:
+def keys_in(name: str, found: AnswerBuilder) -> tuple[str, ...]:
     """Return the key of a name, or the keys of a combination within it, which is noted."""
     if name in CHARACTERS:
         return (CHARACTERS[name],)
@@ -168,7 +175,7 @@ def keys_in(name: str, found: Found) -> tuple[str, ...]:
     return parts
 
 
-def one_key(fields: Fields, key: str, found: Found) -> str:
+def one_key(fields: Fields, key: str, found: AnswerBuilder) -> str:
     """Return the one key that a text names."""
     parts = keys_in(text(fields, key), found)
     if len(parts) > 1:

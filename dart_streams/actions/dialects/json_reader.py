@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dart_streams.actions.dialects.dialect import Kind, Wrong
+from dart_streams.actions.dialects.dialect import Kind, ParseIssue
 from dart_streams.actions.grammar import Unparsable
 
 DEEPEST = 16
@@ -60,11 +60,11 @@ class JsonReader:
         self.text = text
         self.ends = ends
         self.inner_quotes = inner_quotes
-        self.wrong: list[Wrong] = []
+        self.wrong: list[ParseIssue] = []
 
     def note(self, kind: Kind, detail: str) -> None:
         """Note something wrong, once."""
-        if (wrong := Wrong(kind, detail)) not in self.wrong:
+        if (wrong := ParseIssue(kind, detail)) not in self.wrong:
             self.wrong.append(wrong)
 
     def skip(self, position: int) -> int:
@@ -260,7 +260,7 @@ class JsonReader:
         return written
 
 
-def read(text: str, position: int, ends: Ends) -> tuple[Any, int, list[Wrong]]:
+def read(text: str, position: int, ends: Ends) -> tuple[Any, int, list[ParseIssue]]:
     """Return the value that begins at ``position``, where it ends, and what was wrong with it.
 
     Where it ends must be an end as ``ends`` says. What JSON reads as it is has nothing wrong. Raises
@@ -284,11 +284,11 @@ def read(text: str, position: int, ends: Ends) -> tuple[Any, int, list[Wrong]]:
     return value, end, inner.wrong
 
 
-def disagreement(text: str, value: Any) -> list[Wrong]:
+def disagreement(text: str, value: Any) -> list[ParseIssue]:
     """Return what is wrong with a text of which nothing was noted: nothing, if JSON reads the same in it."""
     try:
         if msgspec.json.decode(text) == value:
             return []
     except (msgspec.DecodeError, ValueError, RecursionError):
         pass
-    return [Wrong("json", "JSON reads it otherwise, or not at all")]
+    return [ParseIssue("json", "JSON reads it otherwise, or not at all")]

@@ -3,7 +3,7 @@
 import msgspec
 
 from dart_streams.actions import grammar
-from dart_streams.actions.dialects.dialect import Reading, Role, View
+from dart_streams.actions.dialects.dialect import ParsedAnswer, Role, View
 from dart_streams.actions.typed import Action
 
 SYSTEM = "You use a computer. Answer with one action."
@@ -15,9 +15,9 @@ class Native(msgspec.Struct, frozen=True):
     tokens: tuple[str, ...] = ()
     separate: bool = False
 
-    def read(self, answer: str, view: View) -> Reading:
+    def read(self, answer: str, view: View) -> ParsedAnswer:
         """Read an answer; raise :class:`Unparsable` unless it is one action of the grammar."""
-        return Reading((grammar.parse(answer),))
+        return ParsedAnswer((grammar.parse(answer),))
 
     def write(self, action: Action, view: View) -> str:
         """Return the canonical answer."""

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 from dart_streams.actions.dialects import json_reader, qwen_prompt
 from dart_streams.actions.dialects.dialect import (
+    AnswerBuilder,
     Coordinates,
-    Found,
-    Inexpressible,
-    Reading,
+    ParsedAnswer,
     Role,
+    UnsupportedAction,
     View,
     signed,
     written_place,
@@ -72,9 +72,9 @@ LOOSE_NAMES = {"click": "left_click", "move": "mouse_move", "drag": "left_click_
 class QwenComputerUse(JsonDialect, frozen=True, kw_only=True):
     """Answers of the Qwen-VL models."""
 
-    def read(self, answer: str, view: View) -> Reading:
+    def read(self, answer: str, view: View) -> ParsedAnswer:
         """Read an answer; raise :class:`Unparsable` if it says no action, or has something wrong and may not."""
-        found = Found(view)
+        found = AnswerBuilder(view)
         for call in tool_calls(answer, found):
             InterpretedToolCall(found, arguments_of(call, found), self.coordinates).add()
         return found.reading(self.strictness, self.several)
@@ -105,7 +105,7 @@ class QwenComputerUse(JsonDialect, frozen=True, kw_only=True):
 
 
 def without_place(action: Action) -> Fields:
-    """Return the arguments of an action that has no place; raise :class:`Inexpressible` if the tool has none."""
+    """Return the arguments of an action that has no place; raise :class:`UnsupportedAction` if the tool has none."""
     match action:
         case Hotkey(names):
             return {"action": "key", "keys": list(names)}
@@ -119,10 +119,10 @@ def without_place(action: Action) -> Fields:
             return {"action": "answer", "text": content}
         case CallUser():
             return {"action": "terminate", "status": "failure"}
-    raise Inexpressible(f"the tool {TOOL} has no action for {action}")
+    raise UnsupportedAction(f"the tool {TOOL} has no action for {action}")
 
 
-def tool_calls(answer: str, found: Found) -> list[Fields]:
+def tool_calls(answer: str, found: AnswerBuilder) -> list[Fields]:
     """Return the calls of an answer; raise :class:`Unparsable` if there is none, or one has no single meaning."""
     opening = answer.find(OPEN)
     if opening < 0:
@@ -148,7 +148,7 @@ def tool_calls(answer: str, found: Found) -> list[Fields]:
     return calls
 
 
-def objects_in_tags(answer: str, begin: int, found: Found) -> tuple[list[Fields], int]:
+def objects_in_tags(answer: str, begin: int, found: AnswerBuilder) -> tuple[list[Fields], int]:
     """Return the objects between tags, the first of which begins at ``begin``, and where the text after them begins."""
     calls: list[Fields] = []
     while True:
@@ -171,7 +171,7 @@ def objects_in_tags(answer: str, begin: int, found: Found) -> tuple[list[Fields]
         begin = ends.start("next")
 
 
-def arguments_of(call: Fields, found: Found) -> Fields:
+def arguments_of(call: Fields, found: AnswerBuilder) -> Fields:
     """Return the arguments of a call of the tool."""
     arguments = call.get("arguments")
     if "action" in call and arguments is None:
@@ -194,7 +194,7 @@ def arguments_of(call: Fields, found: Found) -> Fields:
 class InterpretedToolCall:
     """Adds the action that the arguments of a call mean to those found."""
 
-    def __init__(self, found: Found, arguments: Fields, coordinates: Coordinates) -> None:
+    def __init__(self, found: AnswerBuilder, arguments: Fields, coordinates: Coordinates) -> None:
         self.found = found
         self.arguments = arguments
         self.coordinates = coordinates

@@ -16,12 +16,12 @@ from dart_streams.actions.dialects.calls import Call, Parameters, Scanner
 from dart_streams.actions.dialects.dialect import (
     FULL_WIDTH,
     TAGS,
+    AnswerBuilder,
     Coordinates,
-    Found,
+    MultipleActions,
+    ParsedAnswer,
     Place,
-    Reading,
     Role,
-    Several,
     Strictness,
     View,
     split_keys,
@@ -60,15 +60,15 @@ class UiTars(msgspec.Struct, frozen=True, kw_only=True):
 
     coordinates: Coordinates = "absolute"
     strictness: Strictness = "strict"
-    several: Several = "first"
+    several: MultipleActions = "first"
     style: Style = "point"
     language: str = "English"
     tokens: tuple[str, ...] = BOX_TOKENS
     separate: bool = True
 
-    def read(self, answer: str, view: View) -> Reading:
+    def read(self, answer: str, view: View) -> ParsedAnswer:
         """Read an answer; raise :class:`Unparsable` if it says no action, or has something wrong and may not."""
-        found = Found(view)
+        found = AnswerBuilder(view)
         for call in Scanner(answer, PARAMETERS, GRAMMAR, ("content",), found.note).calls():
             InterpretedCall(found, call, self.coordinates).add()
         return found.reading(self.strictness, self.several)
@@ -99,7 +99,7 @@ class UiTars(msgspec.Struct, frozen=True, kw_only=True):
 class InterpretedCall:
     """Adds the action that a call means to those found."""
 
-    def __init__(self, found: Found, call: Call, coordinates: Coordinates) -> None:
+    def __init__(self, found: AnswerBuilder, call: Call, coordinates: Coordinates) -> None:
         self.found = found
         self.call = call
         self.coordinates = coordinates

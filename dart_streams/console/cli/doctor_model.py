@@ -10,7 +10,7 @@ from dart_streams.console.cli.output import show, show_json
 from dart_streams.console.sizing import gpu_memory, host_memory, model_files
 from dart_streams.console.sizing.gpu_memory import GIB, Item
 from dart_streams.episodes import context
-from dart_streams.policy.second_set import SecondSetPlace
+from dart_streams.policy.staged_weights import SecondSetPlace
 
 
 class Allocation(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from dart_streams.bus.clients import Publisher, reached
 from dart_streams.bus.flush_barrier import FlushBarrier
 from dart_streams.bus.lag import lag_reader
 from dart_streams.clock import now_ms
-from dart_streams.console.runs import order_accounts
+from dart_streams.console.runs import open_orders
 from dart_streams.console.runs.run_follower import RunFollower
 from dart_streams.curation.lost_orders import PLAYED, OpenOrder, finish_of, of_orders
 from dart_streams.errors import ServiceUnavailable
@@ -39,7 +39,7 @@ class AwaitedOrderAudit:
 
     def open_orders(self) -> set[OpenOrder]:
         """Return the orders that have not ended."""
-        orders = order_accounts.unfinished(self.follower.progress)
+        orders = open_orders.unfinished(self.follower.progress)
         return of_orders(order for order in orders if self.settles or order.purpose != "train")
 
     async def round(self) -> None:

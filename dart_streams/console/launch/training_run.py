@@ -23,17 +23,17 @@ from dart_streams.console.launch import evaluate, topic_identity
 from dart_streams.console.launch.order_audit import AwaitedOrderAudit, auditing
 from dart_streams.console.launch.processes import ProcessSet
 from dart_streams.console.launch.supervisor import Supervisor
-from dart_streams.console.runs import order_accounts
+from dart_streams.console.runs import open_orders
 from dart_streams.console.runs.run_folder import PhaseLog, RunFolder
 from dart_streams.console.runs.run_follower import RunFollower, following
-from dart_streams.console.runs.run_state import Kept, RunState
+from dart_streams.console.runs.run_state import Retention, RunState
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.store import sessions
 from topics import rollout_orders
 from topics.rollout_orders import RolloutOrder
 
-KEPT = Kept(orders=20_000, groups=2_500)
+KEPT = Retention(orders=20_000, groups=2_500)
 """What a running run remembers: the groups of these orders, eight to each. Its report reads all."""
 SERVED_S = 60.0
 GRACE_S = 30.0
@@ -262,11 +262,11 @@ class TrainingRun:
         settle_s = self.config.run.settle_s
         end = Deadline(settle_s)
         await follower.until(
-            lambda state: not order_accounts.unfinished(state, "train") or end.expired,
+            lambda state: not open_orders.unfinished(state, "train") or end.expired,
             "open training orders to finish",
             settle_s + GRACE_S,
         )
-        if still := order_accounts.unfinished(follower.progress, "train"):
+        if still := open_orders.unfinished(follower.progress, "train"):
             self.notify(
                 f"{len(still)} training orders have not finished after {settle_s:g} s (run.settle_s): they go back to "
                 "their topic, for a run that resumes this one"

@@ -10,8 +10,8 @@ from aiokafka import AIOKafkaConsumer
 from dart_streams.bus.clients import Publisher, reading
 from dart_streams.bus.lag import Lag, lag_reader
 from dart_streams.config import Bus
-from dart_streams.console.runs import order_accounts
-from dart_streams.console.runs.run_state import Kept, RunState
+from dart_streams.console.runs import open_orders
+from dart_streams.console.runs.run_state import Retention, RunState
 from dart_streams.console.runs.stalls import LastArrival, in_words, stalls
 from dart_streams.console.runs.topic_follower import DECODED, FETCH_MS, FOLLOWED, TopicFollower, keeping_up
 from dart_streams.deadline import Deadline
@@ -37,7 +37,7 @@ class RunFollower(TopicFollower[RunState]):
         records: AIOKafkaConsumer,
         stall_s: float,
         decoded: Collection[str] = DECODED,
-        keep: Kept | None = None,
+        keep: Retention | None = None,
     ) -> None:
         super().__init__(bus, records, RunState(keep=keep), decoded)
         self.stall_s = stall_s
@@ -63,7 +63,7 @@ class RunFollower(TopicFollower[RunState]):
             reason = f"the end of the run's topics could not be read within {FINAL_READ_S:.0f} s; is the broker up?"
             raise ServiceUnavailable(reason) from None
         deadline = Deadline(ANNOUNCED_S)
-        while order_accounts.lost(self.progress, lags) and not deadline.expired:
+        while open_orders.lost(self.progress, lags) and not deadline.expired:
             await self.poll()
         return lags
 
@@ -129,7 +129,7 @@ async def following(
     publisher: Publisher,
     stall_s: float,
     topics: tuple[Topic, ...] = FOLLOWED,
-    keep: Kept | None = None,
+    keep: Retention | None = None,
 ) -> AsyncIterator[RunFollower]:
     """Yield a follower that has read what is in the topics and keeps reading."""
     async with reading(bus, publisher, topics, FETCH_MS) as records:

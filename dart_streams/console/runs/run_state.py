@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
+from dart_streams.console.runs.bounded_ids import NewestIds
 from dart_streams.console.runs.fault_kinds import EnvFaults, FaultKinds
-from dart_streams.console.runs.newest_ids import NewestIds
 from dart_streams.console.runs.run_log import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader
 from dart_streams.console.runs.time_slices import SLICE_MS, TimeSlice, overlaps
 from dart_streams.console.runs.topic_activity import ActivityState
@@ -55,7 +55,7 @@ class WeightSwitch(msgspec.Struct, frozen=True):
     pause_ms: float
 
 
-class Kept(NamedTuple):
+class Retention(NamedTuple):
     """How many of the newest are kept."""
 
     orders: int
@@ -77,7 +77,7 @@ class RunState(ActivityState):
         keeps all.
     """
 
-    def __init__(self, *, keep_steps: bool = False, keep: Kept | None = None) -> None:
+    def __init__(self, *, keep_steps: bool = False, keep: Retention | None = None) -> None:
         super().__init__()
         self.keep_steps = keep_steps
         self.train_finished = 0

@@ -12,7 +12,7 @@ import msgspec
 from dart_streams.config import Config
 from dart_streams.console.sizing import adapter_memory
 from dart_streams.console.sizing.model_files import ModelShape
-from dart_streams.policy.second_set import UTILIZATION, SecondSetPlace, second_set_place
+from dart_streams.policy.staged_weights import UTILIZATION, SecondSetPlace, second_set_place
 
 GIB = 2**30
 FLOAT32 = 4

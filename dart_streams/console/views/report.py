@@ -15,12 +15,12 @@ from dart_streams.console.runs.run_folder import RunFolder
 from dart_streams.console.runs.run_follower import RunFollower, following
 from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views import metrics
-from dart_streams.console.views.metrics import ReportInputs
+from dart_streams.console.views import report_metrics
 from dart_streams.console.views.page import export
 from dart_streams.console.views.page.assets import assets
 from dart_streams.console.views.page.live_source import LiveSource
 from dart_streams.console.views.page.source import SHOWN
+from dart_streams.console.views.report_metrics import ReportInputs
 from dart_streams.store import SyncStore, connect
 
 LOST_UNKNOWN = "lost orders unknown: the broker did not say what the env workers had committed"
@@ -64,7 +64,7 @@ def fold_rest(progress: RunState, bus: Bus) -> None:
 async def write_files(folder: RunFolder, progress: RunState, lags: list[Lag] | None, plots: Path | None) -> str:
     """Write both files, and return the headline."""
     inputs = await asyncio.to_thread(report_inputs, folder, progress, lags)
-    report = metrics.report(inputs)
+    report = report_metrics.report(inputs)
     (folder.path / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     await asyncio.to_thread(fold_rest, progress, inputs.config.bus)
     source = LiveSource(inputs.config, folder)

@@ -14,7 +14,7 @@ from dart_streams.bus.lag import LagReader, by_group
 from dart_streams.console.runs.curated_ages import curated_ages
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, overlaps
-from dart_streams.console.views.metrics import mean
+from dart_streams.console.views.report_metrics import mean
 from topics import action_requests, training_metrics
 
 REFRESH_S = 0.5

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.actions import Action, Drag, Finished, Hotkey, Scroll, Type, grammar
-from dart_streams.actions.dialects import Computer13, Inexpressible, Native, QwenComputerUse, UiTars, View
+from dart_streams.actions.dialects import Computer13, Native, QwenComputerUse, UiTars, UnsupportedAction, View
 from dart_streams.actions.sequence import format_all, parse_all, pointer_after
 from tests.unit.actions.generated_answers import DIALECTS, measure
 from tests.unit.actions.test_grammar import every_action
@@ -49,7 +49,7 @@ def test_what_a_dialect_writes_it_reads_back_without_complaint(dialect, action):
         return
     try:
         text = dialect.write(action, VIEW)
-    except Inexpressible as error:
+    except UnsupportedAction as error:
         assert str(error)
         return
     reading = dialect.read(text, VIEW)
@@ -63,7 +63,7 @@ def test_a_dialect_can_say_as_many_actions_as_its_words_allow(dialect):
         try:
             dialect.write(action, VIEW)
             said += 1
-        except Inexpressible:
+        except UnsupportedAction:
             pass
     assert said == EXPRESSIBLE[type(dialect)]
 

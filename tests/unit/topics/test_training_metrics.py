@@ -26,7 +26,7 @@ LISTS = {
     "benchmarks/learning/play.py": "METRICS",
 }
 """Lists of metrics that readers show; their modules need torch or are slow to import."""
-REPORT = "dart_streams/console/views/metrics.py"
+REPORT = "dart_streams/console/views/report_metrics.py"
 BEFORE = {"supervised"}
 """Metrics of old bundles that the report still reads; the trainer no longer publishes them."""
 MOST_WORDS = 25

@@ -16,7 +16,6 @@ from dart_streams.console.runs.metrics_reader import MetricsReader
 from dart_streams.console.runs.run_folder import PhaseLog, RunPhase
 from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.metrics import ReportInputs
 from dart_streams.console.views.page.source import (
     SHOWN,
     NotFound,
@@ -25,6 +24,7 @@ from dart_streams.console.views.page.source import (
     newest,
     trained_rows,
 )
+from dart_streams.console.views.report_metrics import ReportInputs
 from topics import Topic
 from topics.observations import Observation
 

@@ -10,7 +10,7 @@ from dart_streams.config.tasks import TaskSet
 from dart_streams.console.runs import evaluation
 from dart_streams.console.runs.evaluation import EvaluationResult
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.metrics import change_fields, rate_fields
+from dart_streams.console.views.report_metrics import change_fields, rate_fields
 from topics.trajectories import Trajectory
 
 

@@ -32,9 +32,9 @@ from dart_streams.console.runs.run_folder import PhaseLog, RunFolder
 from dart_streams.console.runs.run_follower import RunFollower
 from dart_streams.console.runs.run_log import present_records
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.metrics import ReportInputs
 from dart_streams.console.views.page.bundle_source import segments_of
 from dart_streams.console.views.page.source import SCANNED, SHOWN, NotFound, Progress, newest, trained_rows
+from dart_streams.console.views.report_metrics import ReportInputs
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.store import AsyncStore, MissingBlob, connect_async
 from topics import Topic

@@ -11,8 +11,8 @@ import tomli_w
 from dart_streams.console.runs.evaluation import EvaluationEpisode, EvaluationResult
 from dart_streams.console.runs.run_folder import without_nulls
 from dart_streams.console.runs.time_slices import SLICE_MS
-from dart_streams.console.views import metrics
-from dart_streams.console.views.metrics import ReportInputs, ages_of, mean
+from dart_streams.console.views import report_metrics
+from dart_streams.console.views.report_metrics import ReportInputs, ages_of, mean
 from dart_streams.telemetry import names
 from topics.values import OutcomeKind
 
@@ -111,7 +111,7 @@ class ReportView(msgspec.Struct, frozen=True, kw_only=True):
 def report_view(inputs: ReportInputs) -> ReportView:
     """Return the report of a run, or of as much of it as there is."""
     config, phases = inputs.config, inputs.journal.phases
-    before, after = metrics.evaluations(inputs)
+    before, after = report_metrics.evaluations(inputs)
     last = minutes(inputs, inputs.circle.ended_ms or 0)
     published = [minutes(inputs, version.at_ms) for version in inputs.progress.versions.values()]
     return ReportView(
@@ -121,7 +121,7 @@ def report_view(inputs: ReportInputs) -> ReportView:
         backend=config.env.backend,
         slots=config.env.workers * config.env.slots,
         temperature=config.evaluation.temperatures[0],
-        report=metrics.report(inputs),
+        report=report_metrics.report(inputs),
         success=success(inputs),
         published_min=[round(at, 3) for at in sorted(published) if 0 <= at <= last],
         slot_shares=slot_shares(inputs),

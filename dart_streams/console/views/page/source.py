@@ -16,7 +16,7 @@ from dart_streams.console.repair.dead_letters import DeadLetter, DeadLetterSumma
 from dart_streams.console.runs.bundle import BundleRecord
 from dart_streams.console.runs.run_folder import PhaseLog
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.metrics import ReportInputs
+from dart_streams.console.views.report_metrics import ReportInputs
 from dart_streams.errors import UserError
 from topics import ALL, Topic, action_requests
 from topics.observations import Observation

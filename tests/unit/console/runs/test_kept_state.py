@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.console.runs import order_accounts
+from dart_streams.console.runs import open_orders
 from dart_streams.console.runs.run_log import RecordMetadata
-from dart_streams.console.runs.run_state import Kept, RunState
+from dart_streams.console.runs.run_state import Retention, RunState
 from dart_streams.console.runs.topic_activity import ActivityState
 from dart_streams.console.views.terminal import summarise
 from tests.unit.console.runs.test_run_log import group
@@ -46,9 +46,11 @@ def in_turns(told: list[Told], rng: random.Random) -> list[Told]:
     return [rng.choice([queue for queue in queues.values() if queue]).pop(0) for _ in told]
 
 
-@given(st.integers(1, 12), st.builds(Kept, st.integers(1, 12), st.integers(1, 12)), st.randoms(use_true_random=False))
+@given(
+    st.integers(1, 12), st.builds(Retention, st.integers(1, 12), st.integers(1, 12)), st.randoms(use_true_random=False)
+)
 def test_whichever_topic_is_read_first_counts_go_on_and_what_is_under_way_stays(
-    number: int, keep: Kept, rng: random.Random
+    number: int, keep: Retention, rng: random.Random
 ):
     evaluations = [(topic, event) for n in range(4) for topic, event in evaluated(n)]
     under_way = [("rollout-orders", order("open")), ("observations", seen("open", 0, "open"))]
@@ -59,8 +61,8 @@ def test_whichever_topic_is_read_first_counts_go_on_and_what_is_under_way_stays(
         assert getattr(kept, field) == getattr(whole, field), field
     assert (kept.groups_consumed, kept.served_version) == (whole.groups_consumed, whole.served_version)
     assert (
-        [o.order_id for o in order_accounts.unfinished(kept)]
-        == [o.order_id for o in order_accounts.unfinished(whole)]
+        [o.order_id for o in open_orders.unfinished(kept)]
+        == [o.order_id for o in open_orders.unfinished(whole)]
         == ["open"]
     )
     assert whole.is_whole
@@ -77,7 +79,7 @@ def evaluated(number: int) -> Iterator[Told]:
 
 
 def test_the_newest_are_kept():
-    kept = fold([one for n in range(5) for one in made(n)], RunState(keep=Kept(2, 2)))
+    kept = fold([one for n in range(5) for one in made(n)], RunState(keep=Retention(2, 2)))
     assert list(kept.finished) == ["o3", "o4"] == list(kept.orders)
     assert list(kept.trajectories) == ["t3", "t4"]
     assert kept.ended == {"t3", "t4"} == kept.newest_step.keys() == kept.groups_of.keys()
@@ -91,7 +93,7 @@ def test_the_newest_are_kept():
 def test_switches_that_are_forgotten_alone_are_missing_too():
     """A version has a switch for each worker, so these may be the first that are too many."""
     workers = [("weights-serving", serving(n, START + n, 10.0, f"rollout-{w}")) for n in range(3) for w in range(3)]
-    kept = fold([*made(0), *workers], RunState(keep=Kept(4, 4)))
+    kept = fold([*made(0), *workers], RunState(keep=Retention(4, 4)))
     assert [(one.version, one.worker_id) for one in kept.switches] == [
         (1, "rollout-2"),
         (2, "rollout-0"),
@@ -118,12 +120,12 @@ def grown(state: Any) -> float:
 
 def test_memory_stops_growing_where_the_newest_are_kept():
     """What was there before is freed unseen, so what takes its place counts: 1 % of all here."""
-    kept, whole = grown(RunState(keep=Kept(20, 20))), grown(RunState())
+    kept, whole = grown(RunState(keep=Retention(20, 20))), grown(RunState())
     assert kept < 0.1 * whole, (kept, whole)
     assert grown(ActivityState()) < 1.0
 
 
-@pytest.mark.parametrize("state", [RunState(), RunState(keep=Kept(1, 1))])
+@pytest.mark.parametrize("state", [RunState(), RunState(keep=Retention(1, 1))])
 def test_activity_alone_is_that_of_the_whole_fold(state: RunState):
     told = [one for n in range(3) for one in made(n)]
     assert fold(told, ActivityState()).activity == fold(told, state).activity

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.console.runs import order_accounts
+from dart_streams.console.runs import open_orders
 from dart_streams.console.runs.curated_ages import curated_ages
 from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.console.runs.run_state import RunState
@@ -138,17 +138,17 @@ def test_an_order_is_lost_if_its_first_finish_says_so():
 
 def test_an_order_is_unfinished_until_a_trajectory_finishes_it():
     progress = fold(("rollout-orders", 0, START, order("a")), ("rollout-orders", 1, START, order("b", "eval")))
-    assert [o.order_id for o in order_accounts.unfinished(progress, "train")] == ["a"]
+    assert [o.order_id for o in open_orders.unfinished(progress, "train")] == ["a"]
     fold(("trajectories", 0, START, finish("a")), progress=progress)
-    assert [o.order_id for o in order_accounts.unfinished(progress)] == ["b"]
+    assert [o.order_id for o in open_orders.unfinished(progress)] == ["b"]
 
 
 def test_orders_are_not_counted_as_lost_or_open_while_no_lag_is_known():
     state = fold(("rollout-orders", 0, START, order("o1")))
-    assert (order_accounts.lost(state, None), order_accounts.still_open(state, None)) == (None, None)
-    assert (order_accounts.lost(state, []), order_accounts.still_open(state, [])) == ([], ["o1"])
+    assert (open_orders.lost(state, None), open_orders.still_open(state, None)) == (None, None)
+    assert (open_orders.lost(state, []), open_orders.still_open(state, [])) == ([], ["o1"])
     fold(("trajectories", 0, START, finish("o1")), progress=state)
-    assert (order_accounts.lost(state, None), order_accounts.still_open(state, None)) == ([], [])
+    assert (open_orders.lost(state, None), open_orders.still_open(state, None)) == ([], [])
 
 
 def test_a_switch_is_a_newer_version_with_a_pause():

@@ -14,18 +14,18 @@ import pytest
 from dart_streams.bus.lag import Lag
 from dart_streams.config import Config, Evaluation, Trainer
 from dart_streams.config.tasks import Page, TaskSet
-from dart_streams.console.runs import evaluation, order_accounts
+from dart_streams.console.runs import evaluation, open_orders
 from dart_streams.console.runs.fault_kinds import EnvFaults
 from dart_streams.console.runs.metrics_reader import MetricsReader
 from dart_streams.console.runs.process_usage import ProcessUsage
 from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, RunPhase, create
 from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views import metrics
-from dart_streams.console.views.metrics import ReportInputs
+from dart_streams.console.views import report_metrics
 from dart_streams.console.views.page import export, training
 from dart_streams.console.views.page.assets import Asset, assets
 from dart_streams.console.views.page.report_view import choose, report_view
+from dart_streams.console.views.report_metrics import ReportInputs
 from dart_streams.telemetry import names
 from tests.integration.exported_page import scripts
 from topics.curated import CuratedGroup, Member
@@ -283,14 +283,14 @@ def test_what_was_wrong_with_answers_is_counted_by_kind(tmp_path):
     line = json.dumps({"process": "env-0", "points": points})
     (folder.path / "metrics" / "env-0.jsonl").write_text(line + "\n")
     counted = msgspec.structs.replace(inputs, readings=MetricsReader(folder.path / "metrics"))
-    found = metrics.report(counted)["answers_wrong"]
+    found = report_metrics.report(counted)["answers_wrong"]
     assert found == {"executed": {"marker": 3, "outside": 1}, "refused": {"marker": 2}}
 
 
 def test_what_a_run_without_metrics_has_not_measured_is_unknown_and_not_zero(tmp_path):
     _, inputs = made_up(tmp_path)
     bare = msgspec.structs.replace(inputs, readings=MetricsReader(None))
-    report = metrics.report(bare)
+    report = report_metrics.report(bare)
     assert report["requests"] == {"sent": None, "answered": None, "timed_out": None}
     assert report["answers_wrong"] is None
     assert report["slot_time"] == {}
@@ -301,7 +301,7 @@ def test_what_a_run_without_metrics_has_not_measured_is_unknown_and_not_zero(tmp
 
 
 def test_the_report_has_every_figure_of_the_contract(run):
-    report = metrics.report(run[1])
+    report = report_metrics.report(run[1])
     assert report.keys() >= CONTRACT
     assert report["success_before"] == pytest.approx(0.34, abs=0.06)
     assert report["success_after"] == pytest.approx(0.555, abs=0.06)
@@ -321,13 +321,13 @@ def test_the_report_has_every_figure_of_the_contract(run):
 
 def test_the_objective_is_told_as_resolved_and_the_kl_where_there_is_one(run):
     _, materials = run
-    without = metrics.report(materials)
+    without = report_metrics.report(materials)
     assert without["trainer"]["kl_reference"] is None
     assert without["trainer"]["objective"] == {"name": "ppo", "clip_low": 0.2, "clip_high": 0.28, "kl_beta": 0.0}
     assert "kl_reference" not in report_view(materials).learning.lines
     trainer = Trainer(objective="gspo", kl_beta=0.1)
     learned = msgspec.structs.replace(materials, config=msgspec.structs.replace(materials.config, trainer=trainer))
-    report = metrics.report(learned)
+    report = report_metrics.report(learned)
     assert report["trainer"]["kl_reference"] == {"mean": pytest.approx(0.0205), "max": 0.04}
     assert report["trainer"]["truncated_share"] == {"mean": 0.25, "max": 0.25}
     assert report["trainer"]["updates"] == 80
@@ -354,14 +354,14 @@ def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):
         )
         materials.progress.apply(RecordMetadata("rollout-orders", 1, offset, START), order)
     lags = [Lag("env", "rollout-orders", 1, 2, 3)]
-    assert order_accounts.lost(materials.progress, lags) == ["o0", "o1"]
-    assert order_accounts.still_open(materials.progress, lags) == ["o2"]
+    assert open_orders.lost(materials.progress, lags) == ["o0", "o1"]
+    assert open_orders.still_open(materials.progress, lags) == ["o2"]
 
 
 def test_a_report_of_a_run_that_did_nothing_has_no_figures_but_is_whole(run, tmp_path):
     _, materials = run
     empty = msgspec.structs.replace(materials, progress=RunState(), trained=[], journal=PhaseLog(), usage=[], lags=[])
-    report = metrics.report(empty)
+    report = report_metrics.report(empty)
     assert report.keys() >= CONTRACT
     assert report["success_before"] is None
     assert report["episodes"] == 0
@@ -390,11 +390,11 @@ def test_the_curves_are_those_of_the_run(run):
 
 def test_tasks_and_hosts_of_most_faults_are_named_with_the_newest_reason(run):
     _, materials = run
-    assert metrics.report(materials)["env_faults"] == []
+    assert report_metrics.report(materials)["env_faults"] == []
     faults = {(f"osworld/os/{n}#0", "env-0"): EnvFaults(n + 1, f"<b>{n}</b>" + "x" * 1000) for n in range(30)}
     materials.progress.env_faults.update(faults)
     try:
-        report = metrics.report(materials)
+        report = report_metrics.report(materials)
     finally:
         materials.progress.env_faults.clear()
     assert [fault["episodes"] for fault in report["env_faults"]] == list(range(30, 10, -1))
@@ -405,12 +405,12 @@ def test_tasks_and_hosts_of_most_faults_are_named_with_the_newest_reason(run):
 def test_faults_are_counted_by_kind_and_deaths_of_processes_are_named(run):
     _, materials = run
     journal = materials.journal.with_death("env-0", "exit code 139", "Segmentation fault", 7)
-    report = metrics.report(msgspec.structs.replace(materials, journal=journal))
+    report = report_metrics.report(msgspec.structs.replace(materials, journal=journal))
     death = {"process": "env-0", "reason": "exit code 139", "times": 1, "last_line": "Segmentation fault", "at_ms": 7}
-    assert (report["deaths"], metrics.report(materials)["deaths"]) == ([death], [])
+    assert (report["deaths"], report_metrics.report(materials)["deaths"]) == ([death], [])
     materials.progress.env_fault_kinds.add("step() raised ValueError: x")
     try:
-        assert metrics.report(materials)["env_fault_kinds"] == {"step() raised ValueError": 1}
+        assert report_metrics.report(materials)["env_fault_kinds"] == {"step() raised ValueError": 1}
     finally:
         materials.progress.env_fault_kinds.counts.clear()
 
@@ -482,7 +482,7 @@ def test_a_script_cannot_end_its_element_and_a_style_that_would_is_refused():
 
 
 def test_samples_show_each_page_once_and_what_was_learnt_first(run):
-    before, after = metrics.evaluations(run[1])
+    before, after = report_metrics.evaluations(run[1])
     chosen = choose(before, after, 4)
     assert len({first.page for first, _ in chosen}) == 4
     assert all(first.task_id == second.task_id for first, second in chosen)
@@ -497,11 +497,11 @@ def test_what_steps_imitated_is_part_of_the_report_and_nothing_where_none_did():
         {"loss": 0.1, "imitation_nll": 2.0, "imitation_share": 0.25, **imitating},
         {"loss": 0.1, "imitation_nll": 1.5, "imitation_share": 0.35, "sft_nll": 1.0, "sft_updates": 4.0, **imitating},
     ]
-    assert metrics.imitation(rows) == {
+    assert report_metrics.imitation(rows) == {
         "steps": 2,
         "weight": 0.5,
         "share": 0.3,
         "nll": {"first": 2.0, "last": 1.5},
         "phases": {"steps": 1, "updates": 4},
     }
-    assert metrics.imitation(rows[:1]) is None
+    assert report_metrics.imitation(rows[:1]) is None

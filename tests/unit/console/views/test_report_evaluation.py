@@ -11,7 +11,7 @@ from dart_streams.console.runs import evaluation
 from dart_streams.console.runs.evaluation import difference, rate
 from dart_streams.console.runs.run_log import RecordMetadata
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.metrics import median
+from dart_streams.console.views.report_metrics import median
 from dart_streams.errors import ConfigError
 from topics.trajectories import Trajectory
 

@@ -13,10 +13,10 @@ from dart_streams.config.backends import ENTRY_POINTS
 from dart_streams.config.tasks import Task
 from dart_streams.console.cli.doctor import check_environment
 from dart_streams.errors import ConfigError
-from workers.env import contract
+from workers.env import conformance
 from workers.env.backends.registry import backend_of
 from workers.env.backends.simulated import SimulatedBackend
-from workers.env.contract import ContractViolation
+from workers.env.conformance import ContractViolation
 from workers.env.environment import Screen
 
 TASK = Task(environment="columns", page="column", seed=3, max_steps=4, split="train")
@@ -150,7 +150,7 @@ class ClosesOnce(Columns):
 @pytest.mark.parametrize("backend", [Columns(), SimulatedBackend(parse({"env": {"backend": "simulated"}}))])
 async def test_backends_that_keep_the_contract(backend):
     for seed in range(4):
-        await contract.check(backend, Task(environment="any", page="column", seed=seed, max_steps=4, split="train"))
+        await conformance.check(backend, Task(environment="any", page="column", seed=seed, max_steps=4, split="train"))
 
 
 @pytest.mark.parametrize(
@@ -170,12 +170,12 @@ async def test_backends_that_keep_the_contract(backend):
 )
 async def test_each_breach_of_the_contract_is_found(broken, why):
     with pytest.raises(ContractViolation, match=why):
-        await contract.check(broken(), TASK)
+        await conformance.check(broken(), TASK)
 
 
 async def test_a_close_that_needs_a_reset_is_found():
     with pytest.raises(AttributeError):
-        await contract.check(ClosesOnlyAfterAReset(), TASK)
+        await conformance.check(ClosesOnlyAfterAReset(), TASK)
 
 
 # --- packages
@@ -202,7 +202,7 @@ async def test_an_installed_package_brings_a_backend(tmp_path, monkeypatch):
     install(tmp_path, "columns-env", f"{__name__}:columns")
     monkeypatch.syspath_prepend(tmp_path)
     config = configured("columns")
-    await contract.check(backend_of(config), TASK)
+    await conformance.check(backend_of(config), TASK)
     assert config.env.selected.call_timeout_s == 15.0
     assert config.env.installed.options == {"side": 64, "dark": True}
 

@@ -8,7 +8,7 @@ import pytest
 from dart_streams import actions
 from dart_streams.actions import keys
 from tests.keyboard import EDITED, TYPED
-from workers.env.backends.adapters import dialects
+from workers.env.backends.adapters import action_formats
 from workers.env.backends.desktop.inputs import NAMED_KEYS, events
 from workers.env.backends.miniwob import inputs
 
@@ -42,7 +42,7 @@ def typed_on_desktop(sequence: Iterable[actions.Action]) -> str:
 def typed_by_playwright(sequence: Iterable[actions.Action]) -> str:
     """Return what a US keyboard types by BrowserGym's calls."""
     down, text = set(), ""
-    for call in (ast.parse(dialects.browsergym(action), mode="eval").body for action in sequence):
+    for call in (ast.parse(action_formats.browsergym(action), mode="eval").body for action in sequence):
         name, argument = call.func.id, ast.literal_eval(call.args[0])
         pressed = (
             argument.replace("++", "+plus").split("+") if name == "keyboard_press" and argument != "+" else [argument]
@@ -105,14 +105,14 @@ def test_a_key_is_the_same_however_it_is_spelled_on_each_backend(spelling, name)
     plain, spelled = actions.Hotkey((name,)), actions.Hotkey((spelling,))
     assert inputs.input_calls(spelled) == inputs.input_calls(plain)
     assert events(spelled) == events(plain) == [[kind, NAMED_KEYS[name]] for kind in ("down", "up")]
-    assert dialects.browsergym(spelled) == dialects.browsergym(plain) != dialects.NOTHING
-    assert dialects.androidworld(spelled) == dialects.androidworld(plain)
+    assert action_formats.browsergym(spelled) == action_formats.browsergym(plain) != action_formats.NOTHING
+    assert action_formats.androidworld(spelled) == action_formats.androidworld(plain)
 
 
 def test_each_key_with_a_name_is_one_of_each_backend():
     assert set(inputs.NAMED_KEYS) == set(NAMED_KEYS) == keys.NAMED
     beyond = {f"f{number}" for number in range(13, 25)}
-    assert set(dialects.NAMED_KEYS) == keys.NAMED - beyond, "Playwright has twelve"
+    assert set(action_formats.NAMED_KEYS) == keys.NAMED - beyond, "Playwright has twelve"
 
 
 @pytest.mark.parametrize("modifier", ["ctrl", "alt", "meta"])
@@ -121,7 +121,7 @@ def test_a_capital_with_a_modifier_means_its_key(modifier):
         plain, other = actions.Hotkey((modifier, small)), actions.Hotkey((modifier, capital))
         assert inputs.input_calls(other) == inputs.input_calls(plain)
         assert events(other) == events(plain)
-        assert dialects.browsergym(other) == dialects.browsergym(plain)
+        assert action_formats.browsergym(other) == action_formats.browsergym(plain)
 
 
 def test_what_has_no_key_presses_none():
@@ -129,7 +129,7 @@ def test_what_has_no_key_presses_none():
         for action in (actions.Hotkey((name,)), actions.KeyDown(name), actions.KeyUp(name)):
             assert inputs.input_calls(action) == ([], inputs.NOTHING_HELD)
             assert events(action) == []
-            assert dialects.browsergym(action) == dialects.NOTHING
+            assert action_formats.browsergym(action) == action_formats.NOTHING
 
 
 def test_the_table_has_each_kind_of_action_of_the_keyboard():

@@ -5,8 +5,8 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workers.env.backends.miniwob.context_pool import DOCUMENT_BYTES, DOCUMENTS_MIN, MEMORY_SHARE, documents_kept
 from workers.env.backends.miniwob.memory import memory_limit
-from workers.env.backends.miniwob.seats import DOCUMENT_BYTES, DOCUMENTS_MIN, MEMORY_SHARE, documents_kept
 
 GIB = 2**30
 

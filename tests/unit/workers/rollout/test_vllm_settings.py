@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dart_streams.config import parse
-from dart_streams.policy.second_set import second_set_place, utilization
+from dart_streams.policy.staged_weights import second_set_place, utilization
 from workers.rollout.vllm_settings import arguments, environment
 
 GIB = 1 << 30

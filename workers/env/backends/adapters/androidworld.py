@@ -1,7 +1,7 @@
 """AndroidWorld's server (``server/android_server.py`` of its repository): one emulator, so one episode at a time.
 
 A task is ``page`` = the task's type and ``seed`` = its index. What JSON actions cannot say does nothing:
-see :func:`~workers.env.backends.adapters.dialects.androidworld`.
+see :func:`~workers.env.backends.adapters.action_formats.androidworld`.
 An answer in words (``finished(content)``) is not passed on.
 """
 
@@ -16,7 +16,7 @@ from dart_streams.actions import Action
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
 from dart_streams.errors import ConfigError, ServiceUnavailable
-from workers.env.backends.adapters.dialects import androidworld
+from workers.env.backends.adapters.action_formats import androidworld
 from workers.env.backends.adapters.settings import bounded, encoded, number_of, options, screen, text_of
 from workers.env.environment import EnvironmentFault, Screen
 from workers.env.returned_values import shown

@@ -14,7 +14,7 @@ from dart_streams.actions import Action
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
 from dart_streams.errors import ServiceUnavailable
-from workers.env.backends.adapters import dialects
+from workers.env.backends.adapters import action_formats
 from workers.env.backends.adapters.gymnasium_process import GymnasiumProcess
 from workers.env.backends.adapters.settings import (
     bounded,
@@ -126,7 +126,7 @@ class GymnasiumEnvironment:
         if action_id in self._executed or shown.done:
             return shown
         self._executed.add(action_id)
-        form = dialects.browsergym if self.owner.settings.dialect == "browsergym" else dialects.typed
+        form = action_formats.browsergym if self.owner.settings.dialect == "browsergym" else action_formats.typed
         return await self._observed(self.owner.call_timeout_s, call="step", action=form(action))
 
     async def evaluate(self) -> float:

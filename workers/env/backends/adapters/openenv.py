@@ -14,7 +14,7 @@ from dart_streams.actions import Action
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
 from dart_streams.errors import ServiceUnavailable
-from workers.env.backends.adapters import dialects
+from workers.env.backends.adapters import action_formats
 from workers.env.backends.adapters.settings import (
     bounded,
     encoded,
@@ -117,7 +117,7 @@ class OpenEnvEnvironment:
         if action_id in self._executed or shown.done:
             return shown
         self._executed.add(action_id)
-        form = dialects.browsergym if self.settings.dialect == "browsergym" else dialects.typed
+        form = action_formats.browsergym if self.settings.dialect == "browsergym" else action_formats.typed
         wanted: Any = form(action)
         fields = {self.settings.action_field: wanted} if self.settings.action_field else wanted
         return await self._observed("step", fields, self.call_timeout_s)

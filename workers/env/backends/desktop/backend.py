@@ -9,8 +9,8 @@ from workers.env.backends.desktop import limits
 from workers.env.backends.desktop.environment import DesktopEnvironment
 from workers.env.backends.desktop.families import problem_of
 from workers.env.backends.desktop.pool import DesktopPool
+from workers.env.backends.desktop.prepared_desktops import PreparedDesktops
 from workers.env.backends.desktop.sandbox import require_for, require_programs, sweep
-from workers.env.backends.desktop.spares import Spares
 
 log = structlog.get_logger()
 
@@ -22,7 +22,7 @@ class DesktopBackend:
         self.settings = config.env.desktop
         kept = config.env.slots + self.settings.spares
         self.pool = DesktopPool(self.settings.width, self.settings.height, self.settings.call_timeout_s, spare=kept)
-        self.spares = Spares(self.pool, self.settings.spares)
+        self.spares = PreparedDesktops(self.pool, self.settings.spares)
 
     @property
     def ahead(self) -> int:

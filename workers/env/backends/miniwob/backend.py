@@ -5,10 +5,10 @@ import math
 
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
+from workers.env.backends.miniwob.context_pool import documents_kept
 from workers.env.backends.miniwob.memory import memory_limit
 from workers.env.backends.miniwob.page import MiniwobPage, document_of
-from workers.env.backends.miniwob.seated_browser import SeatedBrowser
-from workers.env.backends.miniwob.seats import documents_kept
+from workers.env.backends.miniwob.pooled_browser import PooledBrowser
 from workers.env.environment import EnvironmentFault
 
 
@@ -25,7 +25,7 @@ class MiniwobBackend:
         self.share = math.ceil(slots / count)
         spare = 0 if own.isolation == "context" else self.share
         documents = documents_kept(slots, memory_limit())
-        self.browsers = [SeatedBrowser(own.call_timeout_s, own.capture, spare, documents) for _ in range(count)]
+        self.browsers = [PooledBrowser(own.call_timeout_s, own.capture, spare, documents) for _ in range(count)]
 
     async def start(self) -> None:
         """Start the browsers; raise :class:`~dart_streams.errors.ServiceUnavailable` if that is impossible."""
@@ -46,7 +46,7 @@ class MiniwobBackend:
         """End the browsers."""
         await asyncio.gather(*(browser.stop() for browser in self.browsers))
 
-    def _browser_for(self, document: str) -> SeatedBrowser:
+    def _browser_for(self, document: str) -> PooledBrowser:
         """Return the browser with the fewest episodes, of those with room that have the document if there are any."""
         room = [browser for browser in self.browsers if browser.under_way < self.share] or self.browsers
         having = [browser for browser in room if browser.keeps(document)]

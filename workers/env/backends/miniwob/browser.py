@@ -18,8 +18,8 @@ from workers.env.backends.miniwob.capture import BeginFrames, Capturing, Screens
 from workers.env.backends.miniwob.devtools import MESSAGE_BYTES, DevTools
 from workers.env.backends.miniwob.memory_bound import end_what_grows
 from workers.env.backends.miniwob.process_load import load_alone, load_of
-from workers.env.backends.miniwob.silence import end_when_silent
 from workers.env.backends.miniwob.target import Target
+from workers.env.backends.miniwob.unresponsive import end_when_silent
 from workers.env.environment import EnvironmentFault
 
 PLACES = (

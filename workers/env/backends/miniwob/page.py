@@ -11,11 +11,11 @@ from dart_streams.config import Isolation, Miniwob
 from dart_streams.config.tasks import Task
 from workers.env import metrics
 from workers.env.backends.miniwob.capture import HEIGHT, WIDTH
+from workers.env.backends.miniwob.context_pool import PooledContext
 from workers.env.backends.miniwob.devtools import DevTools
 from workers.env.backends.miniwob.oracle import NEXT, as_action, next_action
+from workers.env.backends.miniwob.pooled_browser import PooledBrowser
 from workers.env.backends.miniwob.problem import STATE, in_problem
-from workers.env.backends.miniwob.seated_browser import SeatedBrowser
-from workers.env.backends.miniwob.seats import Seat
 from workers.env.backends.miniwob.target import Target
 from workers.env.environment import EnvironmentFault, Screen
 
@@ -73,7 +73,7 @@ class MiniwobPage:
     away. A seat that had a fault is never used again.
     """
 
-    def __init__(self, browser: SeatedBrowser, seat: Seat, settings: Miniwob) -> None:
+    def __init__(self, browser: PooledBrowser, seat: PooledContext, settings: Miniwob) -> None:
         self.browser = browser
         self.seat = seat
         self._closed = False

@@ -8,7 +8,7 @@ from dart_streams.config import parse
 from dart_streams.config.tasks import Task
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from tests.unit.workers.env.backends.adapters.androidworld_stand_in import BOX, HEIGHT, WIDTH, Phone, box_of, served
-from workers.env import contract
+from workers.env import conformance
 from workers.env.backends.adapters import androidworld
 from workers.env.environment import EnvironmentFault
 
@@ -37,7 +37,7 @@ async def test_it_keeps_the_contract(monkeypatch):
         backend = made(*urls)
         await backend.start()
         for index in (0, 3):
-            await contract.check(backend, task(index))
+            await conformance.check(backend, task(index))
         await backend.stop()
 
 

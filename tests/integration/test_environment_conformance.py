@@ -4,7 +4,7 @@ import pytest
 
 from dart_streams.config import Capture, Isolation
 from tests.integration.miniwob_backend import browser, task
-from workers.env import contract
+from workers.env import conformance
 
 PAGES = ("click-tab", "enter-text", "drag-box")
 
@@ -16,4 +16,4 @@ PAGES = ("click-tab", "enter-text", "drag-box")
 async def test_miniwob_keeps_the_contract(isolation: Isolation, capture: Capture):
     async with browser(isolation=isolation, slots=2, capture=capture) as backend:
         for page in PAGES if isolation != "context" else PAGES[:1]:
-            await contract.check(backend, task(page, 3))
+            await conformance.check(backend, task(page, 3))

@@ -34,7 +34,7 @@ def documents_kept(seats: int, memory_bytes: int) -> int:
     return max(DOCUMENTS_MIN, int(MEMORY_SHARE * memory_bytes / (max(1, seats) * DOCUMENT_BYTES)))
 
 
-class Seat:
+class PooledContext:
     """A browser context and its targets, by the document that each is kept for, least recently shown first."""
 
     def __init__(self, devtools: DevTools, capturing: Capturing, documents: int) -> None:
@@ -102,7 +102,7 @@ class Seat:
             self.devtools.crashed.discard(target.session)
 
 
-class Seats:
+class BrowserContextPool:
     """The seats of one browser; ``spare`` of them are kept while nobody has them, none if it is 0.
 
     Each keeps ``documents`` documents at most.
@@ -113,9 +113,9 @@ class Seats:
         self.capturing = capturing
         self.spare = spare
         self.documents = documents
-        self._free: list[Seat] = []
+        self._free: list[PooledContext] = []
 
-    async def take(self, document: str) -> Seat:
+    async def take(self, document: str) -> PooledContext:
         """Return a seat for one episode, the one that has the document if there is one."""
         while self._free:
             seat = self._free.pop(self._best(document))
@@ -128,7 +128,7 @@ class Seats:
             except asyncio.CancelledError:
                 await seat.dispose()
                 raise
-        seat = Seat(self.devtools, self.capturing, self.documents)
+        seat = PooledContext(self.devtools, self.capturing, self.documents)
         await seat.open()
         return seat
 
@@ -142,7 +142,7 @@ class Seats:
         fewest = min(range(len(self._free)), key=lambda place: len(self._free[place].targets))
         return next(having, fewest)
 
-    async def give_back(self, seat: Seat) -> None:
+    async def give_back(self, seat: PooledContext) -> None:
         """Keep a seat for the next episode, or dispose of it; never raises."""
         if len(self._free) < self.spare and await seat.leave() and len(self._free) < self.spare:
             self._free.append(seat)

@@ -9,9 +9,9 @@ import pytest
 
 from dart_streams.actions import Click, Drag, Hotkey, KeyDown, Scroll, Type, Wait
 from dart_streams.config.backends import BUILT_IN, ENTRY_POINTS
-from workers.env.backends.adapters.dialects import NOTHING, androidworld, browsergym, typed
+from workers.env.backends.adapters.action_formats import NOTHING, androidworld, browsergym, typed
 from workers.env.backends.adapters.settings import bounded, encoded, field_of
-from workers.env.contract import ANY_ACTION
+from workers.env.conformance import ANY_ACTION
 from workers.env.environment import EnvironmentFault
 
 COORD = {

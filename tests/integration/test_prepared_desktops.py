@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from dart_streams.config import Config, Desktop, Env
 from tests.integration.test_desktop import inside, task
-from workers.env import contract
+from workers.env import conformance
 from workers.env.backends.desktop import pool
 from workers.env.backends.desktop.backend import DesktopBackend
 from workers.env.backends.desktop.environment import DesktopEnvironment
@@ -30,7 +30,7 @@ async def prepared(backend: DesktopBackend) -> None:
     await asyncio.gather(*(spare.preparation for spare in backend.spares._spares))
 
 
-async def first_reset(backend: DesktopBackend, family: str, seed: int) -> tuple[DesktopEnvironment, contract.Screen]:
+async def first_reset(backend: DesktopBackend, family: str, seed: int) -> tuple[DesktopEnvironment, conformance.Screen]:
     """Open and reset an environment."""
     chosen = task(family, seed)
     environment = await backend.open(chosen)
@@ -45,12 +45,12 @@ async def test_a_prepared_desktop_is_handed_over_as_it_would_have_been_reset(bac
     display = inside(spare.preparation.result(), "Xvfb")
     other, handed_over = await first_reset(backend, "edit", 1)
     assert inside(other.sandbox, "Xvfb") == display, "a reset was done, which starts the display anew"
-    assert contract.same(handed_over, start)
+    assert conformance.same(handed_over, start)
     assert other.sandbox is not one.sandbox
     assert await other.evaluate() == 0
-    assert await contract.solve(other, task("edit", 1))
+    assert await conformance.solve(other, task("edit", 1))
     assert await other.evaluate() == 1
-    assert contract.same(await other.reset(task("edit", 1)), start), "a second reset is one"
+    assert conformance.same(await other.reset(task("edit", 1)), start), "a second reset is one"
     await one.close()
     await other.close()
 
@@ -63,7 +63,7 @@ async def test_only_the_task_that_was_expected_is_given_a_prepared_desktop(backe
     wanted, _ = await first_reset(backend, "answer", 1)
     assert wanted.sandbox is spare.preparation.result()
     assert other.sandbox is not wanted.sandbox
-    assert await contract.solve(wanted, task("answer", 1))
+    assert await conformance.solve(wanted, task("answer", 1))
     assert await wanted.evaluate() == 1
     await other.close()
     await wanted.close()
@@ -101,12 +101,12 @@ async def test_an_application_that_ended_in_a_spare_is_started_again(backend):
 
 async def test_a_returned_desktop_shows_nothing_of_its_last_episode(backend):
     environment, start = await first_reset(backend, "edit", 1)
-    await contract.solve(environment, task("edit", 1))
+    await conformance.solve(environment, task("edit", 1))
     sandbox = environment.sandbox
     await environment.close()
     again, screen = await first_reset(backend, "edit", 1)
     assert again.sandbox is sandbox
-    assert contract.same(screen, start)
+    assert conformance.same(screen, start)
     await again.close()
 
 

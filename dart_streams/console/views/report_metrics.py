@@ -14,7 +14,7 @@ import msgspec
 from dart_streams.bus.lag import Lag
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
-from dart_streams.console.runs import evaluation, order_accounts
+from dart_streams.console.runs import evaluation, open_orders
 from dart_streams.console.runs.evaluation import EvaluationResult, Rate, difference
 from dart_streams.console.runs.metrics_reader import MetricsReader
 from dart_streams.console.runs.process_usage import ProcessUsage, spent
@@ -87,8 +87,8 @@ def report(inputs: ReportInputs) -> dict[str, Any]:
         "answers_wrong": answers_wrong(inputs),
         "overhead_ms": quantiles(inputs, names.ENV_OVERHEAD_MS),
         "step_ms": step_times(inputs),
-        "lost": counted(order_accounts.lost(inputs.progress, inputs.lags)),
-        "open": counted(order_accounts.still_open(inputs.progress, inputs.lags)),
+        "lost": counted(open_orders.lost(inputs.progress, inputs.lags)),
+        "open": counted(open_orders.still_open(inputs.progress, inputs.lags)),
         "trajectories": trajectories(inputs),
         "env_faults": env_faults(inputs),
         "env_fault_kinds": inputs.progress.env_fault_kinds.most(FAULTY),

@@ -11,20 +11,20 @@ from workers.env.backends.desktop.sandbox import Sandbox, require_for
 from workers.env.environment import EnvironmentFault
 
 
-class Spare(NamedTuple):
+class PreparedDesktop(NamedTuple):
     """A desktop that is prepared, or being prepared, for a task."""
 
     task_id: str
     preparation: asyncio.Task[Sandbox]
 
 
-class Spares:
+class PreparedDesktops:
     """At most ``limit`` desktops of the pool, besides those that episodes have."""
 
     def __init__(self, pool: DesktopPool, limit: int) -> None:
         self.pool = pool
         self.limit = limit
-        self._spares: list[Spare] = []
+        self._spares: list[PreparedDesktop] = []
         self._ending: set[asyncio.Task[None]] = set()
 
     def expect(self, task: Task) -> None:
@@ -33,7 +33,7 @@ class Spares:
             return
         while len(self._spares) >= self.limit:
             self._discard(self._spares.pop(0))
-        self._spares.append(Spare(task.task_id, asyncio.create_task(self._prepare(task))))
+        self._spares.append(PreparedDesktop(task.task_id, asyncio.create_task(self._prepare(task))))
 
     async def claim(self, task: Task) -> Sandbox | None:
         """Return a desktop that is prepared for the task, once it is; None if none was expected, or it failed."""
@@ -74,12 +74,12 @@ class Spares:
             raise
         return sandbox
 
-    def _discard(self, spare: Spare) -> None:
+    def _discard(self, spare: PreparedDesktop) -> None:
         ending = asyncio.create_task(self._end(spare))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
-    async def _end(self, spare: Spare) -> None:
+    async def _end(self, spare: PreparedDesktop) -> None:
         spare.preparation.cancel()
         with contextlib.suppress(EnvironmentFault, asyncio.CancelledError):
             sandbox = await spare.preparation

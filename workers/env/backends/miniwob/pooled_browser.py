@@ -7,15 +7,16 @@ import structlog
 from dart_streams.config import Capture
 from workers.env import metrics
 from workers.env.backends.miniwob.browser import Browser
-from workers.env.backends.miniwob.seats import Seat, Seats
+from workers.env.backends.miniwob.context_pool import BrowserContextPool, PooledContext
 
 log = structlog.get_logger()
 
 
-class SeatedBrowser:
+class PooledBrowser:
     """One browser of a worker. ``under_way`` counts the episodes that have, or wait for, a seat of it.
 
-    ``spare`` and ``documents`` are those of its :class:`Seats`; ``timeout_s`` bounds each call of the browser.
+    ``spare`` and ``documents`` are those of its :class:`BrowserContextPool`.
+    ``timeout_s`` bounds each call of the browser.
     """
 
     def __init__(self, timeout_s: float, capture: Capture, spare: int, documents: int) -> None:
@@ -25,14 +26,14 @@ class SeatedBrowser:
         self.documents = documents
         self.under_way = 0
         self.browser: Browser | None = None
-        self._seats: Seats | None = None
+        self._contexts: BrowserContextPool | None = None
         self._launch_lock = asyncio.Lock()
 
     def keeps(self, document: str) -> bool:
         """Return whether a free seat has the document."""
-        return self._seats is not None and self._seats.keeps(document)
+        return self._contexts is not None and self._contexts.keeps(document)
 
-    async def take(self, document: str) -> Seat:
+    async def take(self, document: str) -> PooledContext:
         """Return a seat for one episode; raise EnvironmentFault if the browser refuses."""
         self.under_way += 1
         try:
@@ -41,15 +42,15 @@ class SeatedBrowser:
             self.under_way -= 1
             raise
 
-    async def give_back(self, seat: Seat) -> None:
+    async def give_back(self, seat: PooledContext) -> None:
         """End the episode of a seat; never raises."""
         self.under_way -= 1
-        if self._seats is not None and self._seats.devtools is seat.devtools:
-            await self._seats.give_back(seat)
+        if self._contexts is not None and self._contexts.devtools is seat.devtools:
+            await self._contexts.give_back(seat)
         else:  # Its browser has been replaced.
             await seat.dispose()
 
-    async def start(self) -> Seats:
+    async def start(self) -> BrowserContextPool:
         """Return the seats, of a new browser if there is none that lives.
 
         Raises :class:`~dart_streams.errors.ServiceUnavailable` if none can be started.
@@ -60,13 +61,15 @@ class SeatedBrowser:
                 log.warning("browser died; starting another", reason=reason, exit_code=exit_code)
                 metrics.browser_restarts.add(1)
                 await self.stop()
-            if self.browser is None or self._seats is None:
+            if self.browser is None or self._contexts is None:
                 self.browser = await Browser.launch(self.timeout_s, self.capture)
-                self._seats = Seats(self.browser.devtools, self.browser.capturing, self.spare, self.documents)
-            return self._seats
+                self._contexts = BrowserContextPool(
+                    self.browser.devtools, self.browser.capturing, self.spare, self.documents
+                )
+            return self._contexts
 
     async def stop(self) -> None:
         """End the browser."""
         if self.browser is not None:
             await self.browser.kill()
-            self.browser = self._seats = None
+            self.browser = self._contexts = None
