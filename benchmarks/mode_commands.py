@@ -16,7 +16,7 @@ DESKTOP = Path("deploy/config/workload/desktop.toml")
 WorkloadFile = Annotated[Path, typer.Option("--workload", help="A configuration with a workload section.")]
 Plot = Annotated[Path | None, typer.Option(help="Where to draw the figures (svg).", show_default=False)]
 Timeline = Annotated[Path | None, typer.Option(help="Where to draw what each slot did (svg).", show_default=False)]
-Staleness = Annotated[int, typer.Option(help="Versions that data may be old.", min=0)]
+Staleness = Annotated[int, typer.Option(help="Maximum staleness of training data, in weight versions.", min=0)]
 Seeds = Annotated[int, typer.Option(help="Runs of each mode.", min=1)]
 Curated = Annotated[bool, typer.Option(help="DART's rules of curation, in all modes.")]
 

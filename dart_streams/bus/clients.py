@@ -35,7 +35,7 @@ BATCH_BYTES = 256 * 1024
 """Maximum batch of a partition. Action requests take kilobytes each, and senders to a full batch wait for the one
 before it to be acknowledged: with a few records a batch, hundreds of slots would queue up."""
 GAP_S = 0.01
-"""Single records are sent this often at most, those of the meantime together: a request costs more than a record."""
+"""Minimum interval between sends; records queued meanwhile are batched, for a request costs more than a record."""
 SESSION_MS = 10_000
 """A group member without heartbeats for this long is dead, and its partitions are assigned to the others."""
 METADATA_MS = 10_000

@@ -143,7 +143,7 @@ async def lag_reader(bus: Bus) -> AsyncIterator[LagReader]:
 
 
 def by_group(lags: Sequence[Lag] | None) -> dict[tuple[str, str], int]:
-    """Return the lag by (group, topic), all partitions together; none of what is not known."""
+    """Return the lag by (group, topic), summed over partitions; unknown lags are omitted."""
     result: dict[tuple[str, str], int] = {}
     for lag in lags or ():
         result[lag.group, lag.topic] = result.get((lag.group, lag.topic), 0) + lag.records

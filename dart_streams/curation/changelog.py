@@ -62,7 +62,7 @@ class ChangelogView:
         return [value for _, value in sorted(later)]
 
     def next_incarnation(self) -> int:
-        """Return a number above that of every record; two that choose at once do not choose the same."""
+        """Return an id higher than that of every record; it is unique under concurrent calls."""
         newest = max((key.incarnation for name in self._records if (key := parsed(name))), default=0)
         return newest + 1 + secrets.randbelow(STRIDE)
 

@@ -152,7 +152,7 @@ def table_of(moment: Moment, summary: RunSummary) -> RenderableType:
     table = Table.grid(padding=(0, 2), expand=True)
     for style in ("dim", "", "dim", ""):
         table.add_column(style=style)
-    environment = f"{summary.steps_per_s:.1f} steps/s, {summary.utilisation:.0%} of slots past their reset"
+    environment = f"{summary.steps_per_s:.1f} steps/s, slots busy {summary.utilisation:.0%}"
     groups = f"{summary.groups} curated, {summary.groups_consumed} consumed"
     episodes = f"{summary.episodes} finished, {summary.open_episodes} open"
     version = f"{shown(summary.version)} trained, {shown(summary.served)} served"
@@ -198,7 +198,7 @@ def line(moment: Moment) -> str:
     summary = moment.summary
     if summary is None:
         return f"{start} | {moment.news}" if moment.news else start
-    parts = [start, f"{summary.steps_per_s:.1f} steps/s", f"{summary.utilisation:.0%} of slots past their reset"]
+    parts = [start, f"{summary.steps_per_s:.1f} steps/s", f"slots busy {summary.utilisation:.0%}"]
     if summary.ordered_eval and summary.finished_eval < summary.ordered_eval:
         parts.append(f"evaluation {summary.finished_eval}/{summary.ordered_eval}")
     if summary.episodes:

@@ -46,7 +46,7 @@ def test_the_panel_shows_the_figures():
     for part in (
         "20261121-093000-ab12  ·  circle  3:10  ·  5:50 left",
         "▃▄ ▅  61% of the last episodes",
-        "14.3 steps/s, 93% of slots past their reset",
+        "14.3 steps/s, slots busy 93%",
         "9 trained, 8 served",
         "0.8 mean, 2 max",
         "env 12",
@@ -73,7 +73,7 @@ def test_the_panel_is_drawn_before_anything_is_known():
 
 def test_the_line_says_the_same():
     assert line(MOMENT) == (
-        "circle 3:10, 5:50 left | 14.3 steps/s | 93% of slots past their reset | 812 episodes, success 61% | "
+        "circle 3:10, 5:50 left | 14.3 steps/s | slots busy 93% | 812 episodes, success 61% | "
         "groups 72/80 | version 9, served 8 | staleness 0.8 max 2 | reward 0.55, loss 0.0123 | lag 12"
     )
 

@@ -9,7 +9,7 @@ CAN_RUN = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 COMPUTED_S = 1.0
 """CPU time in which a frame is drawn many times over."""
 IDLE_S = 0.05
-"""CPU time that processes spend that wait for nothing but events, between two looks."""
+"""CPU time per poll below which a browser process counts as idle."""
 
 
 class ProcessLoad(NamedTuple):
