@@ -73,11 +73,11 @@ test: setup ## Run all tests.
 	@deploy/local/setup.sh docs
 	@deploy/local/setup.sh desktop
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
-		told=$$(mktemp); { $(MODEL)/python -m pytest -q -n 1 --durations 20 tests/model; model=$$?; \
-			$(STREAMS)/python -m pytest -q -n 2 --dist worksteal --durations 10 tests/unit; exit $$((model || $$?)); } >$$told 2>&1 & \
+		output=$$(mktemp); { $(MODEL)/python -m pytest -q -n 1 --durations 20 tests/model; model=$$?; \
+			$(STREAMS)/python -m pytest -q -n 2 --dist worksteal --durations 10 tests/unit; exit $$((model || $$?)); } >$$output 2>&1 & \
 		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/osworld --ignore=tests/adapters; \
 		streams=$$?; \
-		wait $$!; others=$$?; cat $$told; rm $$told; exit $$((streams || others))'
+		wait $$!; others=$$?; cat $$output; rm $$output; exit $$((streams || others))'
 
 test-faults: setup ## Run the fault matrix in full: CASE=name for one case, RUNS=n times.
 	@$(STREAMS)/python -m tests.faults.matrix $(addprefix --case ,$(CASE)) --runs $(or $(RUNS),1) --json .dart/faults.json

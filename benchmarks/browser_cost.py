@@ -92,7 +92,7 @@ def digest(screen: Screen) -> str:
 
 
 async def play_all(backend: MiniwobBackend, todo: list[tuple[Task, int]], slots: int) -> list[PlayedEpisode]:
-    """Play episodes in so many slots at a time; return them in their order."""
+    """Play episodes in N slots at a time; return them in their order."""
     played: dict[int, PlayedEpisode] = {}
     waiting = iter(enumerate(todo))
 

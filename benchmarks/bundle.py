@@ -37,7 +37,7 @@ class LoggingCircle(SimulatedCircle):
 
 
 def played(config: Config, tasks: TaskSet, trajectories: int, odds: Odds, seed: int = 0) -> LoggingCircle:
-    """Return a circle in which so many rollouts have ended, in the order they began."""
+    """Return a circle in which N rollouts have ended, in the order they began."""
     circle = LoggingCircle(config, tasks, odds, seed)
     circle.settle()
     for _ in range(trajectories):
@@ -66,7 +66,7 @@ def write(path: Path, config: Config, tasks: TaskSet, circle: LoggingCircle) -> 
 
 
 def make(path: Path, trajectories: int, tasks: int, slots: int) -> dict[str, Any]:
-    """Write a bundle of so many rollouts, and return how large it is."""
+    """Write a bundle of N rollouts, and return how large it is."""
     config, set_ = parse({"env": {"slots": slots}}), task_set(tasks)
     circle = played(config, set_, trajectories, Odds(faults=0.02, partial=0.05, lift=0.0005))
     sections = write(path, config, set_, circle)

@@ -4,7 +4,7 @@ MiniWoB++ in Chromium, the tiny policy on vLLM, the trainer on torch, everything
 curation and processes in both modes, which take turns over the seeds. Figures are those of
 :mod:`benchmarks.utilization`, by the clock.
 
-What a step costs, once the run is warm, is told by parts. ``browser`` is what an env worker has started, ``engine`` a
+What a step costs, once the run is warm, is given in parts. ``browser`` is what an env worker has started, ``engine`` a
 rollout worker without its event loop, ``trainer`` the trainer; the others are the circle's own overhead. With a
 configuration that has a ``[workload]`` the circle turns without browser, model and optimiser, at the workload's pace:
 then the overhead is nearly all there is.
@@ -25,7 +25,7 @@ from dart_streams.console.runs.process_usage import ProcessUsage, spent
 
 COMPARED: tuple[Mode, ...] = ("coupled", "dart")
 WARM_S = 60.0
-"""Figures begin with the first version after so many seconds."""
+"""Figures begin with the first version after N seconds."""
 NOT_OURS = frozenset(["browser", "engine", "trainer"])
 
 

@@ -19,7 +19,7 @@ from dart_streams.console.runs.process_usage import USAGE_FILE, usages
 
 
 class CircleRunner(ModeRunner):
-    """Lets a mode live for so many minutes of the clock, with the processes of its configuration."""
+    """Lets a mode live for N minutes of the clock, with the processes of its configuration."""
 
     def __init__(self, minutes: float, tell: Callable[[str], None]) -> None:
         super().__init__(minutes, tell, bounded=bounded, wired=session_of)

@@ -72,7 +72,7 @@ def configuration(folder: Path, servers: str) -> Config:
 
 
 def finishes(config: Config, count: int) -> list[Trajectory]:
-    """Return so many trajectories, as the circle in memory makes them."""
+    """Return N trajectories, as the circle in memory makes them."""
     circle = SimulatedCircle(config, task_set(TASKS), Odds(faults=0.02, partial=0.05))
     circle.settle()
     while len(circle.logs.get(trajectories.TOPIC.name, ())) < count:

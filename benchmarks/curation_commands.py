@@ -46,7 +46,7 @@ def bundle(
     tasks: Annotated[int, typer.Option(help="Tasks in the set.", min=1)] = 1_000,
     slots: Annotated[int, typer.Option(help="Slots that the backlog is for.", min=1)] = 64,
 ) -> None:
-    """Write a bundle of so many made-up rollouts, for `replay`."""
+    """Write a bundle of N made-up rollouts, for `replay`."""
     from benchmarks.bundle import make
 
     show(make(output, trajectories, tasks, slots))

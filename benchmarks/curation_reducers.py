@@ -36,7 +36,7 @@ class TimedCircle(SimulatedCircle):
 
 
 def measure(trajectories: int, tasks: int, slots: int) -> dict[str, Any]:
-    """Play so many rollouts and return the figures of each agent."""
+    """Play N rollouts and return the figures of each agent."""
     config = parse({"env": {"slots": slots}})
     circle = TimedCircle(config, task_set(tasks), Odds(faults=0.02, partial=0.05))
     circle.settle()

@@ -31,7 +31,7 @@ class Odds(msgspec.Struct, frozen=True):
 
 
 def task_set(tasks: int, max_steps: int = 10) -> TaskSet:
-    """Return a task set of one simulated page with so many training seeds."""
+    """Return a task set of one simulated page with N training seeds."""
     page = Page(
         environment="simulated",
         page="grid",

@@ -29,7 +29,7 @@ COMPARED = (
 )
 CHECKED = ("env_utilisation", "rollout_utilisation", "actions_per_min", "trained_steps_per_min")
 SIMULATED_SEEDS = 10
-"""A simulation is held against real runs by the medians of so many seeds."""
+"""A simulation is held against real runs by the medians of N seeds."""
 WARM_S = 1800.0
 """Figures begin with the first version after so much of the desktops' time."""
 
@@ -68,7 +68,7 @@ def by_turns(
 
 
 class SimulatedRun:
-    """Plays deployments as discrete events, for so many hours of the desktops' time each, with a mode's overheads.
+    """Plays deployments as discrete events, for N hours of the desktops' time each, with a mode's overheads.
 
     ``newest`` has each mode's last account, with what its first ``traced`` slots did.
     """
@@ -146,7 +146,7 @@ def spreads(runs: Sequence[UtilizationMetrics], others: Sequence[UtilizationMetr
 def rows(comparison: dict[str, Any]) -> list[DecouplingRow]:
     """Return the table: each figure with its ratio to coupled."""
 
-    def told(mode: str, name: str, form: str) -> str:
+    def reported(mode: str, name: str, form: str) -> str:
         low, high = comparison["spread"][mode][name]
         figure = format(comparison["modes"][mode][name], form)
         return f"{figure}\n{comparison['ratios'][mode][name]:.2f}x ({low:.2f}-{high:.2f})"
@@ -154,10 +154,10 @@ def rows(comparison: dict[str, Any]) -> list[DecouplingRow]:
     return [
         DecouplingRow(
             mode=mode,
-            env_utilisation=told(mode, "env_utilisation", ".1%"),
-            rollout_utilisation=told(mode, "rollout_utilisation", ".1%"),
-            actions_per_min=told(mode, "actions_per_min", ".1f"),
-            trained_steps_per_min=told(mode, "trained_steps_per_min", ".1f"),
+            env_utilisation=reported(mode, "env_utilisation", ".1%"),
+            rollout_utilisation=reported(mode, "rollout_utilisation", ".1%"),
+            actions_per_min=reported(mode, "actions_per_min", ".1f"),
+            trained_steps_per_min=reported(mode, "trained_steps_per_min", ".1f"),
             staleness_max=made["staleness_max"],
             wasted=f"{made['wasted']:.0%}",
         )

@@ -80,7 +80,7 @@ def with_services(config: Config, *, optimise: bool = True) -> Iterator[Config]:
 
 
 class ModeRunner:
-    """Lets deployments live for so many minutes of the clock each.
+    """Lets deployments live for N minutes of the clock each.
 
     ``bounded`` makes a deployment's configuration one that lives for so long, and ``wired`` makes it a session.
     ``newest`` has each mode's last account, and ``folders`` where its run is.

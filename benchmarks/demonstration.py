@@ -1,7 +1,7 @@
 """Whole runs of a configuration, one after another, and what they gain: ``dart-streams bench demonstration``.
 
 A run's gain depends on its chance and on the machine's other work, so one run says little: the summary has the median
-and the worst. ``episodes`` ends each run's training at so many finished training episodes, which compares learning at
+and the worst. ``episodes`` ends each run's training at N finished training episodes, which compares learning at
 equal data instead of equal time.
 """
 
@@ -27,11 +27,11 @@ from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views import report
 
 KEPT = ("episodes", "train_steps", "env_steps_per_s", "lost", "open", "staleness", "evaluation")
-"""What each run tells of its report."""
+"""What each run reports."""
 
 
 class EpisodeSession(Session):
-    """A session whose training phase also ends after so many finished training episodes."""
+    """A session whose training phase also ends after N finished training episodes."""
 
     episodes: int | None = None
 
@@ -50,7 +50,7 @@ def train_episodes(state: RunState) -> int:
 
 
 def measure(config: Config, runs: int, episodes: int | None, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Run a configuration so many times; return the runs and their summary.
+    """Run a configuration N times; return the runs and their summary.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def measure(config: Config, runs: int, episodes: int | None, tell: Callable[[str
 
 
 def one(config: Config, episodes: int | None) -> dict[str, Any]:
-    """Make one run, with its terminal output in the run's folder; return what it tells of its report."""
+    """Make one run, with its terminal output in the run's folder; return what its report says."""
     _, services = process_registry.end_leftovers(Path(config.run.state_dir).absolute() / "runs")
     made = run_folder.create(config, Path(config.tasks.file), f"bench-{uuid.uuid4().hex[:8]}", resume=False)
     programs = processes.programs()
@@ -87,11 +87,11 @@ def one(config: Config, episodes: int | None) -> dict[str, Any]:
         live(made, lambda _: session)
         busy = busy_s() - own_s() - before
     written = msgspec.json.decode((made.path / "report.json").read_bytes())
-    return told(written) | {"folder": str(made.path), "machine": machine(made, busy)}
+    return reported(written) | {"folder": str(made.path), "machine": machine(made, busy)}
 
 
-def told(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run tells of its report: the gain is that of the held-out success rate, as a share of 1."""
+def reported(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run reports: the gain is that of the held-out success rate, as a share of 1."""
     gains = {item["temperature"]: item["change"]["mean"] for item in written.get("further_temperatures") or []}
     pages = {page: [found["before"]["rate"], found["after"]["rate"]] for page, found in written["per_task"].items()}
     return {name: written.get(name) for name in KEPT} | {

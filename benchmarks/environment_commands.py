@@ -46,7 +46,7 @@ def desktops(
     starts: Annotated[
         bool, typer.Option("--starts", help="Only resets, to one task a family, whose first screens are compared.")
     ] = False,
-    handovers: Annotated[int, typer.Option(help="Only hand over a prepared desktop, so many times.", min=0)] = 0,
+    handovers: Annotated[int, typer.Option(help="Only hand over a prepared desktop, N times.", min=0)] = 0,
     config: DeploymentFile = Path("deploy/config/desktop.toml"),
 ) -> None:
     """Time, CPU time and memory of desktops side by side, by family: resets, steps of the oracle, clicks, idling.

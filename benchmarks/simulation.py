@@ -72,7 +72,7 @@ class SimulatedRollout:
 
 
 class Simulation:
-    """One deployment. :meth:`run` lets it live for so many seconds of the desktops' time.
+    """One deployment. :meth:`run` lets it live for N seconds of the desktops' time.
 
     What the first ``traced`` slots do is noted for a picture.
     """

@@ -51,7 +51,7 @@ class SlotsRow(msgspec.Struct, frozen=True):
 
 
 def paced(base: Config, tasks: TaskSet, slots: int, pace_s: float) -> Config:
-    """Return a deployment of so many slots, each of which takes a step every ``pace_s`` seconds of the clock."""
+    """Return a deployment of N slots, each of which takes a step every ``pace_s`` seconds of the clock."""
     replace, workers = msgspec.structs.replace, -(-slots // SLOTS_A_WORKER)
     workload = workload_of(base)
     return replace(
@@ -83,7 +83,7 @@ def rollout_s(workload: Workload, task: Task, chance: random.Random) -> float:
 
 
 def played_s(workload: Workload, steps: int, chance: random.Random) -> float:
-    """Return how long a reset and so many steps take."""
+    """Return how long a reset and N steps take."""
     engine = workload.generation
     acted_s = sum(
         workload.settle_s.draw(chance) + engine.takes_s(engine.tokens.draw(chance), FULLNESS) for _ in range(steps)

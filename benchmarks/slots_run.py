@@ -1,4 +1,4 @@
-"""Lets so many slots live for a while, and returns what :mod:`benchmarks.slots` makes of it."""
+"""Lets N slots live for a while, and returns what :mod:`benchmarks.slots` makes of it."""
 
 import uuid
 from pathlib import Path
@@ -22,7 +22,7 @@ from dart_streams.errors import UserError
 
 
 def measure(base: Config, slots: int, pace_s: float, minutes: float) -> dict[str, Any]:
-    """Let a deployment live for so many minutes of the clock after its start, and return the figures.
+    """Let a deployment live for N minutes of the clock after its start, and return the figures.
 
     Raises
     ------
@@ -45,5 +45,5 @@ def measure(base: Config, slots: int, pace_s: float, minutes: float) -> dict[str
     metrics = made.path / "metrics"
     span_ms = (phase.started_ms + int(crowd.WARM_S * 1000), phase.ended_ms)
     found = crowd.figures(slots, pace_s, span_ms, MetricsReader(metrics), usages(metrics / USAGE_FILE))
-    told = msgspec.json.decode((made.path / "report.json").read_bytes())
-    return found | {"lost": told["lost"], "train_steps": told["train_steps"]}
+    reported = msgspec.json.decode((made.path / "report.json").read_bytes())
+    return found | {"lost": reported["lost"], "train_steps": reported["train_steps"]}

@@ -82,7 +82,7 @@ async def live(config: Config) -> None:
                     group = event_of(curated.TOPIC, batch[0])
                 except Undecodable:
                     continue
-                # A curator that was killed tells its last groups again.
+                # A curator that was killed publishes its last groups again.
                 new = [] if group.group_id in taken else [group]
                 taken.add(group.group_id)
                 groups = [g for g in (*groups, *new) if staleness(g, version) <= config.curation.max_staleness]

@@ -19,7 +19,7 @@ def demonstration(
     runs: Annotated[int, typer.Option(help="Runs, one after another.", min=1)] = 5,
     episodes: Annotated[
         int | None,
-        typer.Option(help="End training after so many episodes. \\[default: run.minutes]", min=1, show_default=False),
+        typer.Option(help="End training after N episodes. \\[default: run.minutes]", min=1, show_default=False),
     ] = None,
     config: Annotated[Path, typer.Option(help="The configuration.", exists=True)] = DEMO,
 ) -> None:

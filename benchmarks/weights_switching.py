@@ -293,7 +293,7 @@ async def store(config: Config, made: Sequence[SyntheticBacklog]) -> None:
 
 
 def gone(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process that was told to end; kill one that does not."""
+    """Wait for a process that was asked to end; kill one that does not."""
     try:
         process.wait(END_S + 5)
     except subprocess.TimeoutExpired:

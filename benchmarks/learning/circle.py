@@ -176,7 +176,7 @@ class LearningCircle:
             self.record(demonstration(self.recording, self.config.policy, order, task.max_steps))
 
     def run(self, episodes: int) -> None:
-        """Play and train until at least so many training episodes have ended, since the beginning."""
+        """Play and train until at least N training episodes have ended, since the beginning."""
         while self.episodes < episodes:
             self.circle.settle()
             self.orders += self.circle.poll(rollout_orders.TOPIC.name)

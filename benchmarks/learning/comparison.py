@@ -15,7 +15,7 @@ from dart_streams.errors import UserError
 
 Note = Callable[[str], None]
 RESULTS = "learning.jsonl"
-TOLD_EVERY = 100
+REPORTED_EVERY = 100
 """Recorded problems between two notes."""
 
 
@@ -57,7 +57,7 @@ def recorded_screens(plan: Plan, note: Note) -> Path:
     if not file.is_file():
 
         def report(done: int, of: int) -> None:
-            if done % TOLD_EVERY == 0:
+            if done % REPORTED_EVERY == 0:
                 note(f"recorded {done} of {of} problems")
 
         screens.write(file, asyncio.run(recording.record(base, recording.wanted(task_set), report)))

@@ -34,7 +34,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """A variant's gains by temperature, and of how much more it gains than the base, over so many seeds."""
+    """A variant's gains by temperature, and of how much more it gains than the base, over N seeds."""
 
     variant: str
     seeds: int

@@ -37,7 +37,7 @@ class Evaluated(msgspec.Struct, frozen=True):
 
 
 class CurvePoint(msgspec.Struct, frozen=True):
-    """The success rate at temperature 1 after so many training episodes."""
+    """The success rate at temperature 1 after N training episodes."""
 
     episodes: int
     rate: float

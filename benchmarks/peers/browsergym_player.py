@@ -32,7 +32,7 @@ AT_ONCE = "() => { if (window.jQuery) jQuery.fx.off = true; }"
 """Without a delay a click would meet a page that still moves."""
 PR_SET_CHILD_SUBREAPER = 36
 SAME_ZOOM = 1.5
-"""BrowserGym's screenshots are so many times as large as the page, and so are the coordinates of actions."""
+"""BrowserGym's screenshots are N times as large as the page, and so are the coordinates of actions."""
 
 
 class ActionFailed(Exception):

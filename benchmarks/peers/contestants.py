@@ -140,7 +140,7 @@ class Ours:
 
 
 class Peer:
-    """So many processes of a peer, with an environment each, on the same pages and with the same browser.
+    """N processes of a peer, with an environment each, on the same pages and with the same browser.
 
     They have the low priority of this project's browser, so that other work on the machine slows all alike.
     """

@@ -55,7 +55,7 @@ async def record(backend: MiniwobBackend, task: Task, rollout: int) -> Play | No
 
 
 async def recorded(config: Config, tasks: TaskSet, count: int) -> list[Play]:
-    """Return so many episodes of a task set's pages, mixed, each in a browser context of its own."""
+    """Return N episodes of a task set's pages, mixed, each in a browser context of its own."""
     own = msgspec.structs.replace(config.env.miniwob, isolation="context")
     backend = MiniwobBackend(msgspec.structs.replace(config, env=msgspec.structs.replace(config.env, miniwob=own)))
     chosen = [task for page in tasks.pages for task in page.tasks("train")]

@@ -131,7 +131,7 @@ async def train_with_trl(python: Path, config: Config, tasks: TaskSet, seed: int
 
 
 async def run_trl(python: Path, file: Path, folder: Path) -> tuple[dict[str, Any], float]:
-    """Run the trainer in its own environment; return what it told at its end, and its CPU seconds."""
+    """Run the trainer in its own environment; return what it printed at its end, and its CPU seconds."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | OFFLINE
     process = await asyncio.create_subprocess_exec(
         python,
@@ -156,5 +156,5 @@ async def run_trl(python: Path, file: Path, folder: Path) -> tuple[dict[str, Any
     finally:
         if process.returncode is None:
             process.kill()
-    told: dict[str, Any] = json.loads(last)
-    return told, round(cpu, 1)
+    reported: dict[str, Any] = json.loads(last)
+    return reported, round(cpu, 1)

@@ -149,8 +149,8 @@ def evaluate(trainer: Any, pages: Pages, heldout: Dataset, settings: Settings) -
         texts = [processor.apply_chat_template(row["prompt"], add_generation_prompt=True) for row in rows]
         inputs = processor(text=texts, images=[[row["image"]] for row in rows], padding=True, return_tensors="pt")
         made = model.generate(**inputs, generation_config=trainer.generation_config)
-        told = processor.batch_decode(made[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-        answers += [(row["page"], row["seed"], text) for row, text in zip(rows, told, strict=True)]
+        reported = processor.batch_decode(made[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        answers += [(row["page"], row["seed"], text) for row, text in zip(rows, reported, strict=True)]
     model.train()
     return pages.rewards(answers)
 

@@ -81,7 +81,7 @@ def report(before: float, after: float, lost: int = 0, staleness: int = 1) -> di
 
 def test_the_summary_has_the_median_and_the_worst_and_what_must_not_happen_in_any():
     found = [
-        demonstration.told(report(0.4, after, lost, staleness))
+        demonstration.reported(report(0.4, after, lost, staleness))
         for after, lost, staleness in ((0.7, 0, 1), (0.6, 2, 1), (0.9, 0, 3))
     ]
     assert [run["gain"] for run in found] == [0.3, 0.2, 0.5]

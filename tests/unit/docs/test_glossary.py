@@ -12,6 +12,19 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PRODUCT = ("topics", "dart_streams", "workers", "trainer")
 FILES = sorted(path for package in PRODUCT for path in (ROOT / package).rglob("*.py"))
+BESIDE = ("benchmarks", "examples")
+"""What is held to the words of the glossary as well."""
+PAGES = sorted(
+    path
+    for path in (
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "Makefile", "docker-compose.yml")),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "deploy").rglob("*.toml"),
+        *(ROOT / "deploy").rglob("*.sh"),
+    )
+    if path.name != "glossary.md" and not path.is_relative_to(ROOT / "docs/lab")
+)
+"""Texts for readers; the glossary names the words that are not used, and the lab book is as it was written."""
 DEFINED_TWICE: dict[str, str] = {}
 """Class names that may stand for two things, each with the reason."""
 OWNER = re.compile(r"`((?:topics|dart_streams|workers|trainer)(?:\.\w+)*)` \|$")
@@ -87,14 +100,24 @@ def prose(text: str) -> list[tuple[int, str]]:
     return found
 
 
-@pytest.mark.parametrize("package", PRODUCT)
-def test_private_words_stay_out_of_product_code(package: str):
+@pytest.mark.parametrize("package", [*PRODUCT, *BESIDE])
+def test_private_words_stay_out_of_code(package: str):
     places = [
         f"{file.relative_to(ROOT)}:{line}: {match[0]}"
-        for file in FILES
-        if file.is_relative_to(ROOT / package)
+        for file in sorted((ROOT / package).rglob("*.py"))
         for line, text in prose(file.read_text())
         for match in PRIVATE.finditer(text)
+    ]
+    assert not places, "\n".join(["say it in the field's words (docs/glossary.md):", *places])
+
+
+def test_private_words_stay_out_of_texts():
+    assert len(PAGES) > 50
+    places = [
+        f"{page.relative_to(ROOT)}:{number}: {match[0]}"
+        for page in PAGES
+        for number, line in enumerate(page.read_text().splitlines(), start=1)
+        for match in PRIVATE.finditer(line)
     ]
     assert not places, "\n".join(["say it in the field's words (docs/glossary.md):", *places])
 
