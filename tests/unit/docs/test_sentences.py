@@ -69,6 +69,15 @@ def test_a_sentence_has_at_most_25_words(page: Path):
     assert not (found := too_long(page)), "\n".join(found)
 
 
+def test_the_help_of_a_command_and_of_an_option_has_sentences_of_at_most_25_words():
+    """Of the page that is generated from the help texts: its paragraphs, and the cells of its tables."""
+    page = DOCS / "cli.md"
+    cells = [cell for line in page.read_text().splitlines() if line.startswith("|") for cell in line.split("|")]
+    assert len(cells) > 500
+    found = [sentence for cell in cells for sentence in END.split(plain(cell)) if words(sentence) > MOST]
+    assert not found + too_long(page)
+
+
 def test_a_page_that_is_not_converted_has_a_long_sentence():
     clean = [page for page in sorted(NOT_YET) if not too_long(ROOT / page)]
     assert not clean, "take them off NOT_YET"
