@@ -219,7 +219,7 @@ def test_a_process_works_to_its_end_whatever_the_collector_does(tmp_path: Path, 
         listening.bind(("127.0.0.1", 0))
         if how == "never answers":
             listening.listen()
-        done = work(tmp_path, f"http://127.0.0.1:{listening.getsockname()[1]}", exporters.COLLECTOR_TIMEOUT_S)
+        done = work(tmp_path, f"http://127.0.0.1:{listening.getsockname()[1]}", 1)
     assert (done.returncode, done.stdout) == (0, "worked to its end\n"), done.stderr
     assert done.stderr.count("spans are dropped") == 1
     assert len(Timeline(lines_in(tmp_path / "runs" / "r" / "traces")).by_id) == 50

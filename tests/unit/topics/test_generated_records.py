@@ -15,7 +15,7 @@ from tests.faults.generated_records import BASES, Generator, built, measure, sen
 from tests.unit.topics.test_bounds import Path_, leaves
 from topics import Topic, observations
 
-RECORDS = 20_000
+RECORDS = 12_000
 EVENTS = 500
 
 

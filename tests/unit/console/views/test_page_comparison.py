@@ -32,7 +32,7 @@ def opened(path: Path) -> BundleSource:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> tuple[BundleSource, BundleSource]:
     folder = tmp_path_factory.mktemp("compare")
-    return opened(record(folder / "long.dart", 90)), opened(record(folder / "longer.dart", 120))
+    return opened(record(folder / "long.dart", 60)), opened(record(folder / "longer.dart", 90))
 
 
 @contextlib.asynccontextmanager
