@@ -11,6 +11,8 @@ from pathlib import Path
 from tests.integration.page_browser import browser_tab
 
 FIRST_LINK = "document.querySelector('td a')?.getAttribute('href')"
+RUN = "(name => name !== 'dart_streams' && name)(document.getElementById('run').innerText)"
+"""The run's id, once the page has its first message."""
 TEXT = "document.querySelector('.page').innerText"
 
 
@@ -19,7 +21,7 @@ async def look(address: str, shots: Path) -> dict[str, object]:
         await page.open(address)
         await page.at("")
         await page.shot("wall")
-        shown = {"run": await page.until("document.querySelector('.wall') && document.getElementById('run').innerText")}
+        shown = {"run": await page.until(f"document.querySelector('.wall') && {RUN}", "the run's id")}
         for place in ("trajectories", "steps"):
             await page.go(place)
             first = await page.until(FIRST_LINK, f"a link of {place}")
