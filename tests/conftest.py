@@ -31,7 +31,7 @@ LONGEST = (
     "integration/test_circle.py",
     "integration/test_desktop.py",
     "integration/test_miniwob.py",
-    "integration/test_environment_contract.py",
+    "integration/test_environment_conformance.py",
     "integration/test_miniwob_faults.py",
     "integration/test_decoupling.py",
     "integration/test_osworld_contract.py",
