@@ -46,9 +46,17 @@ IDS = (
     b"/" * 3_000,
 )
 """Ids of records: of decisions that no agent made, and of no form at all."""
+FAR = (999_999_999, 2**53, 2**63 - 1, 2**64, 10**19, 10**400)
+"""Numbers far beyond those that dispatch gives out, or that 64 bits hold."""
+FAR_IDS = {
+    "order_id": tuple(f"g{order}" for n in FAR for order in (f"{n}/0/0", f"0/{n}/0", f"0/0/{n}", f"{n}/{n}/{n}")),
+    "group_id": tuple(f"g{n}" for n in FAR),
+}
+"""Well-formed ids with such numbers: as texts no longer than a name may be."""
 LARGE = parse({"policy": {"max_tokens": 32_768, "max_texts": 14}, "curation": {"budget": {"base": 64}}})
 """A deployment of long answers."""
 LARGE_STEPS = 1_000
+LONGEST_NAME = 512
 
 EVENT, UNDECODABLE, EITHER = "event", "undecodable", "either"
 
@@ -183,6 +191,7 @@ class Generator:
         self.faults: dict[str, tuple[int, Callable[[], Record]]] = {
             "none": (10, lambda: self.record("none", EVENT, self.valid())),
             "lethal value": (40, self.lethal),
+            "far ahead": (10, self.far_ahead),
             "wrong type": (20, self.wrong_type),
             "truncated": (10, self.truncated),
             "garbage": (10, self.garbage),
@@ -219,6 +228,15 @@ class Generator:
         """Return a record with a value outside of what one field declares."""
         place = self.chance.choice(self.holes)
         return self.record("lethal value", UNDECODABLE, place.filled(lethal(place.kind, self.chance)))
+
+    def far_ahead(self) -> Record:
+        """Return a valid event with an id, a version or a count that is far ahead of all that were given out."""
+        ids = [place for place in self.holes if place.path[-1] in FAR_IDS]
+        place = self.chance.choice(ids or [one for one in self.holes if isinstance(one.kind, msgspec.inspect.IntType)])
+        if place.path[-1] not in FAR_IDS:
+            return self.record("far ahead", EVENT, place.filled(str(place.kind.le)))
+        texts = [text for text in FAR_IDS[str(place.path[-1])] if len(text) <= LONGEST_NAME]
+        return self.record("far ahead", EVENT, place.filled(json.dumps(self.chance.choice(texts))))
 
     def wrong_type(self) -> Record:
         """Return a record with JSON of any type in one place; it may be of the right one."""
