@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dart_streams.config import Bus, Config, Env, Policy, Run, Tasks, load
-from dart_streams.console.cli import doctor, main, process
+from dart_streams.console.cli import doctor, main, options, process
 from dart_streams.console.cli.options import read_config
 from dart_streams.console.runs import run_folder
 from dart_streams.errors import ConfigError, UserError
@@ -91,6 +91,8 @@ def test_the_task_file_is_relative_to_the_configuration_that_names_it(tmp_path: 
 
 def test_without_a_configuration_there_are_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
+    assert read_config(None).run.minutes == load(ROOT / "deploy/config/demo.toml").run.minutes, "the checkout's"
+    monkeypatch.setattr(options, "CHECKOUT", tmp_path)
     assert read_config(None) == Config()
 
 
@@ -141,12 +143,21 @@ def test_an_unknown_topic_is_refused_and_the_known_ones_named():
 
 
 def test_the_doctor_says_what_to_do_and_exits_with_1_if_something_is_missing(tmp_path: Path):
-    done = dart_streams("doctor", "--json", folder=tmp_path)
+    (tmp_path / "c.toml").write_text('tasks.file = "none.toml"\n')
+    done = dart_streams("doctor", "--json", "--config", "c.toml", folder=tmp_path)
     findings = {finding["check"]: finding for finding in json.loads(done.stdout)}
     assert done.returncode == 1
-    assert findings["environments"]["status"] == "fail"
-    assert "make setup" in findings["environments"]["advice"]
+    assert findings["tasks"]["status"] == "fail"
+    assert "none.toml" in findings["tasks"]["advice"]
+    assert findings["environments"]["status"] == "ok", "from any folder"
     assert all(f["advice"] for f in findings.values() if f["status"] != "ok")
+
+
+def test_the_doctor_advises_set_up_where_an_environment_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv" / "streams"))
+    finding = doctor.check_environments(Config())
+    assert (finding.status, finding.found) == ("fail", "not complete: .venv/streams, .venv/model")
+    assert "make setup" in finding.advice
 
 
 def test_the_doctor_names_who_sits_on_the_broker_s_port():
