@@ -82,9 +82,10 @@ def model_errors(file: Path) -> list[str]:
     config = read_config(file)
     if not config.policy.path:
         return []
-    if not (folder := Path(config.policy.path)).is_dir():
+    folder = Path(config.policy.path)
+    if not folder.is_dir():
         return [f"policy.path: no model directory {folder.absolute()}"]
-    reason = context.refusal(Path(config.policy.path), config, context.most_steps(config))
+    reason = context.refusal(folder, config, context.most_steps(config))
     return [f"policy: {reason}"] if reason else []
 
 

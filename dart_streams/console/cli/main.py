@@ -47,16 +47,8 @@ COMMANDS = (
     Command("ui", "ui:ui", "Serve the live web page of a run, or of a bundle; it only reads."),
     Command("trace", "trace:trace", "Follow an id to what it was made from and what it went into."),
     Command("capture", "bundle:capture", "Write a run's records into one file, or verify one."),
-    Command(
-        "replay",
-        "bundle:replay",
-        "Repeat a bundle's decisions and compare, or with other settings.",
-    ),
-    Command(
-        "data",
-        "data:app",
-        "Export a run's episodes as a data set; import one as demonstrations.",
-    ),
+    Command("replay", "bundle:replay", "Repeat a bundle's decisions and compare, or with other settings."),
+    Command("data", "data:app", "Export a run's episodes as a data set; import one as demonstrations."),
     Command("dlq", "topics:dead_letters", "Show dead letters, and publish them again."),
     Command("store", "store:app", "Rebuild a run's rows from its log, and compare the two."),
     Command("policy", "policy:app", "Build the tiny policy; check a model; export a trained one."),
@@ -67,8 +59,6 @@ COMMANDS = (
 MODEL_LIBRARIES = frozenset({"torch", "torchvision", "transformers", "vllm", "safetensors", "tokenizers"})
 STREAM_LIBRARIES = frozenset({"faust", "aiohttp", "miniwob", "matplotlib", "rocksdict"})
 DATA_LIBRARIES = frozenset({"pyarrow", "datasets", "tensorboard", "wandb", "mlflow", "trackio"})
-
-
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code of a program that Ctrl-C has ended, as shells have it."""
 
@@ -149,9 +139,8 @@ def main() -> None:
 
 def wanted_by(arguments: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """Return the command that a command line names, or that a shell asks completions of; nothing if it names none."""
-    completed = environ.get("_TYPER_COMPLETE_ARGS") or environ.get("COMP_WORDS", "")
     if "_DART_STREAMS_COMPLETE" in environ:
-        arguments = completed.split()[1:]
+        arguments = (environ.get("_TYPER_COMPLETE_ARGS") or environ.get("COMP_WORDS", "")).split()[1:]
     return [argument for argument in arguments if not argument.startswith("-")][:1]
 
 
