@@ -6,7 +6,7 @@ curation and processes in both modes, which take turns over the seeds. Figures a
 
 What a step costs, once the run is warm, is given in parts. ``browser`` is what an env worker has started, ``engine`` a
 rollout worker without its event loop, ``trainer`` the trainer; the others are the circle's own overhead. With a
-configuration that has a ``[workload]`` the circle turns without browser, model and optimiser, at the workload's pace:
+configuration that has a ``[workload]`` the circle turns without browser, model and optimizer, at the workload's pace:
 then the overhead is nearly all there is.
 """
 

@@ -8,7 +8,7 @@ from benchmarks.modes import Mode
 from benchmarks.utilization import Account, SlotActivity
 from dart_streams.console.views.plots import AMBER, BLUE, GREEN, GREY, RED, TEAL, VIOLET, drawing
 
-COLOURS = (GREY, AMBER, TEAL, BLUE)
+COLORS = (GREY, AMBER, TEAL, BLUE)
 BARS = {
     "env_utilisation": "env utilisation",
     "rollout_utilisation": "rollout utilisation",
@@ -53,7 +53,7 @@ def bars(comparison: dict[str, Any]) -> str:
     with drawing(12.0, 3.0, columns=len(BARS)) as made:
         for axes, (name, label) in zip(made.axes, BARS.items(), strict=True):
             values = [comparison["modes"][mode][name] for mode in names]
-            placed = axes.bar(names, values, color=COLOURS[: len(names)])
+            placed = axes.bar(names, values, color=COLORS[: len(names)])
             axes.bar_label(placed, [f"{value:.0%}" if name.endswith("tion") else f"{value:.0f}" for value in values])
             axes.set_title(label)
             axes.set_xticks(range(len(names)), names, rotation=20)
@@ -64,10 +64,10 @@ def timeline(accounts: Mapping[str, Account], start: float, end: float, most_slo
     """Draw what slots did between two times (seconds), a panel a mode; white is idle, lines are new versions."""
     with drawing(12.0, 2.2 * len(accounts), rows=len(accounts)) as made:
         for axes, (mode, account) in zip(made.axes, accounts.items(), strict=True):
-            for state, colour in STATES.items():
-                axes.barh([0], [0], color=colour, label=LABELS[state])
+            for state, color in STATES.items():
+                axes.barh([0], [0], color=color, label=LABELS[state])
                 for slot, times in stretches(account, state, start, end, most_slots).items():
-                    axes.broken_barh(times, (slot - 0.45, 0.9), facecolors=colour, linewidth=0, rasterized=True)
+                    axes.broken_barh(times, (slot - 0.45, 0.9), facecolors=color, linewidth=0, rasterized=True)
             for step in account.trained:
                 if start <= step.at <= end:
                     axes.axvline((step.at - start) / 60, color=GREY, linewidth=1)

@@ -1,4 +1,4 @@
-"""One mode as a real run: Kafka, Cassandra, Faust and every process but the model's, whose times are modelled."""
+"""One mode as a real run: Kafka, Cassandra, Faust and every process but the model's, whose times are modeled."""
 
 import asyncio
 import contextlib

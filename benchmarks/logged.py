@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarks.utilization import Account, OptimiserStep, SlotActivity, SlotSpan
+from benchmarks.utilization import Account, OptimizerStep, SlotActivity, SlotSpan
 from dart_streams.console.runs.run_log import LogRecord, ObservationHeader, ResponseHeader
 from dart_streams.console.runs.run_state import RunState
 from topics import actions, curated, observations, trained
@@ -116,8 +116,8 @@ def generations(responses: Sequence[LogRecord], clock: Clock) -> list[tuple[int,
     return found
 
 
-def trainings(state: RunState, clock: Clock) -> list[OptimiserStep]:
-    """Return the optimiser steps with what they took."""
+def trainings(state: RunState, clock: Clock) -> list[OptimizerStep]:
+    """Return the optimizer steps with what they took."""
     found = []
     for step in state.trained.values():
         if not clock.has(step.at_ms):
@@ -126,5 +126,5 @@ def trainings(state: RunState, clock: Clock) -> list[OptimiserStep]:
         ages = [step.version - 1 - m.version_min for m in members if m.version_min is not None]
         began = clock.at(step.at_ms - step.metrics.get("train_ms", 0.0))
         steps = sum(len(member.selected) for member in members)
-        found.append(OptimiserStep(clock.at(step.at_ms), began, steps, max(ages, default=0)))
+        found.append(OptimizerStep(clock.at(step.at_ms), began, steps, max(ages, default=0)))
     return sorted(found)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.modes import workload_of
-from benchmarks.utilization import Account, OptimiserStep, SlotActivity, SlotSpan
+from benchmarks.utilization import Account, OptimizerStep, SlotActivity, SlotSpan
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
 from dart_streams.config.workload import Course, course, typical_steps
@@ -297,7 +297,7 @@ class SimulatedTrainer:
                 self.chosen.append(group)
             if len(self.chosen) >= config.trainer.groups_per_step:
                 self.busy = True
-                lasts_s = self.simulation.workload.optimiser_s.draw(self.simulation.chance)
+                lasts_s = self.simulation.workload.optimizer_s.draw(self.simulation.chance)
                 self.simulation.after(lasts_s, self.made, self.chosen, self.simulation.now, self.consumed)
                 self.chosen = []
 
@@ -305,7 +305,7 @@ class SimulatedTrainer:
         """End a step: announce its version, let workers switch, and go on."""
         steps = sum(len(member.selected) for group in groups for member in group.members if member.source == "online")
         oldest = max((staleness(group, self.version) for group in groups), default=0)
-        self.simulation.account.trained.append(OptimiserStep(self.simulation.now, began, steps, oldest))
+        self.simulation.account.trained.append(OptimizerStep(self.simulation.now, began, steps, oldest))
         self.version += 1
         self.busy = False
         self.publish(consumed)

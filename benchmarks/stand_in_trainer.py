@@ -2,7 +2,7 @@
 
 It takes the trainer's place in the circle: version 0 at once, then one for every ``trainer.groups_per_step`` curated
 groups, with the row of what it was made of; it ends after ``trainer.max_train_steps``. With a ``[workload]`` each step
-takes as long as the workload's optimiser. Usage: ``python -m benchmarks.stand_in_trainer CONFIG``.
+takes as long as the workload's optimizer. Usage: ``python -m benchmarks.stand_in_trainer CONFIG``.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ async def live(config: Config) -> None:
                 groups = [g for g in (*groups, *new) if staleness(g, version) <= config.curation.max_staleness]
             if len(groups) == config.trainer.groups_per_step:
                 version += 1
-                lasts_s = workload.clock_s(workload.optimiser_s.draw(chance)) if workload else 0.0
+                lasts_s = workload.clock_s(workload.optimizer_s.draw(chance)) if workload else 0.0
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(lasts_s):
                         await stop.wait()

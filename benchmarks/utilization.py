@@ -22,8 +22,8 @@ class SlotSpan(NamedTuple):
     end: float
 
 
-class OptimiserStep(NamedTuple):
-    """An optimiser step that ended at ``at``: the environment steps it took, and how stale its oldest token was."""
+class OptimizerStep(NamedTuple):
+    """An optimizer step that ended at ``at``: the environment steps it took, and how stale its oldest token was."""
 
     at: float
     began: float
@@ -46,7 +46,7 @@ class Account(msgspec.Struct):
     actions: list[float] = []
     generated: list[tuple[int, float, float]] = []
     finished: list[tuple[float, int]] = []
-    trained: list[OptimiserStep] = []
+    trained: list[OptimizerStep] = []
     spans: list[SlotSpan] = []
     left_out: tuple[int, int] | None = None
 
@@ -56,7 +56,7 @@ class UtilizationMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     ``env_utilisation`` is the share of slot time with an episode under way, ``rollout_utilisation`` the share of the
     rollout workers' time in which at least one request was generated, as a device's own meter counts it;
-    ``rollout_occupancy`` the share of their places in use, ``trainer_utilisation`` the share of time in an optimiser
+    ``rollout_occupancy`` the share of their places in use, ``trainer_utilisation`` the share of time in an optimizer
     step. Rates are by the minute of the desktops' time. ``wasted`` is the share of played steps never trained on.
     ``stale_share`` is the share of rewarded trajectories of the whole run that were too old when their group closed,
     and ``stale_length`` how many times as long as the mean of all those are.
@@ -68,7 +68,7 @@ class UtilizationMetrics(msgspec.Struct, frozen=True, kw_only=True):
     trainer_utilisation: float
     actions_per_min: float
     trained_steps_per_min: float
-    optimiser_steps_per_min: float
+    optimizer_steps_per_min: float
     staleness_max: int
     staleness_mean: float
     wasted: float
@@ -90,7 +90,7 @@ def figures(account: Account, after: float) -> UtilizationMetrics:
     made = [step for step in account.trained if step.at >= after]
     if len(made) < 2:
         raise UserError(
-            f"{len(made)} optimiser steps after the first {after / 60:g} minutes of the desktops' time: too few to "
+            f"{len(made)} optimizer steps after the first {after / 60:g} minutes of the desktops' time: too few to "
             "judge, let it run for longer"
         )
     start, end = made[0].at, made[-1].at
@@ -108,7 +108,7 @@ def figures(account: Account, after: float) -> UtilizationMetrics:
         trainer_utilisation=sum(step.at - step.began for step in taken) / lasted,
         actions_per_min=60 * sum(start < at <= end for at in account.actions) / lasted,
         trained_steps_per_min=60 * steps / lasted,
-        optimiser_steps_per_min=60 * len(taken) / lasted,
+        optimizer_steps_per_min=60 * len(taken) / lasted,
         staleness_max=max(ages),
         staleness_mean=sum(ages) / len(ages),
         wasted=max(0.0, 1 - steps / played) if played else 0.0,

@@ -1,7 +1,7 @@
 """What a weight version costs in bytes and in time, by kind: ``dart-streams bench weights --kinds``.
 
-A policy made from scratch is trained by the trainer's own model, optimiser and publisher, on made-up screens and
-answers, and a real rollout worker with vLLM follows. Time is from the end of an optimiser step until the worker serves
+A policy made from scratch is trained by the trainer's own model, optimizer and publisher, on made-up screens and
+answers, and a real rollout worker with vLLM follows. Time is from the end of an optimizer step until the worker serves
 its weights, as it announces on ``weights-serving``, with a digest that must be the published one. Nothing else is under
 way: no requests, no other worker, and files on a local disk.
 """
@@ -64,7 +64,7 @@ class KindsPlan(NamedTuple):
 
 @dataclasses.dataclass
 class MeasuredVersion:
-    """One version: the time from its optimiser step to its files' event, and to being served (seconds)."""
+    """One version: the time from its optimizer step to its files' event, and to being served (seconds)."""
 
     size_bytes: int
     changed_share: float | None
@@ -88,7 +88,7 @@ def build(folder: Path, size: Size) -> None:
         Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**tables)).save_pretrained(folder)
 
 
-class OptimiserSteps:
+class OptimizerSteps:
     """The trainer's learner, stepping on the likelihood of answers that differ from step to step."""
 
     def __init__(self, config: Config, ranks: Any) -> None:
@@ -133,7 +133,7 @@ def measure(folder: Path, plan: KindsPlan) -> dict[str, Any]:
             config = configuration(running, folder, model, plan, kind)
             admin.apply_all(config.bus)
             create_schema(config.store)
-            steps = OptimiserSteps(config, ranks)
+            steps = OptimizerSteps(config, ranks)
             found[kind] = figures(asyncio.run(follow(config, folder, steps, plan.versions)))
             if kind == "full":
                 parameters = sum(value.numel() for value in steps.learner.scorer.policy.parameters())
@@ -156,7 +156,7 @@ def joined_alone() -> Iterator[Any]:
         yield ranks
 
 
-async def follow(config: Config, folder: Path, steps: OptimiserSteps, versions: int) -> list[MeasuredVersion]:
+async def follow(config: Config, folder: Path, steps: OptimizerSteps, versions: int) -> list[MeasuredVersion]:
     """Publish versions one after the other, each when the one before is served; return those after the first two.
 
     The first is what training begins with, and after the second kernels are compiled.

@@ -59,7 +59,7 @@ This page is generated from `dart_streams/console/cli/`: `make reference` writes
 """
 METRICS = """# Metrics of a step
 
-The trainer publishes these metrics with each optimiser step, on the topic `trained`. The page of optimiser steps shows
+The trainer publishes these metrics with each optimizer step, on the topic `trained`. The page of optimizer steps shows
 them in the same groups. A metric that does not apply to a step is left out, as is a value that is not finite.
 A share is between 0 and 1. The arrow says which way a run improves, where there is one.
 
@@ -240,7 +240,7 @@ def row(parameter: Any) -> str:
 
 
 def metrics() -> str:
-    """Return the page of all metrics of an optimiser step, a table a group."""
+    """Return the page of all metrics of an optimizer step, a table a group."""
     parts = [METRICS]
     for group, members in itertools.groupby(training_metrics.ALL, lambda one: one.group):
         parts.append(f"\n## {group[0].upper()}{group[1:]}\n\n| metric | unit | better | meaning | in a tracker |\n")

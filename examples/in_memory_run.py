@@ -13,7 +13,7 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
 from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle
-from dart_streams.episodes.trajectory_summary import summarise
+from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.store import AsyncStore
 from dart_streams.store.blobs import ref_of
 from topics import Topic, curated, rollout_orders, trajectories, weights
@@ -132,7 +132,7 @@ class InMemoryRun:
         """Play one order to its end."""
         await self.episodes.run(order, self.tasks.get(order.task_id), lambda _state: None)
         identity = next(key for key, seen in self.log.observations.items() if seen[0].order.order_id == order.order_id)
-        return summarise(self.log.observations.pop(identity))
+        return summarize(self.log.observations.pop(identity))
 
     def train(self) -> None:
         """Let the trainer take the groups that were curated, and announce its versions."""

@@ -61,7 +61,7 @@ def main() -> None:
     successes = sum(trajectory.outcome == "success" for trajectory in finished)
     print(
         f"{successes} of {len(finished)} rollouts succeeded; {len(run.circle.logs['curated'])} groups were curated, "
-        f"{run.trainer.version} optimiser steps would have been made"
+        f"{run.trainer.version} optimizer steps would have been made"
     )
 
 

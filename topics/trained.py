@@ -1,4 +1,4 @@
-"""trained: the groups of an optimiser step and its metrics, published by the trainer."""
+"""trained: the groups of an optimizer step and its metrics, published by the trainer."""
 
 import msgspec
 

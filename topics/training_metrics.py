@@ -27,7 +27,7 @@ HEADLINES = ("reward", "loss", "entropy", "grad_norm")
 
 
 class TrainingMetric(msgspec.Struct, frozen=True):
-    """A metric of an optimiser step. ``better`` says which way a run improves.
+    """A metric of an optimizer step. ``better`` says which way a run improves.
 
     A ``name`` with a slash stands for a family: ``reward/PAGE`` for one metric a page. An empty ``unit`` means that
     there is none.
@@ -103,7 +103,7 @@ ALL: tuple[TrainingMetric, ...] = (
         ("tokens", "tokens", "neither", "Answer tokens in the batch."),
         ("sequences", "sequences", "neither", "Answers in the batch: one for each action that is trained on."),
         ("groups", "groups", "neither", "Rollout groups in the batch."),
-        ("updates", "updates", "neither", "Optimiser updates of the step, without those that were skipped."),
+        ("updates", "updates", "neither", "Optimizer updates of the step, without those that were skipped."),
         ("tokens_left_out", "tokens", "neither", "Answer tokens left out to keep to the token budget."),
     ),
     *table(

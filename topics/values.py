@@ -22,7 +22,7 @@ Attempt = Annotated[int, Meta(ge=0, le=10_000)]
 Steps = Annotated[int, Meta(ge=0, le=100_000)]
 """Steps of an episode, or the place of one within it."""
 Version = Annotated[int, Meta(ge=0, le=10**9)]
-"""Of weights, of optimiser steps, of trainers' epochs."""
+"""Of weights, of optimizer steps, of trainers' epochs."""
 Count = Annotated[int, Meta(ge=0, le=10**12)]
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 """The id of a token, or a place among tokens."""

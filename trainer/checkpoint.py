@@ -1,4 +1,4 @@
-"""Checkpoints: model, optimiser and state, complete under their final name or not there at all.
+"""Checkpoints: model, optimizer and state, complete under their final name or not there at all.
 
 What is restored is what was written: every file is compared with the manifest first, and nothing in it is run as code.
 """
@@ -120,9 +120,9 @@ class Checkpoints:
         self._remove_older()
 
     def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> TrainerState | None:
-        """Load the newest undamaged checkpoint into model and optimiser and return its state; None if there is none.
+        """Load the newest undamaged checkpoint into model and optimizer and return its state; None if there is none.
 
-        Damaged ones that are newer are set aside, and what they had is trained again. The optimiser's settings stay
+        Damaged ones that are newer are set aside, and what they had is trained again. The optimizer's settings stay
         those of the configuration. Raises CheckpointsDamaged if there are none but damaged ones, UserError if the
         checkpoint is of another policy.
         """
@@ -248,7 +248,7 @@ def reason_of(error: BaseException) -> str:
 def tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return the sharded tensors of both, by names that do not depend on the number of ranks.
 
-    Frozen parameters, which the model's directory has, are left out, and so are the optimiser's settings.
+    Frozen parameters, which the model's directory has, are left out, and so are the optimizer's settings.
     """
     of_model, of_optimizer = get_state_dict(model, optimizer)
     if has_frozen(model):

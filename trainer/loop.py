@@ -1,4 +1,4 @@
-"""The training loop: a batch, an optimiser step, a checkpoint, a version. Every rank runs it; rank 0 publishes."""
+"""The training loop: a batch, an optimizer step, a checkpoint, a version. Every rank runs it; rank 0 publishes."""
 
 import math
 import threading

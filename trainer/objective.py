@@ -1,6 +1,6 @@
 """The objective as pure functions of tensors: clipped policy loss, truncated importance weights, KL, entropy.
 
-Three policies meet in it: *new* (being differentiated), *old* (the trainer's at the start of the optimiser step) and
+Three policies meet in it: *new* (being differentiated), *old* (the trainer's at the start of the optimizer step) and
 *rollout* (the engine's at generation time). PPO's ratio corrects new against old; the truncated weight corrects old
 against rollout. Sources: PPO (arXiv 1707.06347), clip-higher (DAPO, arXiv 2503.14476), dual clip (arXiv 1912.09729),
 truncated importance sampling and its use in DART (arXiv 2509.23866), the k3 estimator (Schulman, "Approximating KL

@@ -1,4 +1,4 @@
-"""The metrics of an optimiser step: for the store, the log and telemetry, and the mismatch alarm."""
+"""The metrics of an optimizer step: for the store, the log and telemetry, and the mismatch alarm."""
 
 import math
 from collections import Counter, defaultdict

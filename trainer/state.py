@@ -26,7 +26,7 @@ class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
     memory: SuccessMemory = SuccessMemory()
 
     def after(self, position: Position, step: TrainedStep, memory: SuccessMemory) -> "TrainerState":
-        """Return the state after one more optimiser step."""
+        """Return the state after one more optimizer step."""
         return TrainerState(
             version=step.version, train_step=step.train_step, position=position, last=step, memory=memory
         )

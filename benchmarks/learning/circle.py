@@ -1,7 +1,7 @@
 """The circle in one process: the real data manager and trainer, recorded problems, and a policy that answers at once.
 
 Nothing takes time: ``env.slots`` episodes are played at once with the newest weights, then the trainer trains on what
-was curated. So data is younger than in a deployment, where the optimiser step lasts as long as some episodes.
+was curated. So data is younger than in a deployment, where the optimizer step lasts as long as some episodes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from dart_streams.config import Config, Trainer
 from dart_streams.config.tasks import TaskSet
 from dart_streams.curation.in_memory import InMemoryCircle
 from dart_streams.curation.staleness import staleness
-from dart_streams.episodes.trajectory_summary import summarise
+from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import UserError
 from dart_streams.policy.rendering import Prompt, Renderer, renderer_of
 from topics import curated, rollout_orders, trajectories, weights
@@ -93,7 +93,7 @@ class InProcessLearner(Learner):
         self.collator = ImageKeepingCollator(renderer, screens)
         self.scorer = scorer_of(folder, renderer)
         self.reference = scorer_of(folder, renderer).requires_grad_(False) if settings.kl_beta else None
-        # The optimiser of Learner, which is made of sharded parameters there.
+        # The optimizer of Learner, which is made of sharded parameters there.
         self.optimizer = torch.optim.AdamW(
             self.scorer.parameters(), lr=settings.learning_rate, weight_decay=0.0, fused=True
         )
@@ -142,7 +142,7 @@ class LocalPolicy:
 
 
 class LearningCircle:
-    """Dispatch, difficulty, budgets and groups in memory; episodes and optimiser steps in turns.
+    """Dispatch, difficulty, budgets and groups in memory; episodes and optimizer steps in turns.
 
     ``seed`` decides the order of tasks and the chance of sampling; the policy starts from ``folder`` with any seed.
     """
@@ -195,7 +195,7 @@ class LearningCircle:
 
     def record(self, observations: list[Observation]) -> None:
         """Store a trajectory and announce it, as the recorder does."""
-        trajectory = summarise(observations)
+        trajectory = summarize(observations)
         self.screens.observations[trajectory.trajectory_id] = observations
         self.circle.publish(trajectories.TOPIC.name, trajectory.trajectory_id, trajectory)
 
@@ -212,7 +212,7 @@ class LearningCircle:
                 self.groups = []
 
     def step(self, groups: Sequence[ReadyGroup]) -> None:
-        """Make one optimiser step, with what it imitates, and announce the version."""
+        """Make one optimizer step, with what it imitates, and announce the version."""
         settings, version = self.config.trainer, self.policy.version
         imitation = planned(self.memory, settings, self.config.curation.dispatch.seed, version + 1)
         beside = [self.reader.read(group) for group in imitation.beside]

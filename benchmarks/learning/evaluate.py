@@ -12,7 +12,7 @@ import torch
 from benchmarks.learning.circle import LearningCircle
 from benchmarks.learning.episodes import play, single_order
 from benchmarks.learning.results import Evaluated
-from dart_streams.episodes.trajectory_summary import summarise
+from dart_streams.episodes.trajectory_summary import summarize
 
 ROLLOUTS = {1.0: 3, 0.5: 2, 0.0: 1}
 """Rollouts of each held-out task; a greedy one is the same each time."""
@@ -31,6 +31,6 @@ def evaluate(circle: LearningCircle, temperature: float, rollouts: int | None = 
         part = tasks[start : start + AT_ONCE]
         begun = [circle.begin(single_order(task, "eval", number, sampling)) for task, number in part]
         for (task, _), observations in zip(part, play(begun, answer), strict=True):
-            solved[task.page].append(summarise(observations).outcome == "success")
+            solved[task.page].append(summarize(observations).outcome == "success")
     pages = {page: fmean(results) for page, results in solved.items()}
     return Evaluated(temperature, fmean(pages.values()), pages)

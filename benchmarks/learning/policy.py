@@ -7,7 +7,7 @@ from benchmarks.learning.episodes import demonstration
 from benchmarks.learning.screens import Recording
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
-from dart_streams.episodes.trajectory_summary import summarise
+from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.policy import recipe
 from dart_streams.policy.rendering import Renderer, renderer_of
 from trainer.data.prefetch import GroupReader
@@ -36,7 +36,7 @@ def demonstrations(config: Config, tasks: TaskSet, recording: Recording, rendere
     groups = []
     for order in demonstration_orders(tasks.demonstration, config.warmup.demonstrations, SEED):
         observations = demonstration(recording, config.policy, order, order.max_steps)
-        shown = summarise(observations)
+        shown = summarize(observations)
         if shown.outcome == "success":
             screens.observations[shown.trajectory_id] = observations
             success = RememberedSuccess(

@@ -164,7 +164,7 @@ async def record(config: Config, tasks: Sequence[Task], report: Callable[[int, i
 
 
 def wanted(tasks: TaskSet) -> list[Task]:
-    """Return the tasks to record, page by page, so that neighbours share documents."""
+    """Return the tasks to record, page by page, so that neighbors share documents."""
     return [
         task for page in tasks.pages for split in ("train", "heldout", "demonstration") for task in page.tasks(split)
     ]

@@ -46,7 +46,7 @@ class CurvePoint(msgspec.Struct, frozen=True):
 class LearningRun(msgspec.Struct, frozen=True, kw_only=True):
     """One variant with one seed. ``made_by`` names its configuration, length and code.
 
-    ``before`` and ``after`` are evaluations at each temperature; ``steps`` the optimiser steps; ``metrics`` their means
+    ``before`` and ``after`` are evaluations at each temperature; ``steps`` the optimizer steps; ``metrics`` their means
     over the first and the last tenth of the steps, by name.
     """
 

@@ -92,7 +92,7 @@ def written(name: str, start_box: str | None = None, **others: str | int | None)
 def parse(answer: str) -> Action:
     r"""Read the one action of an answer: ``Thought: …\nAction: call(…)``, the thought being optional.
 
-    Boxes may be wrapped in ``<|box_start|>…<|box_end|>`` and may have four numbers, whose centre is meant, as the
+    Boxes may be wrapped in ``<|box_start|>…<|box_end|>`` and may have four numbers, whose center is meant, as the
     UI-TARS models write them.
 
     Raises :class:`Unparsable` if there is no action or more than one, or its name or an argument is not of the grammar.
@@ -137,7 +137,7 @@ def split_call(text: str) -> tuple[str, dict[str, str]]:
 
 
 def point(box: str) -> Point:
-    """Return the point a box means: ``(x,y)``, or the centre of ``(x1,y1,x2,y2)``; square brackets are the same."""
+    """Return the point a box means: ``(x,y)``, or the center of ``(x1,y1,x2,y2)``; square brackets are the same."""
     match = BOX.fullmatch(box.strip().removeprefix("<|box_start|>").removesuffix("<|box_end|>"))
     if match is None:
         raise Unparsable(f"not a box like (x,y): {box[:80]!r}")

@@ -93,7 +93,7 @@ class Curation(Section, frozen=True):
     """The data manager."""
 
     max_staleness: Count = 2
-    """How old data may be at the optimiser step that trains on it, in weight versions."""
+    """How old data may be at the optimizer step that trains on it, in weight versions."""
     budget: Budget = Budget()
     length: Length = Length()
     entropy: Entropy = Entropy()

@@ -28,7 +28,7 @@ class Run(Section, frozen=True):
     minutes: NonNegative = 9.0
     """How long the training phase lasts; 0: a run ends after the demonstrations and the first evaluation."""
     train_steps: Version | None = None
-    """The optimiser step that ends the training phase, if it comes first."""
+    """The optimizer step that ends the training phase, if it comes first."""
     demonstrate: bool = True
     """Put a demonstration of each training task into the experience pool first."""
     settle_s: NonNegative = 150.0

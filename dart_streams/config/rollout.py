@@ -57,7 +57,7 @@ class Warmup(Optional, frozen=True):
     demonstrations: Positive = 2000
     """Demonstrations to record."""
     steps: Positive = 400
-    """Optimiser steps."""
+    """Optimizer steps."""
     batch: Positive = 16
     """Demonstrations in a batch."""
     learning_rate: AboveZero = 1e-3

@@ -19,9 +19,9 @@ class Tracker(Optional, frozen=True):
     offline: bool = True
     """Of wandb: write files that ``wandb sync`` uploads; otherwise to its server, which ``WANDB_API_KEY`` opens."""
     samples: Count = 2
-    """Sample trajectories of an optimiser step that is sampled."""
+    """Sample trajectories of an optimizer step that is sampled."""
     samples_every: Positive = 10
-    """Optimiser steps from one that is sampled to the next."""
+    """Optimizer steps from one that is sampled to the next."""
 
     def __post_init__(self) -> None:
         """Refuse what another tool would ignore silently, and an address where a folder is meant."""

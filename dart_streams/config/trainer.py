@@ -62,7 +62,7 @@ class Entropulse(Optional, frozen=True):
     """Entropulse of ComputerRL (arXiv 2508.14040): supervised phases on the policy's own successes."""
 
     every: Count = 0
-    """Optimiser steps from one phase to the next, each at the end of its step; 0: none."""
+    """Optimizer steps from one phase to the next, each at the end of its step; 0: none."""
     updates: Positive = 4
     """Updates of a phase, which are part of the step and of its weight version."""
     trajectories: Positive = 32

@@ -1,4 +1,4 @@
-"""A workload: how long real desktops, engines and optimisers take, how long tasks are, and one factor on all of it.
+"""A workload: how long real desktops, engines and optimizers take, how long tasks are, and one factor on all of it.
 
 ``deploy/config/workload/desktop.toml`` is one. The ``simulated`` environment and the ``scripted`` engine draw from it
 where a configuration has a ``[workload]`` section. Everything is in seconds of the desktops' time, of which
@@ -60,7 +60,7 @@ class GenerationTimes(Optional, frozen=True):
 
 
 class Workload(Optional, frozen=True):
-    """How long real desktops, engines and optimisers take, in seconds of the desktops' time."""
+    """How long real desktops, engines and optimizers take, in seconds of the desktops' time."""
 
     time_scale: AboveZero = 50.0
     """Seconds of the desktops' time in a second of the clock; 1 is their own pace."""
@@ -85,8 +85,8 @@ class Workload(Optional, frozen=True):
     success: tuple[Share, Share] = (0.1, 0.9)
     """Success rates of tasks, spread evenly between these two."""
     generation: GenerationTimes = GenerationTimes()
-    optimiser_s: Spread = Spread(median=60.0, sigma=0.1)
-    """An optimiser step."""
+    optimizer_s: Spread = Spread(median=60.0, sigma=0.1)
+    """An optimizer step."""
     switch_s: NonNegative = 5.0
     """A weight update of a rollout worker in place."""
     restart_s: NonNegative = 65.6

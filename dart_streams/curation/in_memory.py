@@ -136,7 +136,7 @@ class CountingTrainer:
         self.version = 0
 
     def take(self, group: CuratedGroup) -> WeightVersion | None:
-        """Take a group; return the version of the optimiser step that it completes, if any."""
+        """Take a group; return the version of the optimizer step that it completes, if any."""
         self.waiting.append(group)
         if len(self.waiting) < self.groups_per_step:
             return None

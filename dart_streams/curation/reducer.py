@@ -18,7 +18,7 @@ MAX_CAUSE_DIGITS = 18
 """Digits of the offset in a decision's id: any such number fits into 63 bits."""
 MAX_CAUSES_AHEAD = 4096
 """By how many inputs the cause of an agent's decision may follow that of the one before. A decision beyond that is
-applied, and its repeat too, which whoever tracks orders or groups recognises."""
+applied, and its repeat too, which whoever tracks orders or groups recognizes."""
 
 
 class InvalidEvent(Exception):

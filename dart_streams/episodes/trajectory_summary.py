@@ -21,8 +21,8 @@ def is_whole(observations: Sequence[Observation]) -> bool:
     return bool(steps) and steps == list(range(len(steps))) and observations[-1].end is not None
 
 
-def summarise(observations: Sequence[Observation]) -> Trajectory:
-    """Summarise a trajectory, steps 0..n in order, the last one with ``end``.
+def summarize(observations: Sequence[Observation]) -> Trajectory:
+    """Summarize a trajectory, steps 0..n in order, the last one with ``end``.
 
     Raises Incomplete if a step is missing, or the trajectory has not ended.
     """
@@ -37,7 +37,7 @@ def summarise(observations: Sequence[Observation]) -> Trajectory:
 
 
 def broken(last: Observation, reason: str) -> Trajectory:
-    """Return what to announce for a trajectory that cannot be summarised: an ``env_error``, so it is tried again."""
+    """Return what to announce for a trajectory that cannot be summarized: an ``env_error``, so it is tried again."""
     step = msgspec.structs.replace(last, taken=None)
     return trajectory_of([step], EpisodeEnd(kind="env_error", reward=None, reason=reason))
 

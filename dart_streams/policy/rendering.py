@@ -1,7 +1,7 @@
 """Turns to token ids and back, by the tokenizer, image processor and chat template of any image-text-to-text model.
 
 The rollout worker and the trainer render with this one module, so a prompt has the same tokens in both. The chat
-template and the environment's texts are tokenised apart: a page that writes ``<|im_end|>`` gets its characters, not
+template and the environment's texts are tokenized apart: a page that writes ``<|im_end|>`` gets its characters, not
 the control token. In a prompt an image is one token, the *placeholder* of the chat template; what the model reads in
 its place (:meth:`Renderer.expansion`) depends on the image's size alone.
 """

@@ -2,7 +2,7 @@
 
 The same classes as UI-TARS-1.5-7B or Qwen3-VL, so that everything built for the one works for the other
 (:mod:`dart_streams.policy.tiny_architectures`). Coordinates start as points on a line (:func:`align_coordinates`): what
-is learned of one holds for its neighbours.
+is learned of one holds for its neighbors.
 
 Whole action pieces, whole numbers and known words are single tokens, and bytes the rest. Each generated token costs one
 pass through the model, so the usual answer ``Action: click(start_box='(84,120)')`` is three tokens and the end: the
@@ -109,7 +109,7 @@ def configuration(architecture: str = "qwen2_5_vl", width: int = WIDTH) -> PreTr
 
 
 def write_model(folder: Path, seed: int, config: PreTrainedConfig) -> None:
-    """Write configuration and freshly initialised float32 weights; does not touch the global random state."""
+    """Write configuration and freshly initialized float32 weights; does not touch the global random state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForImageTextToText.from_config(config)

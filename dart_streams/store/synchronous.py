@@ -67,7 +67,7 @@ class SyncStore:
         }
 
     def write_trained(self, train_step: int, row: dict[str, Any]) -> None:
-        """Write the inputs of an optimiser step: the columns of ``trained`` without ``train_step``."""
+        """Write the inputs of an optimizer step: the columns of ``trained`` without ``train_step``."""
         columns = row | {"train_step": train_step}
         values = (self.run, *(columns[name] for name in statements.TRAINED_COLUMNS))
         self._retrying(lambda: self.session.execute(self._prepare(statements.PUT_TRAINED), values))
@@ -89,7 +89,7 @@ class SyncStore:
         return self._retrying(write)
 
     def trained(self) -> list[dict[str, Any]]:
-        """Return the run's optimiser steps in order, with the columns of :meth:`write_trained`."""
+        """Return the run's optimizer steps in order, with the columns of :meth:`write_trained`."""
         rows = self._read_many(statements.GET_TRAINED, [(self.run,)])[0]
         return [trained_row(row) for row in rows]
 

@@ -60,15 +60,15 @@ CURATOR_LOST = "curator.lost"  # counter: orders that could never end, and were 
 CURATOR_APPLY_MS = "curator.apply_ms"  # histogram: one reducer call; attribute agent
 
 # Trainer
-TRAINER_STEP = "trainer.step"  # gauge: optimiser steps made
-TRAINER_STEP_MS = "trainer.step_ms"  # histogram: one optimiser step, without the wait for data
+TRAINER_STEP = "trainer.step"  # gauge: optimizer steps made
+TRAINER_STEP_MS = "trainer.step_ms"  # histogram: one optimizer step, without the wait for data
 TRAINER_WAIT_MS = "trainer.wait_ms"  # histogram: wait for curated groups before a step
 TRAINER_READ_MS = "trainer.read_ms"  # histogram: a batch's steps and screenshots from the store
 TRAINER_PUBLISH_MS = "trainer.publish_ms"  # histogram: a version to its URI and its event
 TRAINER_CHECKPOINT_MS = "trainer.checkpoint_ms"  # histogram: one checkpoint
 TRAINER_GROUPS = "trainer.groups"  # counter: curated groups taken
 TRAINER_STALENESS = "trainer.staleness"  # histogram: version trained less version that acted, a trajectory each
-TRAINER_FIGURE = "trainer.figure"  # gauge: a figure of the newest optimiser step; attribute name (loss, entropy, …)
+TRAINER_FIGURE = "trainer.figure"  # gauge: a figure of the newest optimizer step; attribute name (loss, entropy, …)
 TRAINER_DROPPED = "trainer.dropped"  # counter: untrained data; attribute why: stale (groups), others (steps)
 TRAINER_MISMATCH = "trainer.mismatch"  # histogram: |log-probability of engine less trainer's| of a token, batch mean
 
@@ -89,8 +89,8 @@ SPAN_GENERATE = "generate"  # rollout worker: from taking a request to its reply
 SPAN_EXECUTE = "execute"  # env: an action and the screenshot after it; child of the step
 SPAN_RECORD = "record"  # recorder: an observation's row into the store; child of the step that led to it
 SPAN_GROUP = "group"  # curator: a curated group; links its trajectories
-SPAN_TRAIN_STEP = "train step"  # trainer: an optimiser step; links its groups
-SPAN_SWITCH = "switch"  # rollout worker: new weights loaded; links the optimiser step that made them
+SPAN_TRAIN_STEP = "train step"  # trainer: an optimizer step; links its groups
+SPAN_SWITCH = "switch"  # rollout worker: new weights loaded; links the optimizer step that made them
 ATTR_TRAJECTORY = "dart.trajectory.id"
 ATTR_TASK = "dart.task.id"
 ATTR_REQUEST = "dart.request.id"

@@ -1,6 +1,6 @@
 """Spans with ids that can be derived from names, written if their trace is sampled or if they have failed.
 
-The ids of the spans of a trajectory, a group and an optimiser step are derived from its id, so a group can link its
+The ids of the spans of a trajectory, a group and an optimizer step are derived from its id, so a group can link its
 trajectories, and a step its groups, without any exchange of span contexts, also after a restart. The spans of a request
 are ordinary ones: their context travels in record headers.
 
@@ -78,7 +78,7 @@ def group(run: str, group_id: str) -> SpanRef:
 
 
 def train_step(run: str, version: int) -> SpanRef:
-    """Return the span of the optimiser step that made a weight version."""
+    """Return the span of the optimizer step that made a weight version."""
     return derived(names.SPAN_TRAIN_STEP, run, version)
 
 

@@ -71,7 +71,7 @@ patiently() {
 
 on_linux() { [ "$(uname -s)" = Linux ]; }
 
-# The distribution's interpreter comes first: it is built with optimisation, and vLLM imports twice as fast on it.
+# The distribution's interpreter comes first: it is built with optimization, and vLLM imports twice as fast on it.
 find_python() {
     local candidate
     for candidate in /usr/bin/python3 /usr/bin/python3.{11,12,13} python3 python3.{13,12,11} python; do

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 INK, PALE, PANEL = "#24292f", "#57606a", "#fbfbfa"
-COLOURS = {
+COLORS = {
     "env": ("#dbeafe", "#1d4ed8"),
     "rollout": ("#dcfce7", "#15803d"),
     "trainer": ("#fee2e2", "#b91c1c"),
@@ -36,7 +36,7 @@ class Picture:
 
     def box(self, x: float, y: float, width: float, height: float, kind: str, *lines: str) -> None:
         """Draw a box; its first line is bold."""
-        fill, stroke = COLOURS[kind]
+        fill, stroke = COLORS[kind]
         self.parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="8" fill="{fill}" stroke="{stroke}" '
             'stroke-width="1.5"/>'
@@ -47,7 +47,7 @@ class Picture:
             self.text(x + width / 2, top + 18 * number, line, 15 if number == 0 else 12, style=style)
 
     def arrow(self, *points: Point, label: str = "", at: Point | None = None, dashed: bool = False) -> None:
-        """Draw a line through the points with a head at the last; the label is centred at ``at``."""
+        """Draw a line through the points with a head at the last; the label is centerd at ``at``."""
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         self.parts.append(
@@ -60,7 +60,7 @@ class Picture:
             self.label(at, label)
 
     def label(self, at: Point, text: str) -> None:
-        """Write a topic's name on a background of the panel's colour."""
+        """Write a topic's name on a background of the panel's color."""
         width = len(text) * 7.9 + 8
         self.parts.append(
             f'<rect x="{at[0] - width / 2:g}" y="{at[1] - 13:g}" width="{width:g}" height="18" fill="{PANEL}"/>'
@@ -101,7 +101,7 @@ def circle() -> Picture:
     it.parts.append(
         '<rect x="50" y="190" width="350" height="330" rx="10" fill="#fffbeb" stroke="#b45309" stroke-dasharray="6 4"/>'
     )
-    it.text(66, 511, "curator: the data manager's agents", 13, "start", f'fill="{COLOURS["curator"][1]}"')
+    it.text(66, 511, "curator: the data manager's agents", 13, "start", f'fill="{COLORS["curator"][1]}"')
     it.box(240, 232, 140, 50, "curator", "dispatch")
     it.box(240, 322, 140, 50, "curator", "budget")
     it.box(240, 412, 140, 50, "curator", "difficulty")
@@ -149,7 +149,7 @@ def sequence(
             kind = lanes[lane][1]
             it.parts.append(
                 f'<rect x="{where[lane] - size / 2:g}" y="{y - 16:g}" width="{size:g}" height="26" rx="5" '
-                f'fill="#ffffff" stroke="{COLOURS[kind][1]}"/>'
+                f'fill="#ffffff" stroke="{COLORS[kind][1]}"/>'
             )
             it.text(where[lane], y + 2, text, 12.5)  # type: ignore[arg-type]
             continue

@@ -21,7 +21,7 @@ EMPTY_HERE = {
     "Weight versions served",
     "Staleness at training",
     "Trainer",
-    "Optimiser step",
+    "Optimizer step",
     "Put aside or lost",
 }
 """Panels of what this run may not have: the stand-in for the trainer measures nothing, and nothing has failed yet."""

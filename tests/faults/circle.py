@@ -153,7 +153,7 @@ class Circle:
         return self.process.poll() is not None
 
     def steps(self) -> int:
-        """Return how many optimiser steps the log has."""
+        """Return how many optimizer steps the log has."""
         return max((event.train_step for event in read_events(self.config.bus, [trained.TOPIC])), default=0)
 
     def goes_on(self, steps: int = 2) -> float:

@@ -82,9 +82,9 @@ class Network:
     def cut(self, service: str, way: Way) -> None:
         """Lose all packets between the namespace and a service, in one direction or both."""
         if way in ("out", "both"):
-            self._lose("-n", self.name, "neighbour", to=service, via=self.its_end)
+            self._lose("-n", self.name, "neighbor", to=service, via=self.its_end)
         if way in ("in", "both"):
-            self._lose("neighbour", to=self.source[service], via=self.host_end)
+            self._lose("neighbor", to=self.source[service], via=self.host_end)
 
     def _lose(self, *command: str, to: str, via: str) -> None:
         ip(*command, "replace", to, "lladdr", NOBODY, "dev", via, "nud", "permanent")

@@ -50,7 +50,7 @@ def episode(order: RolloutOrder, identity: str, steps: int = 2) -> Events:
 
 
 def whole() -> Events:
-    """Return a run of three groups of one, each an optimiser step."""
+    """Return a run of three groups of one, each an optimizer step."""
     order, group, step = golden("rollout-orders"), golden("curated"), golden("trained")
     member = replace(group.members[0], source="online")
     events: Events = [replace(golden("weights"), version=0, groups_consumed=0)]

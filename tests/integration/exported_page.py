@@ -33,7 +33,7 @@ def scripts(text: str) -> list[tuple[str, str]]:
 
 
 def answers(path: Path) -> dict[str, Any]:
-    """Return the views that the file has, by their keys; an optimiser step's metrics are in the curves only."""
+    """Return the views that the file has, by their keys; an optimizer step's metrics are in the curves only."""
     held = json.loads(plain_answers(path))
     return {
         f"{view}?{query}": answer

@@ -238,7 +238,7 @@ def test_a_broken_link_is_reported_where_it_is(bundle: Path, missing: str):
     assert list(found.broken) == [missing]
 
 
-def test_an_optimiser_step_is_walked_down_and_a_screenshot_up(bundle: Path):
+def test_an_optimizer_step_is_walked_down_and_a_screenshot_up(bundle: Path):
     down = answer("trace", "3", "--bundle", str(bundle))
     group = down["made_of"][0]
     request = next(step for member in group["made_of"] for step in member["made_of"])

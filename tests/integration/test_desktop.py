@@ -122,7 +122,7 @@ async def test_an_office_desktop_keeps_the_contract_but_for_single_actions(backe
     start = await conformance.check_start(backend, chosen)
     assert (start.width, start.height) == LARGE
     await conformance.check_ids(backend, chosen)
-    await conformance.check_neighbours(backend, chosen, start)
+    await conformance.check_neighbors(backend, chosen, start)
 
 
 async def test_an_office_task_without_its_programs_is_refused_with_the_command_that_installs_them(monkeypatch):
@@ -350,7 +350,7 @@ async def test_a_part_that_hangs_is_a_fault_in_bounded_time(part):
     await own.stop()
 
 
-async def test_a_fork_bomb_and_a_hoarder_do_not_reach_a_neighbour():
+async def test_a_fork_bomb_and_a_hoarder_do_not_reach_a_neighbor():
     own = DesktopBackend(config())
     chosen = task("answer")
     one, other = await own.open(chosen), await own.open(chosen)

@@ -127,7 +127,7 @@ async def test_without_the_plot_library_the_page_says_what_to_run(recorded: Path
         await page.go("time")
 
 
-async def test_from_an_optimiser_step_to_a_screenshot_and_back(recorded: Path):
+async def test_from_an_optimizer_step_to_a_screenshot_and_back(recorded: Path):
     async with opened(recorded) as (page, _):
         await page.go("steps")
         step = await first_link(page, "td a")

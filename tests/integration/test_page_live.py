@@ -62,7 +62,7 @@ async def watch(made: folder.RunFolder, page: Tab) -> None:
     await page.until("!!document.querySelector('.stage img')", "a trajectory that is played now")
     await page.shot("live-trajectory")
     await page.go("steps")
-    await page.until("document.querySelectorAll('td a').length >= 2", "optimiser steps, as they are made")
+    await page.until("document.querySelectorAll('td a').length >= 2", "optimizer steps, as they are made")
     await page.go(await first_link(page, "td a"))
     await page.go(await first_link(page, "td a"))
     await page.until("!!document.querySelector('.cell img')", "a group's screens")
@@ -138,7 +138,7 @@ async def test_a_run_is_watched_while_it_turns_and_outlives_its_page(services, t
     assert report["lost"] == 0
     assert report["train_steps"] >= 2
     kept = answers(made.path / "report.html")
-    assert len(kept["steps?"]["steps"]) == report["train_steps"], "the file has each optimiser step, as the page had"
+    assert len(kept["steps?"]["steps"]) == report["train_steps"], "the file has each optimizer step, as the page had"
     assert any(task["success_rate"] is not None for task in kept["tasks?"])
     assert kept["run?"]["header"]["phase_ms"] is None, "what has ended counts no more time"
     assert "watch it at http://127.0.0.1:" in shown.getvalue()

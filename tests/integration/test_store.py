@@ -210,7 +210,7 @@ async def test_a_trajectory_of_any_length_is_found_by_its_id_and_by_its_task_the
     assert (await store.trajectory("c"), await store.trajectory("nobody")) == (other, None)
 
 
-def test_optimiser_steps_are_kept_in_order(session, run):
+def test_optimizer_steps_are_kept_in_order(session, run):
     store = SyncStore(session, run, 1)
     row = {"version": 1, "epoch": 1, "group_ids": ["g"], "trajectory_ids": [], "metrics": {"loss": 0.5}, "at_ms": 7}
     store.write_trained(2, row | {"version": 2})

@@ -45,7 +45,7 @@ class Layer:
         return state.train_step if state else None
 
     def sum(self) -> float:
-        """Return the sum of the weights and of what the optimiser remembers of them."""
+        """Return the sum of the weights and of what the optimizer remembers of them."""
         moments = self.optimizer.state[self.model.weight]
         tensors = (self.model.weight, moments["exp_avg"], moments["exp_avg_sq"])
         return float(sum(lora.whole(tensor).double().sum() for tensor in tensors))

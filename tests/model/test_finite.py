@@ -57,7 +57,7 @@ def largest_weight(learner: Learner, value: float) -> None:
 
 
 def moment(learner: Learner, value: float) -> None:
-    """Make one of the optimiser's second moments this large."""
+    """Make one of the optimizer's second moments this large."""
     moments = next(iter(learner.optimizer.state.values()))
     lora.local(moments["exp_avg_sq"]).view(-1)[0] = value
 

@@ -181,7 +181,7 @@ def test_only_adapters_have_gradients_and_state(made):
     real = {
         "parameters": sum(p.nbytes for p in parameters),
         "gradients": sum(p.grad.nbytes for p in parameters if p.grad is not None),
-        "optimiser state (AdamW)": sum(t.nbytes for state in optimizer.state.values() for t in state.values()),
+        "optimizer state (AdamW)": sum(t.nbytes for state in optimizer.state.values() for t in state.values()),
     }
     items = {item.what: item.size for item in gpu_memory.trainer(found.shape, config, 1)}
     for what, size in real.items():
@@ -201,7 +201,7 @@ def test_what_is_kept_while_a_version_is_made_is_counted_within_a_tenth(made, ad
     [peak] = [taken["Total"] for device, taken in tracker.get_tracker_snapshot("peak").items() if device.type == "cpu"]
     states = {item.what: item.size for item in gpu_memory.state(found.shape, config, 1)}
     counted = gpu_memory.publishing(found.shape, config, 1) - gpu_memory.CUDA_GIB * gpu_memory.GIB
-    expected = counted - states["optimiser state (AdamW)"]
+    expected = counted - states["optimizer state (AdamW)"]
     assert expected == pytest.approx(peak, rel=CLOSE)
 
 
@@ -219,7 +219,7 @@ def test_what_is_saved_with_recomputing_is_counted_within_a_tenth(made, case: Ca
 
 
 @pytest.mark.parametrize("case", CASES[:2], ids=["0", "1"])
-def test_parameters_gradients_and_the_optimisers_state_are_counted(made, case: Case):
+def test_parameters_gradients_and_the_optimizers_state_are_counted(made, case: Case):
     found = made(case)
     optimizer = torch.optim.AdamW(found.scorer.parameters(), lr=1e-3, fused=True)
     logp_BA, entropy_BA = found.scorer(found.batch)
@@ -229,7 +229,7 @@ def test_parameters_gradients_and_the_optimisers_state_are_counted(made, case: C
     real = {
         "parameters": sum(p.nbytes for p in parameters),
         "gradients": sum(p.grad.nbytes for p in parameters if p.grad is not None),
-        "optimiser state (AdamW)": sum(t.nbytes for state in optimizer.state.values() for t in state.values()),
+        "optimizer state (AdamW)": sum(t.nbytes for state in optimizer.state.values() for t in state.values()),
     }
     items = {item.what: item.size for item in gpu_memory.trainer(found.shape, Config(), 1)}
     for what, size in real.items():
@@ -257,7 +257,7 @@ def test_the_share_of_a_rank_is_counted_within_a_tenth(made, ranks: int):
     real = {
         "parameters": sum(p.to_local().nbytes for p in parameters),
         "gradients": sum(p.grad.to_local().nbytes for p in parameters if p.grad is not None),
-        "optimiser state (AdamW)": sum(t.to_local().nbytes for t in state),
+        "optimizer state (AdamW)": sum(t.to_local().nbytes for t in state),
     }
     items = {item.what: item.size for item in gpu_memory.trainer(found.shape, Config(), ranks)}
     for what, size in real.items():
@@ -267,7 +267,7 @@ def test_the_share_of_a_rank_is_counted_within_a_tenth(made, ranks: int):
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("case", CASES[1:3], ids=["1", "2"])
 def test_the_peak_of_a_step_is_counted_within_a_tenth(made, case: Case, recompute: bool):
-    """By torch's own tracker, over the second step, when the optimiser has its state."""
+    """By torch's own tracker, over the second step, when the optimizer has its state."""
     found = made(case, recompute=recompute)
     optimizer = torch.optim.AdamW(found.scorer.parameters(), lr=1e-3, fused=True)
 
@@ -284,7 +284,7 @@ def test_the_peak_of_a_step_is_counted_within_a_tenth(made, case: Case, recomput
         step()
     [peak] = [taken["Total"] for device, taken in tracker.get_tracker_snapshot("peak").items() if device.type == "cpu"]
     states = {item.what: item.size for item in gpu_memory.trainer(found.shape, parse({}), 1)}
-    parts = [states["parameters"], states["optimiser state (AdamW)"]]
+    parts = [states["parameters"], states["optimizer state (AdamW)"]]
     expected = sum(parts) + counted(found, 4, recompute)
     assert expected <= peak * (1 + CLOSE)
     assert peak <= (expected + states["gradients"]) * (1 + CLOSE)

@@ -161,7 +161,7 @@ def test_a_target_that_the_model_has_not_is_refused_with_those_it_has(
             Learner(policy, renderer, config.trainer, ranks)
 
 
-def test_a_resumed_trainer_goes_on_to_the_bit_from_adapters_and_their_optimiser_alone(
+def test_a_resumed_trainer_goes_on_to_the_bit_from_adapters_and_their_optimizer_alone(
     policy: Path, renderer: Renderer, ranks: Ranks, tmp_path: Path
 ) -> None:
     checkpoints = Checkpoints(tmp_path / "checkpoints", ranks)

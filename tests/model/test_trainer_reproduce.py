@@ -1,4 +1,4 @@
-"""Recorded optimiser steps are made again from a bundle alone, with the loss that was recorded."""
+"""Recorded optimizer steps are made again from a bundle alone, with the loss that was recorded."""
 
 import asyncio
 import json
@@ -92,7 +92,7 @@ def test_the_recorded_losses_come_again(run: tuple[Config, Path]) -> None:
     again = reproduce.run(path, STEPS, None)
     assert [step.train_step for step in again] == [3], "two versions are kept: v2, which step 3 started from, and v3"
     metrics = RunState().fold(read_log(Bundle(path), READ)).trained[3].metrics
-    assert again[0].recorded_loss == metrics["first_loss"] != metrics["loss"], "the optimiser's state is not there"
+    assert again[0].recorded_loss == metrics["first_loss"] != metrics["loss"], "the optimizer's state is not there"
     assert all(step.equal and step.refused == 0 for step in again), again
     told = CliRunner().invoke(command_line.build(["train"]), ["train", "--replay", str(path), "--from", "3", "--json"])
     assert told.exit_code == 0, told.output

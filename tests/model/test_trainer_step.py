@@ -1,4 +1,4 @@
-"""One optimiser step against plain transformers and torch, and over two ranks against one."""
+"""One optimizer step against plain transformers and torch, and over two ranks against one."""
 
 import copy
 import dataclasses

@@ -28,7 +28,7 @@ ONE = 1000
 
 
 class Screens:
-    """Screens of one colour each, and how often each was read."""
+    """Screens of one color each, and how often each was read."""
 
     def __init__(self, count: int) -> None:
         self.blobs: dict[str, bytes] = {}

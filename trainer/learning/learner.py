@@ -1,4 +1,4 @@
-"""The model, its optimiser and the step that a batch of groups makes: what every rank runs."""
+"""The model, its optimizer and the step that a batch of groups makes: what every rank runs."""
 
 import contextlib
 import functools
@@ -260,8 +260,8 @@ class Learner:
         )
 
     def _own_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Return this rank's shards of what is trained, and of the optimiser's state of it."""
-        model.reshard(self.scorer)  # parameters that a pass has gathered are others than the optimiser's
+        """Return this rank's shards of what is trained, and of the optimizer's state of it."""
+        model.reshard(self.scorer)  # parameters that a pass has gathered are others than the optimizer's
         for name, parameter in self.scorer.named_parameters():
             if parameter.requires_grad:
                 own = name.removeprefix("policy.")

@@ -1,4 +1,4 @@
-"""One update: gradients accumulated over micro-batches and ranks, one optimiser step, and its sums."""
+"""One update: gradients accumulated over micro-batches and ranks, one optimizer step, and its sums."""
 
 import functools
 import itertools

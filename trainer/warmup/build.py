@@ -1,4 +1,4 @@
-"""The tiny policy's build: initialised, trained to imitate demonstrations, probed, moved into place.
+"""The tiny policy's build: initialized, trained to imitate demonstrations, probed, moved into place.
 
 The supervised training stops early on purpose: what it leaves to learn is learned from reward.
 """

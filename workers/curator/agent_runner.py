@@ -15,7 +15,7 @@ Faust commits offsets apart from its tables and both apart from what is publishe
 Killed before 3 ends: no effect of the batch is visible; its records come again, perhaps in another order across topics,
 and may be decided on differently. Killed in 4: the journal has the batch, so the restored state includes it, and its
 decisions, computed again from the same inputs in the same order, are published (again) before anything else. Killed in
-5: the records come again and are recognised by their offsets. A decision published twice has the same id and content
+5: the records come again and are recognized by their offsets. A decision published twice has the same id and content
 both times, and the agent that reads it ignores the second one.
 
 A curator that was frozen may wake up in any step, after another has taken its partitions. In 1 to 3: its batch does not

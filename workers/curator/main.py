@@ -53,7 +53,7 @@ FETCH_BYTES = 128 * 1024
 of trajectories would delay the other agents. A larger record still comes, alone."""
 
 COMMIT_S = 3.0
-"""Time between commits of input offsets. Records read again after a crash are recognised by their offsets."""
+"""Time between commits of input offsets. Records read again after a crash are recognized by their offsets."""
 
 log = structlog.get_logger()
 

@@ -61,7 +61,7 @@ async def check(backend: EnvironmentBackend, task: Task) -> None:
     await check_any_action(backend, task, start)
     await check_oracle(backend, task, start)
     await check_close(backend, task)
-    await check_neighbours(backend, task, start)
+    await check_neighbors(backend, task, start)
 
 
 async def check_start(backend: EnvironmentBackend, task: Task) -> Screen:
@@ -126,7 +126,7 @@ async def check_oracle(backend: EnvironmentBackend, task: Task, start: Screen) -
     await environment.close()
 
 
-async def check_neighbours(backend: EnvironmentBackend, task: Task, start: Screen) -> None:
+async def check_neighbors(backend: EnvironmentBackend, task: Task, start: Screen) -> None:
     """Check that an episode sees nothing of another that runs beside it."""
     one, other = await backend.open(task), await backend.open(task)
     await one.reset(task)

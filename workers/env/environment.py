@@ -99,7 +99,7 @@ class EnvironmentBackend(Protocol):
 def rescale(action: Action, source: Size, target: Size) -> Action:
     """Return ``action``, given in pixels of an image of size ``source``, in pixels of one of size ``target``.
 
-    Pixel centres keep their relative place; what lies outside the source lands on the target's edge. Actions without
+    Pixel centers keep their relative place; what lies outside the source lands on the target's edge. Actions without
     coordinates come back as they are.
     """
     moved = {
@@ -111,5 +111,5 @@ def rescale(action: Action, source: Size, target: Size) -> Action:
 
 
 def rescale_coordinate(value: int, source: int, target: int) -> int:
-    """Return the pixel of an axis of ``target`` pixels that has the centre of pixel ``value`` of ``source``."""
+    """Return the pixel of an axis of ``target`` pixels that has the center of pixel ``value`` of ``source``."""
     return min(max((2 * value + 1) * target // (2 * source), 0), target - 1)

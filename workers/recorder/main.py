@@ -35,7 +35,7 @@ from dart_streams.bus.log_gaps import LogGaps
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
-from dart_streams.episodes.trajectory_summary import Incomplete, broken, is_whole, summarise
+from dart_streams.episodes.trajectory_summary import Incomplete, broken, is_whole, summarize
 from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter
@@ -170,7 +170,7 @@ class ObservationWriter:
         trajectory_id = item.event.trajectory_id
         steps = self.written.take(trajectory_id)
         try:
-            return summarise(steps if is_whole(steps) else await self.store.steps(trajectory_id))
+            return summarize(steps if is_whole(steps) else await self.store.steps(trajectory_id))
         except Incomplete as gap:
             reason = f"trajectory {trajectory_id}: {gap}"
             await dead_letters.send(self.publisher, observations.TOPIC, item.record, reason)

@@ -126,7 +126,7 @@ class Copied(DoubleBuffered):
     def __init__(self, llm: LLMEngine, place: SecondSetPlace) -> None:
         if llm.model_config.quantization is not None and place == "host":
             raise UserError(
-                'rollout.vllm.second_set is "host" (or "device", without room for it), but vLLM quantises '
+                'rollout.vllm.second_set is "host" (or "device", without room for it), but vLLM quantizes '
                 f'{llm.model_config.model} on the device: set rollout.vllm.second_set = "none"'
             )
         super().__init__(llm, "cpu" if place == "host" else None)

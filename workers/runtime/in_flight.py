@@ -144,7 +144,7 @@ class InFlightRecords(Generic[P]):
         self.offsets.assign(partitions)
 
     def revoke(self, partitions: Iterable[P]) -> None:
-        """Stop to track ``partitions``. Their records stay in flight, and are recognised if they are redelivered."""
+        """Stop to track ``partitions``. Their records stay in flight, and are recognized if they are redelivered."""
         revoked = set(partitions)
         self.offsets.revoke(revoked)
         for places in self.in_flight.values():

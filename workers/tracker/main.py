@@ -1,9 +1,9 @@
-"""The tracker: copies the metrics of optimiser steps, and sample trajectories, to an experiment tracker.
+"""The tracker: copies the metrics of optimizer steps, and sample trajectories, to an experiment tracker.
 
 =============  ==================================================================================================
 consumes       ``trained`` (group ``tracker-TOOL``); steps and screenshots of samples from the store
 produces       what its tool keeps: event files, a database, or requests to its server
-waits for      optimiser steps; the database, ``store.wait_s`` at most; its tool
+waits for      optimizer steps; the database, ``store.wait_s`` at most; its tool
 unblocked by   the trainer
 =============  ==================================================================================================
 
@@ -148,7 +148,7 @@ class TrackedRun:
                 try:
                     step: TrainedStep = event_of(trained.TOPIC, record)
                 except Undecodable as error:
-                    log.warning("not an optimiser step", offset=record.offset, reason=str(error))
+                    log.warning("not an optimizer step", offset=record.offset, reason=str(error))
                 else:
                     await self._track(step)
                 self.logged[partition] = record.offset + 1

@@ -1,4 +1,4 @@
-"""What a tracker is given: a point for each optimiser step, under the names that the field uses, and samples. Pure."""
+"""What a tracker is given: a point for each optimizer step, under the names that the field uses, and samples. Pure."""
 
 from typing import Protocol
 
@@ -27,7 +27,7 @@ SAMPLES = "samples"
 
 
 class MetricPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics of optimiser step ``step`` by their names; ``at_ms`` is when it ended (epoch milliseconds)."""
+    """The metrics of optimizer step ``step`` by their names; ``at_ms`` is when it ended (epoch milliseconds)."""
 
     step: int
     at_ms: int
@@ -64,7 +64,7 @@ class TrackerRun(Protocol):
 
 
 def point_of(step: TrainedStep) -> MetricPoint:
-    """Return the point of an optimiser step."""
+    """Return the point of an optimizer step."""
     values = {name_of(name): value / 1000 if name in SECONDS else value for name, value in step.metrics.items()}
     return MetricPoint(step=step.train_step, at_ms=step.at_ms, values=values | {VERSION: float(step.version)})
 

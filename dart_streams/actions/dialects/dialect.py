@@ -46,7 +46,7 @@ class View(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> Place:
-        """Where the pointer is; the centre until an action has moved it."""
+        """Where the pointer is; the center until an action has moved it."""
         return self.pointer or (self.width // 2, self.height // 2)
 
 
@@ -109,7 +109,7 @@ class AnswerBuilder:
         self.pointer = pointer_after(action) or self.pointer
 
     def place(self, numbers: Sequence[float], coordinates: Coordinates) -> Place:
-        """Return the pixel of a place as written: x and y, or a box, whose centre is meant.
+        """Return the pixel of a place as written: x and y, or a box, whose center is meant.
 
         One beyond the image is noted, and becomes the nearest in it. Raises :class:`Unparsable` for shares of the image
         (0 to 1), which would all be its first pixel.

@@ -137,7 +137,7 @@ class InterpretedCall:
         return self.arguments.get(key, "")
 
     def place(self, key: str = "start_box") -> Place:
-        """Return the pixel of a place, the centre of a box; where the pointer is if it is not given."""
+        """Return the pixel of a place, the center of a box; where the pointer is if it is not given."""
         if key not in self.arguments:
             return self.found.pointer
         written = self.arguments[key]

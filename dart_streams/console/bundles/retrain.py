@@ -1,7 +1,7 @@
-"""Repeats recorded optimiser steps from a bundle, on one machine, without services: to debug a bad one.
+"""Repeats recorded optimizer steps from a bundle, on one machine, without services: to debug a bad one.
 
 Each step starts from the weights that it started from, as long as their version is still at its URI; the first must.
-Later steps whose weights are gone continue from the step before, as the trainer did, but with an optimiser whose
+Later steps whose weights are gone continue from the step before, as the trainer did, but with an optimizer whose
 state begins at the first step made here.
 """
 
@@ -40,7 +40,7 @@ TOLERANCE = 1e-5
 class ReproducedStep(msgspec.Struct, frozen=True, kw_only=True):
     """A repeated step; ``weights`` names where it started from: the recorded version, or the step made before.
 
-    The losses are those of its first update: the later ones depend on the optimiser's state, which a bundle lacks.
+    The losses are those of its first update: the later ones depend on the optimizer's state, which a bundle lacks.
     """
 
     train_step: int

@@ -37,7 +37,7 @@ class WhatIfMetrics(msgspec.Struct, kw_only=True):
 
     ``groups_dropped`` leave no record, so of what was recorded their number is None.
     ``rollouts_for_steps`` is how many rollouts it took to train as many steps as the run's own settings did; None if
-    it never did. ``curve`` has (rollouts ended, optimiser steps).
+    it never did. ``curve`` has (rollouts ended, optimizer steps).
     """
 
     name: str

@@ -223,7 +223,7 @@ def show_what_if(found: Sequence[whatif.WhatIfMetrics], plot: Path | None, *, as
     console.print(table)
     curves = [figures for figures in found if figures.curve]
     most = max((figures.curve[-1][1] for figures in curves), default=0)
-    console.print("optimiser steps over rollouts ended")
+    console.print("optimizer steps over rollouts ended")
     for figures in curves:
         console.print(
             f"  {whatif_plot.bars(figures, most)} {figures.steps_trained:>6,}  {escape(figures.name)}", soft_wrap=True

@@ -60,12 +60,12 @@ def doctor(
 
 
 def check_python(_: Config) -> Finding:
-    """An interpreter built without optimisation starts vLLM in twice the time."""
+    """An interpreter built without optimization starts vLLM in twice the time."""
     found = f"{platform.python_version()} ({sys.base_prefix})"
-    # Debian optimises its own without saying so in the arguments.
+    # Debian optimizes its own without saying so in the arguments.
     if sys.base_prefix == "/usr" or "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or ""):
         return Finding("Python", "ok", found)
-    advice = "this interpreter was built without optimisation; `make setup` takes the distribution's"
+    advice = "this interpreter was built without optimization; `make setup` takes the distribution's"
     return Finding("Python", "warn", found, advice)
 
 

@@ -127,7 +127,7 @@ def main() -> None:
         environment.refuse_wrong(os.environ)  # before a command's imports: the SDK's raise
         build(wanted_by(arguments, os.environ))()
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)  # noqa: T201 - what prints in colours may not be imported yet
+        print("interrupted", file=sys.stderr)  # noqa: T201 - what prints in colors may not be imported yet
         sys.exit(INTERRUPTED)
     except UserError as error:
         end_with(error)

@@ -15,7 +15,7 @@ from dart_streams.telemetry import terminal_lines
 from dart_streams.visible_text import visible
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
-"""Cells with these texts are coloured."""
+"""Cells with these texts are colored."""
 
 notes = PlainConsole(stderr=True, highlight=False)
 

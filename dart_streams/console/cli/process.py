@@ -49,7 +49,7 @@ def train(
 ) -> None:
     """Run the training process until it has made its steps, or SIGTERM or Ctrl-C ends it.
 
-    With --replay: repeat optimiser steps of a bundle, without services, and compare their losses; exit code 1 if one
+    With --replay: repeat optimizer steps of a bundle, without services, and compare their losses; exit code 1 if one
     differs by more than 1e-5.
     """
     if replay is None:

@@ -80,7 +80,7 @@ def show_coverage(found: traces.Coverage, *, as_json: bool) -> None:
         return
     share = "nothing was trained" if found.coverage is None else f"{found.coverage:.2%}"
     say(
-        f"{found.traced_steps} of {found.trained_steps} trained steps ({found.optimiser_steps} optimiser steps) "
+        f"{found.traced_steps} of {found.trained_steps} trained steps ({found.optimizer_steps} optimizer steps) "
         f"can be followed to their screenshot: {share}"
     )
     for missing, number in found.broken.items():
@@ -90,7 +90,7 @@ def show_coverage(found: traces.Coverage, *, as_json: bool) -> None:
 
 
 def grown(tree: Tree, node: Node) -> Tree:
-    """Hang a node's neighbours into its tree: ``←`` what it was made of, ``→`` what it went into."""
+    """Hang a node's neighbors into its tree: ``←`` what it was made of, ``→`` what it went into."""
     for arrow, others in (("←", node.made_of), ("→", node.went_into)):
         for other in others:
             grown(tree.add(f"[dim]{arrow}[/dim] {label(other)}"), other)

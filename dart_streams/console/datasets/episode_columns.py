@@ -41,7 +41,7 @@ class EpisodeColumns(msgspec.Struct, frozen=True, kw_only=True):
     """The columns of both layouts, the same in every row of an episode; times are epoch milliseconds.
 
     ``steps`` counts the episode's steps; ``version_min`` and ``version_max`` are null where no token was generated;
-    ``train_steps`` are the optimiser steps that were trained on it. A ``trajectory_advantage`` is that in the episode's
+    ``train_steps`` are the optimizer steps that were trained on it. A ``trajectory_advantage`` is that in the episode's
     own group, null if the group was not curated.
     """
 

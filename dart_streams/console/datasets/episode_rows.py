@@ -140,7 +140,7 @@ def images_of(turns: Sequence[MessagePart], images: Mapping[str, bytes]) -> list
 
 
 def messages_of(turns: Sequence[MessagePart]) -> list[ChatMessage]:
-    """Return a prompt's parts as messages, neighbours of one role together."""
+    """Return a prompt's parts as messages, neighbors of one role together."""
     messages: list[ChatMessage] = []
     for turn in turns:
         part = ContentPart("image") if turn.image is not None else ContentPart("text", turn.text)

@@ -60,7 +60,7 @@ class ExportIndex:
         )
 
     def add_trained(self, steps: Iterable[TrainedStep]) -> None:
-        """Keep who was trained on in which optimiser step."""
+        """Keep who was trained on in which optimizer step."""
         self._insert(
             "INSERT OR IGNORE INTO trained VALUES (?, ?)",
             ((identity, step.train_step) for step in steps for identity in step.trajectory_ids),

@@ -110,7 +110,7 @@ def feature_of(kind: inspect.Type) -> Any:
 
 
 def episodes_in(path: Path) -> Iterator[list[Mapping[str, Any]]]:
-    """Yield the rows of each episode of a set; those of one have to be neighbours, as they are written.
+    """Yield the rows of each episode of a set; those of one have to be neighbors, as they are written.
 
     Raises :class:`UserError` if the file is no Parquet, or lacks the columns.
     """

@@ -24,7 +24,7 @@ from dart_streams.console.launch.supervisor import Supervisor
 from dart_streams.console.launch.training_run import TrainingRun
 from dart_streams.console.runs.run_folder import RunFolder
 from dart_streams.console.runs.trained_rows import TrainedRows
-from dart_streams.console.views.terminal import Display, Moment, summarise
+from dart_streams.console.views.terminal import Display, Moment, summarize
 from dart_streams.errors import UserError
 from dart_streams.telemetry import setup
 from workers.curator.changelogs import changelog_topics
@@ -234,7 +234,7 @@ def moment_of(
         phase=phase.name if phase else "begin",
         phase_s=(now_ms() - phase.started_ms) / 1000 if phase else 0.0,
         left_s=run.circle_end.remaining_s if run.circle_end else None,
-        summary=summarise(run.follower.progress, now_ms(), slots, since_ms) if run.follower else None,
+        summary=summarize(run.follower.progress, now_ms(), slots, since_ms) if run.follower else None,
         lag=lag,
         trained=trained,
         children=tuple((name, child.starts) for name, child in sorted(run.supervisor.children.items())),

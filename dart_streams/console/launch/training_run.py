@@ -232,7 +232,7 @@ class TrainingRun:
             steps = required_steps(self.config)
             advice = "Look at the log of the trainer, raise run.minutes, or lower trainer.max_train_steps"
             await follower.until(
-                lambda state: trained_steps(state) >= steps, f"{steps} optimiser steps", limit_s, advice
+                lambda state: trained_steps(state) >= steps, f"{steps} optimizer steps", limit_s, advice
             )
         else:
             await self.supervisor.start(self.processes.curator)
@@ -288,13 +288,13 @@ class EchoLogger:
 
 
 def trained_steps(state: RunState) -> int:
-    """Return the number of optimiser steps behind the newest version."""
+    """Return the number of optimizer steps behind the newest version."""
     newest = state.newest_version
     return state.versions[newest].event.train_step if newest is not None else 0
 
 
 def has_trained(steps: int | None, state: RunState) -> bool:
-    """Return whether this number of optimiser steps is made; never without a bound."""
+    """Return whether this number of optimizer steps is made; never without a bound."""
     return steps is not None and trained_steps(state) >= steps
 
 

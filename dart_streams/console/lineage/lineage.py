@@ -44,7 +44,7 @@ class Lineage:
     def of(self, identity: str) -> Node:
         """Return the tree of an id.
 
-        It is a request, trajectory, group, optimiser step (a number), weight version (``v12``) or screenshot (its
+        It is a request, trajectory, group, optimizer step (a number), weight version (``v12``) or screenshot (its
         sha256, or the beginning of it).
 
         Raises
@@ -110,7 +110,7 @@ class Lineage:
         return [self.version(version)] if version in self.state.versions else []
 
     def train_step(self, number: int, *, up: bool = False) -> Node:
-        """Return an optimiser step: its groups, and the version that it made."""
+        """Return an optimizer step: its groups, and the version that it made."""
         step = self.state.trained[number]
         span = self.timeline.get(spans.train_step(self.run, step.version))
         return Node(
@@ -123,7 +123,7 @@ class Lineage:
         )
 
     def imitated(self, step: TrainedStep) -> list[Node]:
-        """Return the past successes that an optimiser step imitated, those of a supervised phase included."""
+        """Return the past successes that an optimizer step imitated, those of a supervised phase included."""
         result = []
         for identity in (*step.imitated, *itertools.chain.from_iterable(step.sft_updates)):
             known = self.state.trajectories.get(identity)
@@ -132,7 +132,7 @@ class Lineage:
         return result
 
     def steps_imitating(self, trajectory_id: str) -> list[Node]:
-        """Return the optimiser steps that imitated a trajectory, and the versions they made."""
+        """Return the optimizer steps that imitated a trajectory, and the versions they made."""
         result = []
         for number in self.state.imitated_by.get(trajectory_id, []):
             step = self.state.trained[number]
@@ -143,7 +143,7 @@ class Lineage:
         return result
 
     def group(self, group_id: str, *, up: bool = False) -> Node:
-        """Return a curated group: its members with the steps trained on, and the optimiser steps that took it."""
+        """Return a curated group: its members with the steps trained on, and the optimizer steps that took it."""
         if group_id not in self.state.groups:
             return Node(kind="group", id=group_id, fields={"lost": "the log has no such group any more"})
         group, _ = self.state.groups[group_id]
@@ -156,7 +156,7 @@ class Lineage:
         )
 
     def steps_with(self, group_id: str) -> list[Node]:
-        """Return the optimiser steps that took a group, and the versions they made."""
+        """Return the optimizer steps that took a group, and the versions they made."""
         result = []
         for number in self.state.trained_with.get(group_id, []):
             step = self.state.trained[number]
@@ -189,7 +189,7 @@ class Lineage:
         )
 
     def groups_with(self, trajectory_id: str, index: int | None = None) -> list[Node]:
-        """Return the groups that a trajectory is in, with the optimiser steps; of action ``index`` if it was chosen."""
+        """Return the groups that a trajectory is in, with the optimizer steps; of action ``index`` if it was chosen."""
         result = []
         for group_id in self.state.groups_of.get(trajectory_id, []):
             group, _ = self.state.groups[group_id]
@@ -228,7 +228,7 @@ class Lineage:
         )
 
     def screenshot(self, sha256: str) -> Node:
-        """Return where a screenshot was seen, and which optimiser steps learnt from what was done then."""
+        """Return where a screenshot was seen, and which optimizer steps learnt from what was done then."""
         seen = self.state.screenshots[sha256]
         return Node(
             kind="screenshot",

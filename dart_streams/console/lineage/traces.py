@@ -154,7 +154,7 @@ def requests(timeline: Timeline) -> Iterator[SlowRequest]:
 
 
 class Coverage(msgspec.Struct, kw_only=True):
-    """Of ``trained_steps`` actions that optimiser steps took, ``traced_steps`` can be followed to their screenshot.
+    """Of ``trained_steps`` actions that optimizer steps took, ``traced_steps`` can be followed to their screenshot.
 
     ``broken`` counts the others by the first link that is missing: the train step's span, the group's (or the link to
     it), the trajectory's, the step's, the recorder's, or the screenshot in the log. ``examples`` name a few.
@@ -163,14 +163,14 @@ class Coverage(msgspec.Struct, kw_only=True):
     trained_steps: int = 0
     traced_steps: int = 0
     coverage: float | None = None
-    optimiser_steps: int = 0
+    optimizer_steps: int = 0
     broken: dict[str, int] = {}
     examples: list[str] = []
 
 
 def coverage(state: RunState, timeline: Timeline, run: str) -> Coverage:
     """Follow every trained step of a run over the spans' own links, back to its screenshot."""
-    found, chains = Coverage(optimiser_steps=len(state.trained)), Chains(state, timeline, run)
+    found, chains = Coverage(optimizer_steps=len(state.trained)), Chains(state, timeline, run)
     broken: Counter[str] = Counter()
     for step in state.trained.values():
         for action, missing in chains.of(step):
@@ -194,7 +194,7 @@ class Chains:
         self.run = run
 
     def of(self, step: TrainedStep) -> Iterator[tuple[str, str]]:
-        """Yield each action that an optimiser step took, and the first link that its chain lacks."""
+        """Yield each action that an optimizer step took, and the first link that its chain lacks."""
         top = self.timeline.get(spans.train_step(self.run, step.version))
         for group_id in step.group_ids:
             if group_id not in self.state.groups:

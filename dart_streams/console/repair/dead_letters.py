@@ -1,7 +1,7 @@
 """Dead letters: lists a deployment's ``<topic>.dlq`` topics, and redrives letters to the topics they came from.
 
 A stub (:mod:`dart_streams.bus.dead_letters`) is shown as what it is, and not redriven: the record is not in it.
-A redriven record has its place among the dead letters in a header, so a second redrive is recognised: the target topic
+A redriven record has its place among the dead letters in a header, so a second redrive is recognized: the target topic
 is read from the time of the letter on.
 """
 

@@ -16,7 +16,7 @@ from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import SimpleStatement
 
-from dart_streams.episodes.trajectory_summary import Incomplete, broken, summarise
+from dart_streams.episodes.trajectory_summary import Incomplete, broken, summarize
 from dart_streams.store import statements
 from dart_streams.store.blobs import chunks
 from topics import observations, trained, weights
@@ -87,7 +87,7 @@ def finished(run: str, seen: dict[int, Observation]) -> list[ProjectedRow]:
     """Return the rows of a trajectory that has ended, as the recorder writes them."""
     steps = [seen[number] for number in sorted(seen)]
     try:
-        trajectory = summarise(steps)
+        trajectory = summarize(steps)
     except Incomplete as gap:
         last = steps[-1]
         trajectory = broken(last, f"trajectory {last.trajectory_id}: {gap}")

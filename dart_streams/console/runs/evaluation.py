@@ -35,11 +35,11 @@ def rate(successes: float, trials: int) -> Rate:
     if trials == 0:
         return Rate(successes, 0, 0.0, 0.0, 1.0)
     share = successes / trials
-    centre = share + Z_95**2 / (2 * trials)
+    center = share + Z_95**2 / (2 * trials)
     spread = Z_95 * math.sqrt(share * (1 - share) / trials + Z_95**2 / (4 * trials**2))
     scale = 1 + Z_95**2 / trials
-    low = 0.0 if successes == 0 else max(0.0, (centre - spread) / scale)
-    high = 1.0 if successes == trials else min(1.0, (centre + spread) / scale)
+    low = 0.0 if successes == 0 else max(0.0, (center - spread) / scale)
+    high = 1.0 if successes == trials else min(1.0, (center + spread) / scale)
     return Rate(successes, trials, share, low, high)
 
 

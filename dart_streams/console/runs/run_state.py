@@ -115,7 +115,7 @@ class RunState(ActivityState):
         self.observations: defaultdict[str, dict[int, LogRecord]] = defaultdict(dict)
         self.screenshots: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
         self.responses: dict[tuple[str, str], LogRecord] = {}
-        # Groups and the optimiser steps that took them; ``groups_of`` and ``imitated_by`` are by trajectory,
+        # Groups and the optimizer steps that took them; ``groups_of`` and ``imitated_by`` are by trajectory,
         # ``trained_with`` by group.
         self.groups: dict[str, tuple[CuratedGroup, int]] = {}
         self.groups_of: defaultdict[str, list[str]] = defaultdict(list)

@@ -11,7 +11,7 @@ TIMEOUT_S = 1.0
 
 
 class TrainedRows:
-    """The optimiser steps of a run; connects when first asked. Synchronous: call it in a thread."""
+    """The optimizer steps of a run; connects when first asked. Synchronous: call it in a thread."""
 
     def __init__(self, config: Config) -> None:
         self.config = config

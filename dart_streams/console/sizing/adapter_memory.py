@@ -1,6 +1,6 @@
 """What LoRA adapters take, and what frozen weights save of a training step's memory. Pure.
 
-Everything but the adapters is frozen, so only they have gradients and optimiser state; the vision tower saves nothing
+Everything but the adapters is frozen, so only they have gradients and optimizer state; the vision tower saves nothing
 for the backward pass, and a frozen layer of the language model nothing of its input.
 """
 

@@ -53,12 +53,12 @@ CONSTANTS = (
     Constant("busy", 0.6, "", "assumed", "how busy a core may be, so that a step's overhead stays small"),
     Constant("partition_per_s", 100.0, "records/s", "assumed", "of a partition, well below what one consumer reads"),
     Constant("slots_a_host", 64.0, "slots", "assumed", "of an environment worker process"),
-    Constant("places", 32.0, "requests", "assumed", "under way in a rollout worker before it is slower than modelled"),
+    Constant("places", 32.0, "requests", "assumed", "under way in a rollout worker before it is slower than modeled"),
     Constant("rollouts", 8.0, "rollouts/group", "published", "DART: 8 rollouts of a task"),
     Constant("full", 0.7, "", "assumed", "how full rollout workers may be"),
     Constant("gpus_a_worker", 2.0, "GPUs", "published", "DART's release: 2 H100 a rollout worker"),
     Constant("trainer_gpus", 8.0, "GPUs", "published", "DART's release: 8 H100 train"),
-    Constant("trained_per_step", 1300.0, "steps", "assumed", "that those GPUs train on in an optimiser step of 60 s"),
+    Constant("trained_per_step", 1300.0, "steps", "assumed", "that those GPUs train on in an optimizer step of 60 s"),
     Constant("running", 3.4, "rollouts", "simulated", "under way a group that is open or waits (bench simulate)"),
     Constant("trained_share", 0.7, "", "simulated", "of played steps that are trained on, bench simulate"),
 )
@@ -134,7 +134,7 @@ FORMULAS = {
     "version_s": (
         "a version each",
         "s",
-        "the larger of optimiser {optimiser_s} s and episode {episode_s} s x {rollouts} rollouts / {running} under "
+        "the larger of optimizer {optimizer_s} s and episode {episode_s} s x {rollouts} rollouts / {running} under "
         "way / staleness {staleness}",
     ),
     "switching": (
@@ -145,7 +145,7 @@ FORMULAS = {
     "train_gpus": (
         "trainer GPUs",
         "",
-        "{steps_per_s} steps/s x {trained_share} trained on x {optimiser_s} s / {trained_per_step} steps, rounded up,"
+        "{steps_per_s} steps/s x {trained_share} trained on x {optimizer_s} s / {trained_per_step} steps, rounded up,"
         " x {trainer_gpus} GPUs",
     ),
 }
@@ -215,7 +215,7 @@ def workload_values(workload: Workload, tasks: TaskSet, fullness: float) -> dict
         "settle_s": mean(workload.settle_s),
         "evaluate_s": mean(workload.evaluate_s),
         "generate_s": workload.generation.takes_s(mean(workload.generation.tokens), fullness),
-        "optimiser_s": mean(workload.optimiser_s),
+        "optimizer_s": mean(workload.optimizer_s),
         "switch_s": workload.switch_s,
     }
 
@@ -248,7 +248,7 @@ def add_gpus(v: dict[str, float]) -> None:
     v["rollout_workers"] = math.ceil(v["under_way"] / v["places"] / v["full"])
     v["rollout_gpus"] = v["rollout_workers"] * v["gpus_a_worker"]
     v["batch"] = math.ceil(v["envs"] / v["running"] / v["staleness"])
-    v["version_s"] = max(v["optimiser_s"], v["episode_s"] * v["rollouts"] / v["running"] / v["staleness"])
+    v["version_s"] = max(v["optimizer_s"], v["episode_s"] * v["rollouts"] / v["running"] / v["staleness"])
     v["switching"] = math.ceil(2 * v["rollout_workers"] * v["switch_s"] / v["version_s"])
-    steps_a_version = v["steps_per_s"] * v["trained_share"] * v["optimiser_s"]
+    steps_a_version = v["steps_per_s"] * v["trained_share"] * v["optimizer_s"]
     v["train_gpus"] = math.ceil(steps_a_version / v["trained_per_step"]) * v["trainer_gpus"]

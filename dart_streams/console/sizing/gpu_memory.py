@@ -1,6 +1,6 @@
 """What the rollout engine and the trainer allocate on each GPU, and how many GPUs each needs. Pure.
 
-Parameters, gradients, optimiser state and saved activations are counted from the model's own shapes, as the trainer
+Parameters, gradients, optimizer state and saved activations are counted from the model's own shapes, as the trainer
 makes them (``tests/model/test_gpu_memory.py`` compares them with what torch allocates). What depends on CUDA, kernels
 and the allocator is assumed, and says so.
 """
@@ -56,7 +56,7 @@ def lengths(model: ModelShape, config: Config) -> Lengths:
 def text_activations(model: ModelShape, width: int) -> int:
     """Return the bytes that a token's passage of one language layer saves for the backward pass.
 
-    ``width`` is that of the compute dtype in bytes. Two norms keep a float32 copy of their input, what they normalised
+    ``width`` is that of the compute dtype in bytes. Two norms keep a float32 copy of their input, what they normalized
     and their output; attention its query, its keys and values for each head, and its output; the MLP four
     intermediates.
     """
@@ -101,7 +101,7 @@ def saved(model: ModelShape, config: Config, tokens: int, patches: int, width: i
 
 
 def values(model: ModelShape) -> int:
-    """Return the values of a patch: two frames, three colours."""
+    """Return the values of a patch: two frames, three colors."""
     return 2 * 3 * model.vision.patch**2
 
 
@@ -153,7 +153,7 @@ def state(model: ModelShape, config: Config, gpus: int) -> Iterator[Item]:
     of_trained, all_of = trained(model, config), model.parameters
     if config.trainer.lora.rank:
         all_of += of_trained
-    for what, of, copies in (("parameters", all_of, 1), ("optimiser state (AdamW)", of_trained, 2)):
+    for what, of, copies in (("parameters", all_of, 1), ("optimizer state (AdamW)", of_trained, 2)):
         formula = f"{copies * FLOAT32} B x {of / 1e9:.3g} G parameters / {gpus}"
         yield Item(what, copies * FLOAT32 * of / gpus, formula)
 

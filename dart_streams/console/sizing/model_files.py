@@ -115,7 +115,7 @@ def shape_of(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> Mode
     if not vision:
         raise UserError(f"a model of type {config.get('model_type')!r} has no vision_config: it takes no screenshots")
     if any(key in text for key in ("num_experts", "num_local_experts", "n_routed_experts")):
-        raise UserError("a mixture of experts: its memory is not modelled here, only that of dense models")
+        raise UserError("a mixture of experts: its memory is not modeled here, only that of dense models")
     counts = {name: math.prod(shape) for name, shape in shapes.items()}
     if not counts:
         raise UserError("the safetensors files have no tensors")
@@ -159,7 +159,7 @@ def needed(table: Mapping[str, Any], *names: str) -> int:
     for name in names:
         if isinstance(value := table.get(name), int) and value > 0:
             return value
-    raise UserError(f"config.json gives no {' or '.join(names)}: this kind of model is not modelled here")
+    raise UserError(f"config.json gives no {' or '.join(names)}: this kind of model is not modeled here")
 
 
 def largest_layer(counts: Mapping[str, int]) -> int:

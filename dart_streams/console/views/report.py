@@ -103,5 +103,5 @@ def headline(report: dict[str, Any], place: Path) -> str:
     if before is not None and after is None:
         parts = [f"success {before:.1%}"]
     lost = LOST_UNKNOWN if report["lost"] is None else f"{report['lost']} lost"
-    counts = f"{report['train_steps']} optimiser steps; {report['episodes']} episodes; {lost}"
+    counts = f"{report['train_steps']} optimizer steps; {report['episodes']} episodes; {lost}"
     return "; ".join([*parts, counts, f"report: {place}"])

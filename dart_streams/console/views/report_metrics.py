@@ -167,7 +167,7 @@ def rate_fields(rate: Rate | None) -> dict[str, Any]:
 
 
 def volume(inputs: ReportInputs) -> dict[str, Any]:
-    """Return how much ran: optimiser steps from ``weights``, the rest from ``trajectories``, ``observations``."""
+    """Return how much ran: optimizer steps from ``weights``, the rest from ``trajectories``, ``observations``."""
     progress, inside = inputs.progress, inputs.slices
     steps = sum(progress.slices[number].steps for number in inside if number in progress.slices)
     finished = progress.finished.values()
@@ -206,7 +206,7 @@ def staleness(inputs: ReportInputs) -> dict[str, Any]:
 
 
 def ages_of(inputs: ReportInputs, row: dict[str, Any]) -> list[int]:
-    """Return the age of each trajectory of an optimiser step: the version it trained less the oldest that acted.
+    """Return the age of each trajectory of an optimizer step: the version it trained less the oldest that acted.
 
     A step starts from the version before the one that it makes, which its row has. Trajectories from the experience
     pool are old on purpose and do not count, nor does their second use in another group.

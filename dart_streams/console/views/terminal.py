@@ -48,7 +48,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     staleness_max: int | None
 
 
-def summarise(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) -> RunSummary:
+def summarize(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) -> RunSummary:
     """Return the summary at ``now_ms``; the curve begins at ``since_ms``. ``slots`` counts all environment slots."""
     newest = now_ms // SLICE_MS
     window = range(newest - WINDOW_SLICES, newest)
@@ -221,7 +221,7 @@ def sparkline(values: list[float | None]) -> str:
 
 
 def metrics_line(trained: dict[str, float]) -> str:
-    """Write the newest optimiser step's metrics."""
+    """Write the newest optimizer step's metrics."""
     shown = [f"{name} {trained[name]:.3g}" for name in training_metrics.HEADLINES if name in trained]
     return ", ".join(shown) or "no step yet"
 
@@ -240,7 +240,7 @@ def shown(value: float | None, spec: str = "") -> str:
 class Display:
     """Shows a run until it is cancelled.
 
-    ``moment_of`` takes lag and trainer metrics; ``newest_metrics`` reads those of the last optimiser step, in a thread.
+    ``moment_of`` takes lag and trainer metrics; ``newest_metrics`` reads those of the last optimizer step, in a thread.
     """
 
     def __init__(

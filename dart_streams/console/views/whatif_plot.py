@@ -1,4 +1,4 @@
-"""The plot of a what-if: optimiser steps over rollouts, a line a setting (SVG), and the same as bars of text."""
+"""The plot of a what-if: optimizer steps over rollouts, a line a setting (SVG), and the same as bars of text."""
 
 from collections.abc import Sequence
 
@@ -6,19 +6,19 @@ from dart_streams.console.bundles.whatif import WhatIfMetrics
 from dart_streams.console.views.plots import AMBER, BLUE, GREEN, GREY, RED, TEAL, VIOLET, drawing
 from dart_streams.console.views.terminal import sparkline
 
-COLOURS = (GREY, BLUE, GREEN, AMBER, VIOLET, RED, TEAL)
+COLORS = (GREY, BLUE, GREEN, AMBER, VIOLET, RED, TEAL)
 WIDTH = 48
 
 
 def svg(found: Sequence[WhatIfMetrics]) -> str:
-    """Draw optimiser steps over rollouts ended, and the samples trained on and left out, beside each other."""
+    """Draw optimizer steps over rollouts ended, and the samples trained on and left out, beside each other."""
     lines = [figures for figures in found if figures.curve]
     with drawing(10.5, 3.6, columns=2) as made:
         steps, samples = made.axes
-        for figures, colour in zip(lines, COLOURS, strict=False):
-            steps.plot([x for x, _ in figures.curve], [y for _, y in figures.curve], color=colour, label=figures.name)
+        for figures, color in zip(lines, COLORS, strict=False):
+            steps.plot([x for x, _ in figures.curve], [y for _, y in figures.curve], color=color, label=figures.name)
         steps.set_xlabel("rollouts ended")
-        steps.set_ylabel("optimiser steps")
+        steps.set_ylabel("optimizer steps")
         steps.legend()
         names = [figures.name for figures in lines][::-1]
         trained, saved = [f.samples for f in lines][::-1], [f.samples_saved for f in lines][::-1]
@@ -29,7 +29,7 @@ def svg(found: Sequence[WhatIfMetrics]) -> str:
 
 
 def bars(figures: WhatIfMetrics, most: int) -> str:
-    """Return a setting's optimiser steps over its rollouts as a line of bars; the highest is ``most``."""
+    """Return a setting's optimizer steps over its rollouts as a line of bars; the highest is ``most``."""
     curve = [steps for _, steps in figures.curve]
     taken = [curve[index * len(curve) // WIDTH] for index in range(WIDTH)] if len(curve) > WIDTH else curve
     return sparkline([steps / (most + 1) for steps in taken])

@@ -96,7 +96,7 @@ def scroll(inputs: dict[str, str]) -> Scroll | None:
 
 
 def place(box: str, corner: bool = False) -> tuple[int, int]:
-    """Return the pixel of the image that the policy sees of a box in shares of it: its centre, or its first corner."""
+    """Return the pixel of the image that the policy sees of a box in shares of it: its center, or its first corner."""
     x1, y1, x2, y2 = ast.literal_eval(box)
     x, y = (x1, y1) if corner else ((x1 + x2) / 2, (y1 + y2) / 2)
     return round(x * SEEN[0]), round(y * SEEN[1])

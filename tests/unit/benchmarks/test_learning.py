@@ -14,7 +14,7 @@ from benchmarks.learning.results import CurvePoint, Evaluated, LearningRun
 from benchmarks.learning.screens import ClickResult, Landing
 from dart_streams.actions import Click, Drag, Wait
 from dart_streams.config import Config, parse, tasks
-from dart_streams.episodes.trajectory_summary import summarise
+from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import ConfigError, UserError
 from tests.unit.benchmarks import learning_pages
 from topics.action_requests import ActionRequest
@@ -176,14 +176,14 @@ def begun(task: tasks.Task) -> RecordedEpisode:
 
 @pytest.mark.parametrize("task", [*TASKS.train, *TASKS.demonstration], ids=lambda task: task.task_id)
 def test_the_oracle_solves_every_recorded_problem_in_as_many_steps_as_it_needs(task: tasks.Task):
-    shown = summarise(demonstration(RECORDING, POLICY, single_order(task, "demonstration", 0, Sampling()), 2))
+    shown = summarize(demonstration(RECORDING, POLICY, single_order(task, "demonstration", 0, Sampling()), 2))
     assert (shown.outcome, shown.reward, shown.steps) == ("success", 1.0, 1 if task.page == "one" else 2)
 
 
 def test_episodes_of_different_lengths_end_at_their_limits_with_what_the_policy_drew():
     played = play([begun(task) for task in TASKS.train], answering("Action: click(start_box='(0,0)')"))
     for task, observations in zip(TASKS.train, played, strict=True):
-        shown = summarise(observations)
+        shown = summarize(observations)
         assert (shown.outcome, shown.steps) == ("truncated", task.max_steps)
         assert (shown.task_id, shown.version_min, shown.step_entropies) == (task.task_id, 3, [0.75] * task.max_steps)
         assert [seen.screenshot is None for seen in observations] == [False] * task.max_steps + [True]
@@ -191,7 +191,7 @@ def test_episodes_of_different_lengths_end_at_their_limits_with_what_the_policy_
 
 def test_an_answer_that_is_no_action_ends_the_episode():
     [observations] = play([begun(TASKS.train[0])], answering("Click it"))
-    assert summarise(observations).outcome == "invalid_action"
+    assert summarize(observations).outcome == "invalid_action"
 
 
 # --- results and the table

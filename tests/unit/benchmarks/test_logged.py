@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks import decoupling_plot
 from benchmarks.logged import Clock, LoggedEpisode, account, began_ms, in_rows
-from benchmarks.utilization import OptimiserStep, SlotSpan, figures
+from benchmarks.utilization import OptimizerStep, SlotSpan, figures
 from dart_streams.bus.codec import encode
 from dart_streams.console.runs.bundle import BundleRecord
 from dart_streams.console.runs.run_log import LogRecord, log_record
@@ -188,7 +188,7 @@ def test_a_reset_that_hangs_shows_as_a_hang():
     assert account(log, CLOCK, slots=1, workers=1, places=1).spans == [SlotSpan(0, "hang", 0.0, 10.0)]
 
 
-def test_answers_and_optimiser_steps_are_told_with_their_times():
+def test_answers_and_optimizer_steps_are_told_with_their_times():
     log = state(
         *(answer("rollout-1", 700, 200), answer("rollout-0", 500, 100), answer("rollout-0", 3_000, 10)),
         *(group([0, 1, 2], 0), group([0], 1), group([0, 1], 9, source="pool")),
@@ -196,7 +196,7 @@ def test_answers_and_optimiser_steps_are_told_with_their_times():
     )
     found = account(log, CLOCK, slots=1, workers=2, places=1)
     assert found.generated == [(0, 4.0, 5.0), (1, 5.0, 7.0)]
-    assert found.trained == [OptimiserStep(6.0, 5.0, 3, 0), OptimiserStep(16.0, 15.0, 1, 1)]
+    assert found.trained == [OptimizerStep(6.0, 5.0, 3, 0), OptimizerStep(16.0, 15.0, 1, 1)]
     made = figures(found, 0)
     assert made.trained_steps_per_min == pytest.approx(6.0)
     assert made.staleness_max == 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks import decoupling, decoupling_plot, modes
 from benchmarks.modes import MODES, DeploymentShape
 from benchmarks.simulation import Overheads, Simulation
-from benchmarks.utilization import Account, OptimiserStep, covered, figures, overlap
+from benchmarks.utilization import Account, OptimizerStep, covered, figures, overlap
 from dart_streams.config import tasks as task_sets
 from dart_streams.config.tasks import Page, TaskSet
 from dart_streams.config.workload import GenerationTimes, Spread, Workload
@@ -27,7 +27,7 @@ def simulation(mode, shape=SMALL, seed=0, **options) -> Simulation:
 
 
 def clockwork(mode, shape, overheads=None, **workload) -> Account:
-    """A deployment without chance: reset 60, ten steps of 2 + 3, evaluator 5, so 115 an episode; optimiser 100."""
+    """A deployment without chance: reset 60, ten steps of 2 + 3, evaluator 5, so 115 an episode; optimizer 100."""
     exact = Workload(
         reset_s=Spread(median=60.0),
         settle_s=Spread(median=2.0),
@@ -36,7 +36,7 @@ def clockwork(mode, shape, overheads=None, **workload) -> Account:
         steps_sigma=0.0,
         success=(0.5, 0.5),
         generation=GenerationTimes(prefill_s=3.0, token_s=0.0, load=0.0),
-        optimiser_s=Spread(median=100.0),
+        optimizer_s=Spread(median=100.0),
         switch_s=10.0,
         restart_s=70.0,
     )
@@ -50,7 +50,7 @@ def clockwork(mode, shape, overheads=None, **workload) -> Account:
 def test_a_coupled_cycle_is_an_episode_a_step_and_a_switch(mode, switch_s):
     found = figures(clockwork(mode, DeploymentShape(slots=16, workers=2, places=16, batch=2, curated=False)), 0)
     cycle_s = 115 + 100 + switch_s
-    assert found.optimiser_steps_per_min == pytest.approx(60 / cycle_s)
+    assert found.optimizer_steps_per_min == pytest.approx(60 / cycle_s)
     assert found.env_utilisation == pytest.approx(115 / cycle_s)
     assert found.rollout_utilisation == pytest.approx(10 * 3 / cycle_s)
     assert found.actions_per_min == pytest.approx(16 * 10 * 60 / cycle_s)
@@ -66,7 +66,7 @@ def test_with_more_rollouts_than_slots_a_batch_comes_in_waves():
 def test_overheads_are_added_to_each_step_and_each_order():
     shape = DeploymentShape(slots=16, workers=2, places=16, batch=2, curated=False)
     found = figures(clockwork("coupled", shape, Overheads(step_s=1.0, order_s=20.0)), 0)
-    assert found.optimiser_steps_per_min == pytest.approx(60 / (20 + 125 + 100 + 10))
+    assert found.optimizer_steps_per_min == pytest.approx(60 / (20 + 125 + 100 + 10))
 
 
 def test_dart_keeps_every_slot_busy_where_nothing_bounds_it():
@@ -77,7 +77,7 @@ def test_dart_keeps_every_slot_busy_where_nothing_bounds_it():
 
 def test_a_slow_trainer_bounds_dart_through_the_staleness_bound():
     shape = DeploymentShape(slots=16, workers=2, places=16, batch=2, curated=False)
-    found = figures(clockwork("dart", shape, optimiser_s=Spread(median=1000.0)), 2000)
+    found = figures(clockwork("dart", shape, optimizer_s=Spread(median=1000.0)), 2000)
     assert found.trainer_utilisation == pytest.approx(1.0, abs=0.02)
     assert found.env_utilisation < 0.4
     assert found.staleness_max <= shape.max_staleness
@@ -149,7 +149,7 @@ def test_time_covered_is_what_counting_seconds_gives(drawn, start, lasts):
 
 
 def test_too_short_a_run_is_refused():
-    account = Account(1, 1, 1, trained=[OptimiserStep(5.0, 1.0, 10, 0)])
+    account = Account(1, 1, 1, trained=[OptimizerStep(5.0, 1.0, 10, 0)])
     with pytest.raises(UserError, match="run for longer"):
         figures(account, 0)
 

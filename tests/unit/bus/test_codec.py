@@ -19,7 +19,7 @@ class Old(msgspec.Struct, frozen=True, kw_only=True):
 
 class New(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    colour: str = "grey"
+    color: str = "grey"
 
 
 OLD = Topic(name="paint", event=Old, key="name", version=1)
@@ -28,7 +28,7 @@ NEW = Topic(name="paint", event=New, key="name", version=2)
 
 def test_an_older_version_decodes_with_defaults_for_the_fields_it_lacks():
     record = encode(OLD, Old(name="wall"))
-    assert decode(NEW, record.value, record.headers) == New(name="wall", colour="grey")
+    assert decode(NEW, record.value, record.headers) == New(name="wall", color="grey")
 
 
 def test_a_newer_version_is_refused_and_the_reason_names_both():
@@ -116,7 +116,7 @@ class FloatOfItsOwn(float):
         ({"name": "\ud83d"}, "surrogates not allowed"),
         ({"name": None}, r"null.*\$\.name"),
         ({"name": b"wall"}, ""),
-        ({"inner": {"a": New(name="x", colour="red")}}, r"\$\.inner\.a"),
+        ({"inner": {"a": New(name="x", color="red")}}, r"\$\.inner\.a"),
         ({"inner": {"\ud83d": Old(name="x")}}, "surrogates not allowed"),
         ({"inner": {"a": object()}}, "unsupported"),
     ],

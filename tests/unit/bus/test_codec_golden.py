@@ -106,7 +106,7 @@ def test_a_reader_from_before_step_advantages_reads_groups_that_have_them():
 
 
 class TrainedBefore(msgspec.Struct, frozen=True, kw_only=True):
-    """An optimiser step as readers knew it before it said what it imitated."""
+    """An optimizer step as readers knew it before it said what it imitated."""
 
     train_step: int
     version: int

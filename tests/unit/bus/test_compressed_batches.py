@@ -59,7 +59,7 @@ def read(parse: Any, fetched: bytes) -> list[tuple[int, bytes | None, dict[str, 
 
 
 @PARSERS
-def test_a_batch_that_expands_too_far_is_one_record_at_its_last_offset_and_its_neighbours_stay(parse: Any):
+def test_a_batch_that_expands_too_far_is_one_record_at_its_last_offset_and_its_neighbors_stay(parse: Any):
     bomb = batch([b"0" * (MAX_EXPANDED_BYTES // 2)] * 3, base=7, codec=1)
     fetched = batch([b"a", b"b"], base=5) + bomb + batch([b"c"], base=10)
     found = read(parse, readable(fetched))

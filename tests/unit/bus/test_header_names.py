@@ -1,4 +1,4 @@
-"""A record with a header name that is not UTF-8 becomes one that says so; its neighbours pass as they are."""
+"""A record with a header name that is not UTF-8 becomes one that says so; its neighbors pass as they are."""
 
 import gzip
 from typing import Any

@@ -293,7 +293,7 @@ def test_what_was_wrong_with_an_answer_is_known_whether_it_was_executed_or_refus
 def test_the_pointer_is_where_the_last_action_with_a_place_has_left_it():
     scroll = "Action: scroll(direction='down')"
     move = speaking(UI_TARS).apply_response(reply(scroll), 0)[1]
-    assert move == Execute(actions.Scroll(84, 112, "down"), "t/0/0"), "the centre of the image of 168x224"
+    assert move == Execute(actions.Scroll(84, 112, "down"), "t/0/0"), "the center of the image of 168x224"
     moved = after_actions(
         speaking(UI_TARS),
         ("Action: drag(start_box='(1,2)', end_box='(5,6)')", "s1"),

@@ -14,7 +14,7 @@ from dart_streams.config import parse
 from dart_streams.config.tasks import Task
 from dart_streams.episodes.episode import new_trajectory_id
 from dart_streams.screens import smart_resize
-from workers.env.backends.simulated import SimulatedBackend, box_centre
+from workers.env.backends.simulated import SimulatedBackend, box_center
 from workers.env.environment import EnvironmentFault, rescale
 from workers.env.metrics import SlotTimes
 
@@ -77,8 +77,8 @@ async def test_the_instruction_names_the_box_in_pixels_of_the_policys_image():
     assert image.size == (screen.width, screen.height)
     policy = smart_resize(*image.size, backend.config.policy.min_pixels, backend.config.policy.max_pixels)
     x, y = (int(part) for part in screen.instruction.split("(")[1].split(")")[0].split(","))
-    assert rescale(Click(x, y), policy, image.size) == Click(*box_centre(task))
-    assert image.getpixel(box_centre(task)) != (255, 255, 255)
+    assert rescale(Click(x, y), policy, image.size) == Click(*box_center(task))
+    assert image.getpixel(box_center(task)) != (255, 255, 255)
 
 
 @pytest.mark.parametrize(("page", "wanted"), [("box", 1), ("steps-3", 3)])
@@ -100,9 +100,9 @@ async def test_a_click_beside_the_box_ends_it_with_nothing_and_an_action_id_coun
     backend, task = simulated("steps-2")
     environment = await backend.open(task)
     await environment.reset(task)
-    await environment.step(Click(*box_centre(task)), "a")
-    assert not (await environment.step(Click(*box_centre(task)), "a")).done
-    x, y = box_centre(task)
+    await environment.step(Click(*box_center(task)), "a")
+    assert not (await environment.step(Click(*box_center(task)), "a")).done
+    x, y = box_center(task)
     assert (await environment.step(Click((x + 80) % 160, y), "b")).done
     assert await environment.evaluate() == 0.0
 
@@ -110,7 +110,7 @@ async def test_a_click_beside_the_box_ends_it_with_nothing_and_an_action_id_coun
 async def test_the_last_screen_is_left_out_where_it_is_not_wanted():
     config = parse({"env": {"backend": "simulated", "simulated": {"last_screen": False, "reset_ms": 0, "step_ms": 0}}})
     task = Task(environment="simulated", page="steps-3", seed=7, max_steps=9, split="train")
-    right, (x, y) = Click(*box_centre(task)), box_centre(task)
+    right, (x, y) = Click(*box_center(task)), box_center(task)
     for last_action, last in [(right, True), (Click((x + 80) % 160, y), False)]:
         environment = await SimulatedBackend(config).open(task)
         assert (await environment.reset(task)).image is not None

@@ -14,7 +14,7 @@ from topics.observations import ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.values import BlobRef, MessagePart, Sampling
 
-INSTRUCTION = "Set the colour mode to {CMYK} in 'Preferences'."
+INSTRUCTION = "Set the color mode to {CMYK} in 'Preferences'."
 OSWORLD_PROMPT_SHA = "712a055fb0a304768a86ba8da592a97c9ed758e281e34991229341bf50d3e622"
 """Of OSWorld's mm_agents/uitars15_v1.py: UITARS_USR_PROMPT_THOUGHT with UITARS_NORMAL_ACTION_SPACE in it."""
 UI_TARS = Policy(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.episodes.trajectory_summary import Incomplete, broken, summarise
+from dart_streams.episodes.trajectory_summary import Incomplete, broken, summarize
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling, VersionSpan
@@ -57,12 +57,12 @@ def observation(step: int, taken: ExecutedAction | None = None, end: EpisodeEnd 
 
 def test_a_steps_entropy_is_the_mean_over_generated_tokens_without_padding():
     """Of tokens with 1 and 0 nats it is 0.5; six padding tokens would make it 0.125, so a step never has any."""
-    trajectory = summarise([observation(0), observation(1, answer(entropies=(1.0, 0.0)), SUCCESS)])
+    trajectory = summarize([observation(0), observation(1, answer(entropies=(1.0, 0.0)), SUCCESS)])
     assert trajectory.step_entropies == [0.5]
 
 
 def test_a_trajectory_tells_what_its_observations_told():
-    trajectory = summarise(
+    trajectory = summarize(
         [
             observation(0),
             observation(1, answer()),
@@ -89,7 +89,7 @@ def test_a_trajectory_tells_what_its_observations_told():
 
 
 def test_a_demonstration_has_no_entropies_and_no_versions():
-    trajectory = summarise([observation(0), observation(1, answer((), ()), SUCCESS)])
+    trajectory = summarize([observation(0), observation(1, answer((), ()), SUCCESS)])
     assert (trajectory.steps, trajectory.step_entropies, trajectory.version_min, trajectory.version_max) == (
         1,
         [],
@@ -100,20 +100,20 @@ def test_a_demonstration_has_no_entropies_and_no_versions():
 
 def test_an_end_without_an_answer_is_no_step():
     cut = EpisodeEnd(kind="truncated", reward=0.0, reason="step limit")
-    trajectory = summarise([observation(0), observation(1, answer()), observation(2, None, cut)])
+    trajectory = summarize([observation(0), observation(1, answer()), observation(2, None, cut)])
     assert (trajectory.outcome, trajectory.steps, len(trajectory.step_entropies)) == ("truncated", 1, 1)
 
 
 def test_the_announced_outcome_agrees_with_the_reward_whatever_the_environment_worker_said():
     solved = EpisodeEnd(kind="truncated", reward=1.0, reason="step limit")
-    assert summarise([observation(0), observation(1, answer(), solved)]).outcome == "success"
+    assert summarize([observation(0), observation(1, answer(), solved)]).outcome == "success"
     partly = EpisodeEnd(kind="success", reward=0.4)
-    assert summarise([observation(0), observation(1, answer(), partly)]).outcome == "failure"
+    assert summarize([observation(0), observation(1, answer(), partly)]).outcome == "failure"
 
 
 def test_a_trajectory_that_ended_before_its_first_screen_has_no_steps():
     fault = EpisodeEnd(kind="env_error", reward=None, reason="no page")
-    trajectory = summarise([observation(0, None, fault)])
+    trajectory = summarize([observation(0, None, fault)])
     assert (trajectory.outcome, trajectory.reward, trajectory.steps) == ("env_error", None, 0)
 
 
@@ -123,12 +123,12 @@ def test_whatever_step_is_missing_no_trajectory_is_made_up(length, data):
     whole.append(observation(length, answer(), SUCCESS))
     gone = data.draw(st.sets(st.integers(0, length), min_size=1))
     with pytest.raises(Incomplete):
-        summarise([step for step in whole if step.step not in gone])
+        summarize([step for step in whole if step.step not in gone])
 
 
 def test_a_trajectory_that_has_not_ended_is_none():
     with pytest.raises(Incomplete, match="none of them ends"):
-        summarise([observation(0), observation(1, answer())])
+        summarize([observation(0), observation(1, answer())])
 
 
 def test_a_broken_trajectory_is_an_environment_error_of_its_order_without_a_reward():
@@ -141,7 +141,7 @@ def test_a_training_rollout_with_an_answer_without_tokens_is_marked_with_the_rea
     order = msgspec.structs.replace(ORDER, purpose=purpose)
     taken = [answer(), answer(entropies=(), versions=()), answer()]
     steps = [observation(0), observation(1, taken[0]), observation(2, taken[1]), observation(3, taken[2], SUCCESS)]
-    trajectory = summarise([msgspec.structs.replace(step, order=order) for step in steps])
+    trajectory = summarize([msgspec.structs.replace(step, order=order) for step in steps])
     reason = "1 of 3 answers have no tokens with log-probabilities, the first at step 1"
     assert trajectory.untrainable == (reason if marked else "")
     assert (b"untrainable" in msgspec.json.encode(trajectory)) == marked, "records without it are as they were"
@@ -149,8 +149,8 @@ def test_a_training_rollout_with_an_answer_without_tokens_is_marked_with_the_rea
 
 def test_tokens_without_a_log_probability_each_are_none_to_train_on():
     half = msgspec.structs.replace(answer(), logprobs=[-0.5])
-    assert summarise([observation(0), observation(1, half, SUCCESS)]).untrainable
-    assert not summarise([observation(0), observation(1, answer(), SUCCESS)]).untrainable
+    assert summarize([observation(0), observation(1, half, SUCCESS)]).untrainable
+    assert not summarize([observation(0), observation(1, answer(), SUCCESS)]).untrainable
 
 
 @pytest.mark.parametrize("sampling", [Sampling(top_p=0.8), Sampling(temperature=0.0)])
@@ -159,6 +159,6 @@ def test_a_rollout_from_a_part_of_the_distribution_is_none_to_train_on(sampling)
     steps = [observation(0), observation(1, answer(), SUCCESS)]
     for purpose in ("train", "eval"):
         order = msgspec.structs.replace(ORDER, purpose=purpose, sampling=sampling)
-        trajectory = summarise([msgspec.structs.replace(step, order=order) for step in steps])
+        trajectory = summarize([msgspec.structs.replace(step, order=order) for step in steps])
         assert ("a part of the distribution" in trajectory.untrainable) == (purpose == "train")
         assert trajectory.outcome == "success", "it counts for the task's success rate"

@@ -44,7 +44,7 @@ def test_each_sample_is_in_one_minibatch_and_their_sizes_differ_by_one_at_most(
     [every] = whole(groups, 1, version)
     assert Counter(name for part in parts for name in part) == Counter(every)
     order = {name: place for place, name in enumerate(every)}
-    assert all(part == sorted(part, key=order.__getitem__) for part in parts), "neighbours still share screens"
+    assert all(part == sorted(part, key=order.__getitem__) for part in parts), "neighbors still share screens"
 
 
 @given(st.integers(1, 9), st.integers(1, 6), st.integers(1, 4), st.randoms(use_true_random=False))

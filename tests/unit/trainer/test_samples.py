@@ -86,7 +86,7 @@ def test_a_member_with_too_few_advantages_is_refused_and_counted(made: Synthetic
     assert "1 advantages for" in selection.example
 
 
-def test_samples_of_the_same_first_screen_are_neighbours(made: SyntheticBacklog) -> None:
+def test_samples_of_the_same_first_screen_are_neighbors(made: SyntheticBacklog) -> None:
     steps = [item.step for item in selected(made).samples]
     assert steps == sorted(steps)
 

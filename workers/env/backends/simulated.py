@@ -1,7 +1,7 @@
-"""The ``simulated`` environment: a coloured box to click on, latencies from distributions, no browser.
+"""The ``simulated`` environment: a colored box to click on, latencies from distributions, no browser.
 
 The instruction states the box in pixels of the policy's image, so that a scripted engine can solve it from the text.
-On a page named ``steps-N`` the box needs N clicks and changes its colour at each; on any other page one. A click
+On a page named ``steps-N`` the box needs N clicks and changes its color at each; on any other page one. A click
 beside the box ends the episode with reward 0; other actions change nothing.
 
 With a ``[workload]`` in the configuration, its durations are drawn instead, and pages are named ``work-N``: the box
@@ -28,7 +28,7 @@ from workers.env.environment import EnvironmentFault, Screen, Size, rescale
 
 SIZE: Size = Simulated.screen
 BOX: Size = (36, 28)
-COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#bcbd22", "#17becf")
+COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#bcbd22", "#17becf")
 
 Call = Literal["reset", "step", "evaluate"]
 
@@ -64,7 +64,7 @@ class SimulatedEnvironment:
         self.scale = self.workload.time_scale if self.workload else 1.0
         self.policy_size = policy_size
         self.rng = rng
-        self.centre: Size = (0, 0)
+        self.center: Size = (0, 0)
         self.course = Course(1, True, None)
         self.clicks = 0
         self.missed = False
@@ -76,8 +76,8 @@ class SimulatedEnvironment:
         self.course = self._course_of(task)
         self.clicks, self.missed = 0, False
         await self._simulate_call("reset", 0)
-        self.centre = box_centre(task)
-        seen = rescale(Click(*self.centre), SIZE, self.policy_size)
+        self.center = box_center(task)
+        seen = rescale(Click(*self.center), SIZE, self.policy_size)
         assert isinstance(seen, Click)
         x, y = (seen.x, seen.y) if self.course.success else beside((seen.x, seen.y), self.policy_size)
         times = f" Click it {self.course.steps} times." if self.course.steps > 1 else ""
@@ -104,7 +104,7 @@ class SimulatedEnvironment:
     async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
         """Click the box until it has had enough."""
         while not self._is_done():
-            yield Click(*self.centre)
+            yield Click(*self.center)
 
     def _course_of(self, task: Task) -> Course:
         """Return the course of the episode; without a workload, the policy alone decides it."""
@@ -116,7 +116,7 @@ class SimulatedEnvironment:
         return course(self.workload, task.task_id, typical, self.rng)
 
     def _click(self, x: int, y: int) -> None:
-        inside = abs(x - self.centre[0]) <= BOX[0] // 2 and abs(y - self.centre[1]) <= BOX[1] // 2
+        inside = abs(x - self.center[0]) <= BOX[0] // 2 and abs(y - self.center[1]) <= BOX[1] // 2
         self.clicks += inside or self.workload is not None
         self.missed = self.missed or not inside
 
@@ -128,7 +128,7 @@ class SimulatedEnvironment:
         return Screen(
             image=None
             if (done or last) and not self.settings.last_screen
-            else picture(self.centre, self.clicks % len(COLOURS)),
+            else picture(self.center, self.clicks % len(COLORS)),
             media_type="image/png",
             width=SIZE[0],
             height=SIZE[1],
@@ -172,19 +172,19 @@ def clicks_wanted(page: str) -> int:
     return max(1, int(number)) if name == "steps" and number.isdecimal() else 1
 
 
-def box_centre(task: Task) -> Size:
-    """Return the centre of this task's box, derived from the task id."""
+def box_center(task: Task) -> Size:
+    """Return the center of this task's box, derived from the task id."""
     digest = hashlib.sha256(task.task_id.encode()).digest()
     x, y = int.from_bytes(digest[:4]), int.from_bytes(digest[4:8])
     return BOX[0] // 2 + x % (SIZE[0] - BOX[0]), BOX[1] // 2 + y % (SIZE[1] - BOX[1])
 
 
 @functools.lru_cache(maxsize=4096)
-def picture(centre: Size, colour: int) -> bytes:
-    """Return the screen as PNG: the box, in this one of :data:`COLOURS`."""
+def picture(center: Size, color: int) -> bytes:
+    """Return the screen as PNG: the box, in this one of :data:`COLORS`."""
     image = Image.new("RGB", SIZE, "white")
-    left, top = centre[0] - BOX[0] // 2, centre[1] - BOX[1] // 2
-    ImageDraw.Draw(image).rectangle((left, top, left + BOX[0], top + BOX[1]), fill=COLOURS[colour])
+    left, top = center[0] - BOX[0] // 2, center[1] - BOX[1] // 2
+    ImageDraw.Draw(image).rectangle((left, top, left + BOX[0], top + BOX[1]), fill=COLORS[color])
     buffer = io.BytesIO()
     image.save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()

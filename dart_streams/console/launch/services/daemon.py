@@ -19,13 +19,13 @@ import psutil
 from dart_streams.errors import ConfigError, ServiceUnavailable
 
 HOME_MARK = "-Ddart.streams.home="
-"""Begins the argument by which the process of a local service is recognised; its home folder follows."""
+"""Begins the argument by which the process of a local service is recognized; its home folder follows."""
 PORT_MARK = "-Ddart.streams.port="
 EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 FIRST_PORT = 20_000
 """Of those that are looked at for a free one."""
 PORTS_APART = 97
-"""Between the ports at which processes with neighbouring ids begin to look."""
+"""Between the ports at which processes with neighboring ids begin to look."""
 PR_SET_TIMERSLACK = 29
 DEFAULT_SLACK = 0
 
@@ -42,7 +42,7 @@ class Home:
         self.log = self.folder / f"{self.name}.log"
 
     def marks(self, port: int) -> list[str]:
-        """Return the arguments that make this home's process recognisable."""
+        """Return the arguments that make this home's process recognizable."""
         return [f"{HOME_MARK}{self.folder}", f"{PORT_MARK}{port}"]
 
     def find(self) -> tuple[psutil.Process, int] | None:

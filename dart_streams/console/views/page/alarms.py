@@ -16,9 +16,9 @@ from topics.trained import MISMATCH_ALARM_NATS, TrainedStep
 from topics.values import OutcomeKind
 
 WINDOW = 5
-"""Optimiser steps whose mean is compared."""
+"""Optimizer steps whose mean is compared."""
 LOOKED_BACK = 500
-"""Newest optimiser steps that are looked at."""
+"""Newest optimizer steps that are looked at."""
 ENTROPY_SHARE = 0.1
 """Entropy below this share of what it was at the beginning has collapsed: the policy does not explore any more."""
 REWARD_SHARE = 0.5

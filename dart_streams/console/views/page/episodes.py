@@ -92,7 +92,7 @@ def row_of(trajectory: Trajectory, state: RunState) -> TrajectoryRow:
 
 
 class Membership(msgspec.Struct, frozen=True, kw_only=True):
-    """A trajectory's part in a group: which of its actions are trained on, and in which optimiser steps."""
+    """A trajectory's part in a group: which of its actions are trained on, and in which optimizer steps."""
 
     group_id: str
     advantage: float
@@ -199,5 +199,5 @@ def find(identity: str, state: RunState) -> dict[str, Any]:
         return {"page": "trajectory", "id": shots[0][0][0], "step": str(shots[0][0][1])}
     raise NotFound(
         f"nothing is called {identity!r}: give a trajectory, request (TRAJECTORY/STEP/ATTEMPT), order, group, task, "
-        "optimiser step (12) or weight version (v12)"
+        "optimizer step (12) or weight version (v12)"
     )

@@ -1,6 +1,6 @@
 """The page as one file that opens from disk: its scripts, style, answers and screens inlined; it loads nothing.
 
-The file has the report, the curves and every optimiser step; of the trajectories those of the report's sample episodes,
+The file has the report, the curves and every optimizer step; of the trajectories those of the report's sample episodes,
 which are played screen by screen. Its policy allows no connection and no script but these.
 """
 
@@ -41,7 +41,7 @@ POINTS_HIGH = 1000
 """Parts of a plot's height that are distinguishable: it is 170 pixels high, 240 at most."""
 LARGEST_POWER = 709.0
 MOST_STEPS = 500
-"""Optimiser steps that are in the file one by one, the newest ones; the curves have all."""
+"""Optimizer steps that are in the file one by one, the newest ones; the curves have all."""
 SCREENS = 8
 """Screens of a sample episode that are in the file: the first ones and the last two."""
 OPENER = "/opener.js"
@@ -102,7 +102,7 @@ def comparisons(source: RunSource, other: RunSource | None) -> list[dict[str, st
 
 
 def lean(step: TrainStepView) -> TrainStepView:
-    """Return an optimiser step without the ids of all its trajectories, what the curves have too, and unseen digits."""
+    """Return an optimizer step without the ids of all its trajectories, what the curves have too, and unseen digits."""
     tokens = [
         msgspec.structs.replace(
             token, **{name: shortest(getattr(token, name), as_shown) for name, as_shown in TOKEN_FIGURES.items()}

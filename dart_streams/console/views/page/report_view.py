@@ -46,11 +46,11 @@ LEARNING = (
     "imitation_nll",
     "imitation_share",
 )
-"""Metrics of optimiser steps that the report plots."""
+"""Metrics of optimizer steps that the report plots."""
 
 
 class Curves(msgspec.Struct, frozen=True):
-    """Lines over minutes since training began, optimiser steps or weight versions; null where there is no value."""
+    """Lines over minutes since training began, optimizer steps or weight versions; null where there is no value."""
 
     x: list[float]
     lines: dict[str, Values]
@@ -193,7 +193,7 @@ def rate(inputs: ReportInputs) -> Curves:
 
 
 def staleness(inputs: ReportInputs) -> Curves:
-    """Return how old trajectories were when trained on, in versions, by optimiser step."""
+    """Return how old trajectories were when trained on, in versions, by optimizer step."""
     rows = [(float(row["train_step"]), ages) for row in inputs.trained if (ages := ages_of(inputs, row))]
     means, oldest = [mean(ages) for _, ages in rows], [float(max(ages)) for _, ages in rows]
     return Curves([step for step, _ in rows], lines(mean=means, oldest=oldest) if rows else {})
@@ -206,7 +206,7 @@ def pauses(inputs: ReportInputs) -> Curves:
 
 
 def learning(inputs: ReportInputs) -> Curves:
-    """Return the optimiser's metrics of :data:`LEARNING`, those that there are, by step."""
+    """Return the optimizer's metrics of :data:`LEARNING`, those that there are, by step."""
     left_out = set() if inputs.config.trainer.kl_beta else {"kl_reference"}
     rows = [row["metrics"] for row in inputs.trained]
     known = [name for name in LEARNING if name not in left_out and any(name in row for row in rows)]

@@ -96,7 +96,7 @@ class RunSource(Protocol):
 
 
 def trained_rows(state: RunState) -> list[dict[str, Any]]:
-    """Return the optimiser steps as the store's rows have them, in order."""
+    """Return the optimizer steps as the store's rows have them, in order."""
     return [msgspec.to_builtins(state.trained[number]) for number in sorted(state.trained)]
 
 

@@ -1,4 +1,4 @@
-"""Groups, optimiser steps and tasks for the page: what was decided, what was trained on it, and who serves it. Pure."""
+"""Groups, optimizer steps and tasks for the page: what was decided, what was trained on it, and who serves it. Pure."""
 
 from collections.abc import Iterable
 
@@ -35,7 +35,7 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
-    """A group: its rollouts, what became of it and why, and the optimiser steps that took it.
+    """A group: its rollouts, what became of it and why, and the optimizer steps that took it.
 
     ``equal`` says that all rewards are the same, so that it teaches nothing. ``waiting`` counts rollouts to come.
     """
@@ -130,7 +130,7 @@ def pooled(group_id: str, state: RunState) -> list[GroupMember]:
 
 
 class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A group of an optimiser step, briefly."""
+    """A group of an optimizer step, briefly."""
 
     group_id: str
     task_id: str
@@ -141,7 +141,7 @@ class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainStepView(msgspec.Struct, frozen=True, kw_only=True):
-    """An optimiser step: its groups, what it imitated, the version it made, and who serves that since when.
+    """An optimizer step: its groups, what it imitated, the version it made, and who serves that since when.
 
     ``next_step`` and ``previous_step`` are null at the ends.
     """
@@ -156,10 +156,10 @@ class TrainStepView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def train_step(number: int, state: RunState) -> TrainStepView:
-    """Return an optimiser step; raise :class:`NotFound` if the run has none such."""
+    """Return an optimizer step; raise :class:`NotFound` if the run has none such."""
     event = state.trained.get(number)
     if event is None:
-        raise NotFound(f"no optimiser step {number}: there are {len(state.trained)}")
+        raise NotFound(f"no optimizer step {number}: there are {len(state.trained)}")
     published = state.versions.get(event.version)
     served = {worker: first.since_ms for (version, worker), first in state.served.items() if version == event.version}
     return TrainStepView(
@@ -187,7 +187,7 @@ def step_group(group_id: str, state: RunState) -> StepGroup:
 
 
 class MetricCurves(msgspec.Struct, frozen=True):
-    """All optimiser steps: their numbers, versions and times, and each metric; null where a step lacks it."""
+    """All optimizer steps: their numbers, versions and times, and each metric; null where a step lacks it."""
 
     steps: list[int]
     versions: list[int]
@@ -197,7 +197,7 @@ class MetricCurves(msgspec.Struct, frozen=True):
 
 
 def train_steps(state: RunState) -> MetricCurves:
-    """Return the metrics of all optimiser steps, in order."""
+    """Return the metrics of all optimizer steps, in order."""
     events = [state.trained[number] for number in sorted(state.trained)]
     names = merged_names(event.metrics for event in events)
     return MetricCurves(

@@ -111,15 +111,15 @@ class PageViews:
         return training.group(named(query), self.source.state, self.source.config)
 
     async def steps(self, _: Query) -> training.MetricCurves:
-        """The metrics of all optimiser steps."""
+        """The metrics of all optimizer steps."""
         return training.train_steps(self.source.state)
 
     async def metrics(self, _: Query) -> training.MetricTable:
-        """What the metrics of optimiser steps mean."""
+        """What the metrics of optimizer steps mean."""
         return training.metric_table()
 
     async def step(self, query: Query) -> training.TrainStepView:
-        """An optimiser step."""
+        """An optimizer step."""
         return training.train_step(number(query.get("id", "")), self.source.state)
 
     async def tasks(self, _: Query) -> list[training.TaskSummary]:

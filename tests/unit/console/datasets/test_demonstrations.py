@@ -25,7 +25,7 @@ from dart_streams.console.datasets.demonstrations import (
 from dart_streams.console.datasets.episode_columns import CurationFacts, RecordedEpisode
 from dart_streams.console.datasets.episode_rows import episode_of, rows_of
 from dart_streams.curation import groups, in_memory
-from dart_streams.episodes.trajectory_summary import summarise
+from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import UserError
 from tests.unit.console.datasets.test_episode_rows import png
 from topics.values import VersionSpan
@@ -88,13 +88,13 @@ def test_a_demonstration_keeps_what_can_be_imitated_and_nothing_of_the_policy_th
         assert after.order.purpose == "demonstration"
         assert after.taken is None or not (after.taken.tokens or after.taken.logprobs or after.taken.versions)
         assert after.taken is None or (after.taken.prompt_sha, after.taken.action) == ("", CLICK.partition("\n")[2])
-    assert summarise(shown.observations).step_entropies == []
+    assert summarize(shown.observations).step_entropies == []
 
 
 def test_a_demonstration_takes_no_time_of_the_slots_of_the_run_that_it_comes_into():
     slow = [msgspec.structs.replace(one, at_ms=1_000_000 * one.step) for one in line().observations]
     shown = as_demonstration(RecordedEpisode(observations=slow, images=line().images), CONFIG, TASKS)
-    summary = summarise(shown.observations)
+    summary = summarize(shown.observations)
     assert summary.started_ms == summary.finished_ms == slow[0].at_ms
 
 
@@ -163,7 +163,7 @@ def test_an_unanswered_step_is_no_demonstration():
 
 def test_a_group_without_a_success_takes_an_imported_demonstration_from_the_pool():
     circle = in_memory.InMemoryCircle(CONFIG, TASKS)
-    shown = summarise(as_demonstration(line(), CONFIG, TASKS).observations)
+    shown = summarize(as_demonstration(line(), CONFIG, TASKS).observations)
     circle.publish("trajectories", shown.trajectory_id, shown)
     circle.settle()
     state: groups.GroupsState = circle.states[groups.NAME]
@@ -201,7 +201,7 @@ def test_json_lines_are_read_with_the_images_beside_them(tmp_path):
     [
         ("{", "set.jsonl:2: "),
         ({**GOOD, "steps": []}, "set.jsonl:2: it has no step"),
-        ({**GOOD, "colour": 1}, "set.jsonl:2: Object contains unknown field `colour`"),
+        ({**GOOD, "color": 1}, "set.jsonl:2: Object contains unknown field `color`"),
         ({**GOOD, "reward": 2}, "set.jsonl:2: Expected `float` <= 1"),
         ({**GOOD, "last_image": "7.png"}, "7.png: No such file"),
         ({**GOOD, "last_image": "set.jsonl"}, "set.jsonl:2: an image is no screenshot: it can't be read"),

@@ -59,7 +59,7 @@ def test_every_episode_is_exported_once_and_rows_give_it_back_as_the_log_has_it(
     assert episode_count(bundle) >= len(wanted)
 
 
-def test_advantages_and_optimiser_steps_are_those_of_the_log(bundle):
+def test_advantages_and_optimizer_steps_are_those_of_the_log(bundle):
     rows, _ = export(bundle)
     groups = list(events(bundle, curated.TOPIC))
     members = {one.trajectory_id: one for group in groups for one in group.members}

@@ -234,7 +234,7 @@ def test_the_way_of_a_request_adds_up_and_the_slowest_names_its_worst_part(state
     assert [(row.most, row.most_ms, row.total_ms) for row in slow] == [("prefill", 13.0, 50.0)]
 
 
-def test_an_optimiser_step_leads_down_to_tokens_and_a_screenshot_up_to_the_version(state: RunState):
+def test_an_optimizer_step_leads_down_to_tokens_and_a_screenshot_up_to_the_version(state: RunState):
     walk = Lineage(state, timeline(lines()), RUN)
     down = walk.of("4")
     request = down.made_of[0].made_of[0].made_of[0]

@@ -13,7 +13,7 @@ from dart_streams.console.runs import open_orders
 from dart_streams.console.runs.run_log import RecordMetadata
 from dart_streams.console.runs.run_state import Retention, RunState
 from dart_streams.console.runs.topic_activity import ActivityState
-from dart_streams.console.views.terminal import summarise
+from dart_streams.console.views.terminal import summarize
 from tests.unit.console.runs.test_run_log import group
 from tests.unit.console.runs.test_run_state import START, finish, order, seen, serving, version
 
@@ -86,8 +86,8 @@ def test_the_newest_are_kept():
     assert list(kept.groups) == ["g3", "g4"]
     assert list(kept.versions) == [3, 4] == [number for number, _ in kept.served]
     assert kept.orders_of == {"g": {"o3", "o4"}}
-    assert summarise(kept, START + 60_000, 1).episodes == 5
-    assert summarise(kept, START + 60_000, 1).groups == 5
+    assert summarize(kept, START + 60_000, 1).episodes == 5
+    assert summarize(kept, START + 60_000, 1).groups == 5
 
 
 def test_switches_that_are_forgotten_alone_are_missing_too():

@@ -54,7 +54,7 @@ def gain(one: evaluation.EvaluationEpisode, other: evaluation.EvaluationEpisode)
     return (other.trajectory.reward or 0.0) - (one.trajectory.reward or 0.0)
 
 
-def test_groups_are_mixed_or_equal_and_each_optimiser_step_has_tokens_of_two_members(source: BundleSource):
+def test_groups_are_mixed_or_equal_and_each_optimizer_step_has_tokens_of_two_members(source: BundleSource):
     state = source.state
     names = {one.group_id for one in state.finished.values() if one.purpose == "train"}
     groups = [group(name, state, source.config) for name in names]

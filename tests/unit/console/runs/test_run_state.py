@@ -14,7 +14,7 @@ from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, Orde
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.stalls import LastArrival, explanation, in_words, stalls
 from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, overlaps
-from dart_streams.console.views.terminal import smooth, sparkline, summarise
+from dart_streams.console.views.terminal import smooth, sparkline, summarize
 from topics.curated import CuratedGroup, Member
 from topics.rollout_orders import RolloutOrder
 from topics.trained import TrainedStep
@@ -294,7 +294,7 @@ def test_a_span_of_a_wrong_clock_costs_neither_memory_nor_time(started: int):
         ("trajectories", 0, START, finish("o", started=started, lasted=end - started)),
         ("trajectories", 1, START, finish("p", "t2", started=0, lasted=0)),
     )
-    summary = summarise(progress, end, slots=1)
+    summary = summarize(progress, end, slots=1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4 * 2**20
@@ -330,7 +330,7 @@ def test_a_summary_shows_rates_of_the_last_half_minute():
             ("trajectories", n, START, event),
             progress=progress,
         )
-    summary = summarise(progress, START + 30_000, slots=2)
+    summary = summarize(progress, START + 30_000, slots=2)
     assert summary.steps_per_s == pytest.approx(1.0)
     assert summary.utilisation == pytest.approx(0.5)
     assert summary.success == pytest.approx(2 / 3)

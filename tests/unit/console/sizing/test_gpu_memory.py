@@ -58,7 +58,7 @@ def test_what_is_known_of_the_model_by_hand(folder: Path):
     """16 bytes a parameter in training, 2 in serving, 56 KiB of cache a token."""
     found = fit(folder, Config(), 2, 192.0)
     trainer = of("trainer on", found)
-    states = sum(trainer[what] for what in ("parameters", "gradients", "optimiser state (AdamW)"))
+    states = sum(trainer[what] for what in ("parameters", "gradients", "optimizer state (AdamW)"))
     assert states == pytest.approx(16 * UI_TARS_PARAMETERS / GIB, abs=0.02)
     assert of("rollout", found)["weights"] == pytest.approx(2 * UI_TARS_PARAMETERS / GIB, abs=0.01)
     assert gpu_memory.cache_token(MODEL) == 2 * 28 * 4 * 128 * 2
@@ -174,7 +174,7 @@ def test_adapters_have_the_number_of_parameters_that_is_known_by_hand():
     assert adapter_memory.parameters(few, 16) == 16 * 28 * (3584 + 3584 + 512 + 3584)
 
 
-def test_with_adapters_only_they_have_gradients_and_optimiser_state(folder: Path):
+def test_with_adapters_only_they_have_gradients_and_optimizer_state(folder: Path):
     full, lora = (
         fit(folder, read_config(CONFIGS / "two-gpus.toml"), 2, 80.0),
         fit(folder, with_lora("two-gpus.toml"), 2, 80.0),
@@ -184,7 +184,7 @@ def test_with_adapters_only_they_have_gradients_and_optimiser_state(folder: Path
     trainer = of("trainer on", lora)
     assert trainer["parameters"] == pytest.approx(4 * (UI_TARS_PARAMETERS + 40_370_176) / GIB, abs=0.01)
     assert trainer["gradients"] == pytest.approx(4 * 40_370_176 / GIB, abs=0.01)
-    assert trainer["optimiser state (AdamW)"] == pytest.approx(8 * 40_370_176 / GIB, abs=0.01)
+    assert trainer["optimizer state (AdamW)"] == pytest.approx(8 * 40_370_176 / GIB, abs=0.01)
     merged = 4 * (UI_TARS_PARAMETERS + 3 * 40_370_176 + 152064 * 3584 + adapter_memory.frozen(MODEL.linear))
     assert trainer["while a version is made"] == pytest.approx(merged / GIB + 1.5, abs=0.02)
     assert of("rollout", full)["sum"] == of("rollout", lora)["sum"], "vLLM knows of no adapter"

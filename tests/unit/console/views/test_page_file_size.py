@@ -1,4 +1,4 @@
-"""The page's file grows by so many bytes an optimiser step and a group, and not by more: a bound on its content."""
+"""The page's file grows by so many bytes an optimizer step and a group, and not by more: a bound on its content."""
 
 import asyncio
 import random
@@ -37,7 +37,7 @@ def identity(rng: random.Random, at_ms: int) -> str:
 
 
 def trained(source: BundleSource, count: int, groups: int) -> None:
-    """Let a run have had ``count`` further optimiser steps like the demonstration's."""
+    """Let a run have had ``count`` further optimizer steps like the demonstration's."""
     rng, state = random.Random(7), source.state
     first = max(state.trained) + 1
     seen = [identity(rng, BEGUN_MS - 1000 - number) for number in range(20)]
@@ -76,7 +76,7 @@ def group(rng: random.Random, step: int, number: int, at_ms: int) -> CuratedGrou
 def step(
     rng: random.Random, number: int, groups: list[str], fresh: list[str], imitated: list[str], at_ms: int
 ) -> TrainedStep:
-    """Return an optimiser step with 40 metrics, of which 15 are measured and 15 counted, and eight tokens."""
+    """Return an optimizer step with 40 metrics, of which 15 are measured and 15 counted, and eight tokens."""
     tokens = [
         TrainedToken(
             trajectory_id=rng.choice(fresh),

@@ -212,7 +212,7 @@ async def test_an_action_is_drawn_on_the_screen_it_was_decided_on(recorded: Path
             assert step["points"] == [{"x": pytest.approx(int(x) * 160 / 168), "y": pytest.approx(int(y) * 210 / 224)}]
 
 
-async def test_from_an_optimiser_step_down_to_a_screen_and_back(recorded: Path):
+async def test_from_an_optimizer_step_down_to_a_screen_and_back(recorded: Path):
     async with signed_in(recorded) as client:
         steps = await view(client, "steps")
         assert steps["steps"] == sorted(steps["steps"])

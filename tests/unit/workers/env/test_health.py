@@ -23,7 +23,7 @@ def test_a_slot_rests_after_failures_in_a_row_twice_as_long_each_time():
     now_s = float(SLOT.after + 1)
     assert health.slot_rest_s(0, now_s) == rests[-1][0].rest_s
     assert health.slot_rest_s(0, now_s + rests[-1][0].rest_s) == 0
-    assert health.slot_rest_s(1, now_s) == 0, "its neighbour takes orders"
+    assert health.slot_rest_s(1, now_s) == 0, "its neighbor takes orders"
 
 
 def test_a_success_in_between_keeps_a_slot_at_work():

@@ -10,7 +10,7 @@ from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
 from dart_streams.config.tasks import Task
 from dart_streams.curation.in_memory import CountingTrainer
-from dart_streams.episodes.trajectory_summary import summarise
+from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import MAX_REASON
 from examples.in_memory_run import ObservationLog, PolicyFunction
 from topics import Topic, action_requests, observations
@@ -119,7 +119,7 @@ def test_what_no_record_has_room_for_ends_the_order_as_a_fault_that_says_so(text
     assert end is not None
     assert (end.kind, end.reward) == ("env_error", None)
     assert said in end.reason
-    assert summarise(told).outcome == "env_error"
+    assert summarize(told).outcome == "env_error"
     assert [one.step for one in told] == list(range(len(told)))
     assert len(encode(observations.TOPIC, told[-1]).value) < 10 * MAX_REASON
 

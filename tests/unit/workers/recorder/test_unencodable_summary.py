@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 
 from dart_streams.bus.codec import decode, encode
-from dart_streams.episodes.trajectory_summary import summarise
+from dart_streams.episodes.trajectory_summary import summarize
 from tests.unit.episodes.test_trajectory_summary import SUCCESS, answer, observation
 from topics import Topic, observations, trajectories
 from topics.trajectories import Trajectory
@@ -38,7 +38,7 @@ async def test_a_summary_that_no_record_can_carry_is_announced_as_a_fault():
     last = observation(1, answer(), SUCCESS)
     record = encode(observations.TOPIC, last)
     item = Delivery(last, cast(Any, SimpleNamespace(**record._asdict(), topic="observations", partition=0, offset=7)))
-    summary = msgspec.structs.replace(summarise([observation(0), last]), step_entropies=[math.nan])
+    summary = msgspec.structs.replace(summarize([observation(0), last]), step_entropies=[math.nan])
     broker = Broker()
     await ObservationWriter(cast(Any, broker), cast(Any, broker))._announce(summary, item)
     [announced] = broker.published

@@ -1,6 +1,6 @@
 """Whom a worker that is root lets a sandbox be: a user of its own, for the kernel counts by user what it gives.
 
-Watches of files, pipes, keys and pending signals of one desktop are then none of its neighbour's.
+Watches of files, pipes, keys and pending signals of one desktop are then none of its neighbor's.
 """
 
 import itertools

@@ -1,11 +1,11 @@
 const all = (selector) => Array.from(document.querySelectorAll(selector));
 const text = (element) => (element.innerText || element.value || '').trim();
-const labelled = (selector, label) => all(selector).find((element) => text(element) === label);
+const labeled = (selector, label) => all(selector).find((element) => text(element) === label);
 const shown = (selector) => all(selector).some((element) => element.offsetParent !== null);
 const utterance = () => { const said = core.getUtterance(); return typeof said === 'string' ? said : said.utterance; };
 const goal = (pattern) => pattern.exec(utterance())[1];
 const quoted = () => goal(/"(.*)"/);
-// Where a click really reaches the element: elements overlap, and its centre may be covered.
+// Where a click really reaches the element: elements overlap, and its center may be covered.
 const at = (element) => {
   if (!element) return null;
   const box = element.getBoundingClientRect();
@@ -58,7 +58,7 @@ const pictured = () => {
 const pick = (wanted) => {
   if (all('#datepicker')[0].value === wanted) return null;
   const day = String(Number(wanted.split('/')[1]));
-  return shown('.ui-datepicker-calendar') ? at(labelled('.ui-datepicker-calendar a', day)) : at(all('#datepicker')[0]);
+  return shown('.ui-datepicker-calendar') ? at(labeled('.ui-datepicker-calendar a', day)) : at(all('#datepicker')[0]);
 };
 const generated = () => {
   const displayed = all('#display-number')[0].textContent, number = Number(displayed);

@@ -13,8 +13,8 @@ NEXT = {
     "circle-center": "answered() || drawn(...drawnAt('.black-circle')[0])",
     "choose-date-easy": "pick(goal(/Select (\\S+)/)) || at(all('#subbtn')[0])",
     "click-test": "at(all('#subbtn')[0])",
-    "click-test-2": "at(labelled('button', 'ONE'))",
-    "click-button": "at(labelled('#area button', quoted()))",
+    "click-test-2": "at(labeled('button', 'ONE'))",
+    "click-button": "at(labeled('#area button', quoted()))",
     "click-button-sequence": "at(all(buttonsPushed.length ? '#subbtn2' : '#subbtn')[0])",
     "click-checkboxes": "tick(goal(/Select (.*) and click/).split(', ')) || at(all('#subbtn')[0])",
     "click-collapsible": "shown('.ui-accordion-content') ? at(all('#subbtn')[0]) : at(all('#area h3')[0])",
@@ -22,8 +22,8 @@ NEXT = {
     "click-color": "at(all('#area .color').find((e) => e.dataset.color === goal(/on the (.*) colored/)))",
     "click-dialog": "at(all('.ui-dialog-titlebar-close')[0])",
     "click-dialog-2": "quoted() === 'x' ? at(all('.ui-dialog-titlebar-close')[0])"
-    " : at(labelled('.ui-dialog-buttonset button', quoted()))",
-    "click-link": "at(labelled('#area .alink', quoted()))",
+    " : at(labeled('.ui-dialog-buttonset button', quoted()))",
+    "click-link": "at(labeled('#area .alink', quoted()))",
     "click-option": "tick([goal(/Select (.*) and click/)]) || at(all('#subbtn')[0])",
     "click-shades": "at(all('#area span').find((e) => e.dataset.color === goal(/shades of (\\w+)/)"
     " && !e.classList.contains('selected'))) || at(all('#submit')[0])",

@@ -23,7 +23,7 @@ const first = (seed) => {
   return instruction;
 };
 
-// jQuery UI's parents of an icon, each with a rule of its own, and the colour in its image's name.
+// jQuery UI's parents of an icon, each with a rule of its own, and the color in its image's name.
 const ICONS = [
   ['', '444444'], ['ui-widget-header', '444444'], ['ui-button', '777777'], ['ui-state-hover', '555555'],
   ['ui-state-active', 'ffffff'], ['ui-state-highlight', '777620'], ['ui-state-error', 'cc0000'],

@@ -155,7 +155,7 @@ ORACLES: dict[str, Solution] = {
     "a4d98375-215b-4a4d-aee9-3d4370fccc41": setting("org.gnome.desktop.screensaver", "lock-enabled", "true"),
     "8ba5ae7a-5ae5-4eab-9fcc-5dd4fe3abf89": vlc_key("input-record-path=/home/user/Desktop"),
     "9195653c-f4aa-453d-aa95-787f6ccfaae9": vlc_key("qt-max-volume=200"),
-    "d06f0d4d-2cd5-4ede-8de9-598629438c6e": vlc_key("qt-slider-colours=20;20;20;30;30;30;40;40;40;50;50;50"),
+    "d06f0d4d-2cd5-4ede-8de9-598629438c6e": vlc_key("qt-slider-colors=20;20;20;30;30;30;40;40;40;50;50;50"),
     "a5bbbcd5-b398-4c91-83d4-55e1e31bbb81": vlc_key("qt-minimal-view=1"),
     "f3977615-2b45-4ac5-8bba-80c17dbe2a37": vlc_key("one-instance-when-started-from-file=0"),
     "215dfd39-f493-4bc3-a027-8a97d72c61bf": vlc_key("qt-bgcone=0"),

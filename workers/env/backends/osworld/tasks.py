@@ -61,7 +61,7 @@ class Evaluator(msgspec.Struct, frozen=True):
 
 
 class OsworldTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One task. ``app`` is its folder, ``proxy`` whether its pages block the addresses of data centres."""
+    """One task. ``app`` is its folder, ``proxy`` whether its pages block the addresses of data centers."""
 
     app: str
     task_id: str

@@ -3,7 +3,7 @@
 
 import { unpack } from "./columns.js";
 
-const ABSENT = "This file has the report, the optimiser steps and the sample episodes. For the rest open the run or its bundle: dart-streams ui RUN|BUNDLE";
+const ABSENT = "This file has the report, the optimizer steps and the sample episodes. For the rest open the run or its bundle: dart-streams ui RUN|BUNDLE";
 
 /** @param {string} id */
 function held(id) {
@@ -31,7 +31,7 @@ async function unpacked() {
   return known;
 }
 
-/** An optimiser step's metrics, which the file has as curves only. @param {any} curves @param {number} step */
+/** An optimizer step's metrics, which the file has as curves only. @param {any} curves @param {number} step */
 function metricsOf(curves, step) {
   const index = curves.steps.indexOf(step);
   const all = Object.entries(/** @type {Record<string, (number | null)[]>} */ (curves.metrics));

@@ -1,5 +1,5 @@
 // @ts-check
-/** A cell a slot on a canvas, coloured by state; the slot under the pointer shows its screen. */
+/** A cell a slot on a canvas, colored by state; the slot under the pointer shows its screen. */
 
 import { el, fill } from "./dom.js";
 import { brief, duration } from "./format.js";

@@ -1,5 +1,5 @@
 // @ts-check
-/** A plot by uPlot, in the page's colours; names are set as text beside it, since a plot's own legend is markup. */
+/** A plot by uPlot, in the page's colors; names are set as text beside it, since a plot's own legend is markup. */
 
 import { el } from "./dom.js";
 import { clock, number } from "./format.js";
@@ -13,7 +13,7 @@ const MISSING = "The plots need uPlot: run `make setup`, which fetches it, and s
  * @property {boolean} [points] dots without a line
  * @property {boolean} [steps] each value holds until the next
  * @property {boolean} [bars] a bar a value
- * @property {string} [fill] the colour below the line, by its name in the style: areas are drawn the highest first
+ * @property {string} [fill] the color below the line, by its name in the style: areas are drawn the highest first
  * @property {number} [width] of the line
  * @typedef {object} Plot
  * @property {string} title
@@ -25,7 +25,7 @@ const MISSING = "The plots need uPlot: run `make setup`, which fetches it, and s
  * @property {string} [sync] plots of one name share their cursor
  * @property {(index: number) => void} [pick] what a click on a point opens
  * @property {number} [height] in pixels
- * @property {{x: number, low: number, value: number, high: number, colour: string}[]} [marks] values with their intervals
+ * @property {{x: number, low: number, value: number, high: number, color: string}[]} [marks] values with their intervals
  * @property {number[]} [ticks] places on the x axis that are marked
  * @property {number} [bound] a value that is not to be passed
  * @property {[number, number]} [span] of the x axis
@@ -58,19 +58,19 @@ export function chart(parent, plot) {
   };
   function options() {
     const style = getComputedStyle(document.documentElement);
-    const colour = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
-    const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 }, font: "11px system-ui", size: 44 };
+    const color = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
+    const axis = { stroke: color("--dim"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 }, font: "11px system-ui", size: 44 };
     return {
       width: Math.max(220, frame.clientWidth - 20), height: plot.height ?? HEIGHT, legend: { show: false }, padding: [8, plot.time ? 20 : 8, 0, 0],
       scales: { x: { time: plot.time, ...(plot.span ? { range: () => plot.span } : {}) }, y: plot.range ? { range: () => plot.range } : {} },
       axes: [{ ...axis, size: plot.unit ? 40 : 28, label: plot.unit, labelSize: 14, labelFont: "11px system-ui", ...(plot.time ? { values: times } : {}) }, { ...axis, size: 50, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => number(tick)) }],
       cursor: { y: false, sync: plot.sync ? { key: plot.sync } : undefined, points: { size: 7 } },
       series: [{}, ...plot.series.map((one, index) => ({
-        stroke: colour(one.fill ?? `--p${index % 8}`), width: one.width ?? (one.fill ? 0 : 1.6), spanGaps: true, fill: one.points ? undefined : one.fill ? colour(one.fill) : one.bars ? colour(`--p${index % 8}`) : undefined,
-        points: { show: one.points ?? (plot.x.length < 40 && !one.fill && !one.bars), size: one.points ? 6 : 4, stroke: colour(one.fill ?? `--p${index % 8}`), fill: colour(one.fill ?? `--p${index % 8}`) },
+        stroke: color(one.fill ?? `--p${index % 8}`), width: one.width ?? (one.fill ? 0 : 1.6), spanGaps: true, fill: one.points ? undefined : one.fill ? color(one.fill) : one.bars ? color(`--p${index % 8}`) : undefined,
+        points: { show: one.points ?? (plot.x.length < 40 && !one.fill && !one.bars), size: one.points ? 6 : 4, stroke: color(one.fill ?? `--p${index % 8}`), fill: color(one.fill ?? `--p${index % 8}`) },
         paths: one.points ? () => null : one.bars ? uPlot.paths.bars({ size: [0.7, 30] }) : one.steps ? uPlot.paths.stepped({ align: 1 }) : undefined,
       }))],
-      hooks: { draw: [(/** @type {any} */ self) => annotate(self, plot, colour)], setCursor: [(/** @type {any} */ self) => {
+      hooks: { draw: [(/** @type {any} */ self) => annotate(self, plot, color)], setCursor: [(/** @type {any} */ self) => {
         const index = self.cursor.idx;
         value.textContent = index === null || index === undefined ? "" : plot.series.map((one) => number(one.values[index])).join(" · ");
       }] },
@@ -85,15 +85,15 @@ export function chart(parent, plot) {
 
 /**
  * Draw the parts of a whole over time as areas of their sums, the highest first.
- * @param {Element} parent @param {Omit<Plot, "series">} plot @param {Record<string, (number | null)[]>} parts @param {string[]} colours
+ * @param {Element} parent @param {Omit<Plot, "series">} plot @param {Record<string, (number | null)[]>} parts @param {string[]} colors
  */
-export function stacked(parent, plot, parts, colours) {
+export function stacked(parent, plot, parts, colors) {
   /** @type {Series[]} */
   const series = [];
   let below = plot.x.map(() => 0);
   Object.entries(parts).forEach(([name, values], index) => {
     below = below.map((sum, at) => sum + (values[at] ?? 0));
-    series.unshift({ name, values: below, fill: colours[index], steps: true });
+    series.unshift({ name, values: below, fill: colors[index], steps: true });
   });
   return chart(parent, { ...plot, series });
 }
@@ -106,7 +106,7 @@ function times(_, ticks, __, ___, apart) {
   return ticks.map((tick) => (apart >= 86_400 ? new Date(tick * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short" }) : clock(tick * 1000).slice(0, apart < 60 ? 8 : 5)));
 }
 
-/** A series' name in its colour. @param {Series} one @param {number} index */
+/** A series' name in its color. @param {Series} one @param {number} index */
 function named(one, index) {
   const made = el(`span.p${index % 8}`, {}, one.name ?? "");
   // What is free is drawn as pale as the ground: its name would not be seen.
@@ -114,13 +114,13 @@ function named(one, index) {
   return made;
 }
 
-/** Draw what is no series. @param {any} self @param {Plot} plot @param {(name: string) => string} colour */
-function annotate(self, plot, colour) {
+/** Draw what is no series. @param {any} self @param {Plot} plot @param {(name: string) => string} color */
+function annotate(self, plot, color) {
   const { ctx, bbox } = self, scale = devicePixelRatio || 1;
   const x = (/** @type {number} */ value) => self.valToPos(value, "x", true), y = (/** @type {number} */ value) => self.valToPos(value, "y", true);
   ctx.save();
   const line = (/** @type {string} */ name, /** @type {number} */ width, /** @type {[number, number][]} */ points) => {
-    ctx.strokeStyle = colour(name);
+    ctx.strokeStyle = color(name);
     ctx.lineWidth = width * scale;
     ctx.beginPath();
     points.forEach(([left, top], index) => (index ? ctx.lineTo(left, top) : ctx.moveTo(left, top)));
@@ -134,9 +134,9 @@ function annotate(self, plot, colour) {
   }
   for (const mark of plot.marks ?? []) {
     const at = x(mark.x), cap = 4 * scale;
-    line(mark.colour, 1.8, [[at, y(mark.low)], [at, y(mark.high)]]);
-    for (const end of [mark.low, mark.high]) line(mark.colour, 1.8, [[at - cap, y(end)], [at + cap, y(end)]]);
-    ctx.fillStyle = colour(mark.colour);
+    line(mark.color, 1.8, [[at, y(mark.low)], [at, y(mark.high)]]);
+    for (const end of [mark.low, mark.high]) line(mark.color, 1.8, [[at - cap, y(end)], [at + cap, y(end)]]);
+    ctx.fillStyle = color(mark.color);
     ctx.beginPath();
     ctx.arc(at, y(mark.value), 4.5 * scale, 0, 7);
     ctx.fill();

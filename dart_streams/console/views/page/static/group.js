@@ -31,7 +31,7 @@ export async function open(view, params, app) {
     const fate = group.equal ? el("span.chip.fault", {}, "zero variance") : null;
     return [el(".bar", {}, el("h1", {}, `Group ${group.group_id}`), el("span.chip", {}, group.fate || "under way"), fate,
       el("span.way", {}, app.link("task", { id: group.task_id }, group.task_id),
-        group.train_steps.map((/** @type {number} */ n) => [" → ", app.link("step", { id: n }, `optimiser step ${n}`)]).flat()), el(".push"),
+        group.train_steps.map((/** @type {number} */ n) => [" → ", app.link("step", { id: n }, `optimizer step ${n}`)]).flat()), el(".push"),
       app.link("trajectories", { group_id: group.group_id }, "as a table")),
     group.equal ? el("p.warn", {}, "All rewards are equal, so every advantage is 0: the group teaches nothing.") : null,
     facts([["why so many", group.why], ["mean reward", group.mean === null ? null : number(group.mean)], ["standard deviation", group.std === null ? null : number(group.std)],

@@ -40,7 +40,7 @@ export async function open(view, params, app) {
     try { event = JSON.parse(text); text = JSON.stringify(event, null, 1); } catch { /* shown as it is */ }
     const ways = event && typeof event === "object" ? [
       event.trajectory_id ? app.link("trajectory", { id: event.trajectory_id }, "trajectory") : null, event.group_id ? app.link("group", { id: event.group_id }, "group") : null,
-      event.task_id ? app.link("task", { id: event.task_id }, "task") : null, event.train_step !== undefined ? app.link("step", { id: event.train_step }, "optimiser step") : null] : [];
+      event.task_id ? app.link("task", { id: event.task_id }, "task") : null, event.train_step !== undefined ? app.link("step", { id: event.train_step }, "optimizer step") : null] : [];
     return [el("p.ways", {}, ways), el("pre.raw", {}, text), el("p.note", {}, `${number(record.size)} bytes · ${Object.entries(record.headers).map(([name, value]) => `${name}: ${value}`).join(" · ")}`)];
   }
 

@@ -1,5 +1,5 @@
 // @ts-check
-/** Metrics of optimiser steps in groups, with their units and meanings, from the table of the server. */
+/** Metrics of optimizer steps in groups, with their units and meanings, from the table of the server. */
 
 import { chart } from "./chart.js";
 import { el } from "./dom.js";
@@ -37,7 +37,7 @@ export function figure(one, value) {
 }
 
 /**
- * Draw a metric over optimiser steps at the end of `parent`; the result takes it away.
+ * Draw a metric over optimizer steps at the end of `parent`; the result takes it away.
  * @param {Element} parent @param {Metric} one @param {{x: number[], values: (number | null)[], unit?: string, pick?: (index: number) => void}} line
  */
 export function curve(parent, one, line) {

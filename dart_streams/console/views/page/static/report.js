@@ -16,9 +16,9 @@ export const title = "Report";
 const MINUTES = "minutes of training";
 const UNMEASURED = "not measured: the run has no metrics";
 const SLOT_STATES = ["step", "evaluate", "wait", "reset", "idle"];
-const SLOT_COLOURS = ["--p0", "--p5", "--p4", "--p1", "--free"];
+const SLOT_COLORS = ["--p0", "--p5", "--p4", "--p1", "--free"];
 /** @type {Record<string, string>} */
-const OUTCOME_COLOURS = { success: "--success", failure: "--failure", truncated: "--p1", invalid_action: "--p5", env_error: "--fault", policy_error: "--p3", lost: "--p2", cancelled: "--p7" };
+const OUTCOME_COLORS = { success: "--success", failure: "--failure", truncated: "--p1", invalid_action: "--p5", env_error: "--fault", policy_error: "--p3", lost: "--p2", cancelled: "--p7" };
 
 /** @param {HTMLElement} view @param {Record<string, string>} _ @param {App} app */
 export async function open(view, _, app) {
@@ -39,7 +39,7 @@ export async function open(view, _, app) {
   if (pages.length) view.append(part("Held-out success by page", "Grey before, green after; thin lines are 95 % intervals (Wilson).", rates(pages.map(([page, row]) => [page, /** @type {any} */ (row).before, /** @type {any} */ (row).after]), ["before", "after"])));
   if (found.samples.length) view.append(part("The same task, before and after", "What the policy saw, and where it acted (the red mark). Chosen to show what was learnt: tasks whose reward rose come first. A click plays the episode.", await samples(found, app)));
   view.append(part(`Environments: ${number(found.slots)} slots of ${found.backend}`, `${percent(report.env_utilisation)} of their time had an episode under way.`, environments,
-    Object.keys(report.slot_time).length ? shares("slot time in training", SLOT_STATES.map((name) => [name, report.slot_time[name] ?? 0]), percent, SLOT_COLOURS) : null, stepTime(report)), pairs, learning,
+    Object.keys(report.slot_time).length ? shares("slot time in training", SLOT_STATES.map((name) => [name, report.slot_time[name] ?? 0]), percent, SLOT_COLORS) : null, stepTime(report)), pairs, learning,
   accounts(report), faults(report) ?? "", deaths(report) ?? "", phases(found.phases) ?? "", settings);
   // Plots measure their place, so they are drawn once the page is in the document.
   requestAnimationFrame(() => {
@@ -51,7 +51,7 @@ export async function open(view, _, app) {
 /** @param {any} found */
 function headline(found) {
   const { report } = found, change = report.evaluation.change;
-  if (!change) return el(".headline", {}, el("b.big", {}, number(report.train_steps)), el("p", {}, `optimiser steps in ${found.minutes.toFixed(1)} minutes; this run was not evaluated before and after.`));
+  if (!change) return el(".headline", {}, el("b.big", {}, number(report.train_steps)), el("p", {}, `optimizer steps in ${found.minutes.toFixed(1)} minutes; this run was not evaluated before and after.`));
   const further = report.further_temperatures.filter((/** @type {any} */ one) => one.change).map((/** @type {any} */ one) =>
     ` ${one.temperature === 0 ? "Greedy" : `At temperature ${number(one.temperature)}`}: ${percent(one.before.rate)} → ${percent(one.after.rate)} (${interval(one.change)}; ${number(one.after.episodes)} episodes).`);
   return el(".headline", {}, el("b.big", {}, el("span.from", {}, percent(report.success_before)), " → ", el(change.mean >= 0 ? "span.up" : "span.down", {}, percent(report.success_after))),
@@ -72,7 +72,7 @@ function cards(report) {
     [number(report.env_steps_per_s), "env steps/s", `${number(report.env_steps)} in ${number(report.episodes)} episodes`],
     [percent(report.env_utilisation), "environments busy", "slot time with an episode under way"],
     [duration(overhead.p50), "overhead a step, p50", `p99 ${duration(overhead.p99)}, without generation`],
-    [number(report.versions_served), "versions served in place", `${number(report.train_steps)} optimiser steps`],
+    [number(report.versions_served), "versions served in place", `${number(report.train_steps)} optimizer steps`],
     [duration(pause.p50), "weight switch pause, p50", `longest ${duration(pause.max)}`],
     [number(staleness.mean), "versions stale, mean", `oldest ${number(staleness.max)}`],
     [percent(report.trainer.idle_share), "trainer idle", "of training time, waiting for groups"],
@@ -105,16 +105,16 @@ function overTime(found, success, environments) {
   if (found.success.x.length) {
     const edge = Math.max(0.25, found.minutes * 0.035), last = found.minutes;
     const marks = [[evaluation.before, -edge, "--failure"], [evaluation.after, last + edge, "--success"]].filter(([rate]) => rate?.episodes)
-      .map(([rate, x, colour]) => ({ x, low: rate.low, value: rate.rate, high: rate.high, colour }));
+      .map(([rate, x, color]) => ({ x, low: rate.low, value: rate.rate, high: rate.high, color }));
     drawn.push(chart(success, { title: "success over time", x: found.success.x, time: false, wide: true, height: 240, unit: MINUTES, range: [0, 1.02], span: [-2 * edge, last + 2 * edge], marks, ticks: found.published_min,
       series: [{ name: "five seconds of training episodes", values: found.success.lines.slice, points: true, fill: "--p7" }, { name: "smoothed over half a minute", values: found.success.lines.smoothed, width: 2.2 }] }));
     success.append(el("p.note", {}, `${marks.length ? "The ends are held-out evaluations with 95 % intervals, ticks" : "Ticks"} below are weight versions.`));
   }
-  if (found.slot_shares.x.length) drawn.push(stacked(environments, { title: "slot time", x: found.slot_shares.x, time: false, unit: MINUTES, range: [0, 1] }, found.slot_shares.lines, SLOT_COLOURS));
+  if (found.slot_shares.x.length) drawn.push(stacked(environments, { title: "slot time", x: found.slot_shares.x, time: false, unit: MINUTES, range: [0, 1] }, found.slot_shares.lines, SLOT_COLORS));
   if (found.rate.x.length) {
     drawn.push(chart(environments, { title: "environment steps a second", x: found.rate.x, time: false, unit: MINUTES, series: [{ name: "smoothed", values: found.rate.lines.smoothed, width: 2 }, { name: "five seconds each", values: found.rate.lines.slice, width: 0.8 }] }));
   }
-  if (found.outcomes.x.length) drawn.push(stacked(environments, { title: "outcomes of training episodes", x: found.outcomes.x, time: false, unit: MINUTES, range: [0, 1] }, found.outcomes.lines, Object.keys(found.outcomes.lines).map((name) => OUTCOME_COLOURS[name])));
+  if (found.outcomes.x.length) drawn.push(stacked(environments, { title: "outcomes of training episodes", x: found.outcomes.x, time: false, unit: MINUTES, range: [0, 1] }, found.outcomes.lines, Object.keys(found.outcomes.lines).map((name) => OUTCOME_COLORS[name])));
   return drawn;
 }
 
@@ -122,12 +122,12 @@ function overTime(found, success, environments) {
 function bySteps(found, metrics, pairs, learning) {
   const drawn = [];
   if (found.staleness.x.length) {
-    drawn.push(chart(pairs, { title: "staleness at training, in versions", x: found.staleness.x, time: false, unit: "optimiser step", bound: found.bound, range: [0, Math.max(found.bound, ...found.staleness.lines.oldest) + 0.8],
+    drawn.push(chart(pairs, { title: "staleness at training, in versions", x: found.staleness.x, time: false, unit: "optimizer step", bound: found.bound, range: [0, Math.max(found.bound, ...found.staleness.lines.oldest) + 0.8],
       span: [found.staleness.x[0] - 0.6, found.staleness.x[found.staleness.x.length - 1] + 0.6],
       series: [{ name: "oldest", values: found.staleness.lines.oldest, bars: true, fill: "--free" }, { name: "mean", values: found.staleness.lines.mean }] }));
   }
   if (found.pauses.x.length) drawn.push(chart(pairs, { title: "pause of generation for each weight switch, in ms", x: found.pauses.x, time: false, unit: "weight version", series: [{ values: found.pauses.lines.pause, points: true }] }));
-  for (const [name, values] of Object.entries(found.learning.lines)) drawn.push(curve(learning, metric(metrics, name), { x: found.learning.x, values: /** @type {any} */ (values), unit: "optimiser step" }));
+  for (const [name, values] of Object.entries(found.learning.lines)) drawn.push(curve(learning, metric(metrics, name), { x: found.learning.x, values: /** @type {any} */ (values), unit: "optimizer step" }));
   return drawn;
 }
 

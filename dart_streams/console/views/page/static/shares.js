@@ -7,12 +7,12 @@ import { el } from "./dom.js";
  * @param {string} title
  * @param {[string, number][]} parts
  * @param {(value: number) => string} text
- * @param {string[]} [colours] of the parts, by their names in the style
+ * @param {string[]} [colors] of the parts, by their names in the style
  */
-export function shares(title, parts, text, colours = []) {
+export function shares(title, parts, text, colors = []) {
   /** @param {HTMLElement} piece @param {number} index */
   const painted = (piece, index) => {
-    if (colours[index]) piece.style.setProperty("--c", `var(${colours[index]})`);
+    if (colors[index]) piece.style.setProperty("--c", `var(${colors[index]})`);
     return piece;
   };
   const total = Math.max(1e-9, parts.reduce((sum, [, value]) => sum + value, 0));

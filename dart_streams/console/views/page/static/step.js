@@ -1,5 +1,5 @@
 // @ts-check
-/** One optimiser step: its groups, down to their rollouts, and the version it made, up to who serves it. */
+/** One optimizer step: its groups, down to their rollouts, and the version it made, up to who serves it. */
 
 import { get } from "./api.js";
 import { el, facts, fill, table } from "./dom.js";
@@ -20,7 +20,7 @@ export async function open(view, params, app) {
     const { event, groups, served, imitated } = found;
     const workers = Object.entries(served).map(([worker, ms]) => `${worker} since ${clock(/** @type {number} */ (ms))}${found.published_ms ? `, ${duration(/** @type {number} */ (ms) - found.published_ms)} after` : ""}`);
     fill(body,
-      el(".bar", {}, el("h1", {}, `Optimiser step ${event.train_step}`), el("span.chip", {}, `made v${event.version}`), el(".push"),
+      el(".bar", {}, el("h1", {}, `Optimizer step ${event.train_step}`), el("span.chip", {}, `made v${event.version}`), el(".push"),
         found.previous_step === null ? null : app.link("step", { id: found.previous_step }, "← k"), found.next_step === null ? null : app.link("step", { id: found.next_step }, "j →")),
       facts([["trained", clock(event.at_ms)], ["trainer epoch", event.epoch], ["published", found.published_ms ? clock(found.published_ms) : "not published"],
         ["served by", workers.length ? workers.join(" · ") : "nobody"]]),

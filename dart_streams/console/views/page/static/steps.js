@@ -1,5 +1,5 @@
 // @ts-check
-/** All optimiser steps: their metrics as plots in groups, and the steps as a table. */
+/** All optimizer steps: their metrics as plots in groups, and the steps as a table. */
 
 import { get } from "./api.js";
 import { el, fill, table } from "./dom.js";

@@ -1,17 +1,17 @@
 // @ts-check
-/** The tokens of an answer, coloured by log-probability, entropy or weight version. */
+/** The tokens of an answer, colored by log-probability, entropy or weight version. */
 
 import { el } from "./dom.js";
 import { number } from "./format.js";
 
-const COLOURS = ["logprob", "entropy", "version"];
+const COLORS = ["logprob", "entropy", "version"];
 const DEEPEST = 4;
 
 /**
- * @param {any} taken @param {string} colour @param {(colour: string) => void} choose
+ * @param {any} taken @param {string} color @param {(color: string) => void} choose
  * @param {number} [marked] the token to point out
  */
-export function tokens(taken, colour, choose, marked) {
+export function tokens(taken, color, choose, marked) {
   if (!taken.tokens.length) return el("section", {}, el("h2", {}, "tokens"), el("p.empty", {}, "none: a demonstration"));
   /** @param {number} index */
   const version = (index) => taken.versions.find((/** @type {any} */ span) => span.start <= index && index < span.end)?.version;
@@ -19,16 +19,16 @@ export function tokens(taken, colour, choose, marked) {
   const strip = taken.tokens.map((/** @type {number} */ token, /** @type {number} */ index) => {
     const logprob = taken.logprobs[index], entropy = taken.entropies[index];
     const made = el("span.token", { title: `token ${token}\nlog-probability ${number(logprob)} (p ${number(Math.exp(logprob))})\nentropy ${number(entropy)} nats\nweight version ${version(index) ?? "–"}` }, token);
-    const share = colour === "logprob" ? Math.min(1, -logprob / DEEPEST) : Math.min(1, (entropy ?? 0) / 2);
-    if (colour === "version") made.classList.add(`p${known.indexOf(version(index)) % 8}`);
+    const share = color === "logprob" ? Math.min(1, -logprob / DEEPEST) : Math.min(1, (entropy ?? 0) / 2);
+    if (color === "version") made.classList.add(`p${known.indexOf(version(index)) % 8}`);
     else made.style.setProperty("--share", String(share));
     made.classList.toggle("marked", index === marked);
     return made;
   });
-  const buttons = COLOURS.map((name) => el(name === colour ? "button.here" : "button", { type: "button", onclick: () => choose(name) }, name));
+  const buttons = COLORS.map((name) => el(name === color ? "button.here" : "button", { type: "button", onclick: () => choose(name) }, name));
   const sum = taken.logprobs.reduce((/** @type {number} */ a, /** @type {number} */ b) => a + b, 0);
   const spans = taken.versions.map((/** @type {any} */ span) => `v${span.version} for ${span.end - span.start}`).join(", ");
   return el("section", {}, el("h2", {}, `${taken.tokens.length} tokens`, el("span.choose", {}, buttons)),
-    el(`.tokens.by-${colour}`, {}, strip),
+    el(`.tokens.by-${color}`, {}, strip),
     el("p.note", {}, `log-probability ${number(sum)} in all · mean entropy ${number(taken.entropies.reduce((/** @type {number} */ a, /** @type {number} */ b) => a + b, 0) / taken.entropies.length)} nats · ${spans}`));
 }

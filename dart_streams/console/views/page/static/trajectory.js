@@ -33,7 +33,7 @@ class Player {
     // A link points out one token of one step.
     this.marked = { step: Number(params.step ?? -1), token: Number(params.token ?? -1) };
     this.at = params.step === undefined ? null : Number(params.step);
-    this.colour = params.colour ?? "logprob";
+    this.color = params.color ?? "logprob";
     /** @type {any} */
     this.data = null;
     this.stamp = "";
@@ -166,7 +166,7 @@ class Player {
         taken.action && taken.text.trim() !== taken.action.trim() ? el("pre.said", {}, taken.text) : null,
         roles.map((/** @type {[any, boolean]} */ [g, chosen]) => el("p.role", {}, chosen ? el("span.chip.success", {}, "trained on") : el("span.chip", {}, "left out"),
           ` advantage ${number(g.advantage)} in `, this.app.link("group", { id: g.group_id }, g.group_id)))));
-      parts.push(tokens(taken, this.colour, (colour) => { this.colour = colour; this.app.remember({ colour }); this.draw(); }, index === this.marked.step ? this.marked.token : undefined));
+      parts.push(tokens(taken, this.color, (color) => { this.color = color; this.app.remember({ color }); this.draw(); }, index === this.marked.step ? this.marked.token : undefined));
       parts.push(timings(now.event, next, duration));
       parts.push(this.more("prompt and history", async () => promptOf(await get("prompt", { id: this.id, step: index, of: this.of }))));
     }

@@ -19,7 +19,7 @@ export const WORDS = { free: "free", waits: "thinks", acts: "acts", ended: "ende
 /** What an episode is for, as far as it is not training. @type {Record<string, string>} */
 const PURPOSES = { train: "", demonstration: "demo", eval: "eval" };
 
-/** The state as a class, by which it is coloured. @param {Slot} slot */
+/** The state as a class, by which it is colored. @param {Slot} slot */
 export function look(slot) {
   if (slot.state !== "ended") return slot.state;
   if (slot.outcome === "success") return "success";

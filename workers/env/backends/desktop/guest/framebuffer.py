@@ -9,8 +9,8 @@ from typing import NamedTuple
 from PIL import Image
 
 XWD_FIELDS = struct.Struct(">25I")
-"""The header of an X window dump (XWDFile.h): its size, ..., width, height, ..., bytes a line, ..., colours."""
-COLOUR_BYTES = 12
+"""The header of an X window dump (XWDFile.h): its size, ..., width, height, ..., bytes a line, ..., colors."""
+COLOR_BYTES = 12
 ROWS = 24
 """Of a band: a screen is compressed in bands, each by itself, so that a small change costs little."""
 LEVEL = 4
@@ -41,7 +41,7 @@ class Framebuffer:
         header = XWD_FIELDS.unpack_from(self.memory)
         self.size = header[4], header[5]
         self.stride = header[12]
-        self.start = header[0] + header[19] * COLOUR_BYTES
+        self.start = header[0] + header[19] * COLOR_BYTES
         self.bands: dict[int, Band] = {}
 
     def png(self) -> bytes:
@@ -69,10 +69,10 @@ class Framebuffer:
 def compressed(pixels: bytes, width: int, stride: int) -> Band:
     """Return a band of ``pixels``, rows of ``stride`` bytes with 4 bytes (BGRX) for each of ``width`` pixels."""
     rows = len(pixels) // stride
-    colours = Image.frombuffer("RGB", (width, rows), pixels, "raw", "BGRX", stride, 1).tobytes()
+    colors = Image.frombuffer("RGB", (width, rows), pixels, "raw", "BGRX", stride, 1).tobytes()
     # Each row begins with its filter: 0, none.
     filtered = Image.new("L", (3 * width + 1, rows))
-    filtered.paste(Image.frombuffer("L", (3 * width, rows), colours, "raw", "L", 0, 1), (1, 0))
+    filtered.paste(Image.frombuffer("L", (3 * width, rows), colors, "raw", "L", 0, 1), (1, 0))
     plain = filtered.tobytes()
     deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     # A full flush ends at a byte, and lets what follows refer to nothing before.

@@ -40,10 +40,10 @@ class Phone:
 
     def pixels(self) -> list:
         left, top = box_of(self.task[1]) if self.task else (WIDTH, HEIGHT)
-        colour = [0, 160, 0] if self.solved else [200, 0, 0]
+        color = [0, 160, 0] if self.solved else [200, 0, 0]
         rows = [[[255, 255, 255]] * WIDTH for _ in range(HEIGHT)]
         for row in rows[top : top + BOX]:
-            row[left : left + BOX] = [colour] * BOX
+            row[left : left + BOX] = [color] * BOX
         rows[0][0] = [len(self.touched) % 256, 0, 0]
         return rows
 

@@ -23,16 +23,16 @@ class Screen:
         self.stride = width * 4 + PAD
         fields = [0] * 25
         fields[0], fields[4], fields[5], fields[12], fields[19] = 104, width, height, self.stride, 2
-        self.start = 104 + 2 * framebuffer.COLOUR_BYTES
+        self.start = 104 + 2 * framebuffer.COLOR_BYTES
         path.write_bytes(framebuffer.XWD_FIELDS.pack(*fields).ljust(self.start, b"x") + bytes(self.stride * height))
         self.wanted = Image.new("RGB", (width, height))
 
-    def put(self, x: int, y: int, colour: tuple[int, int, int]) -> None:
+    def put(self, x: int, y: int, color: tuple[int, int, int]) -> None:
         """Draw a pixel, where the memory has blue first."""
-        self.wanted.putpixel((x, y), colour)
+        self.wanted.putpixel((x, y), color)
         with self.path.open("r+b") as file:
             file.seek(self.start + y * self.stride + 4 * x)
-            file.write(bytes(reversed(colour)))
+            file.write(bytes(reversed(color)))
 
 
 @pytest.mark.parametrize(("width", "height"), [(1, 1), (7, framebuffer.ROWS), (31, 2 * framebuffer.ROWS + 1)])
