@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.modes import Mode
 from benchmarks.utilization import Account, SlotActivity
-from dart_streams.console.views.plots import AMBER, BLUE, GREEN, GREY, RED, TEAL, VIOLET, drawing
+from dart_streams.console.views.plots import AMBER, BLUE, GREEN, GREY, RED, TEAL, VIOLET, draw_svg
 
 COLORS = (GREY, AMBER, TEAL, BLUE)
 BARS = {
@@ -50,7 +50,7 @@ def draw(
 def bars(comparison: dict[str, Any]) -> str:
     """Draw the modes beside each other, a panel a figure."""
     names = list(comparison["modes"])
-    with drawing(12.0, 3.0, columns=len(BARS)) as made:
+    with draw_svg(12.0, 3.0, columns=len(BARS)) as made:
         for axes, (name, label) in zip(made.axes, BARS.items(), strict=True):
             values = [comparison["modes"][mode][name] for mode in names]
             placed = axes.bar(names, values, color=COLORS[: len(names)])
@@ -62,7 +62,7 @@ def bars(comparison: dict[str, Any]) -> str:
 
 def timeline(accounts: Mapping[str, Account], start: float, end: float, most_slots: int = SLOTS) -> str:
     """Draw what slots did between two times (seconds), a panel a mode; white is idle, lines are new versions."""
-    with drawing(12.0, 2.2 * len(accounts), rows=len(accounts)) as made:
+    with draw_svg(12.0, 2.2 * len(accounts), rows=len(accounts)) as made:
         for axes, (mode, account) in zip(made.axes, accounts.items(), strict=True):
             for state, color in STATES.items():
                 axes.barh([0], [0], color=color, label=LABELS[state])

@@ -20,7 +20,7 @@ from dart_streams.config.tasks import Task, TaskSet
 from dart_streams.config.workload import Workload, course, typical_steps
 from dart_streams.console.runs.metrics_reader import MetricsReader
 from dart_streams.console.runs.process_usage import ProcessUsage, spent
-from dart_streams.console.views.report_metrics import rounded
+from dart_streams.console.views.report_metrics import round_optional
 from dart_streams.telemetry import names
 
 WARM_S = 180.0
@@ -106,8 +106,8 @@ def figures(
         "steps_per_s": round(steps / seconds, 1),
         "wanted_steps_per_s": round(slots / pace_s, 1),
         "overhead_ms": {
-            "p50": rounded(overhead.quantile(0.5), 1) if overhead else None,
-            "p99": rounded(overhead.quantile(0.99), 1) if overhead else None,
+            "p50": round_optional(overhead.quantile(0.5), 1) if overhead else None,
+            "p99": round_optional(overhead.quantile(0.99), 1) if overhead else None,
         },
         "timed_out": int(readings.counter(names.ENV_REQUESTS_TIMED_OUT, *span_ms)),
         "lag_max": lags(readings, span_ms),

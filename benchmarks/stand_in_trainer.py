@@ -93,8 +93,8 @@ async def live(config: Config) -> None:
                     async with asyncio.timeout(lasts_s):
                         await stop.wait()
                 row = row_of(groups, version, consumed, epoch, lasts_s * 1000)
-                links = [spans.group(config.bus.run, group.group_id) for group in groups]
-                ids = spans.train_step(config.bus.run, version)
+                links = [spans.group_span(config.bus.run, group.group_id) for group in groups]
+                ids = spans.train_step_span(config.bus.run, version)
                 with spans.ActiveSpan(names.SPAN_TRAIN_STEP, ids=ids, parent=spans.ROOT, links=links) as span:
                     span.set_attributes(ATTR_VERSION=version, ATTR_TRAIN_STEP=version)
                     await asyncio.to_thread(store.write_trained, version, row)

@@ -12,7 +12,7 @@ def is_success(reward: float) -> bool:
     return reward >= SUCCESS
 
 
-def agreed(kind: OutcomeKind, reward: float | None) -> OutcomeKind:
+def reconcile_outcome(kind: OutcomeKind, reward: float | None) -> OutcomeKind:
     """Return the outcome of an episode that ended as ``kind`` with ``reward``, so that the two agree.
 
     A reward of a success makes a ``success`` of it, also where the step limit ended it: the task is solved, whether the

@@ -40,13 +40,13 @@ class TrainingMetric(msgspec.Struct, frozen=True):
     meaning: str
 
 
-def table(group: str, *rows: tuple[str, str, Better, str]) -> tuple[TrainingMetric, ...]:
+def metric_rows(group: str, *rows: tuple[str, str, Better, str]) -> tuple[TrainingMetric, ...]:
     """Return the metrics of a group from rows of name, unit, better and meaning."""
     return tuple(TrainingMetric(name, unit, better, group, meaning) for name, unit, better, meaning in rows)
 
 
 ALL: tuple[TrainingMetric, ...] = (
-    *table(
+    *metric_rows(
         LEARNING,
         ("reward", "", "up", "Mean reward of the batch's rollouts, without those from the pool."),
         ("loss", "", "neither", "Mean loss of the updates: policy loss plus KL term minus entropy bonus."),
@@ -54,14 +54,14 @@ ALL: tuple[TrainingMetric, ...] = (
         ("entropy", "nats a token", "neither", "Mean entropy of the policy's next-token distribution."),
         ("grad_norm", "", "neither", "Mean gradient norm of the updates, before it is clipped."),
     ),
-    *table(
+    *metric_rows(
         CLIPPING,
         ("kl_reference", "nats a token", "neither", "KL from the initial policy; 0 where trainer.kl_beta is 0."),
         ("clip_share", "share", "neither", "Share of tokens that the objective's clip affects; 0 in a single update."),
         ("ratio", "", "neither", "Mean probability ratio of the policy to the policy at the start of the step."),
         ("truncated_share", "share", "down", "Share of tokens whose importance weight the cap or the mask changes."),
     ),
-    *table(
+    *metric_rows(
         AGREEMENT,
         (
             "same_version_mismatch",
@@ -88,7 +88,7 @@ ALL: tuple[TrainingMetric, ...] = (
             "Mean tokens an update that were sampled by the weights at the start of the step.",
         ),
     ),
-    *table(
+    *metric_rows(
         IMITATION,
         ("imitation_nll", "nats a token", "down", "Mean negative log-likelihood of the imitated successes."),
         ("imitation_weight", "", "neither", "Weight of the imitation term in the loss of the first update."),
@@ -98,7 +98,7 @@ ALL: tuple[TrainingMetric, ...] = (
         ("sft_nll", "nats a token", "down", "Mean negative log-likelihood of successes in the supervised phase."),
         ("sft_share", "share", "neither", "Share of the supervised phase in all tokens of the step."),
     ),
-    *table(
+    *metric_rows(
         BATCH,
         ("tokens", "tokens", "neither", "Answer tokens in the batch."),
         ("sequences", "sequences", "neither", "Answers in the batch: one for each action that is trained on."),
@@ -106,14 +106,14 @@ ALL: tuple[TrainingMetric, ...] = (
         ("updates", "updates", "neither", "Optimizer updates of the step, without those that were skipped."),
         ("tokens_left_out", "tokens", "neither", "Answer tokens left out to keep to the token budget."),
     ),
-    *table(
+    *metric_rows(
         STALENESS,
         ("staleness_mean", "versions", "down", "Mean staleness of the groups in the batch."),
         ("staleness_max", "versions", "down", "Largest staleness of a group in the batch."),
         ("stale_groups", "groups", "down", "Groups dropped since the last step because they were too stale."),
         ("staleness/N", "groups", "neither", "Groups in the batch with a staleness of N versions."),
     ),
-    *table(
+    *metric_rows(
         TIME,
         ("data_wait_ms", "ms", "down", "Time that the trainer waited for groups."),
         ("train_ms", "ms", "down", "Time of all updates of the step."),
@@ -121,14 +121,14 @@ ALL: tuple[TrainingMetric, ...] = (
         ("tokens_per_s", "tokens/s", "up", "Answer tokens trained on in a second of training."),
         ("rss_mb", "MiB", "down", "Resident memory of the first trainer process."),
     ),
-    *table(
+    *metric_rows(
         PUBLISHING,
         ("publish_ms", "ms", "down", "Time to write and announce the weight version."),
         ("publish_bytes", "bytes", "down", "Size of the tensors written for the weight version."),
         ("weights_changed_share", "share", "neither", "Share of weight values that differ from the version before."),
         ("checkpoint_ms", "ms", "down", "Time to write the checkpoint, in steps that write one."),
     ),
-    *table(
+    *metric_rows(
         LEFT_OUT,
         ("updates_not_finite", "updates", "down", "Updates skipped because their gradient was not finite."),
         ("not_finite_groups", "groups", "down", "Groups left out since the last step: gradient or weights not finite."),
@@ -140,7 +140,7 @@ ALL: tuple[TrainingMetric, ...] = (
         ("cut_distribution", "actions", "down", "Actions left out because sampling cut the distribution."),
         ("unusable_image", "actions", "down", "Actions left out because a screenshot cannot be used."),
     ),
-    *table(
+    *metric_rows(
         BY_PAGE,
         ("reward/PAGE", "", "up", "Mean reward of the batch's rollouts on one page, without those from the pool."),
     ),

@@ -52,7 +52,7 @@ class IllegalTransition(Exception):
     """A stage that cannot follow the one before."""
 
 
-def transition(table: dict[Stage, frozenset[Stage]], before: Stage, after: Stage) -> Stage:
+def advance_stage(table: dict[Stage, frozenset[Stage]], before: Stage, after: Stage) -> Stage:
     """Return ``after``; raise :class:`IllegalTransition` if ``table`` does not have it follow ``before``."""
     if after not in table[before]:
         raise IllegalTransition(f"{after} cannot follow {before}, only {', '.join(sorted(table[before])) or 'nothing'}")
@@ -104,7 +104,7 @@ IGNORED: frozenset[Announcement] = frozenset({"fenced", "foreign"})
 """What changes nothing."""
 
 
-def announcement(epoch: int, version: int, announced: WeightVersion) -> Announcement:
+def classify_announcement(epoch: int, version: int, announced: WeightVersion) -> Announcement:
     """Return what ``announced`` is after the newest ``epoch`` and ``version`` seen (-1 before the first).
 
     All but those :data:`IGNORED` raise the epoch, also those that bring no newer version.
@@ -132,12 +132,15 @@ class WeightState(msgspec.Struct, frozen=True, kw_only=True):
 
     def admits(self, announced: WeightVersion) -> bool:
         """Say whether a record is of this model, and neither of a fenced trainer nor of none."""
-        return announced.model_id == self.model_id and announcement(self.epoch, self.version, announced) not in IGNORED
+        return (
+            announced.model_id == self.model_id
+            and classify_announcement(self.epoch, self.version, announced) not in IGNORED
+        )
 
     def accept(self, announced: WeightVersion) -> "WeightState":
         """Return the state after one more record; one that is not admitted changes nothing."""
         if not self.admits(announced):
             return self
-        outdated = announcement(self.epoch, self.version, announced) == "outdated"
+        outdated = classify_announcement(self.epoch, self.version, announced) == "outdated"
         newest = self.newest if outdated else announced
         return WeightState(model_id=self.model_id, epoch=announced.epoch, newest=newest)

@@ -109,9 +109,9 @@ class Loop:
         """Return the span of the step that makes the next version; it links the groups that the step takes."""
         return spans.ActiveSpan(
             names.SPAN_TRAIN_STEP,
-            ids=spans.train_step(self.run_id, state.version + 1),
+            ids=spans.train_step_span(self.run_id, state.version + 1),
             parent=spans.ROOT,
-            links=[spans.group(self.run_id, ready.group.group_id) for ready in batch.groups],
+            links=[spans.group_span(self.run_id, ready.group.group_id) for ready in batch.groups],
             attributes={names.ATTR_VERSION: state.version + 1, names.ATTR_TRAIN_STEP: state.train_step + 1},
         )
 

@@ -33,7 +33,7 @@ from topics import curated, rollout_orders
 from topics.curated import CuratedGroup
 from topics.rollout_budgets import RolloutBudget
 from topics.rollout_orders import RolloutOrder
-from topics.transitions import IGNORED, announcement
+from topics.transitions import IGNORED, classify_announcement
 from topics.values import Sampling
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
@@ -138,7 +138,7 @@ def accept_weights(state: DispatchState, weights: WeightVersion) -> None:
 
     ``consumed`` only grows within an epoch; a trainer that took over starts it anew from its checkpoint.
     """
-    kind = announcement(state.epoch, -1 if state.version is None else state.version, weights)
+    kind = classify_announcement(state.epoch, -1 if state.version is None else state.version, weights)
     if kind in IGNORED:
         return
     same_trainer, state.epoch = weights.epoch == state.epoch, weights.epoch

@@ -19,7 +19,7 @@ from dart_streams.errors import MAX_REASON
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
-from topics.outcomes import agreed
+from topics.outcomes import reconcile_outcome
 from topics.rollout_orders import RolloutOrder
 from topics.values import BlobRef, MessagePart
 
@@ -224,7 +224,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
 
     def end_evaluated(self, evaluated: Evaluate, reward: float) -> EpisodeEnd:
         """Return the end of an evaluated episode; one that is solved is a success, also at the step limit."""
-        kind = agreed("truncated" if evaluated.cut else "failure", reward)
+        kind = reconcile_outcome("truncated" if evaluated.cut else "failure", reward)
         reason = "step limit" if kind == "truncated" else "call_user" if evaluated.gave_up and kind == "failure" else ""
         return EpisodeEnd(kind=kind, reward=reward, reason=reason)
 

@@ -6,7 +6,7 @@ from statistics import fmean
 import msgspec
 
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
-from topics.outcomes import agreed
+from topics.outcomes import reconcile_outcome
 from topics.trajectories import Trajectory
 from topics.values import Sampling
 
@@ -56,7 +56,7 @@ def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Traje
         attempt=order.attempt,
         task_id=order.task_id,
         purpose=order.purpose,
-        outcome=agreed(end.kind, end.reward),
+        outcome=reconcile_outcome(end.kind, end.reward),
         reward=end.reward,
         steps=len(taken),
         step_entropies=entropies_of(taken),

@@ -36,7 +36,7 @@ def metrics_every_ms(environ: Mapping[str, str]) -> float:
     except ValueError:
         every_ms = math.nan
     if not 1.0 <= every_ms <= LONGEST_MS:
-        raise ConfigError(wrong(INTERVAL, text, f"milliseconds, 1 to {LONGEST_MS:.0f}"))
+        raise ConfigError(setting_error(INTERVAL, text, f"milliseconds, 1 to {LONGEST_MS:.0f}"))
     return every_ms
 
 
@@ -46,18 +46,18 @@ def refuse_wrong(environ: Mapping[str, str]) -> None:
     for name in COUNTS:
         text = environ.get(name, "").strip()
         if text and not (text.isascii() and text.isdecimal()):
-            raise ConfigError(wrong(name, text, "a whole number, 0 or more"))
+            raise ConfigError(setting_error(name, text, "a whole number, 0 or more"))
     for name in PROVIDERS:
         if text := environ.get(name, ""):
             raise ConfigError(f"{name} is {text[:100]!r} in the environment, which would measure nothing: unset it")
 
 
-def wrong(name: str, text: str, wanted: str) -> str:
+def setting_error(name: str, text: str, wanted: str) -> str:
     """Return the error of a variable."""
     return f"{name} is {text[:100]!r} in the environment: set it to {wanted}, or unset it"
 
 
-def unmeasured(environ: Mapping[str, str]) -> str:
+def disabled_reason(environ: Mapping[str, str]) -> str:
     """Return why a process measures nothing; empty if it does."""
     if environ.get(DISABLED, "").strip().lower() != "true":
         return ""

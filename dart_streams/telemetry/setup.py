@@ -32,13 +32,13 @@ def start(config: Config, process: str) -> None:
     start_logs(process)
     if isinstance(metrics.get_meter_provider(), MeterProvider):
         return
-    if reason := environment.unmeasured(os.environ):
+    if reason := environment.disabled_reason(os.environ):
         structlog.get_logger().warning("nothing is measured", reason=reason)
     every_ms = environment.metrics_every_ms(os.environ)
     resource = Resource.create(
         {"service.name": f"dart_streams.{process.partition('-')[0]}", "service.instance.id": process}
     )
-    pairs = exporters(config, process)
+    pairs = build_exporters(config, process)
     readers = [PeriodicExportingMetricReader(exporter, every_ms) for exporter, _ in pairs]
     # Exemplars are not exported, and collecting them costs a third of a measurement.
     metrics.set_meter_provider(
@@ -75,7 +75,7 @@ def stop() -> None:
             provider.shutdown()
 
 
-def exporters(config: Config, process: str) -> list[tuple[MetricExporter, SpanExporter]]:
+def build_exporters(config: Config, process: str) -> list[tuple[MetricExporter, SpanExporter]]:
     """Return the exporters to the run's folder, and to a collector if one is configured."""
     folder, file = config.run.folder, f"{process}.jsonl"
     lines = LineMetricExporter(folder / "metrics" / file, process), LineSpanExporter(folder / "traces" / file, process)
@@ -85,7 +85,7 @@ def exporters(config: Config, process: str) -> list[tuple[MetricExporter, SpanEx
 
 def add_trace(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Add the current trace id, sampled or not; a processor of structlog."""
-    ref = spans.current()
+    ref = spans.current_span()
     return fields | {"trace": f"{ref.trace_id:032x}"} if ref.trace_id else fields
 
 
@@ -107,7 +107,7 @@ def start_logs(process: str, to: TextIO | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     last: list[Any] = (
-        terminal_lines.renderers()
+        terminal_lines.build_renderers()
         if stream.isatty()
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )

@@ -55,31 +55,31 @@ ROOT = SpanRef(0, 0, False)
 """The parent of a span that begins a new trace."""
 
 
-def current() -> SpanRef:
+def current_span() -> SpanRef:
     """Return the current span, :data:`ROOT` outside of any."""
     context = trace.get_current_span().get_span_context()
     return SpanRef(context.trace_id, context.span_id, context.trace_flags.sampled) if context.is_valid else ROOT
 
 
-def derived(kind: str, *parts: object) -> SpanRef:
+def derive_span(kind: str, *parts: object) -> SpanRef:
     """Return the span whose ids are a hash of these names: the same in every process."""
     digest = blake2b("\x1f".join([kind, *map(str, parts)]).encode(), digest_size=24).digest()
     return SpanRef(int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:]) or 1)
 
 
-def trajectory(trajectory_id: str) -> SpanRef:
+def trajectory_span(trajectory_id: str) -> SpanRef:
     """Return a trajectory's span."""
-    return derived(names.SPAN_TRAJECTORY, trajectory_id)
+    return derive_span(names.SPAN_TRAJECTORY, trajectory_id)
 
 
-def group(run: str, group_id: str) -> SpanRef:
+def group_span(run: str, group_id: str) -> SpanRef:
     """Return a curated group's span."""
-    return derived(names.SPAN_GROUP, run, group_id)
+    return derive_span(names.SPAN_GROUP, run, group_id)
 
 
-def train_step(run: str, version: int) -> SpanRef:
+def train_step_span(run: str, version: int) -> SpanRef:
     """Return the span of the optimizer step that made a weight version."""
-    return derived(names.SPAN_TRAIN_STEP, run, version)
+    return derive_span(names.SPAN_TRAIN_STEP, run, version)
 
 
 class ActiveSpan:
@@ -107,7 +107,7 @@ class ActiveSpan:
         self.parent_id = 0
         self.ref = ROOT
         if Tracing.provider is not None:
-            trace_id, self.parent_id, sampled = current() if parent is None else parent
+            trace_id, self.parent_id, sampled = current_span() if parent is None else parent
             span_id = random.getrandbits(64) or 1 if ids is None else ids.span_id
             if not trace_id:
                 trace_id = random.getrandbits(128) or 1 if ids is None else ids.trace_id
@@ -240,7 +240,7 @@ def disable() -> None:
 
 def current_headers() -> list[Header]:
     """Return the current span as record headers; empty outside a span."""
-    ref = current()
+    ref = current_span()
     return [(TRACEPARENT, b"00-%032x-%016x-%02x" % ref)] if ref.trace_id else []
 
 

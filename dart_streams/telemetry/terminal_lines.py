@@ -9,7 +9,7 @@ from structlog.typing import ExcInfo
 from dart_streams.visible_text import visible
 
 
-def renderers() -> list[Any]:
+def build_renderers() -> list[Any]:
     """Return the last processors of structlog for a terminal."""
     # The default tracebacks show local variables, passwords included.
     return [visible_fields, structlog.dev.ConsoleRenderer(exception_formatter=visible_traceback)]

@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestServer
 
 from dart_streams.console.launch.services import jars
 from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.views.page.assets import assets
+from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.guard import Guard
 from dart_streams.console.views.page.server import PageServer
@@ -52,7 +52,7 @@ async def served(
 ) -> AsyncIterator[tuple[Tab, str]]:
     """Yield a tab on the page of a source, and the page's address."""
     guard = Guard(frozenset(), 1, tls=False)
-    server = TestServer(PageServer(source, guard, assets(plots), other).application())
+    server = TestServer(PageServer(source, guard, load_assets(plots), other).application())
     await server.start_server()
     base = f"http://127.0.0.1:{server.port}/"
     try:

@@ -10,7 +10,7 @@ import pytest
 from dart_streams.console.launch.services import jars
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.views.page import export
-from dart_streams.console.views.page.assets import assets
+from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
 from tests.integration.exported_page import answers, screens
 from tests.integration.page_browser import PHONE, SIZE, tab
@@ -26,7 +26,7 @@ def exported(folder: Path, plots: Path | None) -> Path:
     record(folder / "run.dart", 90)
     source = BundleSource(Bundle(folder / "run.dart"))
     source.read()
-    asyncio.run(export.write(source, assets(plots), folder / "run.html"))
+    asyncio.run(export.write(source, load_assets(plots), folder / "run.html"))
     return folder / "run.html"
 
 

@@ -12,7 +12,7 @@ from dart_streams.config import parse
 from dart_streams.console.runs.run_folder import PhaseLog
 from dart_streams.console.runs.run_log import ActionTimes, EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.page.assets import assets
+from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.guard import Guard
 from dart_streams.console.views.page.server import PUSH_S, PageServer
 from dart_streams.console.views.page.source import Progress
@@ -85,7 +85,7 @@ class MadeUpRun:
 async def test_a_thousand_slots_stay_smooth():
     source = MadeUpRun()
     guard = Guard(frozenset(), 1, tls=False)
-    server = TestServer(PageServer(source, guard, assets(None)).application())  # type: ignore[arg-type]
+    server = TestServer(PageServer(source, guard, load_assets(None)).application())  # type: ignore[arg-type]
     await server.start_server()
     running = asyncio.create_task(source.run())
     try:

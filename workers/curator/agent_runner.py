@@ -318,9 +318,9 @@ def trace_group(run: str, group: CuratedGroup) -> None:
     """Record a span of a curated group, linked to its trajectories."""
     ActiveSpan(
         names.SPAN_GROUP,
-        ids=spans.group(run, group.group_id),
+        ids=spans.group_span(run, group.group_id),
         parent=spans.ROOT,
-        links=[spans.trajectory(member.trajectory_id) for member in group.members],
+        links=[spans.trajectory_span(member.trajectory_id) for member in group.members],
         attributes={names.ATTR_GROUP: group.group_id, names.ATTR_TASK: group.task_id},
     ).end()
 

@@ -17,7 +17,7 @@ class EpisodeSpans:
 
     def __init__(self, trajectory_id: str, task_id: str, order: RolloutOrder, host: str) -> None:
         self.host = host
-        self.named = spans.trajectory(trajectory_id)
+        self.named = spans.trajectory_span(trajectory_id)
         self.attributes: dict[str, Any] = {names.ATTR_TRAJECTORY: trajectory_id}
         self.step: spans.ActiveSpan | None = None
         self.trajectory = spans.ActiveSpan(

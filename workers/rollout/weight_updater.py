@@ -28,7 +28,7 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import MAX_REASON
 from dart_streams.heartbeats import Heartbeats
 from dart_streams.telemetry import names
-from dart_streams.telemetry.spans import ROOT, ActiveSpan, train_step
+from dart_streams.telemetry.spans import ROOT, ActiveSpan, train_step_span
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic, weights, weights_serving
 from topics.transitions import WeightState
@@ -251,7 +251,7 @@ class WeightUpdater:
         span = ActiveSpan(
             names.SPAN_SWITCH,
             parent=ROOT,
-            links=[train_step(self.run, target.version)],
+            links=[train_step_span(self.run, target.version)],
             attributes={names.ATTR_VERSION: target.version, names.ATTR_HOST: self.own.worker_id},
         )
         try:

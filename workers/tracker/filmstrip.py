@@ -15,11 +15,11 @@ LETTERS = WIDTH // 6
 """Letters of an action that fit below its screen."""
 
 
-def filmstrip(observations: Sequence[Observation], images: Mapping[str, bytes]) -> bytes:
+def draw_filmstrip(observations: Sequence[Observation], images: Mapping[str, bytes]) -> bytes:
     """Return a PNG of a trajectory's screens side by side, at least one observation, with the action below each."""
     shown = [number for number, one in enumerate(observations) if one.screenshot is not None]
     shown = shown if len(shown) <= SCREENS else [*shown[: SCREENS - 1], shown[-1]]
-    screens = [scaled(images[observations[number].screenshot.sha256]) for number in shown]  # type: ignore[union-attr]
+    screens = [scale_screen(images[observations[number].screenshot.sha256]) for number in shown]  # type: ignore[union-attr]
     height = max((screen.height for screen in screens), default=0)
     strip = Image.new("RGB", (max(1, len(screens)) * WIDTH, height + TEXT_HEIGHT), "white")
     draw = ImageDraw.Draw(strip)
@@ -31,7 +31,7 @@ def filmstrip(observations: Sequence[Observation], images: Mapping[str, bytes]) 
     return file.getvalue()
 
 
-def scaled(data: bytes) -> Image.Image:
+def scale_screen(data: bytes) -> Image.Image:
     """Return a screen at the width of a strip; a gap for one that is no picture."""
     try:
         image = pictures.decoded(data)

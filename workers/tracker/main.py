@@ -35,8 +35,8 @@ from topics.observations import Observation
 from topics.trained import TrainedStep
 from topics.transitions import is_ignored
 from workers.runtime import lifecycle
-from workers.tracker.filmstrip import caption_of, filmstrip
-from workers.tracker.points import SampleTrajectory, TrackerRun, point_of, sampled
+from workers.tracker.filmstrip import caption_of, draw_filmstrip
+from workers.tracker.points import SampleTrajectory, TrackerRun, point_of, sample_trajectories
 
 log = structlog.get_logger()
 
@@ -58,7 +58,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     settings = config.tracker
     if not settings.tool:
         raise ConfigError("tracker.tool is not set: choose tensorboard, mlflow, wandb or trackio")
-    opened_run = await asyncio.to_thread(opened, config, settings.tool)
+    opened_run = await asyncio.to_thread(open_run, config, settings.tool)
     resources.push_async_callback(asyncio.to_thread, opened_run.close)
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
     await publisher.partitions_of(trained.TOPIC)
@@ -83,7 +83,7 @@ def target_of(config: Config) -> str:
     return config.tracker.target or str((config.run.folder / "tracker").absolute())
 
 
-def opened(config: Config, tool: TrackerTool) -> TrackerRun:
+def open_run(config: Config, tool: TrackerTool) -> TrackerRun:
     """Return the tool's run; its library is imported here, and is only in the environment .venv/data."""
     target, project, name = target_of(config), config.tracker.project, config.run.id
     match tool:
@@ -161,7 +161,7 @@ class TrackedRun:
             return
         self.epoch = step.epoch
         self.tool.log(point_of(step))
-        for number, trajectory_id in enumerate(sampled(step, self.settings)):
+        for number, trajectory_id in enumerate(sample_trajectories(step, self.settings)):
             if (sample := await self._sample(step, number, trajectory_id)) is not None:
                 await asyncio.to_thread(self.tool.log_sample, sample)
 
@@ -181,7 +181,7 @@ class TrackedRun:
             at_ms=step.at_ms,
             number=number,
             caption=caption_of(observations),
-            picture=await asyncio.to_thread(filmstrip, observations, images),
+            picture=await asyncio.to_thread(draw_filmstrip, observations, images),
         )
 
     async def _images(self, observations: list[Observation]) -> dict[str, bytes]:

@@ -74,7 +74,7 @@ def name_of(metric: str) -> str:
     return NAMES.get(metric, f"train/{metric}")
 
 
-def sampled(step: TrainedStep, settings: Tracker) -> list[str]:
+def sample_trajectories(step: TrainedStep, settings: Tracker) -> list[str]:
     """Return the trajectories of a step that are shown, the same ones each time the step is read."""
     if not settings.samples or step.train_step % settings.samples_every:
         return []

@@ -206,7 +206,7 @@ def show_what_if(found: Sequence[whatif.WhatIfMetrics], plot: Path | None, *, as
     from dart_streams.console.views import whatif_plot
 
     if plot:
-        plot.write_text(whatif_plot.svg(found))
+        plot.write_text(whatif_plot.draw_whatif(found))
         note(f"drawn: {plot}")
     if as_json:
         show_json(found)
@@ -226,5 +226,6 @@ def show_what_if(found: Sequence[whatif.WhatIfMetrics], plot: Path | None, *, as
     console.print("optimizer steps over rollouts ended")
     for figures in curves:
         console.print(
-            f"  {whatif_plot.bars(figures, most)} {figures.steps_trained:>6,}  {escape(figures.name)}", soft_wrap=True
+            f"  {whatif_plot.draw_bars(figures, most)} {figures.steps_trained:>6,}  {escape(figures.name)}",
+            soft_wrap=True,
         )

@@ -32,7 +32,8 @@ def log_to_stderr() -> None:
         structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
     ]
     structlog.configure(
-        processors=[*first, *terminal_lines.renderers()], logger_factory=lambda *_: structlog.PrintLogger(sys.stderr)
+        processors=[*first, *terminal_lines.build_renderers()],
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
 
 

@@ -78,7 +78,7 @@ def run(
         raise UserError("--before goes with --attached; --resume, --id and --init do not: run.id names an attached run")
     if state and (config or not resume):
         raise UserError("--state goes with --resume alone: else run.state_dir of the configuration says it")
-    if reason := environment.unmeasured(os.environ):
+    if reason := environment.disabled_reason(os.environ):
         note(f"nothing is measured: {reason}")
     if attached:
         run_attached(read_config(config or DEFAULT_CONFIG), before_only=before)

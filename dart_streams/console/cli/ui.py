@@ -19,7 +19,7 @@ from dart_streams.console.cli.output import log_to_stderr, note, show_json
 from dart_streams.console.launch.services import jars
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_folder import RunFolder
-from dart_streams.console.views.page.assets import PLOTS_MISSING, assets
+from dart_streams.console.views.page.assets import PLOTS_MISSING, load_assets
 from dart_streams.console.views.page.guard import Guard
 from dart_streams.console.views.page.source import RunSource
 from dart_streams.deadline import Deadline
@@ -231,7 +231,7 @@ async def serve(
     from dart_streams.console.views.page.server import PageServer
 
     stop = lifecycle.stop_on_signals()
-    files = assets(jars.plots())
+    files = load_assets(jars.plots())
     if not files["/vendor/uPlot.iife.min.js"].data:
         note(PLOTS_MISSING)
     reading = {"source": source.run()} | ({"other": other.run()} if other is not None else {})
@@ -252,7 +252,7 @@ async def write_file(source: RunSource, other: RunSource | None, path: Path) -> 
     try:
         for one, task in zip(sources, reading, strict=True):
             await ready(one, task)
-        await export.write(source, assets(plots), path, other)
+        await export.write(source, load_assets(plots), path, other)
     finally:
         for task in reading:
             task.cancel()

@@ -20,7 +20,7 @@ from dart_streams.console.datasets.episode_rows import kept_image
 from dart_streams.episodes import prompts
 from dart_streams.episodes.episode import new_trajectory_id
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
-from topics.outcomes import agreed, is_success
+from topics.outcomes import is_success, reconcile_outcome
 from topics.rollout_orders import RolloutOrder
 
 GROUP = "demonstrations"
@@ -70,7 +70,7 @@ def episode_of_line(line: DemonstrationLine, identity: str, read: Callable[[str]
         after_version=0,
     )
     files = [*(step.image for step in line.steps), line.last_image]
-    end = EpisodeEnd(kind=agreed("failure", line.reward), reward=line.reward)
+    end = EpisodeEnd(kind=reconcile_outcome("failure", line.reward), reward=line.reward)
     observations = [
         Observation(
             trajectory_id=identity,

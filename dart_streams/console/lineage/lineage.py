@@ -112,7 +112,7 @@ class Lineage:
     def train_step(self, number: int, *, up: bool = False) -> Node:
         """Return an optimizer step: its groups, and the version that it made."""
         step = self.state.trained[number]
-        span = self.timeline.get(spans.train_step(self.run, step.version))
+        span = self.timeline.get(spans.train_step_span(self.run, step.version))
         return Node(
             kind="train step",
             id=str(number),
@@ -169,7 +169,7 @@ class Lineage:
     def trajectory(self, trajectory_id: str, member: Member | None = None, *, up: bool = False) -> Node:
         """Return a trajectory: its steps (of a group's member those trained on), and the groups it went into."""
         known = self.state.trajectories.get(trajectory_id)
-        span = self.timeline.get(spans.trajectory(trajectory_id))
+        span = self.timeline.get(spans.trajectory_span(trajectory_id))
         first = self.state.observation(trajectory_id, 0)
         fields: dict[str, Any] = {}
         if known is not None:

@@ -195,15 +195,15 @@ class Chains:
 
     def of(self, step: TrainedStep) -> Iterator[tuple[str, str]]:
         """Yield each action that an optimizer step took, and the first link that its chain lacks."""
-        top = self.timeline.get(spans.train_step(self.run, step.version))
+        top = self.timeline.get(spans.train_step_span(self.run, step.version))
         for group_id in step.group_ids:
             if group_id not in self.state.groups:
                 yield f"group {group_id}", "the group in the log"
                 continue
-            group = self.linked(top, id_of(spans.group(self.run, group_id)))
+            group = self.linked(top, id_of(spans.group_span(self.run, group_id)))
             above = "train step" if top is None else "group" if group is None else ""
             for member in self.state.groups[group_id][0].members:
-                identity = id_of(spans.trajectory(member.trajectory_id))
+                identity = id_of(spans.trajectory_span(member.trajectory_id))
                 above_steps = above or ("trajectory" if self.linked(group, identity) is None else "")
                 for index in member.selected:
                     missing = above_steps or self.below(member.trajectory_id, index, identity)

@@ -24,7 +24,7 @@ from topics.rollout_orders import RolloutOrder
 from topics.task_difficulty import TaskDifficulty
 from topics.trained import TrainedStep
 from topics.trajectories import Trajectory
-from topics.transitions import IGNORED, announcement, is_ignored
+from topics.transitions import IGNORED, classify_announcement, is_ignored
 from topics.values import BlobRef, Purpose
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
@@ -261,7 +261,7 @@ class RunState(ActivityState):
             change(self.imitated_by[identity], step.train_step)
 
     def _version(self, event: WeightVersion, record: LogRecord) -> None:
-        if announcement(self.epochs.get(event.model_id, -1), self.highest_version, event) in IGNORED:
+        if classify_announcement(self.epochs.get(event.model_id, -1), self.highest_version, event) in IGNORED:
             return
         self.highest_version = max(self.highest_version, event.version)
         self.epochs[event.model_id] = event.epoch

@@ -36,7 +36,7 @@ STYLE: dict[Any, Any] = {
 
 
 class Drawing:
-    """A figure under way; :attr:`svg` is set when the body of :func:`drawing` ends."""
+    """A figure under way; :attr:`svg` is set when the body of :func:`draw_svg` ends."""
 
     def __init__(self, figure: Figure, axes: list[Axes]) -> None:
         self.figure = figure
@@ -45,7 +45,7 @@ class Drawing:
 
 
 @contextmanager
-def drawing(width: float, height: float, rows: int = 1, columns: int = 1, **settings: Any) -> Iterator[Drawing]:
+def draw_svg(width: float, height: float, rows: int = 1, columns: int = 1, **settings: Any) -> Iterator[Drawing]:
     """Yield axes of a figure of ``width`` x ``height`` inches in one style."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")

@@ -17,7 +17,7 @@ from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views import report_metrics
 from dart_streams.console.views.page import export
-from dart_streams.console.views.page.assets import assets
+from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.live_source import LiveSource
 from dart_streams.console.views.page.source import SHOWN
 from dart_streams.console.views.report_metrics import ReportInputs
@@ -70,7 +70,7 @@ async def write_files(folder: RunFolder, progress: RunState, lags: list[Lag] | N
     source = LiveSource(inputs.config, folder)
     source.rest(inputs)
     try:
-        await export.write(source, assets(plots), folder.path / "report.html")
+        await export.write(source, load_assets(plots), folder.path / "report.html")
     finally:
         await source.close()
     return headline(report, folder.path / "report.html")

@@ -76,7 +76,7 @@ def report(inputs: ReportInputs) -> dict[str, Any]:
         **success(before, after),
         "further_temperatures": further_temperatures(inputs),
         **volume(inputs),
-        "env_utilisation": rounded(utilisation(inputs)),
+        "env_utilisation": round_optional(utilisation(inputs)),
         "slot_time": slot_time(inputs),
         "staleness": staleness(inputs),
         "weight_switch_ms": switch_pauses(inputs),
@@ -135,7 +135,7 @@ def further_temperatures(inputs: ReportInputs) -> list[dict[str, Any]]:
 def change_fields(before: Rate, after: Rate) -> dict[str, float | None]:
     """Return a change as plain values."""
     change, low, high = difference(before, after)
-    return {"mean": rounded(change), "low": rounded(low), "high": rounded(high)}
+    return {"mean": round_optional(change), "low": round_optional(low), "high": round_optional(high)}
 
 
 def success(before: EvaluationResult | None, after: EvaluationResult | None) -> dict[str, Any]:
@@ -143,8 +143,8 @@ def success(before: EvaluationResult | None, after: EvaluationResult | None) -> 
     results = {"before": before, "after": after}
     pages = sorted({page for result in results.values() if result for page in result.per_page})
     found: dict[str, Any] = {
-        "success_before": before and rounded(before.overall.rate),
-        "success_after": after and rounded(after.overall.rate),
+        "success_before": before and round_optional(before.overall.rate),
+        "success_after": after and round_optional(after.overall.rate),
         "per_task": {
             page: {name: result and rate_fields(result.per_page.get(page)) for name, result in results.items()}
             for page in pages
@@ -163,7 +163,7 @@ def rate_fields(rate: Rate | None) -> dict[str, Any]:
     """Return a rate as plain values."""
     if rate is None:
         return {}
-    return {name: rounded(getattr(rate, name)) for name in ("rate", "low", "high")} | {"episodes": rate.trials}
+    return {name: round_optional(getattr(rate, name)) for name in ("rate", "low", "high")} | {"episodes": rate.trials}
 
 
 def volume(inputs: ReportInputs) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def volume(inputs: ReportInputs) -> dict[str, Any]:
         "train_steps": max((version.event.train_step for version in progress.versions.values()), default=0),
         "episodes": sum(trajectory.purpose == "train" for trajectory in finished),
         "env_steps": sum(trajectory.steps for trajectory in finished if trajectory.purpose == "train"),
-        "env_steps_per_s": rounded(steps / (len(inside) * SLICE_MS / 1000), 2) if inside else None,
+        "env_steps_per_s": round_optional(steps / (len(inside) * SLICE_MS / 1000), 2) if inside else None,
         "all_purposes": {
             "episodes": dict(Counter(trajectory.purpose for trajectory in finished)),
             "env_steps": progress.steps,
@@ -187,7 +187,7 @@ def slot_time(inputs: ReportInputs) -> dict[str, float]:
     """Return the shares of slot time by what the slots did in the training phase, from the env workers' metrics."""
     by_state = inputs.readings.by_attribute(names.ENV_SLOT_MS, "state", *inputs.span_ms)
     total = sum(by_state.values())
-    return {state: rounded(value / total) or 0.0 for state, value in by_state.items()} if total else {}
+    return {state: round_optional(value / total) or 0.0 for state, value in by_state.items()} if total else {}
 
 
 def utilisation(inputs: ReportInputs) -> float | None:
@@ -202,7 +202,7 @@ def utilisation(inputs: ReportInputs) -> float | None:
 def staleness(inputs: ReportInputs) -> dict[str, Any]:
     """Return how many versions old trajectories were when trained on: the trainer's rows against ``curated``."""
     ages = [age for row in inputs.trained for age in ages_of(inputs, row)]
-    return {"mean": rounded(mean(ages)), "max": max(ages, default=None)}
+    return {"mean": round_optional(mean(ages)), "max": max(ages, default=None)}
 
 
 def ages_of(inputs: ReportInputs, row: dict[str, Any]) -> list[int]:
@@ -224,7 +224,7 @@ def ages_of(inputs: ReportInputs, row: dict[str, Any]) -> list[int]:
 def switch_pauses(inputs: ReportInputs) -> dict[str, Any]:
     """Return how long generation paused for a switch, from ``weights-serving``."""
     pauses = [switch.pause_ms for switch in inputs.progress.switches]
-    return {"p50": rounded(median(pauses), 1), "max": rounded(max(pauses, default=None), 1)}
+    return {"p50": round_optional(median(pauses), 1), "max": round_optional(max(pauses, default=None), 1)}
 
 
 def requests(inputs: ReportInputs) -> dict[str, int | None]:
@@ -259,7 +259,7 @@ def quantiles(inputs: ReportInputs, name: str) -> dict[str, Any]:
     if values is None:
         return {"p50": None, "p99": None, "mean": None}
     found = {"p50": values.quantile(0.5), "p99": values.quantile(0.99), "mean": values.mean}
-    return {key: rounded(value, 1) for key, value in found.items()}
+    return {key: round_optional(value, 1) for key, value in found.items()}
 
 
 def step_times(inputs: ReportInputs) -> dict[str, Any]:
@@ -313,9 +313,9 @@ def trainer(inputs: ReportInputs) -> dict[str, Any]:
     learned = [row for row in inside if not row.get("supervised")]
     busy_ms = sum(row.get(part, 0.0) for row in inside for part in ("train_ms", "publish_ms", "checkpoint_ms"))
     return {
-        "idle_share": rounded(1 - busy_ms / (inputs.circle_s * 1000)) if busy_ms and inputs.circle_s else None,
-        "train_ms": rounded(median(column(inside, "train_ms")), 1),
-        "publish_ms": rounded(median(column(inside, "publish_ms")), 1),
+        "idle_share": round_optional(1 - busy_ms / (inputs.circle_s * 1000)) if busy_ms and inputs.circle_s else None,
+        "train_ms": round_optional(median(column(inside, "train_ms")), 1),
+        "publish_ms": round_optional(median(column(inside, "publish_ms")), 1),
         "mismatch": spread(column([row for row in inside if row.get("same_version_tokens")], "same_version_mismatch")),
         "drift": spread(column(learned, "mismatch")),
         "objective": {
@@ -345,9 +345,9 @@ def imitation(rows: list[dict[str, float]]) -> dict[str, Any] | None:
         return None
     return {
         "steps": len(beside),
-        "weight": rounded(mean(column(rows, "imitation_weight"))),
-        "share": rounded(mean(column(rows, "imitation_share"))),
-        "nll": {"first": rounded(beside[0]), "last": rounded(beside[-1])} if beside else None,
+        "weight": round_optional(mean(column(rows, "imitation_weight"))),
+        "share": round_optional(mean(column(rows, "imitation_share"))),
+        "nll": {"first": round_optional(beside[0]), "last": round_optional(beside[-1])} if beside else None,
         "phases": {"steps": len(phases), "updates": int(sum(column(rows, "sft_updates")))},
     }
 
@@ -359,7 +359,7 @@ def column(rows: list[dict[str, float]], name: str) -> list[float]:
 
 def spread(values: list[float]) -> dict[str, float | None]:
     """Return the mean and the largest of values."""
-    return {"mean": rounded(mean(values), 5), "max": rounded(max(values, default=None), 5)}
+    return {"mean": round_optional(mean(values), 5), "max": round_optional(max(values, default=None), 5)}
 
 
 def wall(inputs: ReportInputs) -> dict[str, float]:
@@ -381,6 +381,6 @@ def mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def rounded(value: float | None, digits: int = 4) -> float | None:
+def round_optional(value: float | None, digits: int = 4) -> float | None:
     """Round for the reader; None stays."""
     return None if value is None else round(value, digits)

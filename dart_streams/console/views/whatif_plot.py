@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 
 from dart_streams.console.bundles.whatif import WhatIfMetrics
-from dart_streams.console.views.plots import AMBER, BLUE, GREEN, GREY, RED, TEAL, VIOLET, drawing
+from dart_streams.console.views.plots import AMBER, BLUE, GREEN, GREY, RED, TEAL, VIOLET, draw_svg
 from dart_streams.console.views.terminal import sparkline
 
 COLORS = (GREY, BLUE, GREEN, AMBER, VIOLET, RED, TEAL)
 WIDTH = 48
 
 
-def svg(found: Sequence[WhatIfMetrics]) -> str:
+def draw_whatif(found: Sequence[WhatIfMetrics]) -> str:
     """Draw optimizer steps over rollouts ended, and the samples trained on and left out, beside each other."""
     lines = [figures for figures in found if figures.curve]
-    with drawing(10.5, 3.6, columns=2) as made:
+    with draw_svg(10.5, 3.6, columns=2) as made:
         steps, samples = made.axes
         for figures, color in zip(lines, COLORS, strict=False):
             steps.plot([x for x, _ in figures.curve], [y for _, y in figures.curve], color=color, label=figures.name)
@@ -28,7 +28,7 @@ def svg(found: Sequence[WhatIfMetrics]) -> str:
     return made.svg
 
 
-def bars(figures: WhatIfMetrics, most: int) -> str:
+def draw_bars(figures: WhatIfMetrics, most: int) -> str:
     """Return a setting's optimizer steps over its rollouts as a line of bars; the highest is ``most``."""
     curve = [steps for _, steps in figures.curve]
     taken = [curve[index * len(curve) // WIDTH] for index in range(WIDTH)] if len(curve) > WIDTH else curve

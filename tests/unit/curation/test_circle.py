@@ -14,7 +14,7 @@ from dart_streams.curation import order_tracker
 from dart_streams.curation.order_tracker import parse_order_id
 from dart_streams.curation.reducer import InputRecord, advance
 from dart_streams.curation.staleness import capacity, curated_share
-from topics.transitions import ORDER, outcome_stage, transition
+from topics.transitions import ORDER, advance_stage, outcome_stage
 
 SHAPES = st.fixed_dictionaries(
     {
@@ -75,7 +75,7 @@ def test_every_order_goes_through_legal_stages_only(shape):
     for order in events(circle, "rollout-orders"):
         sample = order.group_id, order.sample
         before, stages[sample] = stages.get(sample), "ordered"
-        assert (order.attempt == 0) if before is None else transition(ORDER, before, "ordered")
+        assert (order.attempt == 0) if before is None else advance_stage(ORDER, before, "ordered")
         if (finish := finishes.get(order.order_id)) is None:
             continue
         ended = outcome_stage(finish.outcome)
@@ -84,7 +84,7 @@ def test_every_order_goes_through_legal_stages_only(shape):
         passed += ["curated"] if finish.trajectory_id in curated else []
         passed += ["trained"] if finish.trajectory_id in trained else []
         for stage in passed:
-            stages[sample] = transition(ORDER, stages[sample], stage)
+            stages[sample] = advance_stage(ORDER, stages[sample], stage)
     assert stages
 
 

@@ -124,7 +124,7 @@ def ids(span) -> SpanRef:
 
 def test_a_span_arrives_as_it_was_made(receiver: Receiver, processor, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(exporters, "COLLECTOR_TIMEOUT_S", BOUND_S)
-    own = spans.trajectory("t")
+    own = spans.trajectory_span("t")
     processor(receiver.port)
     step = ActiveSpan(names.SPAN_STEP, parent=spans.ROOT, links=[own], attributes={names.ATTR_STEP: 3})
     with step, ActiveSpan(names.SPAN_REQUEST) as request:

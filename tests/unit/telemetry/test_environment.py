@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.errors import ConfigError
-from dart_streams.telemetry.environment import COUNTS, EVERY_MS, metrics_every_ms, refuse_wrong, unmeasured
+from dart_streams.telemetry.environment import COUNTS, EVERY_MS, disabled_reason, metrics_every_ms, refuse_wrong
 
 PROGRAM = """
 import sys
@@ -115,5 +115,5 @@ def test_a_limit_is_a_whole_number_or_refused(name: str, text: str):
 
 @pytest.mark.parametrize(("text", "disabled"), [("true", True), (" TRUE ", True), ("false", False), ("1", False)])
 def test_only_true_disables_the_sdk(text: str, disabled: bool):
-    assert bool(unmeasured({"OTEL_SDK_DISABLED": text})) is disabled
-    assert not unmeasured({})
+    assert bool(disabled_reason({"OTEL_SDK_DISABLED": text})) is disabled
+    assert not disabled_reason({})

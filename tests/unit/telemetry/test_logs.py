@@ -21,7 +21,7 @@ spans.enable(0.0, spans.Provider(0.0))
 log = structlog.get_logger()
 log.info("outside", count=2)
 bound = structlog.contextvars.bound_contextvars(trajectory="t1")
-with bound, spans.ActiveSpan(names.SPAN_TRAJECTORY, ids=spans.trajectory("t1"), parent=spans.ROOT):
+with bound, spans.ActiveSpan(names.SPAN_TRAJECTORY, ids=spans.trajectory_span("t1"), parent=spans.ROOT):
     log.warning("episode failed", why="no page")
     logging.getLogger("aiokafka").warning("Heartbeat failed for group %s", "env")
     try:
@@ -40,7 +40,7 @@ def test_into_a_file_a_line_is_json_and_names_process_trajectory_and_trace(tmp_p
     with (tmp_path / "log").open("w") as file:
         logged(file.fileno())
     outside, failed, library, broken = map(json.loads, (tmp_path / "log").read_text().splitlines())
-    trace = f"{spans.trajectory('t1').trace_id:032x}"
+    trace = f"{spans.trajectory_span('t1').trace_id:032x}"
     assert {"trace", "trajectory"}.isdisjoint(outside)
     assert (outside["event"], outside["count"], outside["level"], outside["process"]) == ("outside", 2, "info", "env-0")
     for line in (failed, library, broken):

@@ -56,7 +56,7 @@ def ref(context) -> spans.SpanRef:
 
 def test_a_named_span_has_the_ids_that_others_link_to_and_its_children_have_their_own(tracing: Start):
     written = tracing(1.0)
-    name = spans.trajectory("t1")
+    name = spans.trajectory_span("t1")
     with ActiveSpan(names.SPAN_TRAJECTORY, ids=name, parent=spans.ROOT), ActiveSpan(names.SPAN_RECORD):
         pass
     with ActiveSpan(names.SPAN_GROUP, links=[name]):
@@ -66,7 +66,7 @@ def test_a_named_span_has_the_ids_that_others_link_to_and_its_children_have_thei
     assert (child.context.trace_id, ref(child.parent)) == (name.trace_id, name)
     assert child.context.span_id != name.span_id
     assert [ref(link.context) for link in group.links] == [name]
-    assert len({spans.trajectory("t2").trace_id, name.trace_id, spans.group("r", "t1").trace_id}) == 3
+    assert len({spans.trajectory_span("t2").trace_id, name.trace_id, spans.group_span("r", "t1").trace_id}) == 3
 
 
 def test_the_context_crosses_a_record_s_headers(tracing: Start):
@@ -151,7 +151,7 @@ def test_the_ratio_picks_whole_traces(tracing: Start):
     written = tracing(0.3)
     for number in range(300):
         with (
-            ActiveSpan(names.SPAN_TRAJECTORY, ids=spans.trajectory(f"t{number}"), parent=spans.ROOT),
+            ActiveSpan(names.SPAN_TRAJECTORY, ids=spans.trajectory_span(f"t{number}"), parent=spans.ROOT),
             ActiveSpan("child"),
         ):
             pass
@@ -167,11 +167,11 @@ def test_a_ratio_that_is_none_is_refused(ratio: float):
 
 
 def test_without_telemetry_spans_are_nothing_and_records_carry_no_context():
-    with ActiveSpan(names.SPAN_STEP, ids=spans.trajectory("t")) as span:
+    with ActiveSpan(names.SPAN_STEP, ids=spans.trajectory_span("t")) as span:
         span.set_attributes(ATTR_OUTCOME="success")
         span.set_error("why")
         assert spans.current_headers() == []
-    assert spans.current() == spans.ROOT
+    assert spans.current_span() == spans.ROOT
 
 
 def test_spans_that_others_make_join_ours_and_follow_their_ratio():
@@ -186,7 +186,7 @@ def test_spans_that_others_make_join_ours_and_follow_their_ratio():
             theirs.start_as_current_span("prefill") as span,
         ):
             assert ref(span.parent if ratio else span.get_span_context()).trace_id == ours.ref.trace_id
-            assert spans.current().trace_id == ours.ref.trace_id
+            assert spans.current_span().trace_id == ours.ref.trace_id
         assert [one.name for one in keeper.written] == (["prefill", names.SPAN_GENERATE] if ratio else [])
     spans.disable()
 
@@ -197,7 +197,7 @@ async def test_tasks_have_the_span_that_they_were_begun_in_and_a_closed_one_dist
     async def inside(name: str) -> spans.SpanRef:
         with ActiveSpan(name) as span:
             await asyncio.sleep(0)
-            assert spans.current() == span.ref
+            assert spans.current_span() == span.ref
             return span.ref
 
     async def abandoned() -> None:
@@ -210,12 +210,12 @@ async def test_tasks_have_the_span_that_they_were_begun_in_and_a_closed_one_dist
         refs = await asyncio.gather(*(inside(str(number)) for number in range(3)))
         assert {ref.trace_id for ref in refs} == {outer.ref.trace_id}
         left.close()
-        assert spans.current() == outer.ref
+        assert spans.current_span() == outer.ref
     assert len({ref.span_id for ref in refs}) == 3
 
 
 def ended() -> ReadableSpan:
-    return ReadableSpan("span", context=spans.trajectory("t").as_context())
+    return ReadableSpan("span", context=spans.trajectory_span("t").as_context())
 
 
 class Stuck(SpanExporter):
@@ -271,7 +271,7 @@ def test_a_full_file_gives_way_and_the_oldest_goes(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(lines, "MAX_FILES", 3)
     exporter = LineSpanExporter(tmp_path / "env-0.jsonl", "env-0", max_bytes=1)
     for number in range(6):
-        span = ReadableSpan(f"span {number}", context=spans.trajectory("t").as_context())
+        span = ReadableSpan(f"span {number}", context=spans.trajectory_span("t").as_context())
         assert exporter.export([span]) is SpanExportResult.SUCCESS
     found = {path.name: json.loads(path.read_text())["name"] for path in tmp_path.iterdir()}
     assert found == {"env-0.jsonl": "span 5", "env-0.1.jsonl": "span 4", "env-0.2.jsonl": "span 3"}

@@ -16,10 +16,10 @@ from topics.transitions import (
     WEIGHTS,
     IllegalTransition,
     WeightState,
-    announcement,
+    advance_stage,
+    classify_announcement,
     next_attempt,
     outcome_stage,
-    transition,
 )
 from topics.values import OutcomeKind
 from topics.weights import WeightVersion
@@ -33,13 +33,13 @@ ILLEGAL = [step for step in STEPS if step not in LEGAL]
 
 @pytest.mark.parametrize(("name", "before", "after"), LEGAL)
 def test_a_legal_transition_is_made(name, before, after):
-    assert transition(TABLES[name], before, after) == after
+    assert advance_stage(TABLES[name], before, after) == after
 
 
 @pytest.mark.parametrize(("name", "before", "after"), ILLEGAL)
 def test_an_illegal_transition_is_refused_and_the_text_says_what_may_follow(name, before, after):
     with pytest.raises(IllegalTransition, match=f"^{after} cannot follow {before}, only ") as refused:
-        transition(TABLES[name], before, after)
+        advance_stage(TABLES[name], before, after)
     assert all(stage in str(refused.value) for stage in TABLES[name][before] or ["nothing"])
 
 
@@ -87,11 +87,11 @@ def test_nothing_but_a_fault_gets_a_next_attempt(outcome):
 def test_an_order_has_at_most_so_many_attempts_whatever_its_outcomes(outcomes, attempts):
     attempt, stage = 0, "ordered"
     for outcome in outcomes:
-        stage = transition(ORDER, transition(ORDER, stage, "running"), outcome_stage(outcome))
+        stage = advance_stage(ORDER, advance_stage(ORDER, stage, "running"), outcome_stage(outcome))
         if stage == "rewarded":
             break
         retry = attempt if stage == "cancelled" else next_attempt(outcome, attempt, attempts)
-        stage = transition(ORDER, stage, "exhausted" if retry is None else "ordered")
+        stage = advance_stage(ORDER, stage, "exhausted" if retry is None else "ordered")
         if retry is None:
             break
         attempt = retry
@@ -135,7 +135,7 @@ def state_after(*records: WeightVersion) -> WeightState:
     ],
 )
 def test_what_a_record_is_after_version_5_of_epoch_2(version, epoch, expected):
-    assert announcement(2, 5, announced(version, epoch)) == expected
+    assert classify_announcement(2, 5, announced(version, epoch)) == expected
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_what_a_record_is_after_version_5_of_epoch_2(version, epoch, expected):
     ],
 )
 def test_a_record_far_ahead_is_of_no_trainer_and_one_less_far_counts(version, epoch, expected):
-    assert announcement(2, 5, announced(version, epoch)) == expected
+    assert classify_announcement(2, 5, announced(version, epoch)) == expected
 
 
 @given(st.lists(RECORDS, max_size=8), st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=4))
@@ -169,7 +169,7 @@ def test_a_version_as_large_as_the_newest_is_none_of_a_stranger():
 
 
 def test_the_first_record_is_published():
-    assert announcement(-1, -1, announced(0, epoch=0)) == "published"
+    assert classify_announcement(-1, -1, announced(0, epoch=0)) == "published"
 
 
 def test_the_highest_version_is_the_newest_in_whatever_order_it_is_read_and_however_often():

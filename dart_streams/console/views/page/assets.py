@@ -17,7 +17,7 @@ class Asset(NamedTuple):
     media_type: str
 
 
-def assets(jars: Path | None) -> dict[str, Asset]:
+def load_assets(jars: Path | None) -> dict[str, Asset]:
     """Return every file of the page by its path; uPlot's are from the WebJar in ``jars``, empty where there is none."""
     found: dict[str, Asset] = {}
     for file in resources.files("dart_streams.console.views.page").joinpath("static").iterdir():

@@ -34,7 +34,7 @@ class PageHeader(msgspec.Struct, frozen=True, kw_only=True):
     alarms: list[Alarm]
 
 
-def header(source: RunSource) -> PageHeader:
+def page_header(source: RunSource) -> PageHeader:
     """Return the header now."""
     state, journal, now_ms = source.state, source.journal(), source.now_ms
     phase = journal.phases[-1] if journal.phases else None

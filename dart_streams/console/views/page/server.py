@@ -20,7 +20,7 @@ from aiohttp import WSMsgType, web
 
 from dart_streams.console.views.page.assets import Asset, media_type_of
 from dart_streams.console.views.page.guard import Guard, hardened
-from dart_streams.console.views.page.header import header
+from dart_streams.console.views.page.header import page_header
 from dart_streams.console.views.page.source import NotFound, RunSource
 from dart_streams.console.views.page.views import PageViews, Query
 from dart_streams.console.views.page.wall import SlotTile
@@ -142,7 +142,7 @@ class PageServer:
         with contextlib.suppress(ConnectionError, RuntimeError):
             while not socket.closed:
                 self.note_viewer()
-                message: dict[str, Any] = {"header": header(self.source)}
+                message: dict[str, Any] = {"header": page_header(self.source)}
                 if query.get("watch") == "wall":
                     tiles = self.views.grid.update(self.source.state)
                     message["slots"] = [tile for tile in tiles if before.get(tile.slot) != tile]

@@ -7,7 +7,7 @@ from typing import Any
 
 from dart_streams.console.views.page import comparison, episodes, lines, log_view, report_view, time_curves, training
 from dart_streams.console.views.page.comparison import Comparison, EvaluatedRun, TaskPair
-from dart_streams.console.views.page.header import header
+from dart_streams.console.views.page.header import page_header
 from dart_streams.console.views.page.source import NotFound, RunSource
 from dart_streams.console.views.page.wall import SlotGrid, SlotTile
 
@@ -75,7 +75,7 @@ class PageViews:
         """The run's configuration as far as the page needs it."""
         config = self.source.config
         return {
-            "header": header(self.source),
+            "header": page_header(self.source),
             "slots": config.env.workers * config.env.slots,
             "policy": config.policy.model_id,
             "backend": config.env.backend,

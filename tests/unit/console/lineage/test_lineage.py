@@ -133,7 +133,8 @@ def line(name: str, identity: str, links=(), start: float = 0, end: float = 1, *
 
 
 TOP, SPAN_OF_GROUP, OWN = (
-    id_of(context) for context in (spans.train_step(RUN, 5), spans.group(RUN, GROUP), spans.trajectory(TRAJECTORY))
+    id_of(context)
+    for context in (spans.train_step_span(RUN, 5), spans.group_span(RUN, GROUP), spans.trajectory_span(TRAJECTORY))
 )
 
 

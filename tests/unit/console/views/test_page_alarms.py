@@ -27,7 +27,7 @@ from dart_streams.console.views.page.alarms import (
     reward_collapse,
 )
 from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.header import header
+from dart_streams.console.views.page.header import page_header
 from topics.trained import MISMATCH_ALARM_NATS, TrainedStep
 from topics.weights import WeightVersion
 
@@ -140,6 +140,6 @@ def test_orders_that_could_never_end_are_an_alarm_with_their_number():
 def test_the_page_shows_that_a_process_died_beside_all_other_alarms():
     source = BundleSource(Bundle(GOLDEN))
     source.read()
-    before = header(source).alarms
+    before = page_header(source).alarms
     source._journal = source.journal().with_death("env-0", "exit code 1", "", 1)
-    assert header(source).alarms == [*died(source.journal().deaths), *before]
+    assert page_header(source).alarms == [*died(source.journal().deaths), *before]

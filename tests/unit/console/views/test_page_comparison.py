@@ -14,7 +14,7 @@ from dart_streams.config import parse
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.page.assets import assets
+from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.comparison import EvaluatedRun, compare, pairs
 from dart_streams.console.views.page.guard import Guard
@@ -37,7 +37,7 @@ def runs(tmp_path_factory) -> tuple[BundleSource, BundleSource]:
 
 @contextlib.asynccontextmanager
 async def client_of(source: BundleSource, other: BundleSource | None = None):
-    server = PageServer(source, Guard(frozenset(), 1, tls=False, token=TOKEN), assets(None), other)
+    server = PageServer(source, Guard(frozenset(), 1, tls=False, token=TOKEN), load_assets(None), other)
     async with TestClient(TestServer(server.application()), cookie_jar=CookieJar(unsafe=True)) as client:
         assert (await client.get("/", params={"token": TOKEN})).status == 200
         yield client

@@ -10,7 +10,7 @@ import pytest
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_log import RecordMetadata
 from dart_streams.console.views.page import export
-from dart_streams.console.views.page.assets import assets
+from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
 from tests.integration.recorded_run import record
 from topics import training_metrics
@@ -115,7 +115,7 @@ def size(bundle: Path, count: int, groups: int = GROUPS) -> int:
     source = BundleSource(Bundle(bundle))
     source.read()
     trained(source, count, groups)
-    return len(export.render(assets(None), asyncio.run(export.collect(source)), "dart.x"))
+    return len(export.render(load_assets(None), asyncio.run(export.collect(source)), "dart.x"))
 
 
 def test_a_step_more_costs_no_more_than_what_is_new_in_it(bundle: Path):
@@ -129,4 +129,4 @@ def test_a_group_more_costs_no_more_than_its_row(bundle: Path):
 
 
 def test_the_pages_own_scripts_are_in_the_file_compressed():
-    assert len(export.render(assets(None), export.Archive({}, {}), "dart.x")) < SHELL_BYTES
+    assert len(export.render(load_assets(None), export.Archive({}, {}), "dart.x")) < SHELL_BYTES

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.views.page import export, lines, log_view
-from dart_streams.console.views.page.assets import assets
+from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.guard import Guard
 from dart_streams.console.views.page.server import PageServer
@@ -34,7 +34,7 @@ async def client_of(path: Path):
     """Yield a client with no cookie of a server on a bundle."""
     source = BundleSource(Bundle(path))
     source.read()
-    server = PageServer(source, Guard(frozenset({"gui.example"}), 1, tls=False, token=TOKEN), assets(None))
+    server = PageServer(source, Guard(frozenset({"gui.example"}), 1, tls=False, token=TOKEN), load_assets(None))
     async with TestClient(TestServer(server.application()), cookie_jar=CookieJar(unsafe=True)) as client:
         yield client
 
@@ -172,7 +172,7 @@ async def test_every_answer_binds_the_browser():
 
 
 async def test_the_page_loads_nothing_from_elsewhere_and_makes_no_markup_of_texts():
-    for name, asset in assets(None).items():
+    for name, asset in load_assets(None).items():
         text = asset.data.decode()
         assert "http://" not in text.replace("http://www.w3.org/", "") or name == "/icon.svg", name
         assert "https://" not in text

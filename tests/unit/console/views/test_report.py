@@ -23,7 +23,7 @@ from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, Orde
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views import report_metrics
 from dart_streams.console.views.page import export, training
-from dart_streams.console.views.page.assets import Asset, assets
+from dart_streams.console.views.page.assets import Asset, load_assets
 from dart_streams.console.views.page.report_view import choose, report_view
 from dart_streams.console.views.report_metrics import ReportInputs
 from dart_streams.telemetry import names
@@ -417,7 +417,7 @@ def test_faults_are_counted_by_kind_and_deaths_of_processes_are_named(run):
 
 def test_the_file_refers_to_nothing_and_its_policy_allows_its_own_scripts_only():
     archive = export.Archive({"run?": {"text": "</script><script>alert(1)</script>"}}, {"ab": b"GIF89a"})
-    text = export.render(assets(None), archive, "dart.a<b")
+    text = export.render(load_assets(None), archive, "dart.a<b")
     assert "<title>a&lt;b" in text
     assert "alert(1)" not in text
     addresses = re.findall(r"""(?:src|href)=["'](?!data:|#)[^"']+""", text)
@@ -474,11 +474,13 @@ def test_metrics_of_all_steps_are_in_the_order_that_each_step_has():
 
 def test_a_script_cannot_end_its_element_and_a_style_that_would_is_refused():
     script = {"/vendor/uPlot.iife.min.js": Asset(b"'</script><b>'", "text/javascript")}
-    text = export.render(assets(None) | script, export.Archive({}, {}), "dart.x")
+    text = export.render(load_assets(None) | script, export.Archive({}, {}), "dart.x")
     assert "</script><b>" not in text
     assert scripts(text)[0][1] == "'</script><b>'"
     with pytest.raises(AssertionError):
-        export.render(assets(None) | {"/style.css": Asset(b"</style>", "text/css")}, export.Archive({}, {}), "dart.x")
+        export.render(
+            load_assets(None) | {"/style.css": Asset(b"</style>", "text/css")}, export.Archive({}, {}), "dart.x"
+        )
 
 
 def test_samples_show_each_page_once_and_what_was_learnt_first(run):

@@ -10,8 +10,8 @@ from dart_streams.config.tracker import Tracker
 from tests.unit.console.datasets.test_episode_rows import episodes
 from topics.trained import TrainedStep
 from topics.training_metrics import BY_NAME
-from workers.tracker.filmstrip import SCREENS, TEXT_HEIGHT, WIDTH, caption_of, filmstrip
-from workers.tracker.points import NAMES, SECONDS, point_of, sampled
+from workers.tracker.filmstrip import SCREENS, TEXT_HEIGHT, WIDTH, caption_of, draw_filmstrip
+from workers.tracker.points import NAMES, SECONDS, point_of, sample_trajectories
 
 STEP = TrainedStep(
     train_step=20,
@@ -57,19 +57,19 @@ def test_no_two_metrics_share_a_name():
 
 def test_the_same_samples_are_drawn_each_time_and_only_of_sampled_steps():
     settings = Tracker(tool="mlflow", samples=2, samples_every=10)
-    drawn = sampled(STEP, settings)
+    drawn = sample_trajectories(STEP, settings)
     assert len(drawn) == len(set(drawn)) == 2
     mixed = msgspec.structs.replace(STEP, trajectory_ids=[*reversed(STEP.trajectory_ids), *STEP.trajectory_ids])
-    assert sampled(mixed, settings) == drawn
-    assert sampled(msgspec.structs.replace(STEP, train_step=21), settings) == []
-    assert sampled(STEP, Tracker(tool="mlflow", samples=0)) == []
-    assert len(sampled(STEP, Tracker(tool="mlflow", samples=99))) == 9
+    assert sample_trajectories(mixed, settings) == drawn
+    assert sample_trajectories(msgspec.structs.replace(STEP, train_step=21), settings) == []
+    assert sample_trajectories(STEP, Tracker(tool="mlflow", samples=0)) == []
+    assert len(sample_trajectories(STEP, Tracker(tool="mlflow", samples=99))) == 9
 
 
 @given(episodes())
 def test_a_picture_shows_the_screens_that_there_are(episode):
     shown = sum(one.screenshot is not None for one in episode.observations)
-    with Image.open(io.BytesIO(filmstrip(episode.observations, episode.images))) as image:
+    with Image.open(io.BytesIO(draw_filmstrip(episode.observations, episode.images))) as image:
         assert image.format == "PNG"
         assert image.width == WIDTH * max(1, min(shown, SCREENS))
         assert image.height >= TEXT_HEIGHT
