@@ -21,6 +21,7 @@ from dart_streams.config import Config
 from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.errors import ConfigError
 from dart_streams.store import AsyncStore, connect_async
+from tests import events
 from tests.integration.test_recorder import episode
 from tests.unit.console.datasets.test_episode_rows import png
 from topics import trained
@@ -38,9 +39,8 @@ SAMPLED = 2
 
 def step(number: int, epoch: int = 1) -> TrainedStep:
     """An optimiser step whose numbers are exact in single precision, which is what TensorBoard has."""
-    return TrainedStep(
-        train_step=number,
-        version=number,
+    return events.trained_step(
+        number,
         epoch=epoch,
         group_ids=[f"g{number}"],
         trajectory_ids=["t1", "t2", "t3"],

@@ -32,6 +32,7 @@ from dart_streams.episodes.episode import Episode
 from dart_streams.screens import smart_resize
 from dart_streams.store import AsyncStore
 from examples.in_memory_run import InMemoryRun, ObservationLog
+from tests import events
 from topics import (
     BY_NAME,
     Topic,
@@ -46,9 +47,8 @@ from topics import (
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.rollout_orders import RolloutOrder
-from topics.trained import TrainedStep, TrainedToken
+from topics.trained import TrainedToken
 from topics.values import VersionSpan
-from topics.weights_serving import WeightsServing
 from workers.env.backends.simulated import SIZE, SimulatedBackend, beside, clicks_wanted
 from workers.env.episode_runner import EpisodeRunner
 from workers.env.policy_client import PolicyClient
@@ -156,11 +156,11 @@ class Answers:
         text = f"Thought: {HOSTILE}\nAction: click(start_box='({x},{y})')"
         logprobs = [-rng.expovariate(1.5) for _ in range(14)]
         await asyncio.sleep(rng.uniform(0.001, 0.01))
-        response = ActionResponse(
+        response = events.action_response(
+            text,
             request_id=request.request_id,
             trajectory_id=request.trajectory_id,
             step=request.step,
-            text=text,
             tokens=[rng.randrange(500) for _ in logprobs],
             logprobs=logprobs,
             entropies=[abs(rng.gauss(0.6, 0.4)) for _ in logprobs],
@@ -168,9 +168,6 @@ class Answers:
                 VersionSpan(version=max(0, version - 1), start=0, end=5),
                 VersionSpan(version=version, start=5, end=14),
             ],
-            prompt_tokens=200,
-            prompt_sha="",
-            worker_id="rollout-0",
             queue_ms=rng.uniform(0, 3),
             generate_ms=rng.uniform(2, 9),
         )
@@ -227,8 +224,8 @@ class RecordedRun(InMemoryRun):
                 "clip_share": 0.1 / self.steps,
                 f"reward/{group.task_id.partition('#')[0]}": group.mean,
             }
-            step = TrainedStep(
-                train_step=self.steps,
+            step = events.trained_step(
+                self.steps,
                 version=version.version,
                 epoch=version.epoch,
                 group_ids=self.taken,
@@ -252,9 +249,7 @@ class RecordedRun(InMemoryRun):
             self.circle.publish(trained.TOPIC.name, f"step-{self.steps}", step)
             self.taken = []
             self.circle.publish(weights.TOPIC.name, "", version)
-            serving = WeightsServing(
-                worker_id="rollout-0", version=version.version, since_ms=now_ms(), alive_ms=now_ms(), pause_ms=11.5
-            )
+            serving = events.weights_serving(version.version, since_ms=now_ms(), alive_ms=now_ms(), pause_ms=11.5)
             self.circle.publish(weights_serving.TOPIC.name, "", serving)
         self.circle.settle()
 

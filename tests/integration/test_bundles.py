@@ -22,10 +22,10 @@ from dart_streams.console.runs.run_folder import without_nulls
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.store import connect_async
 from dart_streams.store.asynchronous import AsyncStore
+from tests import events
 from topics import BY_NAME, observations
 from topics.observations import Observation
-from topics.rollout_orders import RolloutOrder
-from topics.values import BlobRef, Sampling
+from topics.values import BlobRef
 
 RECORDED = "dart.recorded."
 """The prefix of the run whose bundle it is."""
@@ -142,29 +142,7 @@ def test_a_broker_that_is_not_there_is_told_as_such(config: Config, written: Pat
 
 
 def shown(ref: BlobRef, step: int) -> Observation:
-    order = RolloutOrder(
-        order_id="g/0/0",
-        group_id="g",
-        group_size=1,
-        sample=0,
-        attempt=0,
-        task_id="simulated/steps-3#0",
-        max_steps=3,
-        purpose="train",
-        sampling=Sampling(),
-        after_version=0,
-    )
-    return Observation(
-        trajectory_id="t",
-        order=order,
-        step=step,
-        instruction="",
-        screenshot=ref,
-        taken=None,
-        end=None,
-        env_host="env-0",
-        at_ms=step,
-    )
+    return events.observation(step, screenshot=ref)
 
 
 async def play(config: Config, *, lost: bool) -> None:

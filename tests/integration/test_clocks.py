@@ -23,11 +23,10 @@ from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.console.runs.run_follower import RunFollower, following
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.topic_follower import CIRCLE
+from tests import events
 from tests.integration import shifted_clock
 from topics import rollout_orders, weights
 from topics.rollout_orders import RolloutOrder
-from topics.values import Sampling
-from topics.weights import WeightVersion
 
 BOUND_S = 180.0
 """Six processes start side by side."""
@@ -44,28 +43,8 @@ heldout_seeds = [50, 60]
 """
 
 
-def version(number: int) -> WeightVersion:
-    return WeightVersion(
-        model_id="tiny", version=number, uri="", sha256="", train_step=number, epoch=1, groups_consumed=0
-    )
-
-
 def orders(numbers: range) -> list[RolloutOrder]:
-    return [
-        RolloutOrder(
-            order_id=f"o{number}",
-            group_id="g",
-            group_size=1,
-            sample=0,
-            attempt=0,
-            task_id=f"simulated/steps-3#{number}",
-            max_steps=6,
-            purpose="train",
-            sampling=Sampling(),
-            after_version=0,
-        )
-        for number in numbers
-    ]
+    return [events.rollout_order(f"o{number}", task_id=f"simulated/steps-3#{number}") for number in numbers]
 
 
 @pytest.fixture
@@ -153,7 +132,7 @@ async def test_a_fleet_whose_clocks_are_ten_minutes_off_and_jump_plays_and_switc
     config = configure({"request_timeout_s": 60.0}, {})
     with fleet_of(config, tmp_path) as fleet:
         async with watched(config) as (publisher, follower):
-            await publisher.publish(weights.TOPIC, version(0))
+            await publisher.publish(weights.TOPIC, events.weight_version(0))
             fleet.start("rollout", "rollout-0", OFF_S)
             fleet.start("rollout", "rollout-1", -OFF_S, jump_s=2 * OFF_S)
             fleet.start("env", "env-0", -OFF_S, jump_s=2 * OFF_S)
@@ -173,7 +152,7 @@ async def test_a_fleet_whose_clocks_are_ten_minutes_off_and_jump_plays_and_switc
             assert requests(follower.progress) == 24 * ACTIONS
 
             fleet.running["rollout-0"].kill()
-            await publisher.publish(weights.TOPIC, version(1))
+            await publisher.publish(weights.TOPIC, events.weight_version(1))
             await follower.until(
                 lambda state: state.serving["rollout-1"].version == 1, "a switch past a dead worker", BOUND_S
             )
@@ -191,7 +170,7 @@ async def test_what_waits_longer_than_its_host_does_is_dropped_with_a_line(confi
     config = configure({"request_timeout_s": 4.0}, slow)
     with fleet_of(config, tmp_path) as fleet:
         async with watched(config) as (publisher, follower):
-            await publisher.publish(weights.TOPIC, version(0))
+            await publisher.publish(weights.TOPIC, events.weight_version(0))
             fleet.start("rollout", "rollout-0", -OFF_S)
             fleet.start("env", "env-0", OFF_S)
             await follower.until(lambda _: follower.heartbeats.alive(10.0), "a rollout worker", BOUND_S)
@@ -206,7 +185,7 @@ async def test_a_worker_whose_clock_is_hours_off_ends_and_says_so_and_the_others
     config = configure({"request_timeout_s": 60.0}, {})
     with fleet_of(config, tmp_path) as fleet:
         async with watched(config) as (publisher, follower):
-            await publisher.publish(weights.TOPIC, version(0))
+            await publisher.publish(weights.TOPIC, events.weight_version(0))
             fleet.start("rollout", "rollout-0", 0)
             fleet.start("rollout", "rollout-1", 0, jump_s=2 * 3600)
             fleet.start("env", "env-0", 0)

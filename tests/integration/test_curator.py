@@ -41,6 +41,7 @@ from dart_streams.curation.in_memory import CountingTrainer
 from dart_streams.curation.reducer import InputRecord, advance
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable
+from tests import events
 from topics import curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
@@ -480,23 +481,16 @@ async def first(config: Config, topic: topics.Topic, matching: Callable[[Consume
 
 def finished(sample: int, **fields) -> Trajectory:
     values = {
-        "trajectory_id": f"t{sample}",
         "order_id": f"g000000/{sample}/0",
         "group_id": "g000000",
         "group_size": 2,
-        "attempt": 0,
         "task_id": "simulated/grid#0",
-        "purpose": "train",
         "outcome": "success" if sample == 0 else "failure",
         "reward": 1.0 if sample == 0 else 0.0,
         "steps": 2,
         "step_entropies": [0.1, 0.2],
-        "version_min": 0,
-        "version_max": 0,
-        "started_ms": 0,
-        "finished_ms": 1,
     }
-    return Trajectory(**(values | fields))
+    return events.trajectory(f"t{sample}", **values | fields)
 
 
 async def test_what_cannot_be_applied_is_put_aside_whole_and_the_curator_goes_on(configure):

@@ -28,9 +28,9 @@ from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.deadline import Deadline
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect
+from tests import events
 from topics import Topic, action_requests, actions, observations, rollout_orders
 from topics.action_requests import ActionRequest
-from topics.actions import ActionResponse
 from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling, VersionSpan
@@ -74,19 +74,8 @@ def number_of(request: ActionRequest) -> int:
 
 
 def order(number: int, task: str = "simulated/box#0", **fields) -> RolloutOrder:
-    values = {
-        "order_id": f"o{number}",
-        "group_id": "g",
-        "group_size": 1,
-        "sample": 0,
-        "attempt": 0,
-        "task_id": task,
-        "max_steps": 6,
-        "purpose": "train",
-        "sampling": Sampling(max_tokens=number + 1),
-        "after_version": 0,
-    }
-    return RolloutOrder(**(values | fields))
+    fields = {"sampling": Sampling(max_tokens=number + 1)} | fields
+    return events.rollout_order(f"o{number}", task_id=task, **fields)
 
 
 class World:
@@ -146,20 +135,15 @@ class World:
             await self.respond(request, text)
 
     async def respond(self, request: ActionRequest, text: str, error: str | None = None) -> None:
-        action = ActionResponse(
+        action = events.action_response(
+            text,
             request_id=request.request_id,
             trajectory_id=request.trajectory_id,
             step=request.step,
-            text=text,
             tokens=[1, 2],
             logprobs=[-0.1, -0.2],
             entropies=[0.3, 0.4],
             versions=[VersionSpan(version=0, start=0, end=2)],
-            prompt_tokens=3,
-            prompt_sha="p",
-            worker_id="world",
-            queue_ms=0.0,
-            generate_ms=0.0,
             error=error,
         )
         await self.publisher.publish(actions.TOPIC, action, partition=request.reply_partition)

@@ -17,10 +17,10 @@ import pytest
 from dart_streams.config import Config
 from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.deadline import Deadline
+from tests import events
 from tests.integration.test_env_worker import BOUND_S, TASKS, World, order, process, serving, solve, worker
 from topics import weights
 from topics.action_requests import ActionRequest
-from topics.weights import WeightVersion
 
 STILL_S = 6.0
 """Longer than a request's time-outs, all of them, and than an episode may take."""
@@ -138,7 +138,7 @@ async def circle(config: Config, folder: Path) -> AsyncIterator[tuple[World, sub
     """An environment worker here, and a rollout worker as a process, which play."""
     world = Onlooker(config, lambda request: None)
     async with serving(world), worker(config):
-        first = WeightVersion(model_id="tiny", version=0, uri="", sha256="", train_step=0, epoch=1, groups_consumed=0)
+        first = events.weight_version()
         await world.publisher.publish(weights.TOPIC, first)
         with rollout_worker(config, folder) as running:
             for number in range(1000, 1100):  # until it is there, time-outs end what is ordered

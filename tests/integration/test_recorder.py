@@ -19,11 +19,11 @@ from dart_streams.config import Config
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.store import AsyncStore, connect
+from tests import events
 from topics import observations, trajectories
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
-from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
-from topics.values import OutcomeKind, Sampling, VersionSpan
+from topics.values import OutcomeKind, VersionSpan
 from workers.recorder.main import connect as connect_worker
 from workers.runtime.lifecycle import live
 
@@ -32,29 +32,15 @@ BOUND_S = 120.0
 
 def episode(number: int, steps: int = 3, kind: OutcomeKind = "success") -> list[Observation]:
     """The observations of one trajectory, as an environment worker tells them."""
-    order = RolloutOrder(
-        order_id=f"o{number}",
-        group_id="g",
-        group_size=1,
-        sample=0,
-        attempt=0,
-        task_id=f"simulated/box#{number % 5}",
-        max_steps=9,
-        purpose="train",
-        sampling=Sampling(),
-        after_version=0,
-    )
+    order = events.rollout_order(f"o{number}", task_id=f"simulated/box#{number % 5}")
     reward = 1.0 if kind == "success" else None
     return [
-        Observation(
+        events.observation(
+            step,
             trajectory_id=f"t{number}",
             order=order,
-            step=step,
-            instruction="Click.",
-            screenshot=None,
             taken=answer(number, step) if step else None,
             end=EpisodeEnd(kind=kind, reward=reward) if step == steps else None,
-            env_host="env-0",
             at_ms=1000 * number + step,
         )
         for step in range(steps + 1)
@@ -62,18 +48,13 @@ def episode(number: int, steps: int = 3, kind: OutcomeKind = "success") -> list[
 
 
 def answer(number: int, step: int) -> ExecutedAction:
-    return ExecutedAction(
+    return events.executed_action(
+        "Action: wait()",
         request_id=f"t{number}/{step - 1}/0",
-        text="Action: wait()",
-        action="Action: wait()",
         tokens=[1, 2],
         logprobs=[-0.1, -0.2],
         entropies=[0.2, 0.4],
         versions=[VersionSpan(version=step, start=0, end=2)],
-        prompt_sha="p",
-        queue_ms=0,
-        generate_ms=0,
-        execute_ms=0,
     )
 
 

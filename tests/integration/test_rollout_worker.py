@@ -21,6 +21,8 @@ from dart_streams.bus.codec import header
 from dart_streams.config import Config, Rollout
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.runs.run_folder import write_toml
+from tests import events
+from tests.events import weight_version
 from topics import Topic, action_requests, actions, weights, weights_serving
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
@@ -45,25 +47,18 @@ def quick(monkeypatch):
 
 
 def request(number: int, seconds: float = 3600.0, **fields) -> ActionRequest:
-    asked = ActionRequest(
-        request_id=f"r{number}",
+    asked = events.action_request(
+        f"r{number}",
         trajectory_id=f"t{number}",
         step=2,
         turns=[
             MessagePart(role="user", text=f"Click the box at ({number % 160},120)."),
             MessagePart(role="user", image=BlobRef(sha256="s", size=1, width=160, height=210)),
         ],
-        sampling=Sampling(),
         reply_partition=number % 4,
         deadline_ms=int((time.time() + seconds) * 1000),
     )
     return msgspec.structs.replace(asked, **fields)
-
-
-def version(number: int, epoch: int = 1) -> WeightVersion:
-    return WeightVersion(
-        model_id="tiny", version=number, uri="", sha256="", train_step=number, epoch=epoch, groups_consumed=0
-    )
 
 
 class Reader:
@@ -126,7 +121,7 @@ async def ask(publisher: Publisher, *asked: ActionRequest) -> None:
 async def test_every_request_is_answered_once_where_it_wants_the_reply(services):
     config = services.config(rollout=QUICK)
     async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
-        await publisher.publish(weights.TOPIC, version(3))
+        await publisher.publish(weights.TOPIC, weight_version(3))
         async with worker(config):
             began = time.monotonic()
             await ask(publisher, *map(request, range(60)))
@@ -149,8 +144,8 @@ async def test_a_worker_that_is_there_first_waits_for_the_first_weights(services
     config = services.config(rollout=QUICK)
     reader = Reader(config, weights_serving.TOPIC)
     async with Publisher(config.bus, "test") as publisher, reader as serving, worker(config):
-        await publisher.publish(weights.TOPIC, msgspec.structs.replace(version(9), model_id="other"))
-        await publisher.publish(weights.TOPIC, version(0))
+        await publisher.publish(weights.TOPIC, msgspec.structs.replace(weight_version(9), model_id="other"))
+        await publisher.publish(weights.TOPIC, weight_version(0))
         first = await serving.until(lambda seen: seen and seen[0])
     assert (first.worker_id, first.version) == ("rollout-0", 0)
 
@@ -174,9 +169,9 @@ async def test_an_endpoint_to_train_on_starts_with_the_trainers_first_version_to
     engine, reader = Compared(config), Reader(config, weights_serving.TOPIC)
     async with Publisher(config.bus, "test") as publisher, reader as serving, worker(config, engine=engine):
         if trains:
-            await publisher.publish(weights.TOPIC, version(0))
+            await publisher.publish(weights.TOPIC, weight_version(0))
         await serving.until(lambda seen: seen and seen[0])
-    assert engine.started == (version(0) if trains else main.FIXED)
+    assert engine.started == (weight_version(0) if trains else main.FIXED)
 
 
 async def test_a_worker_told_to_stop_before_there_are_weights_ends_at_once(services):
@@ -189,7 +184,7 @@ async def test_a_worker_told_to_stop_before_there_are_weights_ends_at_once(servi
 async def test_a_request_past_its_deadline_is_dropped_also_while_it_is_generated(services):
     config = services.config(rollout={**QUICK, "scripted": {"latency_ms": 400.0}})
     async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
-        await publisher.publish(weights.TOPIC, version(0))
+        await publisher.publish(weights.TOPIC, weight_version(0))
         async with worker(config):
             await ask(publisher, request(0, seconds=-1.0), request(1, seconds=0.2), request(2))
             await replies.until(answered(range(2, 3)))
@@ -201,7 +196,7 @@ async def test_what_cannot_be_answered_is_a_dead_letter_and_the_worker_goes_on(s
     name = action_requests.TOPIC.name
     letters = Reader(config, action_requests.TOPIC, name + dead_letters.SUFFIX)
     async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies, letters:
-        await publisher.publish(weights.TOPIC, version(0))
+        await publisher.publish(weights.TOPIC, weight_version(0))
         async with worker(config):
             await publisher.send(name, b"bad", b"{", [])
             await ask(publisher, request(0, reply_partition=99), request(1))
@@ -244,7 +239,7 @@ async def test_a_fault_of_the_engine_becomes_the_replys_error(services):
     engine = Faulty(config)
     engine.bad_requests = frozenset({"r0"})
     async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
-        await publisher.publish(weights.TOPIC, version(0))
+        await publisher.publish(weights.TOPIC, weight_version(0))
         async with worker(config, engine=engine):
             await ask(publisher, request(0), request(1))
             await replies.until(answered(range(2)))
@@ -269,7 +264,7 @@ async def test_an_answer_that_no_record_has_room_for_becomes_an_error_and_the_wo
     config = services.config(rollout=QUICK)
     asked = [request(number, sampling=Sampling(max_tokens=count)) for number, count in enumerate((32_768, 2**21, 8))]
     async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
-        await publisher.publish(weights.TOPIC, version(0))
+        await publisher.publish(weights.TOPIC, weight_version(0))
         async with worker(config, engine=Talkative(config)):
             await ask(publisher, *asked)
             await replies.until(answered(range(3)))
@@ -287,10 +282,10 @@ async def test_a_version_that_does_not_load_is_announced_as_failed_and_tried_aga
     engine = Faulty(config)
     engine.bad_loads = frozenset({1})
     async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
-        await publisher.publish(weights.TOPIC, version(0))
+        await publisher.publish(weights.TOPIC, weight_version(0))
         async with worker(config, engine=engine):
             await serving.until(bool)
-            await publisher.publish(weights.TOPIC, version(1))
+            await publisher.publish(weights.TOPIC, weight_version(1))
             failed = await serving.until(lambda seen: next((r for r in seen if r.failed_version == 1), None))
             assert (failed.version, failed.error) == (0, "sha256 is another")
             engine.bad_loads = frozenset()
@@ -304,9 +299,9 @@ async def test_a_worker_whose_first_version_does_not_load_takes_the_next(service
     engine = Faulty(config)
     engine.bad_loads = frozenset({0})
     async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
-        await publisher.publish(weights.TOPIC, version(0))
+        await publisher.publish(weights.TOPIC, weight_version(0))
         async with worker(config, engine=engine):
-            await publisher.publish(weights.TOPIC, version(1))
+            await publisher.publish(weights.TOPIC, weight_version(1))
             first = await serving.until(lambda seen: seen and seen[0])
     assert first.version == 1
 
@@ -319,14 +314,14 @@ async def test_a_worker_whose_first_delta_does_not_load_serves_the_full_version_
     engine = Faulty(config)
     engine.bad_loads = frozenset({5})
     base = [WeightPart(version=3, uri="", sha256=""), WeightPart(version=4, uri="", sha256="", kind="delta")]
-    newest = msgspec.structs.replace(version(5), kind="delta", base=base)
+    newest = msgspec.structs.replace(weight_version(5), kind="delta", base=base)
     async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
         await publisher.publish(weights.TOPIC, newest)
         async with worker(config, engine=engine):
             first = await serving.until(lambda seen: seen and seen[0])
             assert (first.version, first.failed_version, first.error) == (3, 5, "sha256 is another")
             engine.bad_loads = frozenset()
-            await publisher.publish(weights.TOPIC, version(5))
+            await publisher.publish(weights.TOPIC, weight_version(5))
             healed = await serving.until(lambda seen: next((r for r in seen if r.version == 5), None))
             assert (healed.failed_version, healed.error) == (None, None)
 
@@ -338,7 +333,7 @@ async def test_a_worker_that_starts_while_the_newest_version_is_damaged_serves_a
     engine.bad_loads = frozenset({3, 6})
     async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
         for number in (1, 2, 3, 4, 5, 6):
-            await publisher.publish(weights.TOPIC, version(number))
+            await publisher.publish(weights.TOPIC, weight_version(number))
         async with worker(config, engine=engine):
             first = await serving.until(lambda seen: seen and seen[0])
             assert (first.version, first.failed_version, first.error) == (5, 6, "sha256 is another")
@@ -350,12 +345,17 @@ async def test_a_worker_that_starts_while_the_newest_version_is_damaged_serves_a
 async def test_lower_versions_duplicates_and_fenced_trainers_are_ignored(services):
     config = services.config(rollout=QUICK)
     async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
-        for announced in (version(4, epoch=2), version(9, epoch=1), version(3, epoch=2), version(4, epoch=2)):
+        for announced in (
+            weight_version(4, epoch=2),
+            weight_version(9, epoch=1),
+            weight_version(3, epoch=2),
+            weight_version(4, epoch=2),
+        ):
             await publisher.publish(weights.TOPIC, announced)
         async with worker(config):
             await serving.until(bool)
-            await publisher.publish(weights.TOPIC, version(10, epoch=1))
-            await publisher.publish(weights.TOPIC, version(5, epoch=2))
+            await publisher.publish(weights.TOPIC, weight_version(10, epoch=1))
+            await publisher.publish(weights.TOPIC, weight_version(5, epoch=2))
             await serving.until(lambda seen: any(record.version == 5 for record in seen))
     assert {record.version for record in serving.events} == {4, 5}
 
@@ -380,13 +380,13 @@ async def test_three_workers_switch_one_after_the_other(services):
     config = services.config(rollout=QUICK)
     switching: list[set[str]] = [set()]
     async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
-        await publisher.publish(weights.TOPIC, version(0))
+        await publisher.publish(weights.TOPIC, weight_version(0))
         async with contextlib.AsyncExitStack() as fleet:
             for name in ("rollout-0", "rollout-1", "rollout-2"):
                 await fleet.enter_async_context(worker(config, name, Slow(config, name, switching)))
             await serving.until(lambda seen: len({r.worker_id for r in seen}) == 3)
             for number in (1, 2):
-                await publisher.publish(weights.TOPIC, version(number))
+                await publisher.publish(weights.TOPIC, weight_version(number))
                 at = {(f"rollout-{n}", number) for n in range(3)}
                 await serving.until(lambda seen, at=at: {(r.worker_id, r.version) for r in seen} >= at)
     assert max(map(len, switching)) == 1
@@ -406,7 +406,7 @@ async def test_at_most_so_many_requests_are_under_way(services):
                 under_way.append(under_way[-1] - 1)
 
     async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
-        await publisher.publish(weights.TOPIC, version(0))
+        await publisher.publish(weights.TOPIC, weight_version(0))
         await ask(publisher, *map(request, range(40)))
         async with worker(config, engine=Counting(config)):
             await replies.until(answered(range(40)))
@@ -435,7 +435,7 @@ async def test_a_worker_told_to_stop_answers_what_it_has_taken(services):
     config = services.config(rollout={**QUICK, "scripted": {"latency_ms": 500.0}})
     engine = Watched(config, 8)
     async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
-        await publisher.publish(weights.TOPIC, version(0))
+        await publisher.publish(weights.TOPIC, weight_version(0))
         async with worker(config, engine=engine), asyncio.timeout(BOUND_S):
             await ask(publisher, *map(request, range(8)))
             await engine.reached.wait()
@@ -446,7 +446,7 @@ async def test_requests_a_worker_did_not_live_to_answer_are_answered_by_the_next
     config = services.config(rollout={**QUICK, "scripted": {"latency_ms": 60_000.0}}, run={"drain_s": 0.2})
     engine = Watched(config, 8)
     async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
-        await publisher.publish(weights.TOPIC, version(0))
+        await publisher.publish(weights.TOPIC, weight_version(0))
         async with worker(config, engine=engine), asyncio.timeout(BOUND_S):
             await ask(publisher, *map(request, range(8)))
             await engine.reached.wait()
@@ -459,7 +459,7 @@ async def test_an_engine_that_has_died_ends_the_worker_with_its_error(services):
     config = services.config(rollout=QUICK)
     engine = Faulty(config)
     async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
-        await publisher.publish(weights.TOPIC, version(0))
+        await publisher.publish(weights.TOPIC, weight_version(0))
         living = asyncio.create_task(live(partial(connect, engine=engine), config, "rollout-0", asyncio.Event()))
         await serving.until(bool)
         engine.dead = True
@@ -484,7 +484,7 @@ def process(config: Config, folder: Path, name: str = "rollout-0"):
 async def test_a_signal_to_stop_ends_the_process_with_0(services, tmp_path):
     config = services.config(rollout=QUICK)
     async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
-        await publisher.publish(weights.TOPIC, version(0))
+        await publisher.publish(weights.TOPIC, weight_version(0))
         with process(config, tmp_path) as running:
             await serving.until(bool)
             running.send_signal(signal.SIGTERM)

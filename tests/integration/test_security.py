@@ -31,18 +31,16 @@ from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ServiceUnavailable
 from dart_streams.store import sessions
+from tests import events
 from tests.integration.exported_page import plain_answers
 from tests.integration.secured import USER, Secured, secured_services
 from tests.integration.test_circle import HERE, session_of
 from topics import weights
-from topics.weights import WeightVersion
 
 pytestmark = pytest.mark.timeout(900)
 BOUND_S = 120.0
 COMMAND = [sys.executable, "-m", "dart_streams.console.cli.main"]
-VERSION = WeightVersion(
-    model_id="m", version=0, uri="file:///nowhere", sha256="0" * 64, train_step=0, epoch=1, groups_consumed=0
-)
+VERSION = events.weight_version()
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,10 @@ from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, conn
 from dart_streams.store.blobs import CHUNK_BYTES, ref_of
 from dart_streams.store.sessions import TableGone
 from dart_streams.store.statements import DamagedRow
+from tests import events
 from topics.observations import EpisodeEnd, Observation
-from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
-from topics.values import BlobRef, Sampling
+from topics.values import BlobRef
 
 BOUND_S = 120.0
 
@@ -44,49 +44,12 @@ def run() -> str:
 
 
 def observation(trajectory_id: str, step: int, end: EpisodeEnd | None = None) -> Observation:
-    order = RolloutOrder(
-        order_id="o",
-        group_id="g",
-        group_size=1,
-        sample=0,
-        attempt=0,
-        task_id="simulated/box#1",
-        max_steps=5,
-        purpose="train",
-        sampling=Sampling(),
-        after_version=0,
-    )
-    return Observation(
-        trajectory_id=trajectory_id,
-        order=order,
-        step=step,
-        instruction="Click “it”.",
-        screenshot=None,
-        taken=None,
-        end=end,
-        env_host="env-0",
-        at_ms=1_700_000_000_000 + step,
-    )
+    at_ms = 1_700_000_000_000 + step
+    return events.observation(step, trajectory_id=trajectory_id, instruction="Click “it”.", end=end, at_ms=at_ms)
 
 
 def trajectory(trajectory_id: str, finished_ms: int, task_id: str = "simulated/box#1") -> Trajectory:
-    return Trajectory(
-        trajectory_id=trajectory_id,
-        order_id="o",
-        group_id="g",
-        group_size=1,
-        attempt=0,
-        task_id=task_id,
-        purpose="train",
-        outcome="success",
-        reward=1.0,
-        steps=1,
-        step_entropies=[0.5],
-        version_min=0,
-        version_max=0,
-        started_ms=0,
-        finished_ms=finished_ms,
-    )
+    return events.trajectory(trajectory_id, task_id=task_id, step_entropies=[0.5], finished_ms=finished_ms)
 
 
 @pytest.mark.parametrize("size", [0, 1, 6_000, CHUNK_BYTES, CHUNK_BYTES + 1, 3_000_000])

@@ -18,10 +18,8 @@ from dart_streams.console.launch.topic_identity import LogGone
 from dart_streams.console.monitor import main as monitor
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
+from tests import events
 from topics import curated, rollout_orders, weights
-from topics.rollout_orders import RolloutOrder
-from topics.values import Sampling
-from topics.weights import WeightVersion
 from workers.curator import main as curator
 from workers.curator.changelogs import changelog_topics
 from workers.env import main as env
@@ -51,21 +49,6 @@ def config(services: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Co
     )
     admin.apply_all(made.bus, changelog_topics(made))
     return made
-
-
-def order(order_id: str) -> RolloutOrder:
-    return RolloutOrder(
-        order_id=order_id,
-        group_id="g000000",
-        group_size=1,
-        sample=0,
-        attempt=0,
-        task_id="simulated/box#1",
-        max_steps=1,
-        purpose="train",
-        sampling=Sampling(),
-        after_version=0,
-    )
 
 
 def connect_of(kind: str, config: Config) -> Connect:
@@ -111,7 +94,7 @@ async def ended(config: Config, kind: str, change: Callable[[Any], Any]) -> None
 )
 async def test_a_worker_whose_topic_is_deleted_names_it_and_says_what_to_do(config: Config, kind: str, topic: str):
     async with Publisher(config.bus, "test") as publisher:
-        first = WeightVersion(model_id="tiny", version=0, uri="", sha256="", train_step=0, epoch=1, groups_consumed=0)
+        first = events.weight_version()
         await publisher.publish(weights.TOPIC, first)
     name = config.bus.prefix + topic
     with pytest.raises(ServiceUnavailable, match=rf"topic {name} is gone.*topics apply"):
@@ -159,7 +142,7 @@ async def test_a_run_that_is_resumed_names_the_topics_made_anew_and_is_refused_w
     with pytest.raises(LogGone, match=r"run run-1 can't be resumed: topic \S+rollout-orders was deleted.*2 of its"):
         topic_identity.missing(config.bus, known, "run-1")
     async with Publisher(config.bus, "test") as publisher:
-        await publisher.publish(rollout_orders.TOPIC, order("of a process that went on"))
+        await publisher.publish(rollout_orders.TOPIC, events.rollout_order("of a process that went on"))
     assert len(topic_identity.missing(config.bus, known, "run-1")) == 2
     with admin.connect(config.bus) as client:
         client.delete_topics([config.bus.prefix + name for name in known])
@@ -191,12 +174,12 @@ async def test_a_topic_that_is_made_again_with_fewer_partitions_before_anybody_l
             tasks.create_task(member.serve(handle, 1, asyncio.Event())),
             tasks.create_task(member.commit_periodically()),
         ]
-        await publisher.publish(topic, order("before"), partition=last)
+        await publisher.publish(topic, events.rollout_order("before"), partition=last)
         assert await took.get() == "before"
         await asyncio.to_thread(make_again, config, topic.name)
         made_again.set()  # Only now it is finished: its offset can't be committed any more.
         async with Publisher(config.bus, "new") as new:
-            await new.publish(topic, order("after"))
+            await new.publish(topic, events.rollout_order("after"))
         assert await took.get() == "after"
         for task in working:
             task.cancel()

@@ -18,6 +18,7 @@ from dart_streams.policy import adapters, resident_weights, weights
 from dart_streams.policy.adapters import Adapter
 from dart_streams.policy.probe import Probe
 from dart_streams.policy.resident_weights import ResidentWeights
+from tests import events
 from tests.model.random_layers import layer
 from tests.model.test_resident_weights import Fetched, announced, flipped, truncated
 from topics.weights import WeightVersion
@@ -264,9 +265,8 @@ def test_without_adapters_a_later_incarnation_publishes_the_whole(local: Chain, 
 
 
 def test_a_worker_that_could_not_load_an_adapter_is_heard(local: Chain) -> None:
-    from topics.weights_serving import WeightsServing
 
     newest = [local.publish() for _ in range(3)][-1]
-    record = WeightsServing(worker_id="r", version=0, since_ms=0, alive_ms=0, failed_version=2, error="torn")
+    record = events.weights_serving(failed_version=2, error="torn")
     assert asks_for_whole(newest, [record], {"r"})
     assert not asks_for_whole(newest, [record], set())

@@ -25,11 +25,11 @@ from transformers import AutoProcessor
 from dart_streams.config import Config, parse
 from dart_streams.policy import exporting, probe, weights
 from dart_streams.policy.rendering import Renderer
+from tests import events
 from tests.model import plain_transformers
 from tests.model.families import FAMILIES
 from tests.model.two_ranks import step_of
 from topics.action_requests import ActionRequest
-from topics.curated import CuratedGroup
 from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
 from trainer.data.samples import ReadyGroup, TrainingSample
@@ -103,24 +103,14 @@ def turns(number: int, images: int) -> list[MessagePart]:
 
 
 def request(number: int, images: int) -> ActionRequest:
-    return ActionRequest(
-        request_id=f"r{number}",
-        trajectory_id="t",
-        step=0,
-        turns=turns(number, images),
-        sampling=Sampling(max_tokens=8),
-        reply_partition=0,
-        deadline_ms=0,
-    )
+    return events.action_request(f"r{number}", turns=turns(number, images), sampling=Sampling(max_tokens=8))
 
 
 def published(snapshot: WeightSnapshot, number: int, folder: Path) -> WeightVersion:
     uri = str(folder / f"v{number}")
     beside = {weights.PROBE: msgspec.json.encode(snapshot.probe)}
     sha256 = weights.save(snapshot.tensors, uri, beside)
-    return WeightVersion(
-        model_id="tiny", version=number, uri=uri, sha256=sha256, train_step=number, epoch=1, groups_consumed=0
-    )
+    return events.weight_version(number, uri=uri, sha256=sha256)
 
 
 def trainable(renderer: Renderer, asked: list[ActionRequest], made: list[Generation]) -> ReadyGroup:
@@ -138,7 +128,7 @@ def trainable(renderer: Renderer, asked: list[ActionRequest], made: list[Generat
                 advantage=1.0 if number % 2 else -1.0,
             )
         )
-    group = CuratedGroup(group_id="g", task_id="t", members=[], mean=0.5, std=0.5)
+    group = events.curated_group()
     images = {ref.sha256: SCREENS[ref.sha256] for item in samples for ref in item.images}
     return ReadyGroup(group=group, samples=samples, images=images, refused=Counter(), read_ms=0.0)
 

@@ -19,6 +19,7 @@ from dart_streams.config import Config, parse
 from dart_streams.errors import AccessRefused, UserError
 from dart_streams.policy import probe, tiny, weights
 from dart_streams.policy.rendering import Renderer
+from tests import events
 from tests.model import plain_transformers, vllm_server
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling
@@ -58,15 +59,7 @@ def request(number: int, images: int = 1, text: str = "Click button 7.", **sampl
         turns.append(MessagePart(role="user", image=screen(10 * number + index)))
         if index < images - 1:
             turns.append(MessagePart(role="assistant", text="Action: click(start_box='(5,6)')"))
-    return ActionRequest(
-        request_id=f"r{number}",
-        trajectory_id="t",
-        step=0,
-        turns=turns,
-        sampling=Sampling(**{"max_tokens": 12, **sampling}),
-        reply_partition=0,
-        deadline_ms=0,
-    )
+    return events.action_request(f"r{number}", turns=turns, sampling=Sampling(**{"max_tokens": 12, **sampling}))
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +117,7 @@ def in_process(folder: Path, loop: asyncio.Runner, tmp_path_factory: pytest.Temp
     sha256 = weights.save(model.state_dict(), str(base / "0"))
     config = parse({"policy": {"path": str(folder)}, "trainer": {"weights_uri": str(base)}})
     made = VllmEngine(config, read)
-    version = WeightVersion(
-        model_id="tiny", version=0, uri=str(base / "0"), sha256=sha256, train_step=0, epoch=1, groups_consumed=0
-    )
+    version = events.weight_version(uri=str(base / "0"), sha256=sha256)
     loop.run(made.start(version))
     yield made
     loop.run(made.stop())
@@ -136,15 +127,7 @@ def first_version(base: Path, stored: probe.Probe) -> WeightVersion:
     """Return a first version as the trainer publishes it, as far as the engine reads it: its probe."""
     (base / "v0").mkdir()
     (base / "v0" / weights.PROBE).write_bytes(msgspec.json.encode(stored))
-    return WeightVersion(
-        model_id="tiny",
-        version=0,
-        uri=str(base / "v0"),
-        sha256="0" * 64,
-        train_step=0,
-        epoch=1,
-        groups_consumed=0,
-    )
+    return events.weight_version(uri=str(base / "v0"))
 
 
 def test_an_endpoint_that_agrees_with_the_trainer_about_its_probe_starts(

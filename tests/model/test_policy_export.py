@@ -10,6 +10,7 @@ from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.policy import exporting, probe, tiny, weights
 from dart_streams.policy.rendering import Renderer
+from tests import events
 from tests.model import plain_transformers
 from topics.weights import WeightVersion
 
@@ -20,7 +21,7 @@ def published(model_dir: Path, uri: str) -> WeightVersion:
     """Other weights than the model's own, as a trainer publishes them."""
     state = {name: tensor * 1.5 for name, tensor in weights.of_model(model_dir).items()}
     sha256 = weights.save(state, uri)
-    return WeightVersion(model_id="tiny", version=7, uri=uri, sha256=sha256, train_step=7, epoch=1, groups_consumed=56)
+    return events.weight_version(7, uri=uri, sha256=sha256)
 
 
 def test_an_exported_version_has_its_weights_and_the_tokenizer_it_was_trained_with(tmp_path: Path) -> None:

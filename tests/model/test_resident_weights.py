@@ -13,6 +13,7 @@ from dart_streams.config.trainer import Publish
 from dart_streams.policy import resident_weights, weights
 from dart_streams.policy.probe import Probe
 from dart_streams.policy.resident_weights import ResidentWeights
+from tests import events
 from topics.weights import WeightPart, WeightVersion
 from trainer.version_writer import VersionWriter
 
@@ -56,17 +57,8 @@ class Chain:
 
 
 def announced(own: WeightPart, base: list[WeightPart]) -> WeightVersion:
-    return WeightVersion(
-        model_id="tiny",
-        version=own.version,
-        uri=own.uri,
-        sha256=own.sha256,
-        train_step=own.version,
-        epoch=1,
-        groups_consumed=0,
-        kind=own.kind,
-        file_sha256=own.file_sha256,
-        base=base,
+    return events.weight_version(
+        own.version, uri=own.uri, sha256=own.sha256, kind=own.kind, file_sha256=own.file_sha256, base=base
     )
 
 

@@ -18,10 +18,10 @@ from dart_streams.bus.codec import encode
 from dart_streams.policy import probe, resident_weights, weights
 from dart_streams.policy.rendering import Renderer
 from dart_streams.policy.resident_weights import ResidentWeights
+from tests import events
 from tests.model import plain_transformers
 from tests.model.test_trainer_run import KILLS_S, Run, ended, training
 from topics import weights_serving
-from topics.weights_serving import WeightsServing
 from trainer import crash_points
 from trainer.learning.learner import Learner, WeightSnapshot
 from trainer.learning.model import probe_of
@@ -101,13 +101,8 @@ class Versions:
         return self.ours.versions()[-1].kind
 
     def announce(self, version: int, failed: int | None = None) -> None:
-        event = WeightsServing(
-            worker_id="rollout-0",
-            version=version,
-            since_ms=0,
-            alive_ms=next(self.beats),
-            failed_version=failed,
-            error=failed and "torn",
+        event = events.weights_serving(
+            version, alive_ms=next(self.beats), failed_version=failed, error=failed and "torn"
         )
         record = encode(weights_serving.TOPIC, event)
         with contextlib.closing(sync_clients.producer(self.ours.config.bus, "test")) as producer:

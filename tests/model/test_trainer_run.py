@@ -38,13 +38,13 @@ from dart_streams.policy import exporting, probe, recipe, tiny
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import AsyncStore, SyncStore, connect
+from tests import events
 from tests.faults import disk
 from tests.model import plain_transformers
 from tests.model.forkserver import POLLING, jobs, spawning
 from topics import Topic, curated, trained, training_metrics, weights, weights_serving
 from topics.trained import TrainedStep
 from topics.weights import WeightVersion
-from topics.weights_serving import WeightsServing
 from trainer import crash_points, main
 from trainer.data.consumer import MAX_POLL_RECORDS, CuratedConsumer
 from trainer.learning.learner import WeightSnapshot
@@ -543,7 +543,7 @@ def test_a_version_stays_while_a_live_worker_may_be_fetching_it(run: Callable[..
     now_s = 0.0
 
     def serves(worker_id: str, version: int) -> None:
-        event = WeightsServing(worker_id=worker_id, version=version, since_ms=0, alive_ms=next(beats))
+        event = events.weights_serving(version, worker_id=worker_id, alive_ms=next(beats))
         record = encode(weights_serving.TOPIC, event)
         with contextlib.closing(sync_clients.producer(ours.config.bus, "test")) as producer:
             ours.send(producer, weights_serving.TOPIC, record.key, record.value, record.headers)
@@ -568,9 +568,7 @@ def test_a_version_stays_while_a_live_worker_may_be_fetching_it(run: Callable[..
 
 
 def test_a_version_announced_again_is_kept_once_and_a_fenced_one_not_at_all() -> None:
-    first = WeightVersion(
-        model_id="tiny", version=1, uri="w/v1-e2", sha256="", train_step=1, epoch=2, groups_consumed=0
-    )
+    first = events.weight_version(1, epoch=2)
     publisher = WeightPublisher(parse({"policy": {"model_id": "tiny"}}), epoch=2)
     for record in (
         first,
@@ -663,9 +661,7 @@ def test_damaged_weights_that_no_worker_can_load_end_the_trainer_which_writes_th
     beats = itertools.count()
 
     def a_worker_could_not_load(number: int) -> None:
-        event = WeightsServing(
-            worker_id="rollout-0", version=0, since_ms=0, alive_ms=next(beats), failed_version=number
-        )
+        event = events.weights_serving(alive_ms=next(beats), failed_version=number)
         record = encode(weights_serving.TOPIC, event)
         with contextlib.closing(sync_clients.producer(ours.config.bus, "test")) as producer:
             ours.send(producer, weights_serving.TOPIC, record.key, record.value, record.headers)

@@ -11,6 +11,7 @@ from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.config import parse
 from dart_streams.policy import tiny
+from tests import events
 from tests.model.test_trainer_run import Run, ended, training, until
 from topics import weights
 from topics.transitions import WeightState
@@ -34,15 +35,7 @@ def run(services: Any, model: Path) -> Run:
 
 
 def announced(model_id: str, version: int, epoch: int, groups_consumed: int) -> WeightVersion:
-    return WeightVersion(
-        model_id=model_id,
-        version=version,
-        uri="elsewhere",
-        sha256="0" * 64,
-        train_step=version,
-        epoch=epoch,
-        groups_consumed=groups_consumed,
-    )
+    return events.weight_version(version, model_id=model_id, epoch=epoch, groups_consumed=groups_consumed)
 
 
 def announce(ours: Run, version: int, epoch: int) -> None:

@@ -27,6 +27,7 @@ from dart_streams.policy import exporting, probe, resident_weights, tiny, weight
 from dart_streams.policy.rendering import CHATML, Renderer
 from dart_streams.policy.resident_weights import ResidentWeights
 from dart_streams.store import MissingBlob
+from tests import events
 from tests.model import adapted_versions, object_store, plain_transformers
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling
@@ -80,15 +81,7 @@ def request(number: int = 0, images: int = 1, **sampling) -> ActionRequest:
         turns.append(MessagePart(role="user", image=screen(10 * number + index)))
         if index < images - 1:
             turns.append(MessagePart(role="assistant", text="Action: click(start_box='(5,6)')"))
-    return ActionRequest(
-        request_id=f"r{number}",
-        trajectory_id="t",
-        step=0,
-        turns=turns,
-        sampling=Sampling(**{"max_tokens": 8, **sampling}),
-        reply_partition=0,
-        deadline_ms=0,
-    )
+    return events.action_request(f"r{number}", turns=turns, sampling=Sampling(**{"max_tokens": 8, **sampling}))
 
 
 class Policies:
@@ -122,9 +115,7 @@ class Policies:
     def release(self, state: Any, number: int, uri: str, found: probe.Probe) -> WeightVersion:
         """Save weights, and beside them what transformers is said to make of the probe, as the trainer does."""
         sha256 = weights.save(state, uri, {weights.PROBE: msgspec.json.encode(found)})
-        return WeightVersion(
-            model_id="tiny", version=number, uri=uri, sha256=sha256, train_step=number, epoch=1, groups_consumed=0
-        )
+        return events.weight_version(number, uri=uri, sha256=sha256)
 
     def probe(self, state: Any) -> probe.Probe:
         """Return what plain transformers makes of the probe with these weights."""

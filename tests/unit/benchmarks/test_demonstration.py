@@ -13,25 +13,14 @@ from dart_streams.console.launch.processes import ProcessSet
 from dart_streams.console.launch.supervisor import Supervisor
 from dart_streams.console.runs import run_folder
 from dart_streams.console.runs.run_state import RunState
+from tests import events
 from topics.rollout_orders import RolloutOrder
-from topics.values import Sampling
 
 BASE = modes.located(Path(__file__).parents[3] / "deploy/config/demo.toml")
 
 
 def order(number: int, purpose: str) -> RolloutOrder:
-    return RolloutOrder(
-        order_id=f"{purpose}-{number}",
-        group_id="g",
-        group_size=8,
-        sample=0,
-        attempt=0,
-        task_id="miniwob/click-test#1",
-        max_steps=2,
-        purpose=purpose,  # type: ignore[arg-type]
-        sampling=Sampling(),
-        after_version=0,
-    )
+    return events.rollout_order(f"{purpose}-{number}", purpose=purpose)
 
 
 def state_after(train: int, other: int) -> RunState:

@@ -16,6 +16,7 @@ from dart_streams.actions import Click, Drag, Wait
 from dart_streams.config import Config, parse, tasks
 from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import ConfigError, UserError
+from tests import events
 from tests.unit.benchmarks import learning_pages
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
@@ -149,20 +150,15 @@ def test_another_task_set_has_another_file(tmp_path: Path):
 def answering(text: str):
     def answer(requests: list[ActionRequest]) -> list[ActionResponse]:
         return [
-            ActionResponse(
+            events.action_response(
+                text,
                 request_id=request.request_id,
                 trajectory_id=request.trajectory_id,
                 step=request.step,
-                text=text,
                 tokens=[1, 2],
                 logprobs=[-1.0, -0.5],
                 entropies=[1.0, 0.5],
                 versions=[VersionSpan(version=3, start=0, end=2)],
-                prompt_tokens=1,
-                prompt_sha="",
-                worker_id="",
-                queue_ms=0.0,
-                generate_ms=0.0,
             )
             for request in requests
         ]

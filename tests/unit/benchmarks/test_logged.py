@@ -15,13 +15,10 @@ from dart_streams.console.runs.bundle import BundleRecord
 from dart_streams.console.runs.run_log import LogRecord, log_record
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.episodes.episode import new_trajectory_id
+from tests import events
 from topics import Topic, actions, curated, observations, trained
-from topics.actions import ActionResponse
-from topics.curated import CuratedGroup, Member
-from topics.observations import EpisodeEnd, ExecutedAction, Observation
-from topics.rollout_orders import RolloutOrder
-from topics.trained import TrainedStep
-from topics.values import BlobRef, Sampling
+from topics.observations import EpisodeEnd, ExecutedAction
+from topics.values import BlobRef
 
 T0 = 1_000_000
 CLOCK = Clock(T0, T0 + 2_000, 10.0)
@@ -38,68 +35,25 @@ def state(*records: LogRecord) -> RunState:
     return RunState(keep_steps=True).fold(records)
 
 
-def order(purpose="train") -> RolloutOrder:
-    return RolloutOrder(
-        order_id="g000000/0/0",
-        group_id="g000000",
-        group_size=1,
-        sample=0,
-        attempt=0,
-        task_id="t",
-        max_steps=9,
-        purpose=purpose,
-        sampling=Sampling(),
-        after_version=0,
-    )
-
-
 def taken(execute_ms=50.0, queue_ms=0.0, generate_ms=0.0) -> ExecutedAction:
-    return ExecutedAction(
-        request_id="r",
-        text="",
-        action="",
-        tokens=[],
-        logprobs=[],
-        entropies=[],
-        versions=[],
-        prompt_sha="",
-        queue_ms=queue_ms,
-        generate_ms=generate_ms,
-        execute_ms=execute_ms,
-    )
+    return events.executed_action(queue_ms=queue_ms, generate_ms=generate_ms, execute_ms=execute_ms)
 
 
 def observation(trajectory, step, at_ms, *, written_ms=None, end=None, purpose="train", **times) -> LogRecord:
-    event = Observation(
+    event = events.observation(
+        step,
         trajectory_id=trajectory,
-        order=order(purpose),
-        step=step,
-        instruction="",
+        order=events.rollout_order(purpose=purpose),
         screenshot=BlobRef(sha256="", size=1, width=1, height=1),
         taken=taken(**times) if step else None,
         end=end,
-        env_host="env-0",
         at_ms=T0 + at_ms,
     )
     return logged(observations.TOPIC, event, T0 + (at_ms if written_ms is None else written_ms))
 
 
 def answer(worker, at_ms, generate_ms) -> LogRecord:
-    event = ActionResponse(
-        request_id=f"r{at_ms}",
-        trajectory_id="t",
-        step=0,
-        text="",
-        tokens=[],
-        logprobs=[],
-        entropies=[],
-        versions=[],
-        prompt_tokens=0,
-        prompt_sha="",
-        worker_id=worker,
-        queue_ms=0.0,
-        generate_ms=generate_ms,
-    )
+    event = events.action_response(request_id=f"r{at_ms}", worker_id=worker, generate_ms=generate_ms)
     return logged(actions.TOPIC, event, T0 + at_ms)
 
 
@@ -108,29 +62,13 @@ def trajectory(at_ms: int, salt: int = 0) -> str:
 
 
 def group(selected, version_min, source="online") -> LogRecord:
-    member = Member(
-        trajectory_id="a",
-        reward=1.0,
-        advantage=1.0,
-        selected=selected,
-        source=source,
-        version_min=version_min,
-        version_max=version_min,
-    )
-    event = CuratedGroup(group_id=f"g{version_min}", task_id="t", members=[member], mean=0.0, std=1.0)
+    member = events.member(selected=selected, source=source, version=version_min)
+    event = events.curated_group(f"g{version_min}", member)
     return logged(curated.TOPIC, event, 0)
 
 
 def step(version, at_ms, groups) -> LogRecord:
-    event = TrainedStep(
-        train_step=version,
-        version=version,
-        epoch=1,
-        group_ids=groups,
-        trajectory_ids=[],
-        metrics={"train_ms": 100.0},
-        at_ms=T0 + at_ms,
-    )
+    event = events.trained_step(version, group_ids=groups, metrics={"train_ms": 100.0}, at_ms=T0 + at_ms)
     return logged(trained.TOPIC, event, T0 + at_ms)
 
 

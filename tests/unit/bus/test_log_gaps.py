@@ -15,9 +15,8 @@ from aiokafka.structs import OffsetAndMetadata
 from dart_streams.bus.codec import encode
 from dart_streams.bus.log_gaps import LogGaps
 from dart_streams.config import parse
+from tests import events
 from topics import Topic, rollout_orders
-from topics.rollout_orders import RolloutOrder
-from topics.values import Sampling
 from workers.recorder.main import Recorder
 from workers.runtime.ordered_consumer import OrderedConsumer
 
@@ -88,18 +87,7 @@ def gone(lines: list[Any]) -> list[str]:
 
 
 async def test_an_environment_worker_names_the_orders_that_are_gone():
-    order = RolloutOrder(
-        order_id="o",
-        group_id="g",
-        group_size=1,
-        sample=0,
-        attempt=0,
-        task_id="t",
-        max_steps=1,
-        purpose="train",
-        sampling=Sampling(),
-        after_version=0,
-    )
+    order = events.rollout_order()
     orders = OrderedConsumer(parse({}), "env-0", AsyncMock(), rollout_orders.TOPIC, "order_id", "env")
     place = TopicPartition("dart.rollout-orders", 0)
     orders.records.assign([place])

@@ -17,10 +17,10 @@ from dart_streams.config import parse, tasks
 from dart_streams.config.tasks import Task
 from dart_streams.config.workload import GenerationTimes, Spread, Workload, course, success_rate, typical_steps
 from dart_streams.errors import ConfigError
+from tests import events
 from tests.unit.clockwork import Clockwork, by_clockwork
 from topics.action_requests import ActionRequest
-from topics.values import BlobRef, MessagePart, Sampling
-from topics.weights import WeightVersion
+from topics.values import BlobRef, MessagePart
 from workers.env.backends.simulated import SimulatedBackend
 from workers.env.environment import EnvironmentFault, rescale
 from workers.rollout.scripted import Pauses, ScriptedEngine
@@ -134,15 +134,7 @@ async def played(backend: SimulatedBackend, of: Task) -> tuple[int, float]:
 
 
 def asked(request_id: str, turns: list[MessagePart], step: int) -> ActionRequest:
-    return ActionRequest(
-        request_id=request_id,
-        trajectory_id="t",
-        step=step,
-        turns=turns,
-        sampling=Sampling(),
-        reply_partition=0,
-        deadline_ms=0,
-    )
+    return events.action_request(request_id, step=step, turns=turns)
 
 
 @pytest.mark.parametrize(("success", "reward"), [((1.0, 1.0), 1.0), ((0.0, 0.0), 0.0)])
@@ -173,12 +165,12 @@ async def test_a_page_of_a_workload_is_refused_without_one():
 @by_clockwork
 async def test_a_switch_of_weights_is_added_to_what_is_under_way():
     engine = engine_of(time_scale=1.0, switch_s=0.05, generation={"prefill_s": 0.05, "token_s": 0.0, "load": 0.0})
-    await engine.start(version(0))
+    await engine.start(events.weight_version(0))
     loop = asyncio.get_running_loop()
     started = loop.time()
     under_way = asyncio.create_task(engine.generate(asked("r", [], 0)))
     await asyncio.sleep(0.01)
-    assert await engine.load(version(1)) == pytest.approx(50)
+    assert await engine.load(events.weight_version(1)) == pytest.approx(50)
     made = await under_way
     assert loop.time() - started == pytest.approx(0.1)
     assert [segment.version for segment in made.versions][-1] == 1
@@ -219,10 +211,6 @@ def test_work_lasts_as_long_as_without_pauses_and_what_of_them_came_between(seco
         left -= 0.5 * (not any(start < expected - 0.25 < end for start, end in ends))
     with asyncio.Runner(loop_factory=Clockwork) as runner:
         assert runner.run(live()) == pytest.approx(expected)
-
-
-def version(number: int) -> WeightVersion:
-    return WeightVersion(model_id="tiny", version=number, uri="", sha256="", train_step=0, epoch=1, groups_consumed=0)
 
 
 def test_the_file_says_what_the_program_assumes_without_it():

@@ -6,7 +6,7 @@ from dart_streams.curation import difficulty
 from dart_streams.curation.agents import agents
 from dart_streams.curation.order_tracker import Limits
 from dart_streams.curation.reducer import InputRecord, InvalidEvent, advance
-from topics.trajectories import Trajectory
+from tests import events
 
 LIMITS = Limits(attempts=3, horizon=256)
 
@@ -16,29 +16,18 @@ def trajectory(order_id="g000000/0/0", outcome="success", reward=1.0, **fields):
     known = {
         "trajectory_id": f"t-{order_id}",
         "group_size": 8,
-        "task_id": "simulated/grid#0",
-        "purpose": "train",
         "steps": 3,
         "step_entropies": [0.1, 0.2, 0.3],
-        "version_min": 0,
-        "version_max": 0,
-        "started_ms": 0,
-        "finished_ms": 1,
-    }
-    return Trajectory(
-        order_id=order_id,
-        group_id=group_id,
-        attempt=int(attempt),
-        outcome=outcome,
-        reward=reward,
-        **{**known, **fields},
-    )
+        "task_id": "simulated/grid#0",
+    } | fields
+    known |= {"order_id": order_id, "group_id": group_id, "attempt": int(attempt), "outcome": outcome, "reward": reward}
+    return events.trajectory(**known)
 
 
-def after(*events, window=16):
+def after(*trajectories, window=16):
     """Return the last decision's event after these trajectories, None if the last one gave none."""
     state, decisions = difficulty.DifficultyState(), []
-    for offset, event in enumerate(events):
+    for offset, event in enumerate(trajectories):
         state, decisions = difficulty.apply(state, InputRecord("trajectories", 0, offset, event), window, LIMITS)
     return decisions[0].event if decisions else None
 

@@ -13,10 +13,9 @@ from dart_streams.curation import difficulty, dispatch, task_scheduler
 from dart_streams.curation.order_tracker import backlog
 from dart_streams.curation.reducer import InputRecord
 from dart_streams.curation.staleness import admits, capacity, curated_share
-from topics.curated import CuratedGroup
+from tests import events
 from topics.rollout_budgets import RolloutBudget
 from topics.task_difficulty import Cause
-from topics.weights import WeightVersion
 
 
 class Dispatch:
@@ -39,14 +38,10 @@ class Dispatch:
         return new
 
     def weights(self, version=0, consumed=0, epoch=1):
-        return self.apply(
-            WeightVersion(
-                model_id="m", version=version, uri="", sha256="", train_step=0, epoch=epoch, groups_consumed=consumed
-            )
-        )
+        return self.apply(events.weight_version(version, epoch=epoch, groups_consumed=consumed))
 
     def curated(self, group_id="g000000"):
-        return self.apply(CuratedGroup(group_id=group_id, task_id="t", members=[], mean=0.0, std=0.0))
+        return self.apply(events.curated_group(group_id))
 
     def finish(self, order, outcome="failure", rollouts=8, max_steps=10):
         cause = Cause(

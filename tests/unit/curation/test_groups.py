@@ -10,7 +10,7 @@ from dart_streams.curation import advantages, groups
 from dart_streams.curation.advantages import shortest_path
 from dart_streams.curation.order_tracker import Limits
 from dart_streams.curation.reducer import InputRecord
-from topics.trajectories import Trajectory
+from tests import events
 
 LIMITS = Limits(attempts=2, horizon=256)
 
@@ -26,25 +26,18 @@ class Groups:
     def see(self, sample, reward, size=4, number=0, attempt=0, outcome=None, **fields):
         """Let a rollout finish; return the curated group if that made one."""
         known = {
-            "purpose": "train",
+            "trajectory_id": f"t{number}-{sample}-{attempt}",
+            "group_id": f"g{number:06d}",
+            "group_size": size,
+            "attempt": attempt,
+            "order_id": f"g{number:06d}/{sample}/{attempt}",
             "task_id": "simulated/grid#0",
+            "outcome": outcome or ("success" if reward == 1.0 else "failure"),
+            "reward": reward,
             "steps": 2,
             "step_entropies": [0.1, 0.2],
-            "version_min": 0,
-            "version_max": 0,
-            "order_id": f"g{number:06d}/{sample}/{attempt}",
-            "trajectory_id": f"t{number}-{sample}-{attempt}",
         }
-        trajectory = Trajectory(
-            group_id=f"g{number:06d}",
-            group_size=size,
-            attempt=attempt,
-            outcome=outcome or ("success" if reward == 1.0 else "failure"),
-            reward=reward,
-            started_ms=0,
-            finished_ms=1,
-            **{**known, **fields},
-        )
+        trajectory = events.trajectory(**known | fields)
         record = InputRecord("trajectories", 0, self.offset, trajectory)
         self.offset += 1
         self.state, decisions = groups.apply(self.state, record, self.settings, LIMITS)

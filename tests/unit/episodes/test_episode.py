@@ -11,24 +11,13 @@ from dart_streams import actions
 from dart_streams.config import ActionDialect, Policy
 from dart_streams.episodes import prompts
 from dart_streams.episodes.episode import Episode, EpisodeLimits, Evaluate, Execute, Move, RequestAction, Stop
+from tests import events
 from topics.actions import ActionResponse
 from topics.observations import EpisodeEnd, Observation
-from topics.rollout_orders import RolloutOrder
 from topics.transitions import REWARDED
 from topics.values import BlobRef, Sampling, VersionSpan
 
-ORDER = RolloutOrder(
-    order_id="g/0",
-    group_id="g",
-    group_size=1,
-    sample=0,
-    attempt=0,
-    task_id="simulated/box#1",
-    max_steps=9,
-    purpose="train",
-    sampling=Sampling(temperature=0.5),
-    after_version=0,
-)
+ORDER = events.rollout_order(sampling=Sampling(temperature=0.5))
 NEW = Episode(
     order=ORDER,
     trajectory_id="t",
@@ -43,20 +32,12 @@ def screen(name: str) -> BlobRef:
 
 
 def reply(text: str, error: str | None = None) -> ActionResponse:
-    return ActionResponse(
-        request_id="t/0/0",
-        trajectory_id="t",
-        step=0,
-        text=text,
+    return events.action_response(
+        text,
         tokens=[5, 6],
         logprobs=[-1.0, -0.5],
         entropies=[0.1, 0.2],
         versions=[VersionSpan(version=7, start=0, end=2)],
-        prompt_tokens=9,
-        prompt_sha="p",
-        worker_id="rollout-0",
-        queue_ms=1.0,
-        generate_ms=2.0,
         error=error,
     )
 

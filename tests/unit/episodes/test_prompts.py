@@ -10,27 +10,15 @@ from dart_streams.actions.dialects import View
 from dart_streams.actions.dialects.ui_tars_prompts import TEMPLATES
 from dart_streams.config import ActionDialect, Policy
 from dart_streams.episodes import prompts
-from topics.observations import ExecutedAction, Observation
-from topics.rollout_orders import RolloutOrder
-from topics.values import BlobRef, MessagePart, Sampling
+from tests import events
+from topics.observations import Observation
+from topics.values import BlobRef, MessagePart
 
 INSTRUCTION = "Set the color mode to {CMYK} in 'Preferences'."
 OSWORLD_PROMPT_SHA = "712a055fb0a304768a86ba8da592a97c9ed758e281e34991229341bf50d3e622"
 """Of OSWorld's mm_agents/uitars15_v1.py: UITARS_USR_PROMPT_THOUGHT with UITARS_NORMAL_ACTION_SPACE in it."""
 UI_TARS = Policy(
     max_images=5, max_texts=100, max_tokens=500, max_pixels=16384 * 28 * 28, dialect=ActionDialect(name="ui-tars")
-)
-ORDER = RolloutOrder(
-    order_id="g/0",
-    group_id="g",
-    group_size=1,
-    sample=0,
-    attempt=0,
-    task_id="osworld/gimp#1",
-    max_steps=15,
-    purpose="train",
-    sampling=Sampling(),
-    after_version=0,
 )
 
 
@@ -40,29 +28,17 @@ def observed(steps: int) -> list[Observation]:
     for step in range(steps + 1):
         taken = None
         if step:
-            taken = ExecutedAction(
+            taken = events.executed_action(
+                f"Thought: Step {step}.\nAction: click(start_box='({step},549)')",
                 request_id=f"t/{step - 1}/0",
-                text=f"Thought: Step {step}.\nAction: click(start_box='({step},549)')",
                 action=f"Action: click(start_box='({step},549)')",
-                tokens=[],
-                logprobs=[],
-                entropies=[],
-                versions=[],
-                prompt_sha="",
-                queue_ms=0.0,
-                generate_ms=0.0,
-                execute_ms=0.0,
             )
         result.append(
-            Observation(
-                trajectory_id="t",
-                order=ORDER,
-                step=step,
+            events.observation(
+                step,
                 instruction=INSTRUCTION,
                 screenshot=BlobRef(sha256=f"screen-{step}", size=1, width=1920, height=1080),
                 taken=taken,
-                end=None,
-                env_host="env-0",
                 at_ms=0,
             )
         )

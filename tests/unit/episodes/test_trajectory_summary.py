@@ -6,53 +6,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.episodes.trajectory_summary import Incomplete, broken, summarize
+from tests import events
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
-from topics.rollout_orders import RolloutOrder
 from topics.values import Sampling, VersionSpan
 
-ORDER = RolloutOrder(
-    order_id="g/0",
-    group_id="g",
-    group_size=8,
-    sample=0,
-    attempt=1,
-    task_id="simulated/box#3",
-    max_steps=5,
-    purpose="train",
-    sampling=Sampling(),
-    after_version=2,
-)
+ORDER = events.rollout_order("g/0", task_id="simulated/box#3", group_size=8, attempt=1, after_version=2)
 SUCCESS = EpisodeEnd(kind="success", reward=1.0)
 
 
 def answer(entropies=(0.5, 1.5), versions=((3, 0, 2),)) -> ExecutedAction:
-    return ExecutedAction(
-        request_id="t/0/0",
-        text="Action: wait()",
+    return events.executed_action(
+        "Action: wait()",
         action="wait()",
         tokens=[1] * len(entropies),
         logprobs=[-0.5] * len(entropies),
         entropies=list(entropies),
         versions=[VersionSpan(version=v, start=s, end=e) for v, s, e in versions],
-        prompt_sha="p",
-        queue_ms=0,
-        generate_ms=0,
-        execute_ms=0,
     )
 
 
 def observation(step: int, taken: ExecutedAction | None = None, end: EpisodeEnd | None = None) -> Observation:
-    return Observation(
-        trajectory_id="t",
-        order=ORDER,
-        step=step,
-        instruction="Click.",
-        screenshot=None,
-        taken=taken,
-        end=end,
-        env_host="env-0",
-        at_ms=1000 + step,
-    )
+    return events.observation(step, order=ORDER, taken=taken, end=end, at_ms=1000 + step)
 
 
 def test_a_steps_entropy_is_the_mean_over_generated_tokens_without_padding():

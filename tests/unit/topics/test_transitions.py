@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.events import weight_version
 from topics import transitions
 from topics.transitions import (
     FAULTS,
@@ -98,19 +99,7 @@ def test_an_order_has_at_most_so_many_attempts_whatever_its_outcomes(outcomes, a
     assert attempt < attempts
 
 
-def announced(version: int, epoch: int = 1, model_id: str = "tiny", groups_consumed: int = 0) -> WeightVersion:
-    return WeightVersion(
-        model_id=model_id,
-        version=version,
-        uri="",
-        sha256="",
-        train_step=version,
-        epoch=epoch,
-        groups_consumed=groups_consumed,
-    )
-
-
-RECORDS = st.builds(announced, st.integers(0, 6), st.integers(0, 3), groups_consumed=st.integers(0, 3))
+RECORDS = st.builds(weight_version, st.integers(0, 6), epoch=st.integers(0, 3), groups_consumed=st.integers(0, 3))
 
 
 def state_after(*records: WeightVersion) -> WeightState:
@@ -135,7 +124,7 @@ def state_after(*records: WeightVersion) -> WeightState:
     ],
 )
 def test_what_a_record_is_after_version_5_of_epoch_2(version, epoch, expected):
-    assert classify_announcement(2, 5, announced(version, epoch)) == expected
+    assert classify_announcement(2, 5, weight_version(version, epoch=epoch)) == expected
 
 
 @pytest.mark.parametrize(
@@ -151,54 +140,60 @@ def test_what_a_record_is_after_version_5_of_epoch_2(version, epoch, expected):
     ],
 )
 def test_a_record_far_ahead_is_of_no_trainer_and_one_less_far_counts(version, epoch, expected):
-    assert classify_announcement(2, 5, announced(version, epoch)) == expected
+    assert classify_announcement(2, 5, weight_version(version, epoch=epoch)) == expected
 
 
 @given(st.lists(RECORDS, max_size=8), st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=4))
 def test_records_of_nobody_change_nothing_wherever_they_stand(records, strangers):
     mixed = list(records)
     for place, is_version in strangers:
-        mixed.insert(min(place, len(mixed)), announced(10**9, 1) if is_version else announced(1, 10**9))
+        mixed.insert(
+            min(place, len(mixed)), weight_version(10**9, epoch=1) if is_version else weight_version(1, epoch=10**9)
+        )
     assert state_after(*mixed) == state_after(*records)
 
 
 def test_a_version_as_large_as_the_newest_is_none_of_a_stranger():
     """A run that has counted so far goes on: only the distance counts."""
-    state = state_after(announced(MOST_AHEAD - 1)).accept(announced(2 * MOST_AHEAD - 2))
-    assert state.accept(announced(2 * MOST_AHEAD - 1)).version == 2 * MOST_AHEAD - 1
+    state = state_after(weight_version(MOST_AHEAD - 1)).accept(weight_version(2 * MOST_AHEAD - 2))
+    assert state.accept(weight_version(2 * MOST_AHEAD - 1)).version == 2 * MOST_AHEAD - 1
 
 
 def test_the_first_record_is_published():
-    assert classify_announcement(-1, -1, announced(0, epoch=0)) == "published"
+    assert classify_announcement(-1, -1, weight_version(0, epoch=0)) == "published"
 
 
 def test_the_highest_version_is_the_newest_in_whatever_order_it_is_read_and_however_often():
-    assert state_after(announced(0), announced(2), announced(1), announced(2)).newest == announced(2)
+    assert state_after(
+        weight_version(0), weight_version(2), weight_version(1), weight_version(2)
+    ).newest == weight_version(2)
 
 
 def test_a_fenced_trainer_is_ignored_even_when_its_version_is_higher():
-    assert state_after(announced(3, epoch=2), announced(9, epoch=1)).newest == announced(3, epoch=2)
-    assert state_after(announced(3, 1), announced(3, 2), announced(4, 1)).newest == announced(3, 2)
+    assert state_after(weight_version(3, epoch=2), weight_version(9, epoch=1)).newest == weight_version(3, epoch=2)
+    assert state_after(
+        weight_version(3, epoch=1), weight_version(3, epoch=2), weight_version(4, epoch=1)
+    ).newest == weight_version(3, epoch=2)
 
 
 def test_a_new_epoch_fences_the_old_one_even_before_it_has_a_newer_version():
-    state = state_after(announced(7, epoch=1), announced(7, epoch=2), announced(8, epoch=1))
-    assert state.newest == announced(7, epoch=2)
-    assert state.accept(announced(8, epoch=2)).newest == announced(8, epoch=2)
+    state = state_after(weight_version(7, epoch=1), weight_version(7, epoch=2), weight_version(8, epoch=1))
+    assert state.newest == weight_version(7, epoch=2)
+    assert state.accept(weight_version(8, epoch=2)).newest == weight_version(8, epoch=2)
 
 
 def test_a_new_epoch_fences_the_old_one_even_with_an_older_version():
-    state = state_after(announced(7, epoch=1), announced(6, epoch=2), announced(8, epoch=1))
-    assert (state.epoch, state.newest) == (2, announced(7, epoch=1))
+    state = state_after(weight_version(7, epoch=1), weight_version(6, epoch=2), weight_version(8, epoch=1))
+    assert (state.epoch, state.newest) == (2, weight_version(7, epoch=1))
 
 
 def test_weights_of_another_model_change_nothing():
-    assert state_after(announced(5, epoch=3, model_id="other")) == WeightState(model_id="tiny")
+    assert state_after(weight_version(5, epoch=3, model_id="other")) == WeightState(model_id="tiny")
 
 
 def test_a_repeated_announcement_updates_the_groups_consumed():
-    state = state_after(announced(1), announced(1, groups_consumed=5))
-    assert state.newest == announced(1, groups_consumed=5)
+    state = state_after(weight_version(1), weight_version(1, groups_consumed=5))
+    assert state.newest == weight_version(1, groups_consumed=5)
 
 
 @given(st.lists(RECORDS))

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dart_streams.telemetry.stall_detector import StallDetector
-from topics.curated import CuratedGroup, Member
+from tests import events
+from topics.curated import CuratedGroup
 from trainer.data.batch_builder import BatchBuilder, BatchFeed, BatchPlan
 from trainer.data.consumer import Arrival, Position
 from trainer.data.prefetch import Prefetcher
@@ -18,16 +19,8 @@ from trainer.data.samples import ReadyGroup
 
 
 def group(name: str, version: int = 5) -> CuratedGroup:
-    member = Member(
-        trajectory_id=name,
-        reward=1.0,
-        advantage=1.0,
-        selected=[0],
-        source="online",
-        version_min=version,
-        version_max=version,
-    )
-    return CuratedGroup(group_id=name, task_id="task", members=[member], mean=0.0, std=1.0)
+    member = events.member(name, version=version)
+    return events.curated_group(name, member)
 
 
 @pytest.fixture

@@ -5,14 +5,14 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.curated import CuratedGroup
+from tests import events
 from trainer.data.samples import ReadyGroup, TrainingSample
 from trainer.learning.minibatches import shuffle_keys, split
 
 
 def ready(number: int, samples: int, run: str = "") -> ReadyGroup:
     """Return a group of so many samples, two steps of each trajectory."""
-    group = CuratedGroup(group_id=f"g{number}", task_id="t", members=[], mean=0.0, std=0.0)
+    group = events.curated_group(f"g{number}")
     made = [
         TrainingSample(
             prompt=[1], answer=[2], group_id=f"g{number}", trajectory_id=f"{run}t{index // 2}", step=index % 2

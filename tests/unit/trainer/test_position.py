@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.curation.staleness import staleness
-from topics.curated import CuratedGroup, Member
+from tests import events
+from topics.curated import CuratedGroup
 from topics.transitions import WeightState
 from topics.weights import WeightVersion
 from trainer.data.consumer import REMEMBERED, Position
@@ -16,12 +17,11 @@ from trainer.state import first_version
 def announced(
     version: int, epoch: int, model_id: str = "tiny", groups_consumed: int = 0, sha256: str = ""
 ) -> WeightVersion:
-    return WeightVersion(
+    return events.weight_version(
+        version,
         model_id=model_id,
-        version=version,
         uri=f"w/v{version}-e{epoch}",
         sha256=sha256,
-        train_step=version,
         epoch=epoch,
         groups_consumed=groups_consumed,
     )
@@ -96,23 +96,12 @@ def test_a_number_never_means_two_sets_of_weights_whatever_is_killed(lives: list
 
 
 def group(*members: tuple[str, int | None]) -> CuratedGroup:
-    return CuratedGroup(
-        group_id="g",
-        task_id="t",
-        members=[
-            Member(
-                trajectory_id=str(index),
-                reward=0.0,
-                advantage=0.0,
-                selected=[0],
-                source=source,  # type: ignore[arg-type]
-                version_min=version,
-                version_max=version,
-            )
+    return events.curated_group(
+        "g",
+        *[
+            events.member(str(index), reward=0.0, source=source, version=version)
             for index, (source, version) in enumerate(members)
         ],
-        mean=0.0,
-        std=1.0,
     )
 
 

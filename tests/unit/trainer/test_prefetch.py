@@ -10,16 +10,13 @@ import pytest
 from PIL import Image
 
 from dart_streams.config import Policy
+from tests import events
 from topics.curated import CuratedGroup
 from topics.values import BlobRef
 from trainer.data.prefetch import GroupReader, Prefetcher
 from trainer.data.samples import UNUSABLE_IMAGE, ReadyGroup, Selection, TrainingSample
 
 WAIT_S = 60
-
-
-def group(name: str) -> CuratedGroup:
-    return CuratedGroup(group_id=name, task_id="task", members=[], mean=0.0, std=0.0)
 
 
 def ready(wanted: CuratedGroup) -> ReadyGroup:
@@ -29,12 +26,12 @@ def ready(wanted: CuratedGroup) -> ReadyGroup:
 def test_what_was_read_counts_until_it_is_taken_or_forgotten():
     prefetcher = Prefetcher(ready)
     for name in "abc":
-        prefetcher.want(group(name))
-    assert prefetcher.take(group("c")).group.group_id == "c", "read last, so all are read"
+        prefetcher.want(events.curated_group(name))
+    assert prefetcher.take(events.curated_group("c")).group.group_id == "c", "read last, so all are read"
     assert prefetcher.held_bytes == 8
-    prefetcher.forget(group("a"))
+    prefetcher.forget(events.curated_group("a"))
     assert prefetcher.held_bytes == 4
-    assert prefetcher.take(group("b")).group.group_id == "b"
+    assert prefetcher.take(events.curated_group("b")).group.group_id == "b"
     assert prefetcher.held_bytes == 0
     prefetcher.close()
 
@@ -89,8 +86,8 @@ def test_a_group_that_is_wanted_twice_is_read_once_and_in_its_turn():
 
     prefetcher = Prefetcher(noting)
     for name in "abab":
-        prefetcher.want(group(name))
-    prefetcher.take(group("b"))
+        prefetcher.want(events.curated_group(name))
+    prefetcher.take(events.curated_group("b"))
     assert read == ["a", "b"]
     prefetcher.close()
 
@@ -106,11 +103,11 @@ def test_a_group_nobody_will_take_is_not_read():
 
     prefetcher = Prefetcher(slow)
     for name in "ab":
-        prefetcher.want(group(name))
+        prefetcher.want(events.curated_group(name))
     assert started.wait(WAIT_S)
-    prefetcher.forget(group("b"))
+    prefetcher.forget(events.curated_group("b"))
     go_on.set()
-    prefetcher.take(group("c"))
+    prefetcher.take(events.curated_group("c"))
     assert read == ["a", "c"]
     prefetcher.close()
 
@@ -120,8 +117,8 @@ def test_an_error_of_the_store_comes_out_where_the_group_is_taken():
         raise OSError("the database is away")
 
     prefetcher = Prefetcher(broken)
-    prefetcher.want(group("a"))
+    prefetcher.want(events.curated_group("a"))
     with pytest.raises(OSError, match="away"):
-        prefetcher.take(group("a"))
+        prefetcher.take(events.curated_group("a"))
     assert prefetcher.held_bytes == 0
     prefetcher.close()

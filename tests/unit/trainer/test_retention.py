@@ -2,13 +2,14 @@
 
 import math
 
+from tests import events
 from topics.weights import WeightPart, WeightVersion
 from topics.weights_serving import WeightsServing
 from trainer.state import asks_for_whole, needed, needed_from
 
 
 def worker(name: str, version: int, failed: int | None = None) -> WeightsServing:
-    return WeightsServing(worker_id=name, version=version, since_ms=0, alive_ms=0, failed_version=failed)
+    return events.weights_serving(version, worker_id=name, failed_version=failed)
 
 
 def test_without_workers_nothing_is_needed():
@@ -29,16 +30,8 @@ def test_a_worker_that_could_not_load_a_version_is_done_with_it():
 
 def version(number: int, *base: int) -> WeightVersion:
     parts = [WeightPart(version=place, uri=f"w/{place}", sha256=str(place)) for place in base]
-    return WeightVersion(
-        model_id="m",
-        version=number,
-        uri=f"w/{number}",
-        sha256=str(number),
-        train_step=number,
-        epoch=1,
-        groups_consumed=0,
-        kind="delta" if base else "full",
-        base=parts,
+    return events.weight_version(
+        number, uri=f"w/{number}", sha256=str(number), kind="delta" if base else "full", base=parts
     )
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog, altered
 from dart_streams.config import Config
-from topics.curated import CuratedGroup, Member
+from tests import events
+from topics.curated import CuratedGroup
 from topics.values import BlobRef, MessagePart, Sampling
 from trainer.data.samples import Selection, select, share
 
@@ -143,19 +144,8 @@ def test_a_step_drawn_with_top_p_is_refused_but_from_the_pool(made: SyntheticBac
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=9), st.integers(1, 5))
 def test_every_member_is_trained_by_exactly_one_rank(steps: list[int], ranks: int) -> None:
-    members = [
-        Member(
-            trajectory_id=str(index),
-            reward=0.0,
-            advantage=0.0,
-            selected=list(range(count)),
-            source="online",
-            version_min=0,
-            version_max=0,
-        )
-        for index, count in enumerate(steps)
-    ]
-    group = CuratedGroup(group_id="g", task_id="t", members=members, mean=0.0, std=1.0)
+    members = [events.member(str(index), reward=0.0, selected=list(range(count))) for index, count in enumerate(steps)]
+    group = events.curated_group("g", *members)
     shares = [share(group, rank, ranks) for rank in range(ranks)]
     assert sorted(member.trajectory_id for part in shares for member in part) == sorted(
         m.trajectory_id for m in members

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.config import Entropulse, Trainer
-from topics.curated import CuratedGroup, Member
+from tests import events
 from trainer.data.successes import SuccessMemory, kept_by, successes_of
 from trainer.learning.sft_phase import is_due, sft_groups
 
@@ -13,18 +13,10 @@ ENTROPULSE = Trainer(entropulse=Entropulse(every=1, updates=2, trajectories=4))
 
 def group(number, *rewards, task_id="task", source="online"):
     members = [
-        Member(
-            trajectory_id=f"t{number}-{index}",
-            reward=reward,
-            advantage=0.0,
-            selected=[0, 2],
-            source=source,
-            version_min=0,
-            version_max=0,
-        )
+        events.member(f"t{number}-{index}", reward=reward, selected=[0, 2], source=source)
         for index, reward in enumerate(rewards)
     ]
-    return CuratedGroup(group_id=f"g{number}", task_id=task_id, members=members, mean=0.0, std=0.0)
+    return events.curated_group(f"g{number}", *members, task_id=task_id)
 
 
 def remembered(tasks, each):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dart_streams.config import Entropulse, Imitate, Trainer, parse
 from dart_streams.errors import ConfigError
+from tests import events
 from topics.curated import CuratedGroup, Member
 from trainer.data.consumer import Position
 from trainer.data.successes import (
@@ -26,19 +27,11 @@ IMITATE = Trainer(imitate=Imitate(trajectories=3, recent=6))
 
 
 def member(name: str, reward: float = 1.0, source: str = "online", selected: tuple[int, ...] = (0, 2)) -> Member:
-    return Member(
-        trajectory_id=name,
-        reward=reward,
-        advantage=0.0,
-        selected=list(selected),
-        source=source,  # type: ignore[arg-type]
-        version_min=0,
-        version_max=0,
-    )
+    return events.member(name, reward=reward, selected=list(selected), source=source)
 
 
 def group(number: int, *members: Member) -> CuratedGroup:
-    return CuratedGroup(group_id=f"g{number}", task_id=f"task{number}", members=list(members), mean=0.0, std=0.0)
+    return events.curated_group(f"g{number}", *members, task_id=f"task{number}")
 
 
 def history(count: int) -> tuple[RememberedSuccess, ...]:

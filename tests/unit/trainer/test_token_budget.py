@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.config import parse
-from topics.curated import CuratedGroup
+from tests import events
 from trainer.data.batch_builder import TokenBudget, fitted, tokens_of
 from trainer.data.samples import ReadyGroup, TrainingSample
 
@@ -26,7 +26,7 @@ def ready(number, lengths):
         )
         for index, length in enumerate(lengths)
     ]
-    group = CuratedGroup(group_id=f"g{number}", task_id="task", members=[], mean=0.0, std=0.0)
+    group = events.curated_group(f"g{number}")
     return ReadyGroup(group=group, samples=samples, images={}, refused=Counter(), read_ms=0.0)
 
 

@@ -16,7 +16,7 @@ from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
 from dart_streams.console.launch.training_run import TrainingRun
 from dart_streams.console.runs import run_folder
 from dart_streams.console.runs.run_state import RunState
-from topics.weights_serving import WeightsServing
+from tests import events
 
 TASKS = """
 [[pages]]
@@ -75,6 +75,6 @@ async def test_a_death_that_the_supervisor_sees_is_in_the_journal_of_the_run(tmp
 async def test_a_run_waits_for_the_rollout_workers_that_it_has_and_not_for_those_of_an_earlier_start(tmp_path: Path):
     run, state = run_of(tmp_path, "rollout-0"), RunState()
     for name, version in (("rollout-0", 7), ("rollout-1", 3)):
-        state.serving[name] = WeightsServing(worker_id=name, version=version, since_ms=0, alive_ms=0)
+        state.serving[name] = events.weights_serving(version, worker_id=name)
     assert state.served_version == 3
     assert run.served(SimpleNamespace(progress=state)) == 7

@@ -13,96 +13,42 @@ from dart_streams.console.runs.run_log import LogRecord, log_record
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
 from dart_streams.telemetry import names, spans
+from tests import events
 from topics import Topic, curated, observations, trained, trajectories, weights
-from topics.curated import CuratedGroup, Member
-from topics.observations import EpisodeEnd, ExecutedAction, Observation
-from topics.rollout_orders import RolloutOrder
+from topics.observations import EpisodeEnd, Observation
 from topics.trained import TrainedStep
-from topics.trajectories import Trajectory
-from topics.values import BlobRef, Sampling, VersionSpan
-from topics.weights import WeightVersion
+from topics.values import BlobRef, VersionSpan
 
 RUN, TRAJECTORY, GROUP = "run", "0190-t", "g000007"
 SHA = "ab" * 32
-ORDER = RolloutOrder(
-    order_id=f"{GROUP}/0/0",
-    group_id=GROUP,
-    group_size=1,
-    sample=0,
-    attempt=0,
-    task_id="simulated/box#1",
-    max_steps=2,
-    purpose="train",
-    sampling=Sampling(),
-    after_version=0,
-)
+ORDER = events.rollout_order(f"{GROUP}/0/0", group_id=GROUP)
 
 
 def observation(step: int) -> Observation:
-    taken = ExecutedAction(
+    taken = events.executed_action(
+        "click",
         request_id=f"{TRAJECTORY}/{step - 1}/0",
-        text="click",
-        action="click",
         tokens=[1, 2],
         logprobs=[-0.5, -0.25],
         entropies=[0.1, 0.2],
         versions=[VersionSpan(version=0, start=0, end=2)],
-        prompt_sha="p",
-        queue_ms=1.0,
-        generate_ms=2.0,
-        execute_ms=3.0,
     )
-    return Observation(
+    return events.observation(
+        step,
         trajectory_id=TRAJECTORY,
         order=ORDER,
-        step=step,
-        instruction="i",
         screenshot=BlobRef(sha256=SHA if step == 0 else f"{step:064x}", size=3),
         taken=taken if step else None,
         end=EpisodeEnd(kind="success", reward=1.0) if step == 2 else None,
-        env_host="env-0",
-        at_ms=step,
     )
 
 
 def records() -> list[LogRecord]:
-    member = Member(
-        trajectory_id=TRAJECTORY,
-        reward=1.0,
-        advantage=0.5,
-        selected=[0, 1],
-        source="online",
-        version_min=0,
-        version_max=0,
-    )
-    finish = Trajectory(
-        trajectory_id=TRAJECTORY,
-        order_id=ORDER.order_id,
-        group_id=GROUP,
-        group_size=1,
-        attempt=0,
-        task_id=ORDER.task_id,
-        purpose="train",
-        outcome="success",
-        reward=1.0,
-        steps=2,
-        step_entropies=[0.1, 0.2],
-        version_min=0,
-        version_max=0,
-        started_ms=0,
-        finished_ms=2,
-    )
-    step = TrainedStep(
-        train_step=4,
-        version=5,
-        epoch=1,
-        group_ids=[GROUP],
-        trajectory_ids=[TRAJECTORY],
-        metrics={"loss": 0.5},
-        at_ms=9,
-    )
-    version = WeightVersion(model_id="tiny", version=5, uri="u", sha256="s", train_step=4, epoch=1, groups_consumed=1)
-    group = CuratedGroup(group_id=GROUP, task_id=ORDER.task_id, members=[member], mean=0.5, std=0.5)
+    member = events.member(TRAJECTORY, selected=[0, 1])
+    finish = events.trajectory(TRAJECTORY, order_id=ORDER.order_id, group_id=GROUP, task_id=ORDER.task_id)
+    step = events.trained_step(4, version=5, group_ids=[GROUP], trajectory_ids=[TRAJECTORY], metrics={"loss": 0.5})
+    version = events.weight_version(5, train_step=4)
+    group = events.curated_group(GROUP, member, task_id=ORDER.task_id)
     return [
         *(kept(observations.TOPIC, observation(step)) for step in range(3)),
         kept(trajectories.TOPIC, finish),

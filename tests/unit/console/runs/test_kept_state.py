@@ -14,8 +14,9 @@ from dart_streams.console.runs.run_log import RecordMetadata
 from dart_streams.console.runs.run_state import Retention, RunState
 from dart_streams.console.runs.topic_activity import ActivityState
 from dart_streams.console.views.terminal import summarize
+from tests import events
 from tests.unit.console.runs.test_run_log import group
-from tests.unit.console.runs.test_run_state import START, finish, order, seen, serving, version
+from tests.unit.console.runs.test_run_state import START, finish, seen, serving, version
 
 Told = tuple[str, Any]
 
@@ -23,7 +24,7 @@ Told = tuple[str, Any]
 def made(number: int) -> Iterator[Told]:
     """Yield what topics have of an episode that was ordered, played, recorded, curated and trained on."""
     order_id, trajectory_id = f"o{number}", f"t{number}"
-    yield "rollout-orders", order(order_id)
+    yield "rollout-orders", events.rollout_order(order_id)
     for step in range(3):
         yield "observations", seen(trajectory_id, step, order_id, "success" if step == 2 else None)
     yield "trajectories", finish(order_id, trajectory_id)
@@ -53,7 +54,7 @@ def test_whichever_topic_is_read_first_counts_go_on_and_what_is_under_way_stays(
     number: int, keep: Retention, rng: random.Random
 ):
     evaluations = [(topic, event) for n in range(4) for topic, event in evaluated(n)]
-    under_way = [("rollout-orders", order("open")), ("observations", seen("open", 0, "open"))]
+    under_way = [("rollout-orders", events.rollout_order("open")), ("observations", seen("open", 0, "open"))]
     once = [*evaluations, *(one for n in range(number) for one in made(n)), *under_way]
     told = in_turns([one for one in once for _ in range(rng.choice([1, 1, 2]))], rng)
     whole, kept = fold(told, RunState()), fold(told, RunState(keep=keep))
@@ -74,7 +75,7 @@ def test_whichever_topic_is_read_first_counts_go_on_and_what_is_under_way_stays(
 
 
 def evaluated(number: int) -> Iterator[Told]:
-    yield "rollout-orders", order(f"e{number}", "eval")
+    yield "rollout-orders", events.rollout_order(f"e{number}", purpose="eval")
     yield "trajectories", finish(f"e{number}", f"te{number}", purpose="eval")
 
 

@@ -19,9 +19,10 @@ from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.topic_follower import CIRCLE, FOLLOWED
 from dart_streams.telemetry.stall_detector import StallDetector
-from tests.unit.console.runs.test_run_state import START, finish, order, serving, version
+from tests import events
+from tests.unit.console.runs.test_run_state import START, finish, serving, version
 from topics import ALL, Topic, curated, observations, rollout_orders, trajectories, weights, weights_serving
-from topics.curated import CuratedGroup, Member
+from topics.curated import CuratedGroup
 from topics.observations import EpisodeEnd, Observation
 from topics.values import BlobRef
 
@@ -30,13 +31,11 @@ PARTITIONS = 2
 
 
 def observation(number: int, step: int) -> Observation:
-    return Observation(
+    return events.observation(
+        step,
         trajectory_id=f"t{number}",
-        order=order(f"o{number}"),
-        step=step,
-        instruction="",
+        order=events.rollout_order(f"o{number}"),
         screenshot=BlobRef(sha256=f"{number}{step}", size=1),
-        taken=None,
         end=EpisodeEnd(kind="success", reward=1.0) if step == 2 and number != 3 else None,
         env_host=f"env-{number % 2}",
         at_ms=START + 1_000 * step,
@@ -44,20 +43,12 @@ def observation(number: int, step: int) -> Observation:
 
 
 def group(number: int) -> CuratedGroup:
-    member = Member(
-        trajectory_id=f"t{number}",
-        reward=1.0,
-        advantage=1.0,
-        selected=[0],
-        source="online",
-        version_min=number,
-        version_max=number,
-    )
-    return CuratedGroup(group_id=f"g{number}", task_id="t", members=[member], mean=0.5, std=0.5)
+    member = events.member(f"t{number}", version=number)
+    return events.curated_group(f"g{number}", member)
 
 
 EVENTS = {
-    rollout_orders.TOPIC: [order(f"o{n}") for n in range(5)],
+    rollout_orders.TOPIC: [events.rollout_order(f"o{n}") for n in range(5)],
     observations.TOPIC: [observation(n, step) for n in range(4) for step in range(3)],
     trajectories.TOPIC: [finish(f"o{n}", f"t{n}") for n in range(3)],
     curated.TOPIC: [group(n) for n in range(3)],

@@ -15,47 +15,19 @@ from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.stalls import LastArrival, explanation, in_words, stalls
 from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, overlaps
 from dart_streams.console.views.terminal import smooth, sparkline, summarize
-from topics.curated import CuratedGroup, Member
-from topics.rollout_orders import RolloutOrder
-from topics.trained import TrainedStep
-from topics.trajectories import Trajectory
-from topics.values import Sampling
-from topics.weights import WeightVersion
-from topics.weights_serving import WeightsServing
+from tests import events
+from tests.events import rollout_order
 
 START = 1_000_000 * SLICE_MS
 
 
-def order(order_id, purpose="train"):
-    return RolloutOrder(
-        order_id=order_id,
-        group_id="g",
-        group_size=8,
-        sample=0,
-        attempt=0,
-        task_id="miniwob/click-test#1",
-        max_steps=5,
-        purpose=purpose,
-        sampling=Sampling(),
-        after_version=0,
-    )
-
-
 def finish(order_id, trajectory_id="t", outcome="success", reward=1.0, purpose="train", started=START, lasted=2_000):
-    return Trajectory(
-        trajectory_id=trajectory_id,
+    return events.trajectory(
+        trajectory_id,
         order_id=order_id,
-        group_id="g",
-        group_size=8,
-        attempt=0,
-        task_id="miniwob/click-test#1",
         purpose=purpose,
         outcome=outcome,
         reward=reward,
-        steps=3,
-        step_entropies=[],
-        version_min=0,
-        version_max=0,
         started_ms=started,
         finished_ms=started + lasted,
     )
@@ -68,13 +40,11 @@ def seen(trajectory_id, step, order_id="o", end=None, at=START):
 
 
 def version(number, consumed=0):
-    return WeightVersion(
-        model_id="m", version=number, uri="u", sha256="s", train_step=number, epoch=1, groups_consumed=consumed
-    )
+    return events.weight_version(number, groups_consumed=consumed)
 
 
 def serving(number, alive, pause=None, worker="rollout-0"):
-    return WeightsServing(worker_id=worker, version=number, since_ms=alive, alive_ms=alive, pause_ms=pause)
+    return events.weights_serving(number, worker_id=worker, since_ms=alive, alive_ms=alive, pause_ms=pause)
 
 
 def fold(*events, progress=None):
@@ -137,14 +107,17 @@ def test_an_order_is_lost_if_its_first_finish_says_so():
 
 
 def test_an_order_is_unfinished_until_a_trajectory_finishes_it():
-    progress = fold(("rollout-orders", 0, START, order("a")), ("rollout-orders", 1, START, order("b", "eval")))
+    progress = fold(
+        ("rollout-orders", 0, START, rollout_order("a")),
+        ("rollout-orders", 1, START, rollout_order("b", purpose="eval")),
+    )
     assert [o.order_id for o in open_orders.unfinished(progress, "train")] == ["a"]
     fold(("trajectories", 0, START, finish("a")), progress=progress)
     assert [o.order_id for o in open_orders.unfinished(progress)] == ["b"]
 
 
 def test_orders_are_not_counted_as_lost_or_open_while_no_lag_is_known():
-    state = fold(("rollout-orders", 0, START, order("o1")))
+    state = fold(("rollout-orders", 0, START, rollout_order("o1")))
     assert (open_orders.lost(state, None), open_orders.still_open(state, None)) == (None, None)
     assert (open_orders.lost(state, []), open_orders.still_open(state, [])) == ([], ["o1"])
     fold(("trajectories", 0, START, finish("o1")), progress=state)
@@ -179,15 +152,8 @@ def test_a_switch_whose_records_come_again_is_counted_once():
 
 
 def step(number, epoch, *groups):
-    return TrainedStep(
-        train_step=number,
-        version=number,
-        epoch=epoch,
-        group_ids=list(groups),
-        trajectory_ids=[],
-        metrics={},
-        at_ms=START,
-        imitated=[f"imitated by {epoch}"],
+    return events.trained_step(
+        number, epoch=epoch, group_ids=list(groups), at_ms=START, imitated=[f"imitated by {epoch}"]
     )
 
 
@@ -207,9 +173,7 @@ def test_a_step_of_a_newer_trainer_counts_and_what_a_fenced_one_writes_after_it_
 
 def test_versions_of_a_fenced_trainer_are_nobodys_newest():
     def of(number, epoch, model_id="m"):
-        return WeightVersion(
-            model_id=model_id, version=number, uri="u", sha256="s", train_step=number, epoch=epoch, groups_consumed=0
-        )
+        return events.weight_version(number, model_id=model_id, epoch=epoch)
 
     records = [of(3, 1), of(3, 2), of(9, 1), of(4, 2), of(5, 1, "another")]
     progress = fold(*(("weights", n, START, event) for n, event in enumerate(records)))
@@ -240,9 +204,7 @@ def test_workers_that_a_resumed_run_has_no_more_are_not_waited_for():
 
 @pytest.mark.parametrize(("number", "epoch"), [(10**9, 1), (1, 10**9)])
 def test_a_record_that_no_trainer_wrote_is_no_version(number, epoch):
-    far = WeightVersion(
-        model_id="tiny", version=number, uri="w", sha256="", train_step=1, epoch=epoch, groups_consumed=0
-    )
+    far = events.weight_version(number, epoch=epoch)
     progress = fold(("weights", 0, START, version(0)), ("weights", 1, START, far), ("weights", 2, START, version(1, 8)))
     assert sorted(progress.versions) == [0, 1]
 
@@ -254,19 +216,9 @@ def test_a_step_that_no_trainer_wrote_hides_none_of_those_that_come():
 
 def test_staleness_is_of_online_members_when_their_group_is_curated():
     def member(source, low):
-        return Member(
-            trajectory_id="t",
-            reward=1.0,
-            advantage=1.0,
-            selected=[0],
-            source=source,
-            version_min=low,
-            version_max=low,
-        )
+        return events.member(source=source, version=low)
 
-    group = CuratedGroup(
-        group_id="g", task_id="t", members=[member("online", 0), member("pool", None)], mean=0.5, std=0.5
-    )
+    group = events.curated_group("g", member("online", 0), member("pool", None))
     progress = fold(
         ("weights", 0, START, version(0)),
         ("weights", 1, START + 5, version(2)),
@@ -305,7 +257,7 @@ def test_a_span_of_a_wrong_clock_costs_neither_memory_nor_time(started: int):
 @given(st.randoms(use_true_random=False))
 def test_the_order_between_topics_changes_nothing(rng: random.Random):
     topics = {
-        "rollout-orders": [order(f"o{n}") for n in range(4)],
+        "rollout-orders": [rollout_order(f"o{n}") for n in range(4)],
         "observations": [seen(f"t{n}", s, f"o{n}", "success" if s == 2 else None) for n in range(3) for s in range(3)],
         "trajectories": [finish(f"o{n}", f"t{n}") for n in range(3)],
         "weights-serving": [serving(n, n, 10.0) for n in range(3)],
@@ -346,7 +298,7 @@ def arrived(at_s):
 
 
 def test_a_stall_names_who_has_input_and_does_not_write():
-    progress = fold(("rollout-orders", 0, START, order("a")), ("observations", 0, START, seen("t", 0)))
+    progress = fold(("rollout-orders", 0, START, rollout_order("a")), ("observations", 0, START, seen("t", 0)))
     found = stalls(
         progress.activity, arrived({"rollout-orders": 50.0, "observations": 10.0}), since_s=0.0, now_s=60.0, bound_s=30
     )
@@ -364,7 +316,8 @@ def test_a_stall_names_who_has_input_and_does_not_write():
 def test_a_host_whose_clock_is_off_neither_stalls_a_topic_nor_hides_that_it_is_silent():
     for off_ms in (-600_000, 600_000):
         progress = fold(
-            ("rollout-orders", 0, START, order("a")), ("observations", 0, START + off_ms, seen("t", 0, at=START))
+            ("rollout-orders", 0, START, rollout_order("a")),
+            ("observations", 0, START + off_ms, seen("t", 0, at=START)),
         )
         moving = {"rollout-orders": 59.0, "observations": 59.0}
         assert not [s for s in stalls(progress.activity, arrived(moving), 0.0, 60.0, 30) if s.topic == "observations"]
@@ -375,13 +328,14 @@ def test_a_host_whose_clock_is_off_neither_stalls_a_topic_nor_hides_that_it_is_s
 
 def test_of_records_from_before_the_watch_their_own_times_hint_at_who_waits():
     progress = fold(
-        ("rollout-orders", 0, START + 50_000, order("a")), ("observations", 0, START + 10_000, seen("t", 0))
+        ("rollout-orders", 0, START + 50_000, rollout_order("a")),
+        ("observations", 0, START + 10_000, seen("t", 0)),
     )
     [stall] = [s for s in stalls(progress.activity, {}, 0.0, 40.0, 30) if s.topic == "observations"]
     assert (stall.silent_s, stall.waiting) == (40.0, False)
 
 
 def test_nothing_is_stalled_while_everything_moves():
-    progress = fold(("rollout-orders", 0, START, order("a")), ("observations", 0, START, seen("t", 0)))
+    progress = fold(("rollout-orders", 0, START, rollout_order("a")), ("observations", 0, START, seen("t", 0)))
     arrivals = arrived({"rollout-orders": 1.0, "observations": 1.0})
     assert stalls(progress.activity, arrivals, since_s=0.0, now_s=2.0, bound_s=30) == []

@@ -7,21 +7,18 @@ from msgspec import UNSET
 from dart_streams.console.runs.run_log import RecordMetadata
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.served_weights import ServedWeights, served_weights
+from tests import events
 from topics.weights import WeightPart, WeightVersion
-from topics.weights_serving import WeightsServing
 
 FULL = WeightPart(version=0, uri="v0", sha256="a" * 64)
 
 
 def published(version, sha256, kind="full", epoch=1):
-    return WeightVersion(
-        model_id="tiny",
-        version=version,
+    return events.weight_version(
+        version,
         uri=f"v{version}",
         sha256=sha256,
-        train_step=version,
         epoch=epoch,
-        groups_consumed=0,
         kind=kind,
         file_sha256="" if kind == "full" else "f" * 64,
         base=[] if kind == "full" else [FULL],
@@ -29,7 +26,7 @@ def published(version, sha256, kind="full", epoch=1):
 
 
 def serving(version, sha256=UNSET, worker_id="rollout-0", alive_ms=1):
-    return WeightsServing(worker_id=worker_id, version=version, since_ms=1, alive_ms=alive_ms, sha256=sha256)
+    return events.weights_serving(version, worker_id=worker_id, alive_ms=alive_ms, sha256=sha256)
 
 
 def state_of(*events):

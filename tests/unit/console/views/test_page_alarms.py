@@ -28,16 +28,14 @@ from dart_streams.console.views.page.alarms import (
 )
 from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.header import page_header
+from tests import events
 from topics.trained import MISMATCH_ALARM_NATS, TrainedStep
-from topics.weights import WeightVersion
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "bundle.v1.dart"
 
 
 def step(number: int, **metrics: float) -> TrainedStep:
-    return TrainedStep(
-        train_step=number, version=number, epoch=1, group_ids=[], trajectory_ids=[], metrics=metrics, at_ms=number
-    )
+    return events.trained_step(number, metrics=metrics, at_ms=number)
 
 
 def test_an_entropy_that_fell_to_a_tenth_is_a_collapse_and_one_above_is_not():
@@ -104,7 +102,7 @@ def test_a_run_has_the_alarms_of_all_that_is_wrong_and_stalls_only_while_it_shou
         wrong = {"same_version_mismatch": 0.2, "updates_not_finite": 1.0}
         event = step(number, reward=0.1 if late else 0.8, entropy=0.001 if late else 1.0, **wrong)
         state.apply(RecordMetadata("trained", 0, number, number), event)
-    weights = WeightVersion(model_id="m", version=1, uri="", sha256="", train_step=1, epoch=1, groups_consumed=0)
+    weights = events.weight_version(1)
     state.apply(RecordMetadata("weights", 0, 0, 1_000), weights)
     state.lost = 2
     assert [alarm.kind for alarm in alarms(state, 100_000, live=False)] == [

@@ -12,11 +12,11 @@ from dart_streams.console.runs.run_log import RecordMetadata
 from dart_streams.console.views.page import export
 from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
+from tests import events
 from tests.integration.recorded_run import record
 from topics import training_metrics
-from topics.curated import CuratedGroup, Member
+from topics.curated import CuratedGroup
 from topics.trained import TrainedStep, TrainedToken
-from topics.weights import WeightVersion
 
 FEW, MANY = 100, 400
 METRICS = [one.name for one in training_metrics.ALL]
@@ -47,9 +47,7 @@ def trained(source: BundleSource, count: int, groups: int) -> None:
         fresh = [member.trajectory_id for one in taken for member in one.members]
         event = step(rng, number, [one.group_id for one in taken], fresh, rng.sample(seen, 16), at_ms)
         seen = [*seen[4:], *fresh[:4]]
-        version = WeightVersion(
-            model_id="m", version=number, uri="", sha256="0" * 64, train_step=number, epoch=1, groups_consumed=0
-        )
+        version = events.weight_version(number)
         for topic, applied in (*(("curated", one) for one in taken), ("trained", event), ("weights", version)):
             state.apply(RecordMetadata(topic, 0, number, at_ms), applied)
 
@@ -57,12 +55,11 @@ def trained(source: BundleSource, count: int, groups: int) -> None:
 def group(rng: random.Random, step: int, number: int, at_ms: int) -> CuratedGroup:
     """Return a group of a task of the demonstration's many."""
     members = [
-        Member(
-            trajectory_id=identity(rng, at_ms - rng.randrange(5000)),
+        events.member(
+            identity(rng, at_ms - rng.randrange(5000)),
             reward=float(rng.random() < 0.5),
             advantage=rng.gauss(0, 1),
             selected=[0, 1],
-            source="online",
             version_min=max(0, step - rng.randrange(3)),
             version_max=step,
         )
@@ -70,7 +67,7 @@ def group(rng: random.Random, step: int, number: int, at_ms: int) -> CuratedGrou
     ]
     mean = sum(member.reward for member in members) / MEMBERS
     task = f"miniwob/click-test-{rng.randrange(12)}#{rng.randrange(40)}"
-    return CuratedGroup(group_id=f"g{number:06}", task_id=task, members=members, mean=mean, std=0.5)
+    return events.curated_group(f"g{number:06}", *members, task_id=task, mean=mean)
 
 
 def step(
@@ -90,10 +87,8 @@ def step(
         )
         for _ in range(8)
     ]
-    return TrainedStep(
-        train_step=number,
-        version=number,
-        epoch=1,
+    return events.trained_step(
+        number,
         group_ids=groups,
         trajectory_ids=fresh,
         metrics={name: rng.gauss(1, 1) for name in METRICS[:15]}

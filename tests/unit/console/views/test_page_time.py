@@ -8,7 +8,7 @@ from dart_streams.console.runs.run_log import ActionTimes, EndHeader, Observatio
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.time_slices import SLICE_MS
 from dart_streams.console.views.page.time_curves import curves
-from topics.trajectories import Trajectory
+from tests import events
 
 START = 1_700_000_000_000
 SLOTS = 4
@@ -23,22 +23,8 @@ def play(state: RunState, number: int, began_ms: int, gaps: list[tuple[int, floa
         end = EndHeader("success", 1.0) if step == len(gaps) else None
         header = ObservationHeader(f"t{number}", order, step, end, "env-0", at_ms, taken)
         state.apply(RecordMetadata("observations", 0, 0, at_ms), header)
-    finished = Trajectory(
-        trajectory_id=f"t{number}",
-        order_id=f"o{number}",
-        group_id="g",
-        group_size=4,
-        attempt=0,
-        task_id="task",
-        purpose="train",
-        outcome="success",
-        reward=1.0,
-        steps=len(gaps),
-        step_entropies=[],
-        version_min=0,
-        version_max=0,
-        started_ms=began_ms,
-        finished_ms=at_ms,
+    finished = events.trajectory(
+        f"t{number}", order_id=f"o{number}", steps=len(gaps), started_ms=began_ms, finished_ms=at_ms
     )
     state.apply(RecordMetadata("trajectories", 0, 0, at_ms), finished)
     return at_ms

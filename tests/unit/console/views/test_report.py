@@ -27,14 +27,9 @@ from dart_streams.console.views.page.assets import Asset, load_assets
 from dart_streams.console.views.page.report_view import choose, report_view
 from dart_streams.console.views.report_metrics import ReportInputs
 from dart_streams.telemetry import names
+from tests import events
 from tests.integration.exported_page import scripts
-from topics.curated import CuratedGroup, Member
-from topics.rollout_orders import RolloutOrder
-from topics.trained import TrainedStep, TrainedToken
-from topics.trajectories import Trajectory
-from topics.values import Sampling
-from topics.weights import WeightVersion
-from topics.weights_serving import WeightsServing
+from topics.trained import TrainedToken
 
 START = 1_700_000_000_000
 MINUTE = 60_000
@@ -59,18 +54,10 @@ CONTRACT = {
 
 def group_of(group_id, trajectories):
     members = [
-        Member(
-            trajectory_id=t.trajectory_id,
-            reward=t.reward,
-            advantage=0.0,
-            selected=[0],
-            source="online",
-            version_min=t.version_min,
-            version_max=t.version_max,
-        )
+        events.member(t.trajectory_id, reward=t.reward, version_min=t.version_min, version_max=t.version_max)
         for t in trajectories
     ]
-    return CuratedGroup(group_id=group_id, task_id="t", members=members, mean=0.5, std=0.5)
+    return events.curated_group(group_id, *members)
 
 
 class MadeUpRun:
@@ -87,18 +74,7 @@ class MadeUpRun:
         self.progress.apply(RecordMetadata(topic, 0, offset, at_ms), event)
 
     def order(self, order_id, purpose, task_id, at_ms, sample=0):
-        order = RolloutOrder(
-            order_id=order_id,
-            group_id="g",
-            group_size=8,
-            sample=sample,
-            attempt=0,
-            task_id=task_id,
-            max_steps=6,
-            purpose=purpose,
-            sampling=Sampling(),
-            after_version=0,
-        )
+        order = events.rollout_order(order_id, sample=sample, task_id=task_id, purpose=purpose)
         self.record("rollout-orders", at_ms, order)
         return order
 
@@ -118,12 +94,10 @@ class MadeUpRun:
                 started_ms + step * step_ms,
             )
             self.record("observations", seen.at_ms, seen)
-        trajectory = Trajectory(
-            trajectory_id=identity,
+        trajectory = events.trajectory(
+            identity,
             order_id=order.order_id,
             group_id=order.group_id,
-            group_size=8,
-            attempt=0,
             task_id=order.task_id,
             purpose=order.purpose,
             outcome=outcome,
@@ -180,24 +154,11 @@ class MadeUpRun:
     def serve(self):
         for version in range(41):
             at = START + version * LENGTH // 41
-            event = WeightVersion(
-                model_id="tiny",
-                version=version,
-                uri="",
-                sha256=f"{version:064x}",
-                train_step=version,
-                epoch=1,
-                groups_consumed=8 * version,
-            )
+            event = events.weight_version(version, sha256=f"{version:064x}", groups_consumed=8 * version)
             self.record("weights", at, event)
             pause = self.chance.lognormvariate(3.9, 0.3) if version else None
-            serving = WeightsServing(
-                worker_id="rollout-0",
-                version=version,
-                since_ms=at + 300,
-                alive_ms=at + 300,
-                pause_ms=pause,
-                sha256=f"{version:064x}",
+            serving = events.weights_serving(
+                version, since_ms=at + 300, alive_ms=at + 300, pause_ms=pause, sha256=f"{version:064x}"
             )
             self.record("weights-serving", at + 300, serving)
 
@@ -340,18 +301,7 @@ def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):
     _, materials = run
     materials = msgspec.structs.replace(materials, progress=RunState())
     for offset in range(3):
-        order = RolloutOrder(
-            order_id=f"o{offset}",
-            group_id="g",
-            group_size=8,
-            sample=0,
-            attempt=0,
-            task_id="t",
-            max_steps=6,
-            purpose="train",
-            sampling=Sampling(),
-            after_version=0,
-        )
+        order = events.rollout_order(f"o{offset}")
         materials.progress.apply(RecordMetadata("rollout-orders", 1, offset, START), order)
     lags = [Lag("env", "rollout-orders", 1, 2, 3)]
     assert open_orders.lost(materials.progress, lags) == ["o0", "o1"]
@@ -448,10 +398,7 @@ def test_the_file_has_the_digits_that_are_shown_a_steps_metrics_once_and_not_the
         gradient_share=0.1,
     )
     state = RunState()
-    event = TrainedStep(
-        train_step=1,
-        version=1,
-        epoch=1,
+    event = events.trained_step(
         group_ids=["g1"],
         trajectory_ids=["t1", "t2"],
         metrics={"loss": 0.123456789, "tokens": 123456.0},

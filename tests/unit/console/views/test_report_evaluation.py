@@ -13,7 +13,7 @@ from dart_streams.console.runs.run_log import RecordMetadata
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views.report_metrics import median
 from dart_streams.errors import ConfigError
-from topics.trajectories import Trajectory
+from tests import events
 
 
 def task_set(**heldout):
@@ -36,8 +36,8 @@ TASKS = task_set(click_test=2, enter_text=5)
 
 
 def finish(order, outcome="success", reward=1.0):
-    return Trajectory(
-        trajectory_id=f"t-{order.order_id}",
+    return events.trajectory(
+        f"t-{order.order_id}",
         order_id=order.order_id,
         group_id=order.group_id,
         group_size=order.group_size,
@@ -46,12 +46,6 @@ def finish(order, outcome="success", reward=1.0):
         purpose="eval",
         outcome=outcome,
         reward=reward,
-        steps=1,
-        step_entropies=[],
-        version_min=0,
-        version_max=0,
-        started_ms=0,
-        finished_ms=1,
     )
 
 

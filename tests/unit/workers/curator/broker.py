@@ -9,10 +9,9 @@ from dart_streams.bus.codec import encode
 from dart_streams.config import parse
 from dart_streams.curation.agents import agents
 from dart_streams.curation.journal_keys import parsed
+from tests import events
 from tests.unit.workers.curator.changelog_topic import ChangelogTopic, Table
 from topics import trajectories
-from topics.rollout_orders import RolloutOrder
-from topics.values import Sampling
 from workers.curator.agent_runner import AgentRunner
 
 CONFIG = parse({})
@@ -69,18 +68,7 @@ class Broker(Table):
 
     def event(self, offset: int, value: bytes | None = None) -> SimpleNamespace:
         """Return Faust's event of a finished rollout."""
-        order = RolloutOrder(
-            order_id=f"g{offset:06d}/0/0",
-            group_id=f"g{offset:06d}",
-            group_size=1,
-            sample=0,
-            attempt=0,
-            task_id="simulated/grid#0",
-            max_steps=10,
-            purpose="train",
-            sampling=Sampling(),
-            after_version=0,
-        )
+        order = events.rollout_order(f"g{offset:06d}/0/0", group_id=f"g{offset:06d}")
         record = encode(trajectories.TOPIC, play(order, 0, Odds(), 0), (), f"t{offset}")
         message = SimpleNamespace(
             topic=CONFIG.bus.prefix + trajectories.TOPIC.name,

@@ -14,10 +14,10 @@ from dart_streams.config.tasks import Task
 from dart_streams.curation.in_memory import CountingTrainer
 from dart_streams.screens import smart_resize
 from examples.in_memory_run import ObservationLog, PolicyFunction
+from tests import events
 from topics.action_requests import ActionRequest
 from topics.observations import Observation
-from topics.rollout_orders import RolloutOrder
-from topics.values import Purpose, Sampling
+from topics.values import Purpose
 from workers.env import metrics
 from workers.env.backends.simulated import SIZE, SimulatedBackend
 from workers.env.episode_runner import EpisodeRunner
@@ -57,18 +57,7 @@ def play(config: Config, page: str, answer: Answer, purpose: Purpose = "train") 
     policy_client = cast(Any, PolicyFunction(policy, CountingTrainer(config.trainer.groups_per_step)))
     runner = EpisodeRunner(config, "env-0", SimulatedBackend(config), log, log, policy_client)
     task = Task(environment="simulated", page=page, seed=3, max_steps=6, split="train")
-    order = RolloutOrder(
-        order_id="g/0",
-        group_id="g",
-        group_size=1,
-        sample=0,
-        attempt=0,
-        task_id=task.task_id,
-        max_steps=6,
-        purpose=purpose,
-        sampling=Sampling(),
-        after_version=0,
-    )
+    order = events.rollout_order(task_id=task.task_id, purpose=purpose)
     asyncio.run(runner.run(order, task, lambda _: None))
     (observations,) = log.observations.values()
     return observations

@@ -18,11 +18,12 @@ from dart_streams.config import parse
 from dart_streams.config.tasks import Task
 from dart_streams.curation.in_memory import CountingTrainer
 from examples.in_memory_run import ObservationLog, PolicyFunction
+from tests import events
 from tests.unit.clockwork import Clockwork
 from topics import Topic, observations
 from topics.observations import EpisodeEnd
 from topics.rollout_orders import RolloutOrder
-from topics.values import Purpose, Sampling
+from topics.values import Purpose
 from workers.env import fault_boundary
 from workers.env.environment import EnvironmentFault, Screen
 from workers.env.episode_runner import EpisodeRunner
@@ -85,18 +86,7 @@ class Own:
 
 
 def order_of(purpose: Purpose) -> RolloutOrder:
-    return RolloutOrder(
-        order_id="g/0",
-        group_id="g",
-        group_size=1,
-        sample=0,
-        attempt=0,
-        task_id=TASK.task_id,
-        max_steps=2,
-        purpose=purpose,
-        sampling=Sampling(),
-        after_version=0,
-    )
+    return events.rollout_order(task_id=TASK.task_id, purpose=purpose)
 
 
 ORDER = order_of("train")

@@ -13,12 +13,11 @@ from dart_streams.curation.in_memory import CountingTrainer
 from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import MAX_REASON
 from examples.in_memory_run import ObservationLog, PolicyFunction
+from tests import events
 from topics import Topic, action_requests, observations
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.observations import Observation
-from topics.rollout_orders import RolloutOrder
-from topics.values import Sampling
 from workers.env.backends.simulated import SimulatedBackend, SimulatedEnvironment
 from workers.env.environment import Screen
 from workers.env.episode_runner import EpisodeRunner
@@ -77,18 +76,7 @@ def play(text: str, tokens: int = 1, words: str = "", **policy: Any) -> list[lis
         config, "env-0", backend, cast(Any, log), cast(Any, log), cast(Any, Answers(config, text, tokens))
     )
     task = Task(environment="simulated", page="steps-3", seed=3, max_steps=6, split="train")
-    order = RolloutOrder(
-        order_id="g/0",
-        group_id="g",
-        group_size=1,
-        sample=0,
-        attempt=0,
-        task_id=task.task_id,
-        max_steps=6,
-        purpose="train",
-        sampling=Sampling(),
-        after_version=0,
-    )
+    order = events.rollout_order(task_id=task.task_id)
     asyncio.run(runner.run(order, task, lambda _: None))
     return list(log.observations.values())
 

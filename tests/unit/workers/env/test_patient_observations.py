@@ -7,11 +7,11 @@ from dart_streams.config import parse
 from dart_streams.config.tasks import Task
 from dart_streams.curation.in_memory import CountingTrainer
 from examples.in_memory_run import ObservationLog, PolicyFunction
+from tests import events
 from topics import Topic
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
-from topics.rollout_orders import RolloutOrder
-from topics.values import Purpose, Sampling
+from topics.values import Purpose
 from workers.env.backends.simulated import SimulatedBackend
 from workers.env.episode_runner import EpisodeRunner
 
@@ -53,18 +53,7 @@ async def play(purpose: Purpose) -> PatientLog:
     policy = SlowPolicy(lambda request: "Action: click(point='<point>1 1</point>')", trainer)
     runner = EpisodeRunner(config, "env-0", SimulatedBackend(config), cast(Any, log), cast(Any, log), cast(Any, policy))
     task = Task(environment="simulated", page="steps-3", seed=3, max_steps=3, split="train")
-    order = RolloutOrder(
-        order_id="g/0",
-        group_id="g",
-        group_size=1,
-        sample=0,
-        attempt=0,
-        task_id=task.task_id,
-        max_steps=3,
-        purpose=purpose,
-        sampling=Sampling(),
-        after_version=0,
-    )
+    order = events.rollout_order(task_id=task.task_id, purpose=purpose)
     async with asyncio.timeout(BOUND_S):
         await runner.run(order, task, lambda _: None)
     return log

@@ -4,36 +4,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.episodes.trajectory_summary import is_whole
+from tests import events
 from topics.observations import EpisodeEnd, Observation
-from topics.rollout_orders import RolloutOrder
-from topics.values import Sampling
 from workers.recorder.written_steps import WrittenSteps
 
-ORDER = RolloutOrder(
-    order_id="g/0",
-    group_id="g",
-    group_size=8,
-    sample=0,
-    attempt=1,
-    task_id="simulated/box#3",
-    max_steps=5,
-    purpose="train",
-    sampling=Sampling(),
-    after_version=2,
-)
 LAST = 3
 
 
 def observation(trajectory: int, step: int) -> Observation:
-    return Observation(
+    return events.observation(
+        step,
         trajectory_id=f"t{trajectory}",
-        order=ORDER,
-        step=step,
-        instruction="Click.",
-        screenshot=None,
-        taken=None,
         end=EpisodeEnd(kind="success", reward=1.0) if step == LAST else None,
-        env_host="env-0",
         at_ms=1000 + step,
     )
 

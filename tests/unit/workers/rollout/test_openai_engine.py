@@ -12,6 +12,7 @@ from dart_streams.actions import dialects
 from dart_streams.config import Config, parse
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable, UserError
+from tests import events
 from tests.unit.workers.rollout.misbehaving import Answer, Hang, chat, says, served, truncates, writes
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling
@@ -36,10 +37,7 @@ async def read(ref: BlobRef) -> bytes:
 
 
 def request(image: str = "screen", **sampling) -> ActionRequest:
-    return ActionRequest(
-        request_id="r",
-        trajectory_id="t",
-        step=0,
+    return events.action_request(
         turns=[
             MessagePart(role="system", text="You use a computer."),
             MessagePart(role="user", text="Click it."),
@@ -47,8 +45,6 @@ def request(image: str = "screen", **sampling) -> ActionRequest:
             MessagePart(role="user", image=BlobRef(sha256=image, size=1, width=WIDTH, height=HEIGHT)),
         ],
         sampling=Sampling(**sampling),
-        reply_partition=0,
-        deadline_ms=0,
     )
 
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.action_requests import ActionRequest
-from topics.values import Sampling
+from tests import events
 from workers.rollout import request_server
 from workers.rollout.request_ages import RequestAges, budget_s
 from workers.rollout.request_server import LateRequests
@@ -20,22 +19,10 @@ class Time:
         return self.now_s
 
 
-def request(deadline_ms: int) -> ActionRequest:
-    return ActionRequest(
-        request_id="t/0/0",
-        trajectory_id="t",
-        step=0,
-        turns=[],
-        sampling=Sampling(),
-        reply_partition=0,
-        deadline_ms=deadline_ms,
-    )
-
-
 @pytest.mark.parametrize("off_ms", [-600_000, 0, 600_000])
 def test_a_budget_is_what_its_host_waits_whatever_that_hosts_clock_says(off_ms):
     sent_ms = 1_700_000_000_000 + off_ms
-    assert budget_s(request(sent_ms + 20_000), SimpleNamespace(timestamp=sent_ms)) == 20.0
+    assert budget_s(events.action_request(deadline_ms=sent_ms + 20_000), SimpleNamespace(timestamp=sent_ms)) == 20.0
 
 
 def test_what_was_not_seen_waiting_is_new():
@@ -88,7 +75,7 @@ def test_dropped_requests_are_logged_at_once_and_then_together(monkeypatch):
     monkeypatch.setattr(request_server, "log", SimpleNamespace(warning=lambda event, **fields: lines.append(fields)))
     late = LateRequests()
     for _ in range(100):
-        late.add(request(0), 25.0, 20.0)
+        late.add(events.action_request(deadline_ms=0), 25.0, 20.0)
     assert [(line["requests"], line["waited_s"], line["budget_s"]) for line in lines] == [(1, 25.0, 20.0)]
     assert late.count == 99
     monkeypatch.setattr(request_server, "REPORT_S", 0.0)

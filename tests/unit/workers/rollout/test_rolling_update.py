@@ -3,12 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import events
 from topics.weights_serving import WeightsServing
 from workers.rollout.weight_updater import may_switch
 
 
 def record(worker_id: str, version: int, failed: int | None = None, alive_ms: int = 0) -> WeightsServing:
-    return WeightsServing(worker_id=worker_id, version=version, since_ms=0, alive_ms=alive_ms, failed_version=failed)
+    return events.weights_serving(version, worker_id=worker_id, alive_ms=alive_ms, failed_version=failed)
 
 
 def allowed(me: str, target: int, *records: WeightsServing, dead: str = "", width: int = 1) -> bool:

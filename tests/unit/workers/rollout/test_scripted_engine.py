@@ -12,33 +12,25 @@ from hypothesis import strategies as st
 
 from dart_streams import actions
 from dart_streams.config import ActionDialect, Config, Policy, parse
+from tests import events
 from tests.unit.clockwork import by_clockwork
 from topics.action_requests import ActionRequest
-from topics.values import BlobRef, MessagePart, Sampling
-from topics.weights import WeightVersion
+from topics.values import BlobRef, MessagePart
 from workers.rollout.scripted import ALTERNATIVES, ScriptedEngine, distributions, version_spans
 
 SEEN = (168, 224)
 """What the policy sees of a screen of 160x210."""
 
 
-def version(number: int) -> WeightVersion:
-    return WeightVersion(model_id="tiny", version=number, uri="", sha256="", train_step=0, epoch=1, groups_consumed=0)
-
-
 def request(number: int = 0, instruction: str = "Click the box at (84,120).", step: int = 0) -> ActionRequest:
-    return ActionRequest(
-        request_id=f"r{number}",
-        trajectory_id="t",
+    return events.action_request(
+        f"r{number}",
         step=step,
         turns=[
             MessagePart(role="system", text="You use a computer; (1,1) is the top."),
             MessagePart(role="user", text=instruction),
             MessagePart(role="user", image=BlobRef(sha256="s", size=1, width=160, height=210)),
         ],
-        sampling=Sampling(),
-        reply_partition=0,
-        deadline_ms=0,
     )
 
 
@@ -118,10 +110,10 @@ def test_spans_cover_every_token_once_in_order_of_versions(switched, one, other,
 @by_clockwork
 async def test_a_switch_in_the_middle_of_an_answer_gives_it_two_spans():
     scripted = engine(latency_ms=60.0)
-    await scripted.start(version(0))
+    await scripted.start(events.weight_version(0))
     answer = asyncio.create_task(scripted.generate(request()))
     await asyncio.sleep(0.03)
-    assert await scripted.load(version(5)) == 0.0
+    assert await scripted.load(events.weight_version(5)) == 0.0
     made = await answer
     assert [segment.version for segment in made.versions] == [0, 5]
     assert made.versions[-1].end == len(made.tokens) == len(made.logprobs) == len(made.entropies)
@@ -131,7 +123,7 @@ async def test_a_switch_in_the_middle_of_an_answer_gives_it_two_spans():
 
 async def test_the_prompts_name_changes_with_the_prompt():
     scripted = engine()
-    await scripted.start(version(0))
+    await scripted.start(events.weight_version(0))
     one, same = await scripted.generate(request(0)), await scripted.generate(request(1))
     other = await scripted.generate(msgspec.structs.replace(request(0), turns=request().turns[:-1]))
     assert one.prompt_sha == same.prompt_sha != other.prompt_sha

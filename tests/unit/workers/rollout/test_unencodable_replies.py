@@ -7,26 +7,14 @@ import msgspec
 import pytest
 
 from dart_streams.bus.codec import decode, encode
+from tests import events
 from topics import Topic, actions
 from topics.actions import ActionResponse
 from topics.values import VersionSpan
 from workers.rollout.request_server import RequestServer
 
-REPLY = ActionResponse(
-    request_id="t/0/0",
-    trajectory_id="t",
-    step=0,
-    text="Action: wait()",
-    tokens=[1],
-    logprobs=[-0.5],
-    entropies=[0.1],
-    versions=[VersionSpan(version=1, start=0, end=1)],
-    prompt_tokens=3,
-    prompt_sha="p",
-    worker_id="rollout-0",
-    queue_ms=1.0,
-    generate_ms=2.0,
-    error=None,
+REPLY = events.action_response(
+    "Action: wait()", tokens=[1], logprobs=[-0.5], entropies=[0.1], versions=[VersionSpan(version=1, start=0, end=1)]
 )
 
 

@@ -9,26 +9,15 @@ from aiokafka import TopicPartition
 
 from dart_streams.config import parse
 from dart_streams.errors import ServiceUnavailable
+from tests import events
 from tests.unit.clockwork import by_clockwork
 from topics import rollout_orders
 from topics.rollout_orders import RolloutOrder
-from topics.values import Sampling
 from workers.runtime.in_flight import TrackedOffset
 from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
 PLACE = TopicPartition("orders", 0)
-ORDER = RolloutOrder(
-    order_id="o",
-    group_id="g",
-    group_size=1,
-    sample=0,
-    attempt=0,
-    task_id="t",
-    max_steps=1,
-    purpose="train",
-    sampling=Sampling(),
-    after_version=0,
-)
+ORDER = events.rollout_order()
 
 
 class OneRecord(OrderedConsumer):

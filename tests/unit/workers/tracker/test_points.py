@@ -7,16 +7,16 @@ from hypothesis import given
 from PIL import Image
 
 from dart_streams.config.tracker import Tracker
+from tests import events
 from tests.unit.console.datasets.test_episode_rows import episodes
-from topics.trained import TrainedStep
 from topics.training_metrics import BY_NAME
 from workers.tracker.filmstrip import SCREENS, TEXT_HEIGHT, WIDTH, caption_of, draw_filmstrip
 from workers.tracker.points import NAMES, SECONDS, point_of, sample_trajectories
 
-STEP = TrainedStep(
-    train_step=20,
+STEP = events.trained_step(
+    20,
     version=21,
-    epoch=1,
+    at_ms=1_700_000_000_000,
     group_ids=["g"],
     trajectory_ids=[f"t{number}" for number in range(9)],
     metrics={
@@ -27,7 +27,6 @@ STEP = TrainedStep(
         "kl_reference": 0.1,
         "tokens": 9,
     },
-    at_ms=1_700_000_000_000,
 )
 
 
