@@ -45,7 +45,7 @@ class PlayedEpisode(msgspec.Struct, frozen=True):
     fault: str = ""
 
 
-def episodes(tasks: TaskSet, count: int, seed: int) -> list[tuple[Task, int]]:
+def draw_episodes(tasks: TaskSet, count: int, seed: int) -> list[tuple[Task, int]]:
     """Return tasks drawn at random, each ``ROLLOUTS`` times in a row, with the number of the rollout."""
     chance = random.Random(seed)
     chosen = [task for family in tasks.pages for task in family.tasks("train")[:SEEDS]]
@@ -60,14 +60,14 @@ async def play(backend: MiniwobBackend, task: Task, rollout: int) -> PlayedEpiso
     reset_s, page = 0.0, None
     try:
         page = await backend.open(task)
-        screens.append(digest(await page.reset(task)))
+        screens.append(screen_digest(await page.reset(task)))
         reset_s = time.perf_counter() - started
         for number in range(task.max_steps):
             action = await next_action(page, task, chance)
             started = time.perf_counter()
             screen = await page.step(action, str(number), number + 1 == task.max_steps)
             steps.append(time.perf_counter() - started)
-            screens.append(digest(screen))
+            screens.append(screen_digest(screen))
             if screen.done:
                 break
         return PlayedEpisode(reset_s, tuple(steps), tuple(screens))
@@ -84,7 +84,7 @@ async def next_action(page: MiniwobPage, task: Task, chance: random.Random) -> A
     return anywhere if chance.random() < 0.5 else await anext(page.demonstrate(task), anywhere)
 
 
-def digest(screen: Screen) -> str:
+def screen_digest(screen: Screen) -> str:
     """Return a digest of a screen's pixels; empty without an image."""
     if screen.image is None:
         return ""
@@ -104,7 +104,7 @@ async def play_all(backend: MiniwobBackend, todo: list[tuple[Task, int]], slots:
     return [played[number] for number in range(len(todo))]
 
 
-def processes(backend: MiniwobBackend) -> list[psutil.Process]:
+def browser_processes(backend: MiniwobBackend) -> list[psutil.Process]:
     """Return the browsers' processes, the first browser's own first."""
     roots = [psutil.Process(one.browser.process.pid) for one in backend.browsers if one.browser is not None]
     return [process for root in roots for process in (root, *root.children(recursive=True))]
@@ -113,7 +113,7 @@ def processes(backend: MiniwobBackend) -> list[psutil.Process]:
 def cpu_s(backend: MiniwobBackend) -> float:
     """Return the CPU seconds of a browser's processes so far, those that have ended and were waited for included."""
     total = 0.0
-    for process in processes(backend):
+    for process in browser_processes(backend):
         try:
             total += sum(process.cpu_times()[:4])
         except psutil.NoSuchProcess:
@@ -123,7 +123,7 @@ def cpu_s(backend: MiniwobBackend) -> float:
 
 def pss_mb(backend: MiniwobBackend) -> float:
     """Return the proportional set size of a browser's processes, in MB."""
-    return sum(process.memory_full_info().pss for process in processes(backend)) / 1e6
+    return sum(process.memory_full_info().pss for process in browser_processes(backend)) / 1e6
 
 
 class CaptureCost:
@@ -166,7 +166,7 @@ class CaptureCost:
             "cores": round(self.cpu_s / self.seconds, 2),
             "step_ms_p50": round(1000 * quantile(step_s, 0.5), 1),
             "reset_ms_p50": round(1000 * quantile(reset_s, 0.5), 1),
-            "processes": len(processes(self.backend)),
+            "processes": len(browser_processes(self.backend)),
             "pss_mb": round(pss_mb(self.backend)),
         }
 
@@ -177,7 +177,7 @@ def own_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def compared(costs: dict[Capture, CaptureCost]) -> dict[str, int]:
+def compare_screens(costs: dict[Capture, CaptureCost]) -> dict[str, int]:
     """Return how many screens that two ways took of the same states are equal, pixel by pixel."""
     one, other = (cost.played for cost in list(costs.values())[:2])
     pairs = [pair for a, b in zip(one, other, strict=True) for pair in zip(a.screens, b.screens, strict=False)]
@@ -194,15 +194,15 @@ async def measure(tasks: TaskSet, config: Config, rounds: int, count: int, warm_
             chosen = replace(config, env=replace(config.env, miniwob=replace(own, capture=capture)))
             costs[capture] = CaptureCost(MiniwobBackend(chosen))
             await costs[capture].backend.start()
-            await play_all(costs[capture].backend, episodes(tasks, warm_up, -1), config.env.slots)
+            await play_all(costs[capture].backend, draw_episodes(tasks, warm_up, -1), config.env.slots)
         load = psutil.getloadavg()[0]
         for number in range(rounds):
             for cost in list(costs.values())[:: 1 if number % 2 else -1]:
-                await cost.turn(episodes(tasks, count, number), config.env.slots)
+                await cost.turn(draw_episodes(tasks, count, number), config.env.slots)
         figures = {capture: cost.figures() for capture, cost in costs.items()}
     finally:
         for cost in costs.values():
             await cost.backend.stop()
     ratio = figures["screenshot"]["core_ms_per_step"] / figures["begin-frame"]["core_ms_per_step"]
-    result = {"captures": figures, "screenshot_to_begin_frame": round(ratio, 2), "screens": compared(costs)}
+    result = {"captures": figures, "screenshot_to_begin_frame": round(ratio, 2), "screens": compare_screens(costs)}
     return result | {"load_average": [round(load, 1), round(psutil.getloadavg()[0], 1)]}

@@ -36,7 +36,7 @@ class LoggingCircle(SimulatedCircle):
         return result
 
 
-def played(config: Config, tasks: TaskSet, trajectories: int, odds: Odds, seed: int = 0) -> LoggingCircle:
+def play_rollouts(config: Config, tasks: TaskSet, trajectories: int, odds: Odds, seed: int = 0) -> LoggingCircle:
     """Return a circle in which N rollouts have ended, in the order they began."""
     circle = LoggingCircle(config, tasks, odds, seed)
     circle.settle()
@@ -61,14 +61,14 @@ def write(path: Path, config: Config, tasks: TaskSet, circle: LoggingCircle) -> 
         bundle.text(CONFIG, tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
         bundle.text(TASKS, tomli_w.dumps({"pages": msgspec.to_builtins(tasks.pages)}))
         for topic in logs:
-            bundle.records(topic.name, kept(topic, circle.logs[topic.name]))
+            bundle.records(topic.name, bundle_records(topic, circle.logs[topic.name]))
     return bundle.sections
 
 
 def make(path: Path, trajectories: int, tasks: int, slots: int) -> dict[str, Any]:
     """Write a bundle of N rollouts, and return how large it is."""
     config, set_ = parse({"env": {"slots": slots}}), task_set(tasks)
-    circle = played(config, set_, trajectories, Odds(faults=0.02, partial=0.05, lift=0.0005))
+    circle = play_rollouts(config, set_, trajectories, Odds(faults=0.02, partial=0.05, lift=0.0005))
     sections = write(path, config, set_, circle)
     return {
         "records": sum(section.items for section in sections if section.kind == "records"),
@@ -76,7 +76,7 @@ def make(path: Path, trajectories: int, tasks: int, slots: int) -> dict[str, Any
     }
 
 
-def kept(topic: topics.Topic, log: Sequence[Written]) -> Iterator[BundleRecord]:
+def bundle_records(topic: topics.Topic, log: Sequence[Written]) -> Iterator[BundleRecord]:
     """Yield a log as records."""
     for offset, written in enumerate(log):
         record = encode(topic, written.event, (), written.id or f"{topic.name}-{offset}")

@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.decoupling import Play, by_turns, medians, ratios, spreads
+from benchmarks.decoupling import Play, by_turns, median_metrics, median_ratios, ratio_spreads
 from benchmarks.modes import DISPATCH, Mode
 from benchmarks.process_costs import by_kind
-from benchmarks.utilization import UtilizationMetrics, figures
+from benchmarks.utilization import UtilizationMetrics, utilization_metrics
 from dart_streams.config import Config
 from dart_streams.console.runs.process_usage import ProcessUsage, spent
 
@@ -42,7 +42,7 @@ class CircleRow(msgspec.Struct, frozen=True):
     of_them_ours: float
 
 
-def deployment(base: Config, mode: Mode, seed: int) -> Config:
+def circle_config(base: Config, mode: Mode, seed: int) -> Config:
     """Return the configuration of a mode: ``base`` but for who waits for whom."""
     replace, coupled = msgspec.structs.replace, DISPATCH[mode] == "coupled"
     dispatch = replace(base.curation.dispatch, mode=DISPATCH[mode], seed=seed)
@@ -57,10 +57,12 @@ def measure(
     base: Config, seeds: int, play: Play, modes: Sequence[Mode] = COMPARED
 ) -> dict[Mode, list[UtilizationMetrics]]:
     """Play the modes with every seed, and return the figures of each."""
-    return by_turns(modes, seeds, lambda mode, seed: figures(play(deployment(base, mode, seed), mode, seed), WARM_S))
+    return by_turns(
+        modes, seeds, lambda mode, seed: utilization_metrics(play(circle_config(base, mode, seed), mode, seed), WARM_S)
+    )
 
 
-def costs(usage: Iterable[ProcessUsage], start_ms: int, end_ms: int, steps: int) -> dict[str, Any]:
+def step_costs(usage: Iterable[ProcessUsage], start_ms: int, end_ms: int, steps: int) -> dict[str, Any]:
     """Return what a step cost between two times (epoch milliseconds), in core-milliseconds, by part and in all."""
     usage = list(usage)
     tree, own, loop = (
@@ -81,19 +83,19 @@ def costs(usage: Iterable[ProcessUsage], start_ms: int, end_ms: int, steps: int)
     }
 
 
-def compared(found: dict[Mode, list[UtilizationMetrics]], cpu: dict[Mode, dict[str, Any]]) -> dict[str, Any]:
+def compare_runs(found: dict[Mode, list[UtilizationMetrics]], cpu: dict[Mode, dict[str, Any]]) -> dict[str, Any]:
     """Return medians, ratios and costs as one value for ``--json``; ratios are to the first mode."""
     first = next(iter(found.values()))
     return {
-        "modes": {mode: medians(runs) for mode, runs in found.items()},
-        "ratios": {mode: ratios(runs, first) for mode, runs in found.items()},
-        "spread": {mode: spreads(runs, first) for mode, runs in found.items()},
+        "modes": {mode: median_metrics(runs) for mode, runs in found.items()},
+        "ratios": {mode: median_ratios(runs, first) for mode, runs in found.items()},
+        "spread": {mode: ratio_spreads(runs, first) for mode, runs in found.items()},
         "cpu": cpu,
         "seeds": len(first),
     }
 
 
-def rows(comparison: dict[str, Any]) -> list[CircleRow]:
+def table_rows(comparison: dict[str, Any]) -> list[CircleRow]:
     """Return the table."""
     return [
         CircleRow(

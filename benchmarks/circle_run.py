@@ -22,13 +22,13 @@ class CircleRunner(ModeRunner):
     """Lets a mode live for N minutes of the clock, with the processes of its configuration."""
 
     def __init__(self, minutes: float, tell: Callable[[str], None]) -> None:
-        super().__init__(minutes, tell, bounded=bounded, wired=session_of)
+        super().__init__(minutes, tell, bounded=limit_run, wired=session_of)
 
 
-def bounded(config: Config, minutes: float) -> Config:
+def limit_run(config: Config, minutes: float) -> Config:
     """Return a configuration that trains for so long, and does nothing else."""
     if config.workload is not None:
-        return decoupling_run.clocked(config, minutes)
+        return decoupling_run.clock_config(config, minutes)
     run = msgspec.structs.replace(config.run, minutes=minutes, demonstrate=False)
     return msgspec.structs.replace(config, run=run, evaluation=msgspec.structs.replace(config.evaluation, episodes=0))
 
@@ -46,7 +46,7 @@ def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Sess
     return Session(made, run_processes, finish, console, find_policy=find_policy)
 
 
-def costs(played: CircleRunner) -> dict[Mode, dict[str, Any]]:
+def measure_costs(played: CircleRunner) -> dict[Mode, dict[str, Any]]:
     """Return what a step cost in the last run of each mode, once it was warm."""
     found = {}
     for mode, made in played.folders.items():
@@ -55,5 +55,5 @@ def costs(played: CircleRunner) -> dict[Mode, dict[str, Any]]:
         start_ms, end_ms = phase.started_ms + round(1000 * comparing.WARM_S), phase.ended_ms
         steps = sum(at_s >= comparing.WARM_S for at_s in played.newest[mode].actions)
         samples = usages(made.path / "metrics" / USAGE_FILE)
-        found[mode] = comparing.costs(samples, start_ms, end_ms, steps)
+        found[mode] = comparing.step_costs(samples, start_ms, end_ms, steps)
     return found

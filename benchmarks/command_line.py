@@ -20,9 +20,11 @@ def show(found: dict[str, Any]) -> None:
 def show_lines(found: dict[str, Any]) -> None:
     """Print a benchmark's figures for people, a line each."""
     for name, value in found.items():
-        typer.echo(f"{name.replace('_', ' '):>20}  {cell(value) if not isinstance(value, dict) else pairs(value)}")
+        typer.echo(
+            f"{name.replace('_', ' '):>20}  {cell(value) if not isinstance(value, dict) else format_pairs(value)}"
+        )
 
 
-def pairs(value: dict[str, Any]) -> str:
+def format_pairs(value: dict[str, Any]) -> str:
     """Return the parts of a figure in a line."""
     return ", ".join(f"{name} {part}" for name, part in value.items())

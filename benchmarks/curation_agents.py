@@ -33,18 +33,18 @@ from topics.trajectories import Trajectory
 
 TASKS = 1_000
 SLOTS = 64
-BOUND_S = 600.0
+FLOOD_TIMEOUT_S = 600.0
 AGENTS = ("difficulty", "budget", "groups", "dispatch")
 CURATOR = "curator"
 """The curator's consumer group."""
-LAG_BOUND_S = 30.0
-LAG_LOOK_S = 0.5
-POLL_MS = 200
-LONE = 50
+LAG_TIMEOUT_S = 30.0
+LAG_POLL_INTERVAL_S = 0.5
+POLL_TIMEOUT_MS = 200
+LONE_TRAJECTORIES = 50
 """How many lone trajectories are timed."""
 
 
-def configuration(folder: Path, servers: str) -> Config:
+def write_config(folder: Path, servers: str) -> Config:
     """Write the files of a deployment of its own and return its configuration."""
     (folder / "tasks.toml").write_text(
         tomli_w.dumps(
@@ -71,7 +71,7 @@ def configuration(folder: Path, servers: str) -> Config:
     return parse(tables)
 
 
-def finishes(config: Config, count: int) -> list[Trajectory]:
+def finished_trajectories(config: Config, count: int) -> list[Trajectory]:
     """Return N trajectories, as the circle in memory makes them."""
     circle = SimulatedCircle(config, task_set(TASKS), Odds(faults=0.02, partial=0.05))
     circle.settle()
@@ -105,23 +105,25 @@ class Flood(NamedTuple):
     lag: list[tuple[float, int]]
 
 
-async def flood(log: AIOKafkaConsumer, count: int, curator: psutil.Process, bus: Bus) -> Flood:
+async def measure_flood(log: AIOKafkaConsumer, count: int, curator: psutil.Process, bus: Bus) -> Flood:
     """Read until every agent has applied ``count`` records, and the curator has committed all of its inputs."""
     lag = asyncio.create_task(lag_until_none(bus))
     try:
-        wall_s, spent_s, seen = await applied(log, count, curator)
-        async with asyncio.timeout(LAG_BOUND_S):
+        wall_s, spent_s, seen = await count_applied(log, count, curator)
+        async with asyncio.timeout(LAG_TIMEOUT_S):
             return Flood(wall_s, spent_s, seen, await lag)
     finally:
         lag.cancel()
 
 
-async def applied(log: AIOKafkaConsumer, count: int, curator: psutil.Process) -> tuple[float, float, dict[str, int]]:
+async def count_applied(
+    log: AIOKafkaConsumer, count: int, curator: psutil.Process
+) -> tuple[float, float, dict[str, int]]:
     """Read until every agent has applied ``count`` records; return seconds by the clock, of CPU time, and records."""
     seen = dict.fromkeys(AGENTS, 0)
     first = last = spent_s = 0.0
     while min(seen.values()) < count:
-        for batch in (await log.getmany(timeout_ms=POLL_MS)).values():
+        for batch in (await log.getmany(timeout_ms=POLL_TIMEOUT_MS)).values():
             last = batch[-1].timestamp / 1000
             first = first or batch[0].timestamp / 1000
             spent_s = spent_s or cpu_s(curator)
@@ -145,11 +147,11 @@ async def lag_until_none(bus: Bus) -> list[tuple[float, int]]:
             places = [lag for lag in await lags.read() or () if lag.group == CURATOR]
             if places:
                 looks.append((round(time.perf_counter() - started, 1), sum(lag.records for lag in places)))
-            await asyncio.sleep(LAG_LOOK_S)
+            await asyncio.sleep(LAG_POLL_INTERVAL_S)
     return looks
 
 
-async def lone(publisher: Publisher, log: AIOKafkaConsumer, events: list[Trajectory], count: int) -> list[float]:
+async def time_lone(publisher: Publisher, log: AIOKafkaConsumer, events: list[Trajectory], count: int) -> list[float]:
     """Return how long each trajectory, alone, took until dispatch had settled what came of it (milliseconds)."""
     took = []
     for offset, event in enumerate(events, start=count):
@@ -165,10 +167,10 @@ async def lone(publisher: Publisher, log: AIOKafkaConsumer, events: list[Traject
 
 async def measure(folder: Path, servers: str, count: int, core: int | None = None) -> dict[str, Any]:
     """Flood a curator with ``count`` trajectories, then let some come alone; it may run on ``core`` only."""
-    config = configuration(folder, servers)
+    config = write_config(folder, servers)
     changelogs = importlib.import_module("workers.curator.changelogs")
     admin.apply_all(config.bus, changelogs.changelog_topics(config))
-    events = finishes(config, count + LONE)
+    events = finished_trajectories(config, count + LONE_TRAJECTORIES)
     log = consumer(config.bus, curation_log.TOPIC, group="bench", client_id="bench")
     async with Publisher(config.bus, "bench") as publisher:
         await publisher.publish(weights.TOPIC, CountingTrainer(1).weights())
@@ -176,9 +178,9 @@ async def measure(folder: Path, servers: str, count: int, core: int | None = Non
         await start_within(log, config.bus)
         curator = start_curator(folder, core)
         try:
-            async with asyncio.timeout(BOUND_S):
-                found = await flood(log, count, psutil.Process(curator.pid), config.bus)
-                took = await lone(publisher, log, events[count:], count)
+            async with asyncio.timeout(FLOOD_TIMEOUT_S):
+                found = await measure_flood(log, count, psutil.Process(curator.pid), config.bus)
+                took = await time_lone(publisher, log, events[count:], count)
         finally:
             await log.stop()
             curator.terminate()

@@ -14,9 +14,9 @@ import msgspec
 
 from benchmarks import modes
 from benchmarks.modes import MODES, DeploymentShape, Mode
-from benchmarks.ratios import times
+from benchmarks.ratios import ratio_to
 from benchmarks.simulation import Overheads, Simulation
-from benchmarks.utilization import Account, UtilizationMetrics, figures
+from benchmarks.utilization import Account, UtilizationMetrics, utilization_metrics
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
 
@@ -52,7 +52,9 @@ class DecouplingRow(msgspec.Struct, frozen=True):
 def measure(base: Config, shape: DeploymentShape, seeds: int, play: Play) -> dict[Mode, list[UtilizationMetrics]]:
     """Play every mode with every seed, and return the figures of each."""
     return by_turns(
-        MODES, seeds, lambda mode, seed: figures(play(modes.deployment(base, mode, shape, seed), mode, seed), WARM_S)
+        MODES,
+        seeds,
+        lambda mode, seed: utilization_metrics(play(modes.mode_config(base, mode, shape, seed), mode, seed), WARM_S),
     )
 
 
@@ -89,37 +91,37 @@ class SimulatedRun:
         return self.newest[mode]
 
 
-def compared(found: dict[Mode, list[UtilizationMetrics]], base: Config, shape: DeploymentShape) -> dict[str, Any]:
+def compare_modes(found: dict[Mode, list[UtilizationMetrics]], base: Config, shape: DeploymentShape) -> dict[str, Any]:
     """Return medians and ratios as one value for ``--json``."""
     return {
-        "modes": {mode: medians(runs) for mode, runs in found.items()},
-        "ratios": {mode: ratios(runs, found["coupled"]) for mode, runs in found.items()},
-        "ratios_to_restart": {mode: ratios(runs, found["coupled-restart"]) for mode, runs in found.items()},
-        "spread": {mode: spreads(runs, found["coupled"]) for mode, runs in found.items()},
-        "spread_to_restart": {mode: spreads(runs, found["coupled-restart"]) for mode, runs in found.items()},
+        "modes": {mode: median_metrics(runs) for mode, runs in found.items()},
+        "ratios": {mode: median_ratios(runs, found["coupled"]) for mode, runs in found.items()},
+        "ratios_to_restart": {mode: median_ratios(runs, found["coupled-restart"]) for mode, runs in found.items()},
+        "spread": {mode: ratio_spreads(runs, found["coupled"]) for mode, runs in found.items()},
+        "spread_to_restart": {mode: ratio_spreads(runs, found["coupled-restart"]) for mode, runs in found.items()},
         "seeds": len(found["coupled"]),
         "shape": msgspec.to_builtins(shape),
         "time_scale": modes.workload_of(base).time_scale,
     }
 
 
-def held_against(
+def add_simulation(
     comparison: dict[str, Any], base: Config, shape: DeploymentShape, hours: float, overheads: Mapping[Mode, Overheads]
 ) -> dict[str, Any]:
     """Return a comparison of real runs with what a simulation of the same length says, and the ratios to that."""
     found = measure(base, shape, SIMULATED_SEEDS, SimulatedRun(base, hours, overheads).play)
-    simulated = {mode: medians(runs) for mode, runs in found.items()}
+    simulated = {mode: median_metrics(runs) for mode, runs in found.items()}
     return comparison | {
         "overhead_s": {mode: round(overhead.step_s, 3) for mode, overhead in overheads.items()},
         "simulated": simulated,
         "to_simulated": {
-            mode: {name: times(made[name], simulated[mode][name], 3) for name in CHECKED}
+            mode: {name: ratio_to(made[name], simulated[mode][name], 3) for name in CHECKED}
             for mode, made in comparison["modes"].items()
         },
     }
 
 
-def medians(runs: Sequence[UtilizationMetrics]) -> dict[str, float]:
+def median_metrics(runs: Sequence[UtilizationMetrics]) -> dict[str, float]:
     """Return the median of each known figure over seeds; of the largest staleness, the largest."""
     rows = [msgspec.structs.asdict(run) for run in runs]
     known = {name: [row[name] for row in rows if row[name] is not None] for name in rows[0]}
@@ -127,23 +129,25 @@ def medians(runs: Sequence[UtilizationMetrics]) -> dict[str, float]:
     return found | {"staleness_max": max(run.staleness_max for run in runs)}
 
 
-def paired(runs: Sequence[UtilizationMetrics], others: Sequence[UtilizationMetrics], name: str) -> list[float]:
+def paired_ratios(runs: Sequence[UtilizationMetrics], others: Sequence[UtilizationMetrics], name: str) -> list[float]:
     """Return the ratio of a figure to that of another mode, a seed at a time."""
-    return [times(getattr(run, name), getattr(other, name), 3) for run, other in zip(runs, others, strict=True)]
+    return [ratio_to(getattr(run, name), getattr(other, name), 3) for run, other in zip(runs, others, strict=True)]
 
 
-def ratios(runs: Sequence[UtilizationMetrics], others: Sequence[UtilizationMetrics]) -> dict[str, float]:
+def median_ratios(runs: Sequence[UtilizationMetrics], others: Sequence[UtilizationMetrics]) -> dict[str, float]:
     """Return the median ratio of each figure that is compared."""
-    return {name: round(statistics.median(paired(runs, others, name)), 3) for name in COMPARED}
+    return {name: round(statistics.median(paired_ratios(runs, others, name)), 3) for name in COMPARED}
 
 
-def spreads(runs: Sequence[UtilizationMetrics], others: Sequence[UtilizationMetrics]) -> dict[str, tuple[float, float]]:
+def ratio_spreads(
+    runs: Sequence[UtilizationMetrics], others: Sequence[UtilizationMetrics]
+) -> dict[str, tuple[float, float]]:
     """Return the smallest and the largest ratio over seeds."""
-    pairs = {name: paired(runs, others, name) for name in COMPARED}
+    pairs = {name: paired_ratios(runs, others, name) for name in COMPARED}
     return {name: (min(values), max(values)) for name, values in pairs.items()}
 
 
-def rows(comparison: dict[str, Any]) -> list[DecouplingRow]:
+def table_rows(comparison: dict[str, Any]) -> list[DecouplingRow]:
     """Return the table: each figure with its ratio to coupled."""
 
     def reported(mode: str, name: str, form: str) -> str:

@@ -25,7 +25,7 @@ LABELS: dict[SlotActivity, str] = {
 }
 
 
-SLOTS = 32
+MAX_SLOTS = 32
 """Slots that are drawn, at most."""
 PICTURE_S = 1800.0
 """So much of the desktops' time is drawn of each mode."""
@@ -40,14 +40,14 @@ def draw(
 ) -> None:
     """Write the pictures that were asked for."""
     if plot is not None:
-        plot.write_text(bars(comparison))
+        plot.write_text(draw_bars(comparison))
     if picture is not None:
         in_order = {mode: accounts[mode] for mode in comparison["modes"]}
         last = max((end for account in in_order.values() for _, end in account.episodes), default=start)
-        picture.write_text(timeline(in_order, start, min(max(last, start + 60), start + PICTURE_S)))
+        picture.write_text(draw_timeline(in_order, start, min(max(last, start + 60), start + PICTURE_S)))
 
 
-def bars(comparison: dict[str, Any]) -> str:
+def draw_bars(comparison: dict[str, Any]) -> str:
     """Draw the modes beside each other, a panel a figure."""
     names = list(comparison["modes"])
     with draw_svg(12.0, 3.0, columns=len(BARS)) as made:
@@ -60,13 +60,13 @@ def bars(comparison: dict[str, Any]) -> str:
     return made.svg
 
 
-def timeline(accounts: Mapping[str, Account], start: float, end: float, most_slots: int = SLOTS) -> str:
+def draw_timeline(accounts: Mapping[str, Account], start: float, end: float, most_slots: int = MAX_SLOTS) -> str:
     """Draw what slots did between two times (seconds), a panel a mode; white is idle, lines are new versions."""
     with draw_svg(12.0, 2.2 * len(accounts), rows=len(accounts)) as made:
         for axes, (mode, account) in zip(made.axes, accounts.items(), strict=True):
             for state, color in STATES.items():
                 axes.barh([0], [0], color=color, label=LABELS[state])
-                for slot, times in stretches(account, state, start, end, most_slots).items():
+                for slot, times in state_spans(account, state, start, end, most_slots).items():
                     axes.broken_barh(times, (slot - 0.45, 0.9), facecolors=color, linewidth=0, rasterized=True)
             for step in account.trained:
                 if start <= step.at <= end:
@@ -80,7 +80,7 @@ def timeline(accounts: Mapping[str, Account], start: float, end: float, most_slo
     return made.svg
 
 
-def stretches(
+def state_spans(
     account: Account, state: SlotActivity, start: float, end: float, most_slots: int
 ) -> dict[int, list[tuple[float, float]]]:
     """Return when each slot was in a state between two times: (beginning, length), minutes since ``start``."""

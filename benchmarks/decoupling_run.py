@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from benchmarks.logged import READ, Clock, account
+from benchmarks.logged import READ, Clock, build_account
 from benchmarks.modes import Mode, workload_of
 from benchmarks.private_services import private_services
 from benchmarks.process_costs import by_kind
@@ -29,12 +29,12 @@ from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.telemetry import names
 
-REQUEST_S = 60.0
+REQUEST_TIMEOUT_S = 60.0
 """How long a request may take on the clock: a busy machine must not be taken for a lost answer."""
 TRAINER = "benchmarks.stand_in_trainer"
 
 
-def clocked(config: Config, minutes: float) -> Config:
+def clock_config(config: Config, minutes: float) -> Config:
     """Return a configuration whose bounds are the workload's, on the clock of the run."""
     replace, workload = msgspec.structs.replace, workload_of(config)
     return replace(
@@ -44,13 +44,13 @@ def clocked(config: Config, minutes: float) -> Config:
         env=replace(
             config.env,
             simulated=replace(config.env.simulated, call_timeout_s=workload.clock_s(workload.call_s)),
-            episode_timeout_s=workload.clock_s(workload.episode_s) + REQUEST_S,
-            request_timeout_s=REQUEST_S,
+            episode_timeout_s=workload.clock_s(workload.episode_s) + REQUEST_TIMEOUT_S,
+            request_timeout_s=REQUEST_TIMEOUT_S,
         ),
     )
 
 
-def placed(config: Config, running: Config) -> Config:
+def place_config(config: Config, running: Config) -> Config:
     """Return a configuration that uses the services of ``running``, with its runs in a folder of their own."""
     replace, state = msgspec.structs.replace, Path(config.run.state_dir) / "bench"
     return replace(
@@ -68,7 +68,7 @@ def with_services(config: Config, *, optimise: bool = True) -> Iterator[Config]:
     They use both of their compilers (``optimise``), as they would on a cluster.
     """
     with private_services(optimise=optimise) as running:
-        ours = placed(config, running)
+        ours = place_config(config, running)
         link = folder_of(ours)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
@@ -95,7 +95,7 @@ class ModeRunner:
     ) -> None:
         self.minutes = minutes
         self.tell = tell
-        self.bounded = bounded or clocked
+        self.bounded = bounded or clock_config
         self.wired = wired or session_of
         self.newest: dict[Mode, Account] = {}
         self.folders: dict[Mode, folder.RunFolder] = {}
@@ -145,7 +145,7 @@ def core_ms(made: folder.RunFolder, actions: int) -> dict[str, float]:
     return {name: round(1000 * cpu_s / actions, 2) for name, cpu_s in by_kind(costs).items()}
 
 
-def overheads(player: ModeRunner) -> dict[Mode, Overheads]:
+def measure_overheads(player: ModeRunner) -> dict[Mode, Overheads]:
     """Return what the system took of a step in the last run of each mode, on average, in the desktops' seconds."""
     return {mode: Overheads(step_s=overhead_s(made)) for mode, made in player.folders.items()}
 
@@ -170,4 +170,4 @@ def account_of(config: Config, clock: Clock) -> Account:
     """Read the topics of a run and return its account."""
     state = RunState(keep_steps=True).fold(read_log(config.bus, READ))
     slots = config.env.workers * config.env.slots
-    return account(state, clock, slots, config.rollout.workers, config.rollout.max_in_flight)
+    return build_account(state, clock, slots, config.rollout.workers, config.rollout.max_in_flight)

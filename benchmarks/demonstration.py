@@ -26,7 +26,7 @@ from dart_streams.console.runs.process_usage import USAGE_FILE, spent, usages
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views import report
 
-KEPT = ("episodes", "train_steps", "env_steps_per_s", "lost", "open", "staleness", "evaluation")
+REPORTED = ("episodes", "train_steps", "env_steps_per_s", "lost", "open", "staleness", "evaluation")
 """What each run reports."""
 
 
@@ -59,12 +59,12 @@ def measure(config: Config, runs: int, episodes: int | None, tell: Callable[[str
     """
     found = []
     for number in range(1, runs + 1):
-        found.append(one(config, episodes))
+        found.append(run_once(config, episodes))
         tell(f"run {number} of {runs}: {found[-1]['gain']:+.1%} after {found[-1]['episodes']} episodes")
-    return {"runs": found, "summary": summary(found)}
+    return {"runs": found, "summary": summarize_runs(found)}
 
 
-def one(config: Config, episodes: int | None) -> dict[str, Any]:
+def run_once(config: Config, episodes: int | None) -> dict[str, Any]:
     """Make one run, with its terminal output in the run's folder; return what its report says."""
     _, services = process_registry.end_leftovers(Path(config.run.state_dir).absolute() / "runs")
     made = run_folder.create(config, Path(config.tasks.file), f"bench-{uuid.uuid4().hex[:8]}", resume=False)
@@ -87,21 +87,21 @@ def one(config: Config, episodes: int | None) -> dict[str, Any]:
         live(made, lambda _: session)
         busy = busy_s() - own_s() - before
     written = msgspec.json.decode((made.path / "report.json").read_bytes())
-    return reported(written) | {"folder": str(made.path), "machine": machine(made, busy)}
+    return report_metrics(written) | {"folder": str(made.path), "machine": machine_load(made, busy)}
 
 
-def reported(written: Mapping[str, Any]) -> dict[str, Any]:
+def report_metrics(written: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run reports: the gain is that of the held-out success rate, as a share of 1."""
     gains = {item["temperature"]: item["change"]["mean"] for item in written.get("further_temperatures") or []}
     pages = {page: [found["before"]["rate"], found["after"]["rate"]] for page, found in written["per_task"].items()}
-    return {name: written.get(name) for name in KEPT} | {
+    return {name: written.get(name) for name in REPORTED} | {
         "gain": round(written["success_after"] - written["success_before"], 4),
         "gain_at_temperature": gains,
         "success_by_page": pages,
     }
 
 
-def summary(found: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+def summarize_runs(found: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """Return the median and the worst over runs."""
     gains = [run["gain"] for run in found]
     return {
@@ -125,7 +125,7 @@ def own_s() -> float:
     return sum(psutil.Process().cpu_times()[:2])
 
 
-def machine(made: run_folder.RunFolder, busy: float) -> dict[str, float]:
+def machine_load(made: run_folder.RunFolder, busy: float) -> dict[str, float]:
     """Return the cores that the run's processes used on average, and those that anything else on the machine did."""
     phases = made.journal().phases
     start_ms, end_ms = phases[0].started_ms, phases[-1].ended_ms or phases[-1].started_ms

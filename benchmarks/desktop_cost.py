@@ -162,7 +162,7 @@ def cpu_s(environment: DesktopEnvironment) -> float:
 
 
 @contextlib.contextmanager
-def hogs(count: int) -> Iterator[None]:
+def busy_processors(count: int) -> Iterator[None]:
     """Keep ``count`` processors busy at this process's priority."""
     running = [psutil.Popen(["/bin/sh", "-c", "while :; do :; done"]) for _ in range(count)]
     try:
@@ -223,7 +223,7 @@ async def measure(
             await into.play(backend, task, only_reset=same)
 
     try:
-        with hogs(hogged):
+        with busy_processors(hogged):
             await asyncio.gather(*(play(slot, warm_up, 1) for slot in range(slots)))
             load, began = psutil.getloadavg()[0], time.perf_counter()
             await asyncio.gather(*(play(slot, costs, episodes) for slot in range(slots)))

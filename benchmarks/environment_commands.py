@@ -27,7 +27,7 @@ def browser(
     from dart_streams.config.tasks import load
 
     output.log_to_stderr()
-    base = modes.located(config)
+    base = modes.load_config(config)
     tasks = load(Path(base.tasks.file))
     show(asyncio.run(browser_cost.measure(tasks, base, rounds, episodes, warm_up)))
 
@@ -56,7 +56,7 @@ def desktops(
     from benchmarks import desktop_cost, modes
 
     output.log_to_stderr()
-    base = modes.located(config)
+    base = modes.load_config(config)
     families = [desktop_cost.tasks_of(name) for name in family or ("sheet", "document", "slide")]
     if handovers:
         show({tasks[0].page: asyncio.run(desktop_cost.hand_overs(base, tasks[0], handovers)) for tasks in families})

@@ -42,19 +42,19 @@ class LoggedEpisode(NamedTuple):
     steps: list[ObservationHeader]
 
 
-def account(state: RunState, clock: Clock, slots: int, workers: int, places: int) -> Account:
+def build_account(state: RunState, clock: Clock, slots: int, workers: int, places: int) -> Account:
     """Return the account of a run whose steps were kept."""
     made = Account(slots, workers, places)
     episodes = [episode for episode in episodes_of(state, clock) if clock.has(episode.began_ms)]
     for row, episode in zip(in_rows(episodes), episodes, strict=True):
         made.episodes.append((clock.at(episode.began_ms), clock.at(episode.ended_ms)))
-        made.spans += spans(episode, row, clock)
+        made.spans += episode_spans(episode, row, clock)
         made.actions += [clock.at(step.at_ms) for step in episode.steps if step.taken and clock.has(step.at_ms)]
         last = episode.steps[-1]
         if last.end and last.end.reward is not None and clock.has(episode.ended_ms):
             made.finished.append((clock.at(episode.ended_ms), last.step))
-    made.generated = sorted(generations(list(state.responses.values()), clock), key=lambda span: span[1])
-    made.trained = trainings(state, clock)
+    made.generated = sorted(generation_spans(list(state.responses.values()), clock), key=lambda span: span[1])
+    made.trained = optimizer_steps(state, clock)
     return made
 
 
@@ -85,7 +85,7 @@ def in_rows(episodes: Sequence[LoggedEpisode]) -> list[int]:
     return rows
 
 
-def spans(episode: LoggedEpisode, row: int, clock: Clock) -> list[SlotSpan]:
+def episode_spans(episode: LoggedEpisode, row: int, clock: Clock) -> list[SlotSpan]:
     """Return what an episode's slot did: reset, then waiting and stepping by turns, and the evaluator."""
     found, at_ms = [], float(episode.began_ms)
     for step in episode.steps:
@@ -104,7 +104,7 @@ def spans(episode: LoggedEpisode, row: int, clock: Clock) -> list[SlotSpan]:
     return [span for span in found if span.end > span.start]
 
 
-def generations(responses: Sequence[LogRecord], clock: Clock) -> list[tuple[int, float, float]]:
+def generation_spans(responses: Sequence[LogRecord], clock: Clock) -> list[tuple[int, float, float]]:
     """Return when each response was generated, and by which rollout worker (numbered in the order of their names)."""
     records = [record for record in responses if clock.has(record.metadata.at_ms)]
     names = sorted({record.event.worker_id for record in records})
@@ -116,7 +116,7 @@ def generations(responses: Sequence[LogRecord], clock: Clock) -> list[tuple[int,
     return found
 
 
-def trainings(state: RunState, clock: Clock) -> list[OptimizerStep]:
+def optimizer_steps(state: RunState, clock: Clock) -> list[OptimizerStep]:
     """Return the optimizer steps with what they took."""
     found = []
     for step in state.trained.values():

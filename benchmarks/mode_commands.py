@@ -47,12 +47,12 @@ def decoupling(
     from benchmarks import decoupling as comparing
     from benchmarks import decoupling_plot, decoupling_run, modes
 
-    shape = modes.proportioned(slots, batch * 180 / slots, staleness, curated=curation)
+    shape = modes.scale_shape(slots, batch * 180 / slots, staleness, curated=curation)
     player = decoupling_run.ModeRunner(minutes, output.note)
-    with decoupling_run.with_services(modes.read(workload, scale)) as base:
-        comparison = comparing.compared(comparing.measure(base, shape, seeds, player.play), base, shape)
+    with decoupling_run.with_services(modes.load_workload(workload, scale)) as base:
+        comparison = comparing.compare_modes(comparing.measure(base, shape, seeds, player.play), base, shape)
     hours = minutes * comparison["time_scale"] / 60
-    comparison = comparing.held_against(comparison, base, shape, hours, decoupling_run.overheads(player))
+    comparison = comparing.add_simulation(comparison, base, shape, hours, decoupling_run.measure_overheads(player))
     decoupling_plot.draw(comparison, player.newest, plot, timeline, comparing.WARM_S)
     if as_json:
         output.show_json(comparison | {"core_ms_per_action": player.core_ms})
@@ -90,12 +90,12 @@ def simulate(
     from benchmarks import decoupling as comparing
     from benchmarks import decoupling_plot, modes
 
-    base = modes.read(workload)
+    base = modes.load_workload(workload)
     found = []
-    player = comparing.SimulatedRun(base, hours, traced=decoupling_plot.SLOTS if timeline else 0)
+    player = comparing.SimulatedRun(base, hours, traced=decoupling_plot.MAX_SLOTS if timeline else 0)
     for slots, groups in itertools.product(envs or [180], batch or [24]):
-        shape = modes.proportioned(slots, groups, staleness, curated=curation)
-        found.append(comparing.compared(comparing.measure(base, shape, seeds, player.play), base, shape))
+        shape = modes.scale_shape(slots, groups, staleness, curated=curation)
+        found.append(comparing.compare_modes(comparing.measure(base, shape, seeds, player.play), base, shape))
         if not as_json:
             show_comparison(found[-1])
     decoupling_plot.draw(found[-1], player.newest, plot, timeline, comparing.WARM_S)
@@ -123,15 +123,15 @@ def circle(
     from benchmarks import circle_run, decoupling_plot, decoupling_run, modes
 
     player = circle_run.CircleRunner(minutes, output.note)
-    with decoupling_run.with_services(modes.located(config), optimise=False) as base:
+    with decoupling_run.with_services(modes.load_config(config), optimise=False) as base:
         played = comparing.measure(base, seeds, player.play, [mode] if mode else comparing.COMPARED)
-        found = comparing.compared(played, circle_run.costs(player))
+        found = comparing.compare_runs(played, circle_run.measure_costs(player))
     if timeline is not None:
         decoupling_plot.draw(found, player.newest, None, timeline, comparing.WARM_S)
     if as_json:
         output.show_json(found)
         return
-    output.show(comparing.rows(found), as_json=False, title="MiniWoB++, vLLM and torch on this machine")
+    output.show(comparing.table_rows(found), as_json=False, title="MiniWoB++, vLLM and torch on this machine")
     for name, cpu in found["cpu"].items():
         show_lines({f"{name}: core-ms a step": cpu["core_ms_per_step"], "share of CPU time": cpu["share"]})
 
@@ -156,14 +156,14 @@ def slots(
     from benchmarks import slots as crowd
 
     found = []
-    with decoupling_run.with_services(modes.read(workload)) as base:
+    with decoupling_run.with_services(modes.load_workload(workload)) as base:
         for count in counts or [1000]:
             output.note(f"{count} slots: {minutes:g} minutes and what starting and draining take")
             found.append(slots_run.measure(base, count, pace, minutes))
     if as_json:
         output.show_json(found)
         return
-    output.show(crowd.rows(found), as_json=False, title=f"a step each {pace:g} s and slot")
+    output.show(crowd.table_rows(found), as_json=False, title=f"a step each {pace:g} s and slot")
     typer.echo("core-milliseconds a step, services included")
     for one in found:
         show_lines({f"{one['slots']} slots": one["core_ms_per_step"]})
@@ -171,8 +171,8 @@ def slots(
 
 def show_comparison(comparison: dict[str, Any]) -> None:
     """Print a comparison of modes for people."""
-    from benchmarks.decoupling import rows
+    from benchmarks.decoupling import table_rows
 
     shape = comparison["shape"]
     title = f"{shape['slots']} slots, steps of {shape['batch']} groups, staleness at most {shape['max_staleness']}"
-    output.show(rows(comparison), as_json=False, title=f"{title}\nunder each figure: its ratio to coupled")
+    output.show(table_rows(comparison), as_json=False, title=f"{title}\nunder each figure: its ratio to coupled")

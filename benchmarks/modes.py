@@ -46,7 +46,7 @@ class DeploymentShape(msgspec.Struct, frozen=True, kw_only=True):
     curated: bool = True
 
 
-def proportioned(slots: int, batch: float, max_staleness: int, *, curated: bool = True) -> DeploymentShape:
+def scale_shape(slots: int, batch: float, max_staleness: int, *, curated: bool = True) -> DeploymentShape:
     """Return a shape in which all is as for 180 slots: ``batch`` groups a step, and four workers of 32 places."""
     workers = max(2, round(slots / 45))
     return DeploymentShape(
@@ -66,22 +66,22 @@ def workload_of(config: Config) -> Workload:
     return config.workload
 
 
-def located(path: Path) -> Config:
+def load_config(path: Path) -> Config:
     """Return the configuration of a file, with ``tasks.file`` made absolute."""
     config = configuration.load(path)
     tasks = msgspec.structs.replace(config.tasks, file=str((path.parent / config.tasks.file).absolute()))
     return msgspec.structs.replace(config, tasks=tasks)
 
 
-def read(path: Path, time_scale: float | None = None) -> Config:
-    """Return the configuration of a workload's file, as :func:`located`, at another scale if given."""
-    config = located(path)
+def load_workload(path: Path, time_scale: float | None = None) -> Config:
+    """Return the configuration of a workload's file, as :func:`load_config`, at another scale if given."""
+    config = load_config(path)
     workload = workload_of(config)
     scaled = msgspec.structs.replace(workload, time_scale=time_scale or workload.time_scale)
     return msgspec.structs.replace(config, workload=scaled)
 
 
-def deployment(base: Config, mode: Mode, shape: DeploymentShape, seed: int) -> Config:
+def mode_config(base: Config, mode: Mode, shape: DeploymentShape, seed: int) -> Config:
     """Return the configuration of a mode: ``base`` but for what the mode and the shape say."""
     replace, workload, coupled = msgspec.structs.replace, workload_of(base), DISPATCH[mode] == "coupled"
     curation = replace(
@@ -99,7 +99,7 @@ def deployment(base: Config, mode: Mode, shape: DeploymentShape, seed: int) -> C
             roll_width=shape.workers if coupled else max(1, shape.workers // ROLLS),
         ),
         trainer=replace(base.trainer, groups_per_step=shape.batch),
-        curation=curation if shape.curated else uncurated(curation),
+        curation=curation if shape.curated else disable_curation(curation),
         workload=replace(
             workload,
             seed=seed,
@@ -108,7 +108,7 @@ def deployment(base: Config, mode: Mode, shape: DeploymentShape, seed: int) -> C
     )
 
 
-def uncurated(curation: configuration.Curation) -> configuration.Curation:
+def disable_curation(curation: configuration.Curation) -> configuration.Curation:
     """Return the same data manager without any of DART's four rules."""
     replace = msgspec.structs.replace
     return replace(

@@ -23,7 +23,7 @@ ENVIRONMENT = "DART_TEST_SERVICES"
 HOMES = RECIPES.parents[1] / ".dart" / "private"
 OWNER = "owner.lock"
 SWEEPER = "sweeper.lock"
-READY_S = 180.0
+READY_TIMEOUT_S = 180.0
 """Generous: tests run on machines that do other things at the same time."""
 
 
@@ -37,19 +37,19 @@ def private_services(homes: Path = HOMES, *, optimise: bool = False) -> Iterator
     if named := os.environ.get(ENVIRONMENT):
         yield named_services(named)
         return
-    with folder_of_its_own(homes) as folder:
+    with private_folder(homes) as folder:
         config = Config(
             bus=Bus(servers=f"127.0.0.1:{free_port()}"),
             store=Store(port=free_port()),
             run=Run(state_dir=str(folder)),
-            services=Services(ready_s=READY_S, optimise=optimise),
+            services=Services(ready_s=READY_TIMEOUT_S, optimise=optimise),
         )
         local.up(config)
         yield config
 
 
 @contextlib.contextmanager
-def folder_of_its_own(homes: Path = HOMES, suffix: str = "") -> Iterator[Path]:
+def private_folder(homes: Path = HOMES, suffix: str = "") -> Iterator[Path]:
     """Yield a state folder of this process's; services that were started in it are stopped and removed at the end."""
     homes.mkdir(parents=True, exist_ok=True)
     folder = homes / f"{os.getpid()}{suffix}"

@@ -1,7 +1,7 @@
 """A figure against a baseline's. Benchmarks compare within one run; seconds on a shared machine say little alone."""
 
 
-def times(value: float, baseline: float, digits: int = 2) -> float:
+def ratio_to(value: float, baseline: float, digits: int = 2) -> float:
     """Return how many times ``baseline`` a figure is.
 
     Raises

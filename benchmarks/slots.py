@@ -50,7 +50,7 @@ class SlotsRow(msgspec.Struct, frozen=True):
     env_mb_per_slot: float
 
 
-def paced(base: Config, tasks: TaskSet, slots: int, pace_s: float) -> Config:
+def pace_config(base: Config, tasks: TaskSet, slots: int, pace_s: float) -> Config:
     """Return a deployment of N slots, each of which takes a step every ``pace_s`` seconds of the clock."""
     replace, workers = msgspec.structs.replace, -(-slots // SLOTS_A_WORKER)
     workload = workload_of(base)
@@ -91,7 +91,7 @@ def played_s(workload: Workload, steps: int, chance: random.Random) -> float:
     return workload.reset_s.draw(chance) + acted_s
 
 
-def figures(
+def slot_metrics(
     slots: int, pace_s: float, span_ms: tuple[int, int], readings: MetricsReader, usage: Iterable[ProcessUsage]
 ) -> dict[str, Any]:
     """Return what was measured between two times (epoch milliseconds)."""
@@ -110,7 +110,7 @@ def figures(
             "p99": round_optional(overhead.quantile(0.99), 1) if overhead else None,
         },
         "timed_out": int(readings.counter(names.ENV_REQUESTS_TIMED_OUT, *span_ms)),
-        "lag_max": lags(readings, span_ms),
+        "lag_max": largest_lags(readings, span_ms),
         "cores": round(sum(by_process.values()) / seconds, 2),
         "stolen_cores": round(stolen_s(usage, *span_ms) / seconds, 3),
         "core_ms_per_step": {name: round(1000 * cpu_s / steps, 2) for name, cpu_s in by_process.items()}
@@ -132,7 +132,7 @@ def names_of(usage: Iterable[ProcessUsage]) -> set[str]:
     return {sample.process for sample in usage}
 
 
-def lags(readings: MetricsReader, span_ms: tuple[int, int]) -> dict[str, int]:
+def largest_lags(readings: MetricsReader, span_ms: tuple[int, int]) -> dict[str, int]:
     """Return the largest lag that the monitor saw of each consumer group and topic."""
     found: dict[str, int] = {}
     for (_, attributes, _), points in readings.points.get(names.MONITOR_LAG, {}).items():
@@ -142,7 +142,7 @@ def lags(readings: MetricsReader, span_ms: tuple[int, int]) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-def rows(found: Iterable[dict[str, Any]]) -> list[SlotsRow]:
+def table_rows(found: Iterable[dict[str, Any]]) -> list[SlotsRow]:
     """Return the figures as a table."""
     return [
         SlotsRow(

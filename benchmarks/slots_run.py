@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Console
 
 from benchmarks import slots as crowd
-from benchmarks.decoupling_run import clocked, session_of
+from benchmarks.decoupling_run import clock_config, session_of
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
 from dart_streams.console.launch.services import jars
@@ -31,9 +31,9 @@ def measure(base: Config, slots: int, pace_s: float, minutes: float) -> dict[str
     """
     if minutes * 60 <= crowd.WARM_S:
         raise UserError(f"figures begin after {crowd.WARM_S:g} s: choose more --minutes than {crowd.WARM_S / 60:g}")
-    config = crowd.paced(base, task_sets.load(Path(base.tasks.file)), slots, pace_s)
+    config = crowd.pace_config(base, task_sets.load(Path(base.tasks.file)), slots, pace_s)
     # A bound of the workload's scale would be the machine's as well: requests have theirs by the clock (`clocked`).
-    config = clocked(config, minutes)
+    config = clock_config(config, minutes)
     made = folder.create(config, Path(base.tasks.file), f"slots-{slots}-{uuid.uuid4().hex[:6]}", resume=False)
 
     async def finish(run: TrainingRun) -> None:
@@ -44,6 +44,6 @@ def measure(base: Config, slots: int, pace_s: float, minutes: float) -> dict[str
     assert phase is not None and phase.ended_ms is not None
     metrics = made.path / "metrics"
     span_ms = (phase.started_ms + int(crowd.WARM_S * 1000), phase.ended_ms)
-    found = crowd.figures(slots, pace_s, span_ms, MetricsReader(metrics), usages(metrics / USAGE_FILE))
+    found = crowd.slot_metrics(slots, pace_s, span_ms, MetricsReader(metrics), usages(metrics / USAGE_FILE))
     reported = msgspec.json.decode((made.path / "report.json").read_bytes())
     return found | {"lost": reported["lost"], "train_steps": reported["train_steps"]}

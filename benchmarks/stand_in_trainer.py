@@ -54,7 +54,7 @@ def row_of(groups: list[CuratedGroup], version: int, consumed: int, epoch: int, 
     }
 
 
-async def live(config: Config) -> None:
+async def run_trainer(config: Config) -> None:
     """Take groups and announce versions until SIGTERM."""
     stop, workload = asyncio.Event(), config.workload
     chance = random.Random(workload.seed if workload else 0)
@@ -109,5 +109,5 @@ if __name__ == "__main__":
     deployment = load(Path(sys.argv[1]))
     setup.start(deployment, "trainer-0")
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(live(deployment))
+        asyncio.run(run_trainer(deployment))
     setup.stop()

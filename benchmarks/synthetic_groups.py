@@ -158,7 +158,7 @@ async def write(made: Sequence[SyntheticBacklog], store: Any) -> None:
                 await store.write_step(observation)
 
 
-def altered(made: SyntheticBacklog, trajectory: str, step: int, **changes: Any) -> SyntheticBacklog:
+def alter_group(made: SyntheticBacklog, trajectory: str, step: int, **changes: Any) -> SyntheticBacklog:
     """Return the same group with ``changes`` to the action that led to ``step`` of a trajectory."""
     observations = list(made.observations[trajectory])
     taken = observations[step].taken

@@ -11,6 +11,7 @@ import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import linear_regression
 from typing import Any, NamedTuple
 
 import tomli_w
@@ -26,9 +27,9 @@ from topics import curated
 
 WARM_SHARE = 0.2
 """This share of the steps is warm-up: caches and pools fill."""
-AT_ONCE = 20
+CONCURRENCY = 20
 """Groups that are made and written together."""
-BOUND_S = 1800.0
+TRAINING_TIMEOUT_S = 1800.0
 
 
 class StepSample(NamedTuple):
@@ -49,18 +50,18 @@ def measure(folder: Path, steps: int, groups_per_step: int) -> dict[str, Any]:
     model = folder / "policy"
     tiny.build(model)
     with private_services() as running:
-        config = configuration(running, folder, model, steps, groups_per_step)
+        config = write_config(running, folder, model, steps, groups_per_step)
         admin.apply_all(config.bus)
         create_schema(config.store)
         maker = Maker(config, renderer_of(model, config.policy))
-        for start in range(0, steps * groups_per_step, AT_ONCE):
-            count = min(AT_ONCE, steps * groups_per_step - start)
+        for start in range(0, steps * groups_per_step, CONCURRENCY):
+            count = min(CONCURRENCY, steps * groups_per_step - start)
             prepare(config, [maker.group(index) for index in range(start, start + count)])
         train(folder)
-        return figures(steps_of(config))
+        return summarize_steps(steps_of(config))
 
 
-def figures(steps: Sequence[StepSample]) -> dict[str, Any]:
+def summarize_steps(steps: Sequence[StepSample]) -> dict[str, Any]:
     """Return the benchmark's JSON."""
     warm = steps[round(len(steps) * WARM_SHARE) :]
     waited, trained = sum(step.wait_ms for step in warm), sum(step.train_ms for step in warm)
@@ -71,18 +72,11 @@ def figures(steps: Sequence[StepSample]) -> dict[str, Any]:
         "data_wait_pct": round(100 * waited / (waited + trained), 2),
         "train_ms": round(trained / len(warm), 1),
         "rss_mb": {"first": round(steps[0].rss_mb), "warm": round(warm[0].rss_mb), "last": round(warm[-1].rss_mb)},
-        "rss_slope_mb_per_step": round(slope([step.rss_mb for step in warm]), 4),
+        "rss_slope_mb_per_step": round(linear_regression(range(len(warm)), [step.rss_mb for step in warm]).slope, 4),
     }
 
 
-def slope(values: Sequence[float]) -> float:
-    """Return the least-squares slope of values that are one step apart."""
-    middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
-    above = sum((place - middle) * (value - mean) for place, value in enumerate(values))
-    return above / sum((place - middle) ** 2 for place in range(len(values)))
-
-
-def configuration(running: Config, folder: Path, model: Path, steps: int, groups_per_step: int) -> Config:
+def write_config(running: Config, folder: Path, model: Path, steps: int, groups_per_step: int) -> Config:
     """Write the trainer's configuration file and return it."""
     tables: dict[str, Any] = {
         "run": {"id": "bench", "state_dir": str(folder)},
@@ -122,7 +116,7 @@ def train(folder: Path) -> None:
     log = folder / "trainer.log"
     with log.open("wb") as said:
         command: list[str | Path] = [program, "train", "--config", folder / "config.toml"]
-        code = subprocess.run(command, stdout=said, stderr=said, timeout=BOUND_S, check=False).returncode
+        code = subprocess.run(command, stdout=said, stderr=said, timeout=TRAINING_TIMEOUT_S, check=False).returncode
     if code:
         raise UserError(f"the trainer ended with {code}: {log.read_text(errors='replace')[-2000:]}")
 

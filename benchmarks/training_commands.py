@@ -30,7 +30,7 @@ def demonstration(
     from benchmarks import modes
     from benchmarks.demonstration import measure
 
-    show(measure(modes.located(config), runs, episodes, output.note))
+    show(measure(modes.load_config(config), runs, episodes, output.note))
 
 
 @app.command()

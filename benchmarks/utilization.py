@@ -77,7 +77,7 @@ class UtilizationMetrics(msgspec.Struct, frozen=True, kw_only=True):
     stale_length: float | None = None
 
 
-def figures(account: Account, after: float) -> UtilizationMetrics:
+def utilization_metrics(account: Account, after: float) -> UtilizationMetrics:
     """Return the figures between the first version made ``after`` this time and the last one.
 
     Whole steps of the trainer only: a coupled mode is not judged by a part of its cycle.
@@ -98,7 +98,7 @@ def figures(account: Account, after: float) -> UtilizationMetrics:
     steps = sum(step.steps for step in taken)
     ages = [step.staleness for step in taken]
     played = sum(count for at, count in account.finished if start < at <= end)
-    generating = covered(account.generated, start, end)
+    generating = covered_time(account.generated, start, end)
     stale_share, stale_length = staleness_bias(account)
     return UtilizationMetrics(
         env_utilisation=overlap(account.episodes, start, end) / (account.slots * lasted),
@@ -132,7 +132,7 @@ def overlap(spans: list[tuple[float, float]], start: float, end: float) -> float
     return sum(max(0.0, min(b, end) - max(a, start)) for a, b in spans)
 
 
-def covered(spans: list[tuple[int, float, float]], start: float, end: float) -> float:
+def covered_time(spans: list[tuple[int, float, float]], start: float, end: float) -> float:
     """Return how long at least one span of a worker lasts between ``start`` and ``end``, summed over workers."""
     reached: dict[int, float] = {}
     total = 0.0

@@ -63,7 +63,7 @@ class Screens:
         return self.blobs[ref.sha256]
 
 
-def episode(screens: Screens, seed: int, images: int, tokens: int) -> Iterator[ActionRequest]:
+def episode_requests(screens: Screens, seed: int, images: int, tokens: int) -> Iterator[ActionRequest]:
     """Yield the requests of one made-up episode."""
     shown: list[BlobRef] = []
     for step in range(STEPS):
@@ -83,33 +83,36 @@ def episode(screens: Screens, seed: int, images: int, tokens: int) -> Iterator[A
 
 async def measure(arguments: argparse.Namespace) -> dict:
     """Run the whole measurement and return its figures."""
-    os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
+    os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
     from workers.rollout.vllm_engine import VllmEngine
 
     with tempfile.TemporaryDirectory(prefix="rollout-bench-") as scratch:
-        model, first = policy(Path(scratch), arguments.model)
+        model, first = prepare_policy(Path(scratch), arguments.model)
         screens = Screens(arguments.width, arguments.height)
-        engine = VllmEngine(configuration(model, scratch, arguments), screens.read)
+        engine = VllmEngine(engine_config(model, scratch, arguments), screens.read)
         started = time.perf_counter()
         await engine.start(first)
         report: dict = {"start_s": round(time.perf_counter() - started, 1), "loads": []}
         try:
             for number, in_flight in enumerate(arguments.in_flight):
-                report["loads"].append(await load(engine, screens, arguments, in_flight, number))
+                report["loads"].append(await measure_load(engine, screens, arguments, in_flight, number))
             numbers = itertools.count(1)
             report["switch_ms"] = {}
             for engine.mode in get_args(SwitchMode):
-                report["switch_ms"][engine.mode] = await switches(engine, screens, arguments, first, numbers)
+                report["switch_ms"][engine.mode] = await measure_switches(engine, screens, arguments, first, numbers)
         finally:
             await engine.stop()
         return report
 
 
-async def load(engine: Engine, screens: Screens, arguments: argparse.Namespace, in_flight: int, number: int) -> dict:
+async def measure_load(
+    engine: Engine, screens: Screens, arguments: argparse.Namespace, in_flight: int, number: int
+) -> dict:
     """Keep ``in_flight`` episodes going and return what a request costs."""
     episodes = max(in_flight, arguments.requests // STEPS if in_flight > 1 else 10)
     prepared = [
-        list(episode(screens, number * 10_000 + seed, arguments.images, arguments.tokens)) for seed in range(episodes)
+        list(episode_requests(screens, number * 10_000 + seed, arguments.images, arguments.tokens))
+        for seed in range(episodes)
     ]
     waiting = iter(prepared)
     took_ms: list[float] = []
@@ -138,7 +141,7 @@ async def load(engine: Engine, screens: Screens, arguments: argparse.Namespace, 
     }
 
 
-async def switches(
+async def measure_switches(
     engine: Engine,
     screens: Screens,
     arguments: argparse.Namespace,
@@ -154,7 +157,7 @@ async def switches(
     async def slot(seed: int) -> None:
         nonlocal made
         while not done.is_set():
-            for request in episode(screens, 1_000_000 + seed, arguments.images, arguments.tokens):
+            for request in episode_requests(screens, 1_000_000 + seed, arguments.images, arguments.tokens):
                 asked = time.perf_counter()
                 generation = await engine.generate(request)
                 took_ms.append((time.perf_counter() - asked) * 1000)
@@ -166,7 +169,7 @@ async def switches(
     started = time.perf_counter()
     for version in itertools.islice(numbers, arguments.switches):
         await asyncio.sleep(0.3)
-        pauses.append(await engine.load(announced(first, version)))
+        pauses.append(await engine.load(renumbered_version(first, version)))
     wall = time.perf_counter() - started
     done.set()
     await asyncio.gather(*slots)
@@ -182,7 +185,7 @@ async def switches(
     }
 
 
-def announced(first: WeightVersion, version: int) -> WeightVersion:
+def renumbered_version(first: WeightVersion, version: int) -> WeightVersion:
     """Return the same weights under another number."""
     return WeightVersion(
         model_id="bench",
@@ -195,7 +198,7 @@ def announced(first: WeightVersion, version: int) -> WeightVersion:
     )
 
 
-def policy(scratch: Path, model: Path | None) -> tuple[Path, WeightVersion]:
+def prepare_policy(scratch: Path, model: Path | None) -> tuple[Path, WeightVersion]:
     """Return the model directory (the untrained tiny policy if none is given) and its weights as version 0."""
     from dart_streams.policy import tiny, weights
 
@@ -210,7 +213,7 @@ def policy(scratch: Path, model: Path | None) -> tuple[Path, WeightVersion]:
     return folder, version
 
 
-def configuration(model: Path, scratch: str, arguments: argparse.Namespace) -> Config:
+def engine_config(model: Path, scratch: str, arguments: argparse.Namespace) -> Config:
     """Return the configuration of the engine to measure."""
     return parse(
         {

@@ -20,7 +20,7 @@ import msgspec
 import tomli_w
 
 from benchmarks.private_services import private_services
-from benchmarks.weights_switching import SERVED_S, START_S, Workers
+from benchmarks.weights_switching import START_TIMEOUT_S, SWITCH_TIMEOUT_S, Workers
 from dart_streams.bus import admin
 from dart_streams.clock import now_ms
 from dart_streams.config import Config, parse
@@ -130,11 +130,11 @@ def measure(folder: Path, plan: KindsPlan) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with private_services() as running, joined_alone() as ranks:
         for kind in PUBLISHED:
-            config = configuration(running, folder, model, plan, kind)
+            config = write_config(running, folder, model, plan, kind)
             admin.apply_all(config.bus)
             create_schema(config.store)
             steps = OptimizerSteps(config, ranks)
-            found[kind] = figures(asyncio.run(follow(config, folder, steps, plan.versions)))
+            found[kind] = kind_metrics(asyncio.run(follow(config, folder, steps, plan.versions)))
             if kind == "full":
                 parameters = sum(value.numel() for value in steps.learner.scorer.policy.parameters())
     return {
@@ -150,9 +150,9 @@ def measure(folder: Path, plan: KindsPlan) -> dict[str, Any]:
 @contextlib.contextmanager
 def joined_alone() -> Iterator[Any]:
     """Be a training job of one rank."""
-    from trainer.ranks import joined
+    from trainer.ranks import join_job
 
-    with joined() as ranks:
+    with join_job() as ranks:
         yield ranks
 
 
@@ -168,14 +168,14 @@ async def follow(config: Config, folder: Path, steps: OptimizerSteps, versions: 
     with WeightPublisher(config, epoch=1) as publisher:
         async with Workers(config, folder, 1) as workers:
             publisher.begin(None, steps.learner.snapshot())
-            await workers.all_serve(0, START_S)
+            await workers.all_serve(0, START_TIMEOUT_S)
             for number in range(1, versions + 2):
                 await asyncio.to_thread(steps.step)
                 stepped_ms, started = now_ms(), time.perf_counter()
                 snapshot = await asyncio.to_thread(steps.learner.snapshot)
                 files = await asyncio.to_thread(publisher.publish, TrainerState(version=number), snapshot)
                 published_s = time.perf_counter() - started
-                await workers.all_serve(number, SERVED_S)
+                await workers.all_serve(number, SWITCH_TIMEOUT_S)
                 serving = workers.serving[workers.names[0]]
                 served_s = (serving.since_ms - stepped_ms) / 1000
                 if serving.sha256 != files.own.sha256:
@@ -185,24 +185,24 @@ async def follow(config: Config, folder: Path, steps: OptimizerSteps, versions: 
     return found[1:]
 
 
-def figures(measured: Sequence[MeasuredVersion]) -> dict[str, Any]:
+def kind_metrics(measured: Sequence[MeasuredVersion]) -> dict[str, Any]:
     """Return the figures of one kind."""
     shares = [version.changed_share for version in measured if version.changed_share is not None]
     return {
-        "bytes": spread([version.size_bytes for version in measured], 0),
-        "served_s": spread([version.served_s for version in measured], 3),
-        "published_s": spread([version.published_s for version in measured], 3),
-        "pause_ms": spread([version.pause_ms for version in measured], 1),
+        "bytes": median_and_max([version.size_bytes for version in measured], 0),
+        "served_s": median_and_max([version.served_s for version in measured], 3),
+        "published_s": median_and_max([version.published_s for version in measured], 3),
+        "pause_ms": median_and_max([version.pause_ms for version in measured], 1),
         "digests_equal": len(measured),
-    } | ({"changed_share": spread(shares, 5)} if shares else {})
+    } | ({"changed_share": median_and_max(shares, 5)} if shares else {})
 
 
-def spread(values: Sequence[float], digits: int) -> dict[str, float]:
+def median_and_max(values: Sequence[float], digits: int) -> dict[str, float]:
     """Return the median and the largest of values."""
     return {"p50": round(statistics.median(values), digits or None), "max": round(max(values), digits or None)}
 
 
-def configuration(running: Config, folder: Path, model: Path, plan: KindsPlan, kind: str) -> Config:
+def write_config(running: Config, folder: Path, model: Path, plan: KindsPlan, kind: str) -> Config:
     """Write the worker's configuration file for one kind and return it."""
     tables: dict[str, Any] = {
         "run": {"id": f"bench-{kind}", "state_dir": str(folder)},

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.ratios import times
+from benchmarks.ratios import ratio_to
 
 
 class SwitchRecord(NamedTuple):
@@ -46,7 +46,7 @@ class Records(NamedTuple):
     failed: int
 
 
-def figures(records: Records) -> dict[str, Any]:
+def switch_metrics(records: Records) -> dict[str, Any]:
     """Return the benchmark's JSON."""
     pauses = [switch.pause_ms for switch in records.switches]
     pause_ms, restart_ms = statistics.median(pauses), statistics.median(records.restarts_ms)
@@ -55,7 +55,7 @@ def figures(records: Records) -> dict[str, Any]:
     return {
         "pause_ms": {"p50": round(pause_ms, 1), "max": round(max(pauses), 1)},
         "restart_ms": {"p50": round(restart_ms)},
-        "ratio": times(restart_ms, pause_ms, 0),
+        "ratio": ratio_to(restart_ms, pause_ms, 0),
         "failed": records.failed,
         "capacity_min": capacity_min(records.switches, records.workers),
         "workers": records.workers,

@@ -21,7 +21,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from benchmarks.private_services import private_services
 from benchmarks.synthetic_groups import Maker, SyntheticBacklog
-from benchmarks.weight_switch_metrics import Records, SwitchRecord, Window, figures
+from benchmarks.weight_switch_metrics import Records, SwitchRecord, Window, switch_metrics
 from benchmarks.weights_load import SteadyLoad
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
@@ -38,11 +38,11 @@ from topics.weights_serving import WeightsServing
 
 GROUPS = 24
 """Made-up groups whose prompts are asked for, in turn."""
-START_S = 300.0
-SERVED_S = 60.0
-END_S = 30.0
-REQUEST_S = 60.0
-LOOK_S = 0.05
+START_TIMEOUT_S = 300.0
+SWITCH_TIMEOUT_S = 60.0
+EXIT_TIMEOUT_S = 30.0
+REQUEST_TIMEOUT_S = 60.0
+POLL_INTERVAL_S = 0.05
 WARM_ANSWERS = 100
 """Answers of each worker before anything is measured."""
 MODEL_ID = "bench"
@@ -120,7 +120,7 @@ class Workers:
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
-            await asyncio.to_thread(gone, process)
+            await asyncio.to_thread(await_exit, process)
         self._watch.cancel()
         await self._records.stop()
 
@@ -136,7 +136,7 @@ class Workers:
             "--id",
             worker_id,
         ]
-        supervised: list[str | Path] = [sys.executable, "-I", "-S", subreaper.__file__, str(END_S), *command]
+        supervised: list[str | Path] = [sys.executable, "-I", "-S", subreaper.__file__, str(EXIT_TIMEOUT_S), *command]
         with (self.folder / f"{worker_id}.log").open("ab") as said:
             self.processes[worker_id] = subprocess.Popen(supervised, stdin=subprocess.PIPE, stdout=said, stderr=said)
 
@@ -144,7 +144,7 @@ class Workers:
         """Let a worker drain and end; return when it had (epoch milliseconds)."""
         process = self.processes.pop(worker_id)
         process.terminate()
-        await asyncio.to_thread(gone, process)
+        await asyncio.to_thread(await_exit, process)
         return now_ms()
 
     async def all_serve(self, version: int, within_s: float) -> None:
@@ -170,7 +170,7 @@ class Workers:
                     raise UserError(f"{name} ended with {process.returncode}: {self.last_words(name)}")
             if time.monotonic() > deadline:
                 raise UserError(f"waited {within_s:g} s for {what}: {self.last_words(self.names[0])}")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     def last_words(self, worker_id: str) -> str:
         """Return the end of a worker's log."""
@@ -189,7 +189,7 @@ async def measure(folder: Path, plan: SwitchPlan) -> dict[str, Any]:
     """Measure with services of its own and return the figures."""
     versions = Versions(folder)
     with private_services() as running:
-        config = configuration(running, folder, versions.model)
+        config = write_config(running, folder, versions.model)
         admin.apply_all(config.bus)
         create_schema(config.store)
         made = versions.made_up(config)
@@ -199,28 +199,28 @@ async def measure(folder: Path, plan: SwitchPlan) -> dict[str, Any]:
             Workers(config, folder, plan.workers) as workers,
         ):
             await publisher.publish(weights.TOPIC, versions.publish(0))
-            await workers.all_serve(0, START_S)
-            async with SteadyLoad(config, publisher, asked(config, made), plan.slots, REQUEST_S) as load:
-                await warm(workers, load)
+            await workers.all_serve(0, START_TIMEOUT_S)
+            async with SteadyLoad(config, publisher, prompts_of(config, made), plan.slots, REQUEST_TIMEOUT_S) as load:
+                await warm_up(workers, load)
                 windows = await switch_again_and_again(plan, versions, publisher, workers, load)
                 failed = load.failed
                 names = itertools.islice(itertools.cycle(workers.names), plan.restarts)
-                restarts_ms = [await restart(workers, name) for name in names]
+                restarts_ms = [await time_restart(workers, name) for name in names]
     records = Records(plan.workers, list(workers.switches.values()), restarts_ms, load.answers, windows, failed)
-    found = figures(records) | {"failed_in_restarts": load.failed - failed}
+    found = switch_metrics(records) | {"failed_in_restarts": load.failed - failed}
     if load.errors:
         found["errors"] = sorted(set(load.errors))[:3]
     return found
 
 
-async def warm(workers: Workers, load: SteadyLoad) -> None:
+async def warm_up(workers: Workers, load: SteadyLoad) -> None:
     """Return when every worker has answered so often that its kernels are compiled."""
 
     def answered() -> bool:
         load.check()
         return all(sum(answer.worker_id == name for answer in load.answers) >= WARM_ANSWERS for name in workers.names)
 
-    await workers.until(answered, "answers of every worker", START_S)
+    await workers.until(answered, "answers of every worker", START_TIMEOUT_S)
 
 
 async def switch_again_and_again(
@@ -236,21 +236,23 @@ async def switch_again_and_again(
                 await publisher.publish(weights.TOPIC, announced)
             await asyncio.sleep(plan.window_s)
             if switching:
-                await workers.all_serve(number, SERVED_S)
+                await workers.all_serve(number, SWITCH_TIMEOUT_S)
             windows.append(Window(begin_ms, now_ms(), switching))
         load.check()
     return windows
 
 
-async def restart(workers: Workers, worker_id: str) -> float:
+async def time_restart(workers: Workers, worker_id: str) -> float:
     """End a worker and start it again; return how long nothing served in its place (milliseconds)."""
     ended_ms = await workers.end(worker_id)
     workers.start(worker_id)
-    await workers.until(lambda: workers.serving[worker_id].since_ms > ended_ms, f"{worker_id} to serve again", START_S)
+    await workers.until(
+        lambda: workers.serving[worker_id].since_ms > ended_ms, f"{worker_id} to serve again", START_TIMEOUT_S
+    )
     return float(workers.serving[worker_id].since_ms - ended_ms)
 
 
-def configuration(running: Config, folder: Path, model: Path) -> Config:
+def write_config(running: Config, folder: Path, model: Path) -> Config:
     """Write the workers' configuration file and return it."""
     tables: dict[str, Any] = {
         "run": {"id": "bench", "state_dir": str(folder)},
@@ -263,7 +265,7 @@ def configuration(running: Config, folder: Path, model: Path) -> Config:
     return parse(tables)
 
 
-def asked(config: Config, made: Sequence[SyntheticBacklog]) -> list[list[MessagePart]]:
+def prompts_of(config: Config, made: Sequence[SyntheticBacklog]) -> list[list[MessagePart]]:
     """Return the prompt of every step of every trajectory."""
     limits = config.policy
     return [
@@ -292,10 +294,10 @@ async def store(config: Config, made: Sequence[SyntheticBacklog]) -> None:
         session.cluster.shutdown()
 
 
-def gone(process: subprocess.Popen[bytes]) -> None:
+def await_exit(process: subprocess.Popen[bytes]) -> None:
     """Wait for a process that was asked to end; kill one that does not."""
     try:
-        process.wait(END_S + 5)
+        process.wait(EXIT_TIMEOUT_S + 5)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -8,7 +8,7 @@ import msgspec
 from dart_streams.config import Config, load
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import cpu_features, recipe
-from trainer.main import live, stopped_by_signals
+from trainer.main import run_rank, stopped_by_signals
 
 
 def read(file: Path) -> Config:
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
         config = read(Path(arguments[0]))
         cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
         with stopped_by_signals() as stop:
-            return live(config, recipe.model_folder(config), stop)
+            return run_rank(config, recipe.model_folder(config), stop)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code

@@ -29,7 +29,7 @@ from trainer.learning import lora
 from trainer.ranks import Ranks
 from trainer.state import TrainerState
 
-KEPT = 2
+KEPT_CHECKPOINTS = 2
 STATE = "state.json"
 SCALING = "scaling"
 """The key of what adapters are multiplied with, which is not among the tensors that are trained."""
@@ -98,7 +98,7 @@ class Checkpoints:
                 partial.mkdir(parents=True)
         writer = dcp.FileSystemWriter(partial, thread_count=1, sync_files=True)
         # A single rank has nobody to plan with: that is a quarter of the time.
-        dcp.save(tensors(model, optimizer), storage_writer=writer, no_dist=self.ranks.count == 1)
+        dcp.save(sharded_state(model, optimizer), storage_writer=writer, no_dist=self.ranks.count == 1)
         own = f"__{self.ranks.rank}_*"
         with self.ranks.failing_together():
             digests = [CheckpointFile.of(file) for file in sorted(partial.glob(own))]
@@ -137,7 +137,7 @@ class Checkpoints:
                 f"of trainer.kl_beta): their SHA-256 was {manifest.frozen_sha256}, and is {frozen}. A run keeps its "
                 "policy.path and, with adapters, its trainer.publish.dtype"
             )
-        saved = tensors(model, optimizer)
+        saved = sharded_state(model, optimizer)
         try:
             dcp.load(saved, storage_reader=TensorReader(newest), planner=TensorPlanner())
         except (CheckpointException, ForeignObject, pickle.UnpicklingError) as error:
@@ -207,7 +207,7 @@ class Checkpoints:
 
     def _remove_older(self) -> None:
         """Remove all checkpoints, damaged ones too, that are older than the newest ``KEPT``."""
-        kept = self._numbered()[-KEPT:]
+        kept = self._numbered()[-KEPT_CHECKPOINTS:]
         for number, place in [*self._numbered(), *self._numbered(DAMAGED)]:
             if number < kept[0][0]:
                 shutil.rmtree(place, ignore_errors=True)
@@ -245,7 +245,7 @@ def reason_of(error: BaseException) -> str:
     return str(error).strip().rpartition("\n")[2] or type(error).__name__
 
 
-def tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return the sharded tensors of both, by names that do not depend on the number of ranks.
 
     Frozen parameters, which the model's directory has, are left out, and so are the optimizer's settings.

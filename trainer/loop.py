@@ -19,8 +19,8 @@ from trainer import refusals as refused
 from trainer.checkpoint import CheckpointNotWritten, Checkpoints
 from trainer.data.batch_builder import Batch, BatchFeed
 from trainer.data.samples import REASONS, ReadyGroup
-from trainer.data.successes import SuccessMemory, kept_by
-from trainer.learning.imitation import StepImitation, planned, trajectories_of
+from trainer.data.successes import SuccessMemory, history_limit
+from trainer.learning.imitation import StepImitation, plan_imitation, trajectories_of
 from trainer.learning.imitation_term import sft_metrics
 from trainer.learning.learner import Learner, StepResult
 from trainer.learning.step import Stopped
@@ -30,7 +30,7 @@ from trainer.refusals import RefusedStep, RefusedSteps, TrainingDiverged
 from trainer.reporting import refused_counts, step_metrics
 from trainer.state import TrainerState
 
-MOST_SKIPPED = 5
+MAX_SKIPPED = 5
 """Batches in a row without a finite gradient after which the trainer ends."""
 
 log = structlog.get_logger()
@@ -61,7 +61,9 @@ class Loop:
         """Train from ``state`` on, and end with a checkpoint of the last step."""
         saved_step = state.train_step
         while self.settings.max_train_steps is None or state.train_step < self.settings.max_train_steps:
-            imitation = planned(state.memory, self.settings, self.config.curation.dispatch.seed, state.train_step + 1)
+            imitation = plan_imitation(
+                state.memory, self.settings, self.config.curation.dispatch.seed, state.train_step + 1
+            )
             self.feed.want(imitation.groups)
             batch = self.feed.next(state.version)
             if batch is None:
@@ -159,7 +161,7 @@ class Loop:
         not_finite = len(batch.groups) if result.lost else 0
         self.not_finite_groups += not_finite + batch.refused
         self.skipped_in_a_row += result.lost > 0
-        if self.skipped_in_a_row >= MOST_SKIPPED:
+        if self.skipped_in_a_row >= MAX_SKIPPED:
             raise TrainingDiverged(
                 f"{self.skipped_in_a_row} batches in a row gave no gradient that is finite, the last of the groups "
                 f"{', '.join(groups[:8])}, with the weights of version {state.version}: lower trainer.learning_rate, "
@@ -172,7 +174,7 @@ class Loop:
 
     def _memory(self, state: TrainerState, batch: Batch, imitation: StepImitation) -> SuccessMemory:
         """Return the successes to imitate after a batch; nothing is remembered if there is no use for it."""
-        kept = kept_by(self.settings)
+        kept = history_limit(self.settings)
         if not kept:
             return state.memory
         memory = state.memory.after_step([ready.group for ready in batch.groups], kept)

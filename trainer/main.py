@@ -48,7 +48,7 @@ from trainer.learning.learner import Learner
 from trainer.loop import Loop
 from trainer.publish import WeightPublisher
 from trainer.rank0_outputs import Rank0Outputs
-from trainer.ranks import joined
+from trainer.ranks import join_job
 from trainer.reporting import StepReporter
 from trainer.state import TrainerState
 
@@ -68,12 +68,12 @@ def run(config: Config) -> int:
     folder = recipe.model_folder(config)
     cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
     if config.trainer.processes > 1:
-        return torchrun(config)
+        return run_torchrun(config)
     with stopped_by_signals() as stop:
-        return live(config, folder, stop)
+        return run_rank(config, folder, stop)
 
 
-def torchrun(config: Config) -> int:
+def run_torchrun(config: Config) -> int:
     """Run ``trainer.processes`` ranks here and return the exit code: of the rank that failed first, if one did.
 
     A signal is passed on to the ranks, which then have the time of a drain; ending so is a success.
@@ -102,9 +102,9 @@ def torchrun(config: Config) -> int:
     return 0
 
 
-def live(config: Config, folder: Path, stop: threading.Event) -> int:
+def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
     """Be one rank: connect, restore, publish the first version, train, close everything in order."""
-    with joined() as ranks, contextlib.ExitStack() as life:
+    with join_job() as ranks, contextlib.ExitStack() as life:
         setup.start(config, f"trainer-{ranks.rank}")
         life.callback(setup.stop)
         renderer = renderer_of(folder, config.policy)
@@ -116,11 +116,11 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
         restored = checkpoints.restore(learner.scorer, learner.optimizer)
         snapshot = learner.snapshot()
         if fault := learner.fault_of(snapshot):
-            raise UserError(not_finite(folder, restored, fault))
+            raise UserError(not_finite_message(folder, restored, fault))
         refused = checkpoints.folder / refusals.FILE
         left_out: refusals.RefusedSteps = ranks.from_first(refusals.read(refused, config) if ranks.first else None)
         left_out = left_out.since(restored.train_step if restored else 0)
-        if len(left_out.refused) >= refusals.MOST:
+        if len(left_out.refused) >= refusals.MAX_REFUSALS:
             raise left_out.error(refused)
         publisher = None
         # All ranks write into a folder that is named by the epoch, which one of them claims.
@@ -155,7 +155,7 @@ def live(config: Config, folder: Path, stop: threading.Event) -> int:
     return 0
 
 
-def not_finite(folder: Path, restored: TrainerState | None, fault: str) -> str:
+def not_finite_message(folder: Path, restored: TrainerState | None, fault: str) -> str:
     """Return why training does not start from weights that are not finite."""
     if restored is None:
         return f"policy.path: the model in {folder} is not finite: {fault}. Use one that is"

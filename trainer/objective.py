@@ -22,12 +22,12 @@ Aggregate = Literal["tokens", "sequences"]
 """The mean that a loss is: over tokens, or over sequences (answers) of each one's mean over its tokens."""
 PPO, GSPO, CISPO = (CLIP_BOUNDS[name] for name in ("ppo", "gspo", "cispo"))
 
-LOG_RATIO_MOST = 20.0
+MAX_LOG_RATIO = 20.0
 """Log-ratios (nats) are clamped to plus or minus this before ``exp``, without gradient beyond it, as verl does.
 
 ``exp`` overflows float32 at 89 nats, and a product of 0 and inf in the backward pass would be nan for the whole step.
 """
-KL_MOST = 10.0
+MAX_KL = 10.0
 """The largest KL estimate of a token (nats), without gradient beyond it, as verl's ``low_var_kl`` has it.
 
 It is met where the reference's probability is 13 times the policy's, or the policy's e^11 times the reference's.
@@ -49,7 +49,7 @@ def truncated_weights(old_logp: Tensor, rollout_logp: Tensor, cap: float = 1.0) 
     return (old_logp - rollout_logp).detach().exp().clamp(max=cap)
 
 
-def truncated(old_logp: Tensor, rollout_logp: Tensor, cap: float = 1.0) -> Tensor:
+def truncation_mask(old_logp: Tensor, rollout_logp: Tensor, cap: float = 1.0) -> Tensor:
     """Return where :func:`truncated_weights` is below the plain ratio by more than float noise; booleans (..., A)."""
     return (old_logp - rollout_logp).detach().exp() > cap * (1.0 + TRUNCATION_MARGIN)
 
@@ -103,9 +103,9 @@ def policy_loss(
         Scalars without gradient, aggregated as the loss is, so those of micro-batches add up as it does:
         ``clip_fraction`` (tokens whose gradient the clip removed), ``ratio``, ``weight``, ``tokens`` (a plain count).
     """
-    keep_BA = counted(new_logp, mask, advantage)
-    log_ratio_BA = clamped(new_logp - old_logp.detach(), keep_BA)
-    objective_BA, clipped_BA = bounded(log_ratio_BA.exp(), advantage.detach(), clip_low, clip_high, dual_clip)
+    keep_BA = token_mask(new_logp, mask, advantage)
+    log_ratio_BA = clamp_log_ratio(new_logp - old_logp.detach(), keep_BA)
+    objective_BA, clipped_BA = clipped_objective(log_ratio_BA.exp(), advantage.detach(), clip_low, clip_high, dual_clip)
     return mean_loss(objective_BA, clipped_BA, log_ratio_BA, weight, keep_BA, denominator, aggregate)
 
 
@@ -128,11 +128,11 @@ def sequence_loss(
     mean over tokens, which the paper does not have, weighs a sequence by its length. The defaults of the clip are the
     paper's: a mean over tokens moves far less than a token. Source: arXiv 2507.18071, equations 5 to 7.
     """
-    keep_BA = counted(new_logp, mask, advantage)
-    token_BA = masked(new_logp - old_logp.detach(), keep_BA)
+    keep_BA = token_mask(new_logp, mask, advantage)
+    token_BA = mask_values(new_logp - old_logp.detach(), keep_BA)
     sequence_B1 = token_BA.detach().sum(-1, keepdim=True) / keep_BA.sum(-1, keepdim=True).clamp(min=1)
-    log_ratio_BA = clamped(sequence_B1 + token_BA - token_BA.detach(), keep_BA)
-    objective_BA, clipped_BA = bounded(log_ratio_BA.exp(), advantage.detach(), clip_low, clip_high, dual_clip)
+    log_ratio_BA = clamp_log_ratio(sequence_B1 + token_BA - token_BA.detach(), keep_BA)
+    objective_BA, clipped_BA = clipped_objective(log_ratio_BA.exp(), advantage.detach(), clip_low, clip_high, dual_clip)
     return mean_loss(objective_BA, clipped_BA, log_ratio_BA, weight, keep_BA, denominator, aggregate)
 
 
@@ -153,15 +153,15 @@ def clipped_weight_loss(
     Source: MiniMax-M1, arXiv 2506.13585, which bounds the ratio above only: hence ``clip_low`` 1, below
     which no ratio is.
     """
-    keep_BA = counted(new_logp, mask, advantage)
-    log_ratio_BA = clamped(new_logp - old_logp, keep_BA).detach()
+    keep_BA = token_mask(new_logp, mask, advantage)
+    log_ratio_BA = clamp_log_ratio(new_logp - old_logp, keep_BA).detach()
     ratio_BA = log_ratio_BA.exp()
     bound_BA = ratio_BA.clamp(1.0 - clip_low, 1.0 + clip_high)
-    objective_BA = bound_BA * advantage.detach() * masked(new_logp, keep_BA)
+    objective_BA = bound_BA * advantage.detach() * mask_values(new_logp, keep_BA)
     return mean_loss(objective_BA, bound_BA != ratio_BA, log_ratio_BA, weight, keep_BA, denominator, aggregate)
 
 
-def bounded(
+def clipped_objective(
     ratio_BA: Tensor, advantage_BA: Tensor, clip_low: float, clip_high: float, dual_clip: float | None
 ) -> tuple[Tensor, Tensor]:
     """Return PPO's pessimistic objective of each token, and where a clip removed its gradient."""
@@ -175,15 +175,15 @@ def bounded(
     return torch.where(below_BA, floor_BA, objective_BA), removed_BA | below_BA
 
 
-def counted(new_logp_BA: Tensor, mask_BA: Tensor, advantage_BA: Tensor) -> Tensor:
+def token_mask(new_logp_BA: Tensor, mask_BA: Tensor, advantage_BA: Tensor) -> Tensor:
     """Return ``mask_BA`` as booleans, in the shape that the loss of each token has."""
     shape = torch.broadcast_shapes(new_logp_BA.shape, mask_BA.shape, advantage_BA.shape)
     return torch.broadcast_to(mask_BA.bool(), shape)
 
 
-def clamped(log_ratio_BA: Tensor, keep_BA: Tensor) -> Tensor:
+def clamp_log_ratio(log_ratio_BA: Tensor, keep_BA: Tensor) -> Tensor:
     """Return log-ratios within :data:`LOG_RATIO_MOST` where ``keep_BA``, elsewhere 0."""
-    return masked(log_ratio_BA, keep_BA).clamp(-LOG_RATIO_MOST, LOG_RATIO_MOST)
+    return mask_values(log_ratio_BA, keep_BA).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
 def mean_loss(
@@ -199,12 +199,12 @@ def mean_loss(
     weight_BA = weight_BA.detach()
     total = count(keep_BA, aggregate).clamp(min=1) if denominator is None else denominator
     metrics = {
-        "clip_fraction": aggregated(clipped_BA.float(), keep_BA, aggregate) / total,
-        "ratio": aggregated(log_ratio_BA.detach().exp(), keep_BA, aggregate) / total,
-        "weight": aggregated(weight_BA.float(), keep_BA, aggregate) / total,
+        "clip_fraction": aggregate_values(clipped_BA.float(), keep_BA, aggregate) / total,
+        "ratio": aggregate_values(log_ratio_BA.detach().exp(), keep_BA, aggregate) / total,
+        "weight": aggregate_values(weight_BA.float(), keep_BA, aggregate) / total,
         "tokens": keep_BA.sum(),
     }
-    return aggregated(-weight_BA * objective_BA, keep_BA, aggregate) / total, metrics
+    return aggregate_values(-weight_BA * objective_BA, keep_BA, aggregate) / total, metrics
 
 
 def count(keep_BA: Tensor, aggregate: Aggregate) -> Tensor:
@@ -212,12 +212,12 @@ def count(keep_BA: Tensor, aggregate: Aggregate) -> Tensor:
     return keep_BA.sum() if aggregate == "tokens" else keep_BA.any(-1).sum()
 
 
-def aggregated(values_BA: Tensor, keep_BA: Tensor, aggregate: Aggregate) -> Tensor:
+def aggregate_values(values_BA: Tensor, keep_BA: Tensor, aggregate: Aggregate) -> Tensor:
     """Return the sum of ``values_BA`` over tokens, or over sequences of each one's mean over its tokens; a scalar.
 
     Over :func:`count` of all micro-batches it is the mean. What is not in ``keep_BA`` has neither value nor gradient.
     """
-    kept_BA = masked(values_BA, keep_BA)
+    kept_BA = mask_values(values_BA, keep_BA)
     if aggregate == "tokens":
         return kept_BA.sum()
     return (kept_BA.sum(-1) / keep_BA.sum(-1).clamp(min=1)).sum()
@@ -225,10 +225,10 @@ def aggregated(values_BA: Tensor, keep_BA: Tensor, aggregate: Aggregate) -> Tens
 
 def masked_sum(values_BA: Tensor, keep_BA: Tensor) -> Tensor:
     """Return the sum of ``values_BA`` where ``keep_BA``; what is elsewhere does not count, nor does its gradient."""
-    return masked(values_BA, keep_BA).sum()
+    return mask_values(values_BA, keep_BA).sum()
 
 
-def masked(values_BA: Tensor, keep_BA: Tensor) -> Tensor:
+def mask_values(values_BA: Tensor, keep_BA: Tensor) -> Tensor:
     """Return ``values_BA`` where ``keep_BA``, elsewhere 0 with a gradient of 0.
 
     What is taken out after an ``exp`` or a product still has its gradient multiplied by 0, and 0 times inf is nan: so
@@ -244,8 +244,8 @@ def kl_k3(new_logp_BA: Tensor, reference_logp_BA: Tensor, mask_BA: Tensor) -> Te
     Its expected gradient is that of the other direction, KL(reference || new): ``(1 - r) grad log new`` has under new
     the mean ``-E_ref[grad log new]``. As a loss it so keeps the policy from losing what the reference does.
     """
-    log_ratio_BA = clamped(reference_logp_BA.detach() - new_logp_BA, mask_BA.bool())
-    return (log_ratio_BA.exp() - 1.0 - log_ratio_BA).clamp(max=KL_MOST)
+    log_ratio_BA = clamp_log_ratio(reference_logp_BA.detach() - new_logp_BA, mask_BA.bool())
+    return (log_ratio_BA.exp() - 1.0 - log_ratio_BA).clamp(max=MAX_KL)
 
 
 def token_logp(

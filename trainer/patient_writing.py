@@ -11,9 +11,9 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
 from dart_streams.policy.weight_storage import StorageUnreachable
 
-AWAY_S = 300.0
+STORE_TIMEOUT_S = 300.0
 """A store of weights may be away for this long, well within the time that ranks wait for each other."""
-AGAIN_S = 5.0
+RETRY_INTERVAL_S = 5.0
 
 Written = TypeVar("Written")
 
@@ -26,12 +26,12 @@ class VersionNotWritten(UserError):
     exit_code = 1
 
 
-def written(write: Callable[[], Written], version: int, uri: str, stop: threading.Event) -> Written:
+def write_patiently(write: Callable[[], Written], version: int, uri: str, stop: threading.Event) -> Written:
     """Return what ``write`` gives; while the store of the weights is away it is tried again, for :data:`AWAY_S`.
 
     Raises VersionNotWritten, with what to do, if the files of a version cannot be written.
     """
-    deadline = Deadline(AWAY_S)
+    deadline = Deadline(STORE_TIMEOUT_S)
     while True:
         try:
             return write()
@@ -43,7 +43,7 @@ def written(write: Callable[[], Written], version: int, uri: str, stop: threadin
                 ) from error
             left_s = round(deadline.remaining_s)
             log.warning("waiting for the store of the weights", version=version, reason=str(error), left_s=left_s)
-            stop.wait(AGAIN_S)
+            stop.wait(RETRY_INTERVAL_S)
         except (OSError, SafetensorError) as error:
             raise VersionNotWritten(
                 f"weight version {version} can't be written to {uri} ({error}): see that this place exists, can be "

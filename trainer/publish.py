@@ -33,13 +33,13 @@ from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 from trainer import crash_points
 from trainer.learning.learner import WeightSnapshot
-from trainer.patient_writing import written
-from trainer.state import TrainerState, asks_for_whole, first_version, needed, needed_from
+from trainer.patient_writing import write_patiently
+from trainer.state import TrainerState, asks_for_whole, first_version, oldest_needed, versions_to_keep
 from trainer.version_writer import BASE, VersionWriter, WrittenVersion
 
-SEND_S = 30.0
-CLOSE_S = 5.0
-LOOK_SHARE = 20
+SEND_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 5.0
+CHECK_SHARE = 20
 """Weights that a worker could not load are looked at for at most one part in twenty of the time."""
 FOLDER = re.compile(rf"v(\d+)-e(\d+)(?:{BASE})?")
 
@@ -80,7 +80,7 @@ class WeightPublisher:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as opened:
             self._producer: KafkaProducer = sync_clients.producer(self.bus, "trainer-weights")
-            opened.callback(self._producer.close, timeout=CLOSE_S)
+            opened.callback(self._producer.close, timeout=CLOSE_TIMEOUT_S)
             reader = sync_clients.TopicReader(self.bus, "trainer-weights-serving", weights_serving.TOPIC)
             self._serving_reader = opened.enter_context(reader)
             self._opened = opened.pop_all()
@@ -109,7 +109,7 @@ class WeightPublisher:
         start = msgspec.structs.replace(restored or TrainerState(), version=version)
         if same and found.newest is not None:
             resume = functools.partial(self._resume, found.newest, snapshot)
-            resumed = written(resume, found.newest.version, found.newest.uri, self.stop)
+            resumed = write_patiently(resume, found.newest.version, found.newest.uri, self.stop)
             self._send_again(resumed, start.position.groups_consumed)
         else:
             self.publish(start, snapshot)
@@ -139,7 +139,7 @@ class WeightPublisher:
         self._read_serving()
         whole = self._whole_is_asked_for("the next version")
         write = functools.partial(self.writer.write, uri, state.version, *snapshot, whole=whole)
-        files = written(write, state.version, uri, self.stop)
+        files = write_patiently(write, state.version, uri, self.stop)
         crash_points.reach(crash_points.AFTER_FILES)
         self._send_version(
             WeightVersion(
@@ -172,7 +172,7 @@ class WeightPublisher:
             self._refuse_damaged(newest)
         elif self._whole_is_asked_for("the newest version"):
             write = functools.partial(self.writer.write_whole, newest, self.writer.newest_tensors())
-            healed = written(write, newest.version, newest.uri, self.stop)
+            healed = write_patiently(write, newest.version, newest.uri, self.stop)
             self._send_again(healed, newest.groups_consumed)
 
     def _refuse_damaged(self, newest: WeightVersion) -> None:
@@ -192,7 +192,7 @@ class WeightPublisher:
                 "checkpoint, which has these weights, and writes them again"
             )
         # All of the file was read, which may take a minute; the worker tries again every few seconds.
-        self.look_again = Deadline(LOOK_SHARE * (time.monotonic() - started))
+        self.look_again = Deadline(CHECK_SHARE * (time.monotonic() - started))
 
     def _whole_is_asked_for(self, what: str) -> bool:
         newest = self.weights.newest
@@ -242,12 +242,12 @@ class WeightPublisher:
         try:
             self._producer.send(
                 self.bus.prefix + topic.name, key=record.key, value=record.value, headers=record.headers
-            ).get(timeout=SEND_S)
+            ).get(timeout=SEND_TIMEOUT_S)
         except InvalidTimestampError as error:
             raise clock_refused(self.bus.servers, self.bus.prefix + topic.name, str(error), now_ms()) from None
         except KafkaError as error:
             raise ServiceUnavailable(
-                f"the broker at {self.bus.servers} did not take {what} within {SEND_S:g} s "
+                f"the broker at {self.bus.servers} did not take {what} within {SEND_TIMEOUT_S:g} s "
                 f"({error}): a restarted trainer resumes from its checkpoint"
             ) from error
 
@@ -261,8 +261,8 @@ class WeightPublisher:
         newest = self.weights.newest
         if newest is None:
             return
-        oldest = min(newest.version, needed_from(self.serving.values(), self.heartbeats.alive(self.liveness_s)))
-        stay = needed(list(self.published.values()), self.keep, oldest)
+        oldest = min(newest.version, oldest_needed(self.serving.values(), self.heartbeats.alive(self.liveness_s)))
+        stay = versions_to_keep(list(self.published.values()), self.keep, oldest)
         self.published = {version.uri: version for version in stay}
         kept = {part.uri.rpartition("/")[2] for version in stay for part in version.parts}
         storage = weight_storage.of(self.base)

@@ -81,7 +81,7 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def joined() -> Iterator[Ranks]:
+def join_job() -> Iterator[Ranks]:
     """Join the job that torchrun's environment describes, or be a job of one; leave it at the end of the block.
 
     Ranks leave together: rank 0 has the store, and gloo's threads abort a process that ends while they let go of the

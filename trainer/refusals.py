@@ -15,7 +15,7 @@ from dart_streams.config import Config
 from dart_streams.errors import UserError
 
 FILE = "refused.json"
-MOST = 3
+MAX_REFUSALS = 3
 """RefusedSteps without a checkpoint between them after which the trainer ends for good."""
 
 
@@ -62,7 +62,7 @@ class RefusedSteps(msgspec.Struct, frozen=True, kw_only=True):
         """Return what the newest refusal ends the trainer with; ``file`` is where refusals are kept."""
         newest = self.refused[-1]
         made = f"step {newest.train_step} gave weights that are not finite: {newest.fault}. They are not published"
-        if len(self.refused) < MOST:
+        if len(self.refused) < MAX_REFUSALS:
             return VersionRefused(
                 f"{made}, and the checkpoint before stays. Started again, the trainer goes on from that, without the "
                 f"step's groups ({', '.join(newest.group_ids[:8])}); with other settings it trains them"
@@ -84,7 +84,7 @@ class RefusedSteps(msgspec.Struct, frozen=True, kw_only=True):
 
 def read(file: Path, config: Config) -> RefusedSteps:
     """Return the refusals of trainers with these settings; none if the file is not there, or no such file."""
-    settings = digest(config)
+    settings = settings_digest(config)
     try:
         found = msgspec.json.decode(file.read_bytes(), type=RefusedSteps)
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
@@ -92,6 +92,6 @@ def read(file: Path, config: Config) -> RefusedSteps:
     return found if found.settings == settings else RefusedSteps(settings=settings)
 
 
-def digest(config: Config) -> str:
+def settings_digest(config: Config) -> str:
     """Return the SHA-256 (hex) of what a step's weights depend on, but for its groups."""
     return hashlib.sha256(msgspec.json.encode((config.trainer, config.policy))).hexdigest()

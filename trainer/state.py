@@ -32,7 +32,7 @@ class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def needed_from(serving: Iterable[WeightsServing], alive: Collection[str]) -> float:
+def oldest_needed(serving: Iterable[WeightsServing], alive: Collection[str]) -> float:
     """Return the oldest version that a live rollout worker serves or may be fetching; infinity if there is no worker.
 
     A worker that serves version v, or has failed to load it, may be fetching any newer one. One that is not ``alive``
@@ -50,7 +50,7 @@ def asks_for_whole(newest: WeightVersion, serving: Iterable[WeightsServing], ali
     return any(version is not None and version > full for version in failed)
 
 
-def needed(published: Sequence[WeightVersion], keep: int, oldest: float) -> list[WeightVersion]:
+def versions_to_keep(published: Sequence[WeightVersion], keep: int, oldest: float) -> list[WeightVersion]:
     """Return which of the ``published`` versions, the oldest first, stay: the newest ``keep``, and all from ``oldest``.
 
     What any of them is made from stays as well (:attr:`~topics.weights.WeightVersion.parts`), however old.

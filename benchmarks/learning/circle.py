@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from benchmarks.learning.episodes import Answer, RecordedEpisode, demonstration, play, single_order
+from benchmarks.learning.episodes import Answer, RecordedEpisode, play, play_demonstration, single_order
 from benchmarks.learning.network import Generation, PrefixScorer, Sampler
 from benchmarks.learning.screens import Recording
 from dart_streams.config import Config, Trainer
@@ -31,9 +31,9 @@ from topics.weights import WeightVersion
 from trainer.data.collate import Collator, ModelImage
 from trainer.data.prefetch import GroupReader
 from trainer.data.samples import ReadyGroup
-from trainer.data.successes import SuccessMemory, kept_by
+from trainer.data.successes import SuccessMemory, history_limit
 from trainer.learning import model
-from trainer.learning.imitation import planned
+from trainer.learning.imitation import plan_imitation
 from trainer.learning.learner import Learner, never_stop
 from trainer.ranks import Ranks
 
@@ -150,7 +150,7 @@ class LearningCircle:
     def __init__(self, config: Config, tasks: TaskSet, recording: Recording, folder: Path, seed: int) -> None:
         if config.trainer.c3po.tokens_per_step or config.curation.dispatch.mode != "rollout-wise":
             raise UserError("the benchmark of learning plays rollout-wise dispatch and steps of groups only")
-        self.config = config = seeded(config, seed)
+        self.config = config = seed_config(config, seed)
         self.tasks = tasks
         self.recording = recording
         self.renderer = renderer_of(folder, config.policy)
@@ -173,7 +173,7 @@ class LearningCircle:
         """Put a demonstration of each training task into the pool."""
         for task in self.tasks.train:
             order = single_order(task, "demonstration", 0, Sampling())
-            self.record(demonstration(self.recording, self.config.policy, order, task.max_steps))
+            self.record(play_demonstration(self.recording, self.config.policy, order, task.max_steps))
 
     def run(self, episodes: int) -> None:
         """Play and train until at least N training episodes have ended, since the beginning."""
@@ -214,14 +214,14 @@ class LearningCircle:
     def step(self, groups: Sequence[ReadyGroup]) -> None:
         """Make one optimizer step, with what it imitates, and announce the version."""
         settings, version = self.config.trainer, self.policy.version
-        imitation = planned(self.memory, settings, self.config.curation.dispatch.seed, version + 1)
+        imitation = plan_imitation(self.memory, settings, self.config.curation.dispatch.seed, version + 1)
         beside = [self.reader.read(group) for group in imitation.beside]
         result = self.learner.learn(groups, version, never_stop, beside)
         if not result.updated:
             return
         for group in imitation.phase:
             self.learner.imitate([self.reader.read(group)])
-        if kept := kept_by(settings):
+        if kept := history_limit(settings):
             self.memory = self.memory.after_step([ready.group for ready in groups], kept)
             self.memory = self.memory.after_phase() if imitation.phase else self.memory
         self.metrics.append({**result.metrics, "sequences": result.sequences, "updates": result.updates})
@@ -243,7 +243,7 @@ class LearningCircle:
         self.circle.publish(weights.TOPIC.name, "", event)
 
 
-def seeded(config: Config, seed: int) -> Config:
+def seed_config(config: Config, seed: int) -> Config:
     """Return a configuration whose order of tasks is drawn from ``seed``, and whose forward passes are large."""
     replace = msgspec.structs.replace
     dispatch = replace(config.curation.dispatch, seed=seed)

@@ -36,12 +36,14 @@ def learning(
     from benchmarks.learning import comparison, report
 
     output.log_to_stderr()
-    runs = comparison.played(comparison.Plan(variants, folder, list(range(seeds)), episodes, only or []), output.note)
-    compared = report.compared(runs)
+    runs = comparison.play_plan(
+        comparison.Plan(variants, folder, list(range(seeds)), episodes, only or []), output.note
+    )
+    compared = report.compare_variants(runs)
     if plot is not None:
         report.draw(runs, plot)
     if as_json:
         output.show_json(compared)
     else:
         title = f"points gained in {episodes} episodes, with half of the 95 % interval; * where it excludes 0"
-        output.show(report.rows(compared), as_json=False, title=title)
+        output.show(report.table_rows(compared), as_json=False, title=title)

@@ -15,7 +15,7 @@ from dart_streams.errors import UserError
 
 Note = Callable[[str], None]
 RESULTS = "learning.jsonl"
-REPORTED_EVERY = 100
+REPORT_INTERVAL = 100
 """Recorded problems between two notes."""
 
 
@@ -29,7 +29,7 @@ class Plan(msgspec.Struct, frozen=True):
     only: list[str]
 
 
-def played(plan: Plan, note: Note) -> list[LearningRun]:
+def play_plan(plan: Plan, note: Note) -> list[LearningRun]:
     """Make the runs that are not there yet, and return all of the plan.
 
     Raises
@@ -37,7 +37,7 @@ def played(plan: Plan, note: Note) -> list[LearningRun]:
     UserError
         If the model environment is missing, or playing failed.
     """
-    chosen = variants.only(variants.read(plan.file), plan.only)
+    chosen = variants.select_variants(variants.read(plan.file), plan.only)
     recorded = recorded_screens(plan, note)
     play(plan, recorded, note)
     makers = {results.made_by(config, recorded.name, plan.episodes): name for name, config in chosen.items()}
@@ -57,10 +57,10 @@ def recorded_screens(plan: Plan, note: Note) -> Path:
     if not file.is_file():
 
         def report(done: int, of: int) -> None:
-            if done % REPORTED_EVERY == 0:
+            if done % REPORT_INTERVAL == 0:
                 note(f"recorded {done} of {of} problems")
 
-        screens.write(file, asyncio.run(recording.record(base, recording.wanted(task_set), report)))
+        screens.write(file, asyncio.run(recording.record(base, recording.tasks_to_record(task_set), report)))
     return file
 
 

@@ -120,7 +120,7 @@ def play(episodes: Sequence[RecordedEpisode], answer: Answer) -> list[list[Obser
     return [ended[number] for number in range(len(episodes))]
 
 
-def demonstration(recording: Recording, policy: Policy, order: RolloutOrder, max_steps: int) -> list[Observation]:
+def play_demonstration(recording: Recording, policy: Policy, order: RolloutOrder, max_steps: int) -> list[Observation]:
     """Return the observations of an order that the oracle plays."""
     episode = RecordedEpisode.begin(recording, policy, order, max_steps)
     while (observations := episode.demonstrate()) is None:

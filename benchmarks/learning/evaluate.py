@@ -16,7 +16,7 @@ from dart_streams.episodes.trajectory_summary import summarize
 
 ROLLOUTS = {1.0: 3, 0.5: 2, 0.0: 1}
 """Rollouts of each held-out task; a greedy one is the same each time."""
-AT_ONCE = 384
+CONCURRENCY = 384
 SEED = 5
 """The chance of sampling is the same in each evaluation."""
 
@@ -27,8 +27,8 @@ def evaluate(circle: LearningCircle, temperature: float, rollouts: int | None = 
     answer = circle.policy.answers(torch.Generator().manual_seed(SEED))
     tasks = [(task, number) for task in circle.tasks.heldout for number in range(rollouts or ROLLOUTS[temperature])]
     solved: defaultdict[str, list[bool]] = defaultdict(list)
-    for start in range(0, len(tasks), AT_ONCE):
-        part = tasks[start : start + AT_ONCE]
+    for start in range(0, len(tasks), CONCURRENCY):
+        part = tasks[start : start + CONCURRENCY]
         begun = [circle.begin(single_order(task, "eval", number, sampling)) for task, number in part]
         for (task, _), observations in zip(part, play(begun, answer), strict=True):
             solved[task.page].append(summarize(observations).outcome == "success")

@@ -13,7 +13,7 @@ from transformers import DynamicCache
 
 from dart_streams.policy.rendering import Prompt, Renderer
 from topics.values import Sampling
-from trainer.data.collate import ModelImage, padded
+from trainer.data.collate import ModelImage, pad_rows
 from trainer.learning import vision
 from trainer.learning.model import Scorer
 
@@ -46,7 +46,7 @@ class PrefixScorer(Scorer):
         embedded_UPD = self.policy.get_input_embeddings()(ids_UP)
         if len(shown_S):
             counts_I = torch.tensor([image.tokens for image in images])
-            shown_ND = vision.rows_of(vision.shown(encoded, counts_I, shown_S).pooler_output)
+            shown_ND = vision.rows_of(vision.repeat_features(encoded, counts_I, shown_S).pooler_output)
             embedded_UPD = embedded_UPD.masked_scatter(is_image_UP.unsqueeze(-1), shown_ND)
         positions_3UP, next_U = self.prompt_positions(ids_UP, is_image_UP.int(), mask_UP, inputs, shown_S)
         cache: Any = DynamicCache()
@@ -73,7 +73,7 @@ class PrefixScorer(Scorer):
         return hidden
 
 
-def expanded(prefix: Prefix, index_B: Tensor) -> DynamicCache:
+def expand_cache(prefix: Prefix, index_B: Tensor) -> DynamicCache:
     """Return a cache with a row for each answer."""
     cache = DynamicCache()
     for number, (keys, values) in enumerate(prefix.layers):
@@ -98,7 +98,7 @@ class Sampler:
         index_B = torch.tensor([place[prompt.sha] for prompt in prompts])
         found = [Generation([], [], []) for _ in prompts]
         alive = list(range(len(prompts)))
-        cache = expanded(prefix, index_B)
+        cache = expand_cache(prefix, index_B)
         hidden_BD, mask_BL = prefix.last_UD[index_B], prefix.mask_UP[index_B]
         position_B = prefix.next_position_U[index_B]
         for _ in range(sampling.max_tokens):
@@ -130,7 +130,7 @@ class Sampler:
             self.renderer.expanded(prompt.token_ids, [images[ref.sha256].size for ref in prompt.images])
             for prompt in prompts
         ]
-        ids_UP, mask_UP = padded(rows, self.renderer.pad, left=True)
+        ids_UP, mask_UP = pad_rows(rows, self.renderer.pad, left=True)
         shown_S = torch.tensor([order.index(ref.sha256) for prompt in prompts for ref in prompt.images])
         return self.scorer.prefix(ids_UP, mask_UP, list(images.values()), shown_S)
 

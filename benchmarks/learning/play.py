@@ -32,14 +32,14 @@ class Player:
         self.recording = screens.read(recording)
         self.episodes = episodes
         self.marks = marks
-        self.code = results.code()
+        self.code = results.code_digest()
         self.before: dict[Path, list[Evaluated]] = {}
 
     def play(self, variant: str, config: Config, seed: int) -> LearningRun:
         """Make one run."""
         started = time.process_time()
         task_set = tasks.load(Path(config.tasks.file))
-        folder = policy.built(config, task_set, self.recording, self.file.parent)
+        folder = policy.warm_policy(config, task_set, self.recording, self.file.parent)
         circle = LearningCircle(config, task_set, self.recording, folder, seed)
         if folder not in self.before:
             self.before[folder] = [evaluate(circle, temperature) for temperature in TEMPERATURES]
@@ -58,12 +58,12 @@ class Player:
             curve=[*curve, CurvePoint(circle.episodes, results.rate_at(after, 1.0))],
             after=after,
             steps=circle.policy.version,
-            metrics=ends(circle.metrics),
+            metrics=first_and_last(circle.metrics),
             cpu_s=round(time.process_time() - started, 1),
         )
 
 
-def ends(metrics: Sequence[dict[str, float]]) -> dict[str, tuple[float, float]]:
+def first_and_last(metrics: Sequence[dict[str, float]]) -> dict[str, tuple[float, float]]:
     """Return each metric's mean over the first and the last tenth of the steps."""
     tenth = -(-len(metrics) // 10)
     found = {}
@@ -104,7 +104,7 @@ def main() -> None:
     torch.set_num_threads(1)
     try:
         known = variants.read(arguments.variants)
-        chosen = variants.only(known, arguments.only)
+        chosen = variants.select_variants(known, arguments.only)
         player = Player(arguments.recording, arguments.episodes, arguments.marks)
         compare(player, chosen, arguments.seeds, arguments.results, lambda text: print(text, flush=True))  # noqa: T201
     except UserError as error:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from benchmarks.learning.circle import RecordedScreens
-from benchmarks.learning.episodes import demonstration
+from benchmarks.learning.episodes import play_demonstration
 from benchmarks.learning.screens import Recording
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
@@ -13,29 +13,29 @@ from dart_streams.policy.rendering import Renderer, renderer_of
 from trainer.data.prefetch import GroupReader
 from trainer.data.samples import ReadyGroup
 from trainer.data.successes import RememberedSuccess, sft_group
-from trainer.warmup.build import SEED, scratch, untrained, warm_up
+from trainer.warmup.build import SEED, scratch, warm_up, write_untrained
 from trainer.warmup.demonstrations import demonstration_orders
 
 
-def built(config: Config, tasks: TaskSet, recording: Recording, parent: Path) -> Path:
+def warm_policy(config: Config, tasks: TaskSet, recording: Recording, parent: Path) -> Path:
     """Return the directory of the policy, built in ``parent`` if it is not there; the same seeds give the same."""
     folder = parent / f"policy-{recipe.digest(config, tasks)}"
     if not folder.is_dir():
         with scratch(folder) as partial:
-            untrained(partial, config.warmup)
+            write_untrained(partial, config.warmup)
             renderer = renderer_of(partial, config.policy)
-            groups = demonstrations(config, tasks, recording, renderer)
+            groups = demonstration_groups(config, tasks, recording, renderer)
             warm_up(partial, renderer, groups, config.warmup, lambda _step, _loss: None, SEED)
     return folder
 
 
-def demonstrations(config: Config, tasks: TaskSet, recording: Recording, renderer: Renderer) -> list[ReadyGroup]:
+def demonstration_groups(config: Config, tasks: TaskSet, recording: Recording, renderer: Renderer) -> list[ReadyGroup]:
     """Return what the warm-up imitates, in its own order: a group a demonstration that succeeded."""
     screens = RecordedScreens(recording, renderer)
     reader = GroupReader(screens, renderer, config.policy)  # type: ignore[arg-type]
     groups = []
     for order in demonstration_orders(tasks.demonstration, config.warmup.demonstrations, SEED):
-        observations = demonstration(recording, config.policy, order, order.max_steps)
+        observations = play_demonstration(recording, config.policy, order, order.max_steps)
         shown = summarize(observations)
         if shown.outcome == "success":
             screens.observations[shown.trajectory_id] = observations

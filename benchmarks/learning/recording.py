@@ -32,7 +32,7 @@ from workers.env.environment import EnvironmentFault, Screen
 
 CLICKABLE = "#area button, #area a, #area input, #area h3, .ui-dialog button"
 """The elements that are parts, in the order of the document: a click elsewhere does nothing on these pages."""
-AT_ONCE = 6
+CONCURRENCY = 6
 """Problems that are recorded at once. More pages than about six let a browser on two cores miss its deadlines."""
 ATTEMPTS = 3
 """A busy machine can make a browser miss a deadline."""
@@ -154,7 +154,7 @@ async def record(config: Config, tasks: Sequence[Task], report: Callable[[int, i
     await backend.start()
     try:
         async with asyncio.TaskGroup() as workers:
-            for _ in range(AT_ONCE):
+            for _ in range(CONCURRENCY):
                 workers.create_task(work())
     except* UserError as refused:
         raise refused.exceptions[0] from None
@@ -163,7 +163,7 @@ async def record(config: Config, tasks: Sequence[Task], report: Callable[[int, i
     return Recording(problems, images)
 
 
-def wanted(tasks: TaskSet) -> list[Task]:
+def tasks_to_record(tasks: TaskSet) -> list[Task]:
     """Return the tasks to record, page by page, so that neighbors share documents."""
     return [
         task for page in tasks.pages for split in ("train", "heldout", "demonstration") for task in page.tasks(split)

@@ -17,7 +17,7 @@ from benchmarks.learning.variants import BASE
 
 STUDENT_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 """Quantiles 0.975 of Student's t distribution, for 1, 2, ... degrees of freedom."""
-MOST_SEEDS = len(STUDENT_95) + 1
+MAX_SEEDS = len(STUDENT_95) + 1
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -48,10 +48,10 @@ def estimate(values: Sequence[float]) -> Estimate:
     if count == 1:
         return Estimate(mean, None, None)
     error = statistics.stdev(values) / math.sqrt(count)
-    return Estimate(mean, error, error * STUDENT_95[min(count, MOST_SEEDS) - 2])
+    return Estimate(mean, error, error * STUDENT_95[min(count, MAX_SEEDS) - 2])
 
 
-def compared(runs: Sequence[LearningRun]) -> list[Comparison]:
+def compare_variants(runs: Sequence[LearningRun]) -> list[Comparison]:
     """Return a comparison of each variant, the base first, the others in their order.
 
     A variant is compared over the seeds that the base has too; one without any is left out.
@@ -61,10 +61,10 @@ def compared(runs: Sequence[LearningRun]) -> list[Comparison]:
         of_variants.setdefault(run.variant, {})[run.seed] = run
     base = of_variants.get(BASE, {})
     names = sorted(of_variants, key=lambda name: name != BASE)
-    return [comparison(name, of_variants[name], base) for name in names if of_variants[name].keys() & base.keys()]
+    return [compare_variant(name, of_variants[name], base) for name in names if of_variants[name].keys() & base.keys()]
 
 
-def comparison(name: str, own: Mapping[int, LearningRun], base: Mapping[int, LearningRun]) -> Comparison:
+def compare_variant(name: str, own: Mapping[int, LearningRun], base: Mapping[int, LearningRun]) -> Comparison:
     """Return the comparison of one variant."""
     seeds = sorted(own.keys() & base.keys())
     gains = {one: estimate([own[seed].gain(one) for seed in seeds]) for one in TEMPERATURES}
@@ -87,27 +87,27 @@ class GainRow(msgspec.Struct, frozen=True):
     greedy_to_base: str
 
 
-def rows(comparisons: Sequence[Comparison]) -> list[GainRow]:
+def table_rows(comparisons: Sequence[Comparison]) -> list[GainRow]:
     """Return the table's rows."""
     return [
         GainRow(
             one.variant,
             one.seeds,
-            *(points(one.gains[temperature]) for temperature in TEMPERATURES),
-            *(points(one.differences[temperature]) if one.differences else "" for temperature in TEMPERATURES),
+            *(format_points(one.gains[temperature]) for temperature in TEMPERATURES),
+            *(format_points(one.differences[temperature]) if one.differences else "" for temperature in TEMPERATURES),
         )
         for one in comparisons
     ]
 
 
-def points(value: Estimate) -> str:
+def format_points(value: Estimate) -> str:
     """Return an estimate in points, with half of its interval; marked if the interval excludes 0."""
     if value.half is None:
         return f"{100 * value.mean:+.1f}"
     return f"{100 * value.mean:+.1f} ± {100 * value.half:.1f}{' *' if value.excludes_zero else ''}"
 
 
-def curves(runs: Sequence[LearningRun]) -> dict[str, list[tuple[int, Estimate]]]:
+def learning_curves(runs: Sequence[LearningRun]) -> dict[str, list[tuple[int, Estimate]]]:
     """Return each variant's learning curve: the mean rate at each mark, over the seeds that have it."""
     rates: dict[str, dict[int, list[float]]] = {}
     for run in runs:
@@ -123,7 +123,7 @@ def draw(runs: Sequence[LearningRun], path: Path) -> None:
     """Draw each variant's learning curve beside the base's, with 95 % intervals where there are several seeds."""
     from matplotlib.figure import Figure
 
-    lines = curves(runs)
+    lines = learning_curves(runs)
     names = [name for name in lines if name != BASE] or [BASE]
     columns = min(4, len(names))
     figure = Figure(figsize=(3.2 * columns, 2.6 * -(-len(names) // columns)), layout="constrained")

@@ -73,11 +73,11 @@ def rate_at(evaluations: Iterable[Evaluated], temperature: float) -> float:
 def made_by(config: Config, recording: str, episodes: int) -> str:
     """Return the name of what makes a run: its configuration, its screens (and so its tasks), its length, the code."""
     config = msgspec.structs.replace(config, tasks=Tasks())
-    return hashlib.sha256(msgspec.json.encode([config, recording, episodes, code()])).hexdigest()[:16]
+    return hashlib.sha256(msgspec.json.encode([config, recording, episodes, code_digest()])).hexdigest()[:16]
 
 
 @functools.cache
-def code() -> str:
+def code_digest() -> str:
     """Return the name of the code as it was when this was first called: what the process runs may change on disk."""
     state = hashlib.sha256()
     for source in SOURCES:

@@ -40,26 +40,26 @@ def read(file: Path = FILE) -> dict[str, Config]:
     tables = read_tables(deployment, f"{file}: no deployment {deployment}")
     own = deployment.parent / parse(tables, str(deployment)).tasks.file
     tasks = file.parent / listed.tasks if listed.tasks else own
-    tables = merged(merged(tables, listed.base), {"tasks": {"file": str(tasks.resolve())}})
+    tables = merge_tables(merge_tables(tables, listed.base), {"tasks": {"file": str(tasks.resolve())}})
     found = {BASE: parse(tables, f"{file}: the base")}
     for name, overrides in listed.variants.items():
-        made = parse(merged(tables, overrides), f"{file}: variant {name!r}")
+        made = parse(merge_tables(tables, overrides), f"{file}: variant {name!r}")
         if name == BASE or made == found[BASE]:
             raise ConfigError(f"{file}: variant {name!r} has to differ from the base")
         found[name] = made
     return found
 
 
-def merged(tables: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def merge_tables(tables: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested tables with the keys of others over their own."""
     result = dict(tables)
     for key, value in overrides.items():
         both = isinstance(value, dict) and isinstance(result.get(key), dict)
-        result[key] = merged(result[key], value) if both else value
+        result[key] = merge_tables(result[key], value) if both else value
     return result
 
 
-def only(known: Mapping[str, Config], names: Sequence[str]) -> dict[str, Config]:
+def select_variants(known: Mapping[str, Config], names: Sequence[str]) -> dict[str, Config]:
     """Return the variants of these names, the base always first, or all if none is named.
 
     Raises

@@ -28,7 +28,7 @@ from playwright.sync_api import BrowserType
 CLIP = {"x": 0, "y": 0, "width": 160, "height": 210}
 STATE = "() => [WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL]"
 START = "seed => { Math.seedrandom(seed); core.EPISODE_MAX_TIME = 1e6; core.startEpisodeReal(); }"
-AT_ONCE = "() => { if (window.jQuery) jQuery.fx.off = true; }"
+DISABLE_ANIMATIONS = "() => { if (window.jQuery) jQuery.fx.off = true; }"
 """Without a delay a click would meet a page that still moves."""
 PR_SET_CHILD_SUBREAPER = 36
 SAME_ZOOM = 1.5
@@ -63,7 +63,7 @@ class GymPlayer:
         from browsergym.core.env import BrowserEnv
         from browsergym.miniwob import ALL_MINIWOB_TASKS
 
-        self.tasks = {task.subdomain: seeded(task) for task in ALL_MINIWOB_TASKS}
+        self.tasks = {task.subdomain: seed_task(task) for task in ALL_MINIWOB_TASKS}
         options = {"slow_mo": 0, "pre_observation_delay": 0.0, "use_raw_page_output": True} if lean else {}
         self.lean = lean
         by_pixels = HighLevelActionSet(subsets=["coord"]).to_python_code
@@ -74,7 +74,7 @@ class GymPlayer:
         self.env.task_entrypoint = self.tasks[page]
         self.env.reset(seed=seed)
         if self.lean:
-            self.env.page.evaluate(AT_ONCE)
+            self.env.page.evaluate(DISABLE_ANIMATIONS)
         self.look()
 
     def click(self, x: int, y: int) -> tuple[bool, float]:
@@ -99,7 +99,7 @@ class GymPlayer:
         self.env.close()
 
 
-def seeded(task: Any) -> Any:
+def seed_task(task: Any) -> Any:
     """Return a task class whose page gets the seed itself instead of a number drawn with it."""
 
     class SeededTask(task):
@@ -128,7 +128,7 @@ class PagePlayer:
             self.browser = self.driver.chromium.launch()
             self.page = self.browser.new_page(viewport={"width": 500, "height": 320})
         self.page.goto(f"{os.environ['MINIWOB_URL']}{page}.html")
-        self.page.evaluate(AT_ONCE)
+        self.page.evaluate(DISABLE_ANIMATIONS)
         self.page.evaluate(START, seed)
         self.page.screenshot(clip=CLIP)
 

@@ -15,7 +15,7 @@ import psutil
 from benchmarks.peers import plays
 from benchmarks.peers.contestants import Contestant, Ours, Peer, Turn
 from benchmarks.peers.plays import Play
-from benchmarks.ratios import times
+from benchmarks.ratios import ratio_to
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
 from dart_streams.quantiles import quantile
@@ -35,7 +35,7 @@ async def measure(config: Config, tasks: TaskSet, rounds: int, seconds: float, p
     UserError
         If the peer's virtual environment is missing.
     """
-    recorded = await plays.recorded(config, tasks, EPISODES)
+    recorded = await plays.record_plays(config, tasks, EPISODES)
     with tempfile.TemporaryDirectory() as folder:
         contestants = enter(config, recorded, plays.write(recorded, Path(folder) / "plays.json"), processes)
         turns: dict[str, list[Turn]] = {one.name: [] for one in contestants}
@@ -51,8 +51,8 @@ async def measure(config: Config, tasks: TaskSet, rounds: int, seconds: float, p
             for one in contestants:
                 await one.stop()
     return {
-        "contestants": {name: figures(own, recorded) for name, own in turns.items()},
-        "ratios": compared(turns, contestants[0].name),
+        "contestants": {name: contestant_metrics(own, recorded) for name, own in turns.items()},
+        "ratios": compare_contestants(turns, contestants[0].name),
         "rounds": rounds,
         "load_average": [round(load, 1) for load in loads],
     }
@@ -70,13 +70,13 @@ def enter(config: Config, recorded: list[Play], file: Path, processes: list[int]
     return found + [Peer(variant, count, file) for variant in VARIANTS for count in processes]
 
 
-def figures(turns: list[Turn], recorded: list[Play]) -> dict[str, Any]:
+def contestant_metrics(turns: list[Turn], recorded: list[Play]) -> dict[str, Any]:
     """Return the figures of one contestant; of those by round the median, the smallest and the largest."""
     slots = [slot for turn in turns for slot in turn.slots]
     ends = [end for slot in slots for end in slot.ends]
     return {
-        "steps_per_s": spread([turn.steps_per_s for turn in turns]),
-        "core_ms_per_step": spread([turn.core_ms() for turn in turns]),
+        "steps_per_s": median_range([turn.steps_per_s for turn in turns]),
+        "core_ms_per_step": median_range([turn.core_ms() for turn in turns]),
         "of_which": {
             kind: round(statistics.median(turn.core_ms(kind) for turn in turns), 1) for kind in turns[0].cpu_s
         },
@@ -95,15 +95,15 @@ def figures(turns: list[Turn], recorded: list[Play]) -> dict[str, Any]:
     }
 
 
-def compared(turns: dict[str, list[Turn]], baseline: str) -> dict[str, dict[str, list[float]]]:
+def compare_contestants(turns: dict[str, list[Turn]], baseline: str) -> dict[str, dict[str, list[float]]]:
     """Return each contestant's figures as multiples of the baseline's, round by round."""
     return {
         name: {
-            "steps_per_s": spread(
-                [times(a.steps_per_s, b.steps_per_s, 4) for a, b in zip(own, turns[baseline], strict=True)], 3
+            "steps_per_s": median_range(
+                [ratio_to(a.steps_per_s, b.steps_per_s, 4) for a, b in zip(own, turns[baseline], strict=True)], 3
             ),
-            "core_ms_per_step": spread(
-                [times(a.core_ms(), b.core_ms(), 4) for a, b in zip(own, turns[baseline], strict=True)], 2
+            "core_ms_per_step": median_range(
+                [ratio_to(a.core_ms(), b.core_ms(), 4) for a, b in zip(own, turns[baseline], strict=True)], 2
             ),
         }
         for name, own in turns.items()
@@ -111,6 +111,6 @@ def compared(turns: dict[str, list[Turn]], baseline: str) -> dict[str, dict[str,
     }
 
 
-def spread(values: list[float], digits: int = 1) -> list[float]:
+def median_range(values: list[float], digits: int = 1) -> list[float]:
     """Return the median, the smallest and the largest."""
     return [round(one, digits) for one in (statistics.median(values), min(values), max(values))]

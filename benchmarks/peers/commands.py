@@ -31,7 +31,7 @@ def browsergym(
     from dart_streams.config.tasks import load
 
     output.log_to_stderr()
-    base = modes.located(config)
+    base = modes.load_config(config)
     show(asyncio.run(browsers.measure(base, load(Path(base.tasks.file)), rounds, seconds, processes or [1, 4])))
 
 
@@ -52,5 +52,5 @@ def trl(
     from benchmarks.peers import trainers
 
     output.log_to_stderr()
-    base = modes.located(config)
+    base = modes.load_config(config)
     show(trainers.measure(base, minutes, runs, [side] if side else trainers.SIDES, output.note))

@@ -27,7 +27,7 @@ WARM_S = 2.0
 """Seconds of playing before the first turn; for each slot whose seat keeps the documents that it loads."""
 STRIDE = 17
 """Episodes by which each process of a peer begins later than the one before."""
-PATIENCE_S = 120.0
+TURN_TIMEOUT_S = 120.0
 """How long a peer may take to end a turn that is over."""
 
 
@@ -98,7 +98,7 @@ class Ours:
         before = self._cpu_s()
         waiting = iter(range(start, start + 1_000_000))
         slots = await asyncio.gather(*(self._slot(waiting, seconds) for _ in range(self.slots)))
-        return Turn(list(slots), process_tree.spent(before, self._cpu_s()))
+        return Turn(list(slots), process_tree.cpu_difference(before, self._cpu_s()))
 
     def _cpu_s(self) -> dict[str, float]:
         roots = [psutil.Process(one.browser.process.pid) for one in self.backend.browsers if one.browser is not None]
@@ -171,14 +171,16 @@ class Peer:
         """See :class:`Contestant`."""
         roots = [psutil.Process(process.pid) for process in self.processes]
         before = [process_tree.cpu_s(root) for root in roots]
-        async with asyncio.timeout(seconds + PATIENCE_S):
+        async with asyncio.timeout(seconds + TURN_TIMEOUT_S):
             slots = await asyncio.gather(
                 *(
                     asyncio.to_thread(self._ask, process, start + number * STRIDE, seconds)
                     for number, process in enumerate(self.processes)
                 )
             )
-        after = [process_tree.spent(was, process_tree.cpu_s(root)) for was, root in zip(before, roots, strict=True)]
+        after = [
+            process_tree.cpu_difference(was, process_tree.cpu_s(root)) for was, root in zip(before, roots, strict=True)
+        ]
         return Turn(list(slots), {kind: sum(one[kind] for one in after) for kind in after[0]})
 
     def _ask(self, process: "subprocess.Popen[bytes]", start: int, seconds: float) -> SlotTurn:

@@ -105,12 +105,12 @@ class PageServer:
         page = await self.backend.open(task)
         try:
             screen = await page.reset(task)
-            return await rewarded(page, text, (screen.width, screen.height), self.policy)
+            return await play_answer(page, text, (screen.width, screen.height), self.policy)
         finally:
             await page.close()
 
 
-async def rewarded(page: MiniwobPage, text: str, size: Size, policy: Policy) -> float:
+async def play_answer(page: MiniwobPage, text: str, size: Size, policy: Policy) -> float:
     """Execute an answer as the episode's only action; return the reward in [0, 1]: none for what is no action.
 
     Its coordinates are pixels of what the policy sees of a screen of ``size``.

@@ -54,7 +54,7 @@ async def record(backend: MiniwobBackend, task: Task, rollout: int) -> Play | No
         await page.close()
 
 
-async def recorded(config: Config, tasks: TaskSet, count: int) -> list[Play]:
+async def record_plays(config: Config, tasks: TaskSet, count: int) -> list[Play]:
     """Return N episodes of a task set's pages, mixed, each in a browser context of its own."""
     own = msgspec.structs.replace(config.env.miniwob, isolation="context")
     backend = MiniwobBackend(msgspec.structs.replace(config, env=msgspec.structs.replace(config.env, miniwob=own)))

@@ -22,6 +22,6 @@ def cpu_s(root: psutil.Process) -> dict[str, float]:
     return found
 
 
-def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+def cpu_difference(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
     """Return the CPU seconds between two readings."""
     return {kind: after[kind] - before[kind] for kind in after}

@@ -62,7 +62,7 @@ def measure(
                 found[side].append(asyncio.run(train_with_trl(PYTHON.absolute(), chosen, tasks, number, Path(folder))))
                 tell(f"TRL: {found[side][-1]['points'][-1]}")
             else:
-                found[side].append(demonstration.one(chosen, None))
+                found[side].append(demonstration.run_once(chosen, None))
                 tell(f"the circle: {found[side][-1]['gain']:+.1%} after {found[side][-1]['episodes']} episodes")
             loads.append(round(psutil.getloadavg()[0], 1))
     return (
@@ -76,7 +76,7 @@ def single_steps(config: Config, tasks: TaskSet, model: Path, minutes: float, fo
     """Return the deployment for pages of one action only, from a given policy, with one held-out episode a task."""
     replace = msgspec.structs.replace
     file = folder / "tasks.toml"
-    file.write_text(tomli_w.dumps({"pages": [written(page) for page in tasks.pages]}))
+    file.write_text(tomli_w.dumps({"pages": [page_table(page) for page in tasks.pages]}))
     return replace(
         config,
         tasks=replace(config.tasks, file=str(file)),
@@ -86,14 +86,14 @@ def single_steps(config: Config, tasks: TaskSet, model: Path, minutes: float, fo
     )
 
 
-def written(page: Page) -> dict[str, Any]:
+def page_table(page: Page) -> dict[str, Any]:
     """Return a page as it stands in a task file."""
     return {
         name: list(value) if isinstance(value, tuple) else value for name, value in msgspec.structs.asdict(page).items()
     }
 
 
-def settings(config: Config, tasks: TaskSet, seed: int, socket: Path) -> dict[str, Any]:
+def trl_settings(config: Config, tasks: TaskSet, seed: int, socket: Path) -> dict[str, Any]:
     """Return the settings of ``trl_trainer.py``: what both have in common is the deployment's."""
     seconds = 60 * config.run.minutes
     return {
@@ -124,7 +124,7 @@ async def train_with_trl(python: Path, config: Config, tasks: TaskSet, seed: int
     socket, file = folder / "pages", folder / "trl.json"
     server = PageServer(config)
     async with server.serving(socket):
-        file.write_text(json.dumps(settings(config, tasks, seed, socket)))
+        file.write_text(json.dumps(trl_settings(config, tasks, seed, socket)))
         found, cpu = await run_trl(python, file, folder)
     socket.unlink(missing_ok=True)
     return found | {"episodes_played": server.episodes, "pages_busy_s": round(server.busy_s, 1), "cpu_s": cpu}

@@ -28,7 +28,7 @@ FEATURES = Features(
         "seed": Value("int64"),
     }
 )
-EVALUATED_AT_ONCE = 100
+EVALUATION_BATCH = 100
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Pages:
         return answer
 
 
-def dataset(pages: Pages, tasks: list[tuple[str, int]], system: str) -> Dataset:
+def build_dataset(pages: Pages, tasks: list[tuple[str, int]], system: str) -> Dataset:
     """Return the prompts of tasks: system, instruction and first screen, as this project's policy is shown them."""
     rows = []
     for (page, seed), shown in zip(tasks, pages.screens(tasks), strict=True):
@@ -134,7 +134,7 @@ class Clock(TrainerCallback):
         success = sum(reward >= 0.999 for reward in rewards) / len(rewards)
         point = {"train_s": round(self.trained_s, 1), "steps": step, "episodes": episodes, "success": success}
         self.points.append(point)
-        tell(point)
+        print_json(point)
         self.resumed = time.perf_counter()
 
 
@@ -144,8 +144,8 @@ def evaluate(trainer: Any, pages: Pages, heldout: Dataset, settings: Settings) -
     model, processor = trainer.model, trainer.processing_class
     model.eval()
     answers = []
-    for start in range(0, len(heldout), EVALUATED_AT_ONCE):
-        rows = [heldout[index] for index in range(start, min(start + EVALUATED_AT_ONCE, len(heldout)))]
+    for start in range(0, len(heldout), EVALUATION_BATCH):
+        rows = [heldout[index] for index in range(start, min(start + EVALUATION_BATCH, len(heldout)))]
         texts = [processor.apply_chat_template(row["prompt"], add_generation_prompt=True) for row in rows]
         inputs = processor(text=texts, images=[[row["image"]] for row in rows], padding=True, return_tensors="pt")
         made = model.generate(**inputs, generation_config=trainer.generation_config)
@@ -155,13 +155,13 @@ def evaluate(trainer: Any, pages: Pages, heldout: Dataset, settings: Settings) -
     return pages.rewards(answers)
 
 
-def tell(found: dict[str, Any]) -> None:
+def print_json(found: dict[str, Any]) -> None:
     """Print a line of JSON."""
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
 
 
-def configuration(settings: Settings, processor: Any) -> GRPOConfig:
+def grpo_config(settings: Settings, processor: Any) -> GRPOConfig:
     """Return the trainer's settings: those of the demonstration, where both have them."""
     tokenizer = processor.tokenizer
     return GRPOConfig(
@@ -204,19 +204,19 @@ def main(file: str) -> None:
         texts = [completion[0]["content"] for completion in completions]
         return pages.rewards(list(zip(page, seed, texts, strict=True)))
 
-    clock = Clock(settings, pages, dataset(pages, settings.heldout, settings.system))
+    clock = Clock(settings, pages, build_dataset(pages, settings.heldout, settings.system))
     trainer = GRPOTrainer(
         model=Qwen2_5_VLForConditionalGeneration.from_pretrained(settings.model, dtype=torch.float32),
         reward_funcs=reward,
-        args=configuration(settings, processor),
-        train_dataset=dataset(pages, settings.train, settings.system),
+        args=grpo_config(settings, processor),
+        train_dataset=build_dataset(pages, settings.train, settings.system),
         processing_class=processor,
         callbacks=[clock],
     )
     clock.trainer = trainer
     pages.waited_s = 0.0
     trainer.train()
-    tell({"points": clock.points, "waited_for_pages_s": round(pages.waited_s, 1)})
+    print_json({"points": clock.points, "waited_for_pages_s": round(pages.waited_s, 1)})
 
 
 if __name__ == "__main__":

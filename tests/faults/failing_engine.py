@@ -26,7 +26,7 @@ def hang() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
+    os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
     from workers.rollout.vllm_core import VllmCore
 
     wanted: list[Callable[[], None]] = []

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import psutil
 
-from benchmarks.private_services import folder_of_its_own
+from benchmarks.private_services import private_folder
 from dart_streams.bus import admin
 from dart_streams.bus.clients import consumer, start_within
 from dart_streams.config import Bus, Config, Run, Services, Store
@@ -70,7 +70,7 @@ def site(hours: float = 0.0) -> Iterator[Site]:
 
     What this machine can't make is left out.
     """
-    with folder_of_its_own(suffix="-site") as services, contextlib.ExitStack() as stack:
+    with private_folder(suffix="-site") as services, contextlib.ExitStack() as stack:
         networks = {}
         if not networks_possible():
             for kind in CUT:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import topics
-from benchmarks.private_services import folder_of_its_own
+from benchmarks.private_services import private_folder
 from dart_streams.bus import sync_clients
 from dart_streams.config import Bus, Config, Run
 from dart_streams.config.env import Simulated
@@ -164,7 +164,7 @@ def test_every_record_of_every_topic_comes_again_with_and_without_headers(servic
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[tuple[Bus, psutil.Process]]:
     """A Kafka of this test's own: other tests need the session's while this one stands still."""
-    with folder_of_its_own(suffix="-frozen") as folder:
+    with private_folder(suffix="-frozen") as folder:
         config = Config(bus=Bus(servers=f"127.0.0.1:{free_port()}"), run=Run(state_dir=str(folder)))
         home = Home(local.folder_of(config) / "kafka")
         kafka = bring_up(Kafka(config.bus, config.services), home, READY_S, lambda _: None, SHARED_JARS)

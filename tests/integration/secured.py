@@ -20,7 +20,7 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import Cluster, NoHostAvailable
 from cassandra.connection import DefaultEndPoint
 
-from benchmarks.private_services import HOMES, READY_S, folder_of_its_own
+from benchmarks.private_services import HOMES, READY_TIMEOUT_S, private_folder
 from dart_streams.config import Bus, Config, KafkaLogin, Login, Run, Services, Store, Tls
 from dart_streams.connection.protocol_probes import speaks_cql
 from dart_streams.console.launch.services import local
@@ -238,7 +238,7 @@ class Secured(NamedTuple):
 def secured_services() -> Iterator[Secured]:
     """Yield a broker and a database of this process's own; they are removed at the end."""
     passwords = {name: f"{name}-{secrets.token_hex(12)}" for name in ("scram", "plain", "cql")}
-    with folder_of_its_own(HOMES, "-secured") as state:
+    with private_folder(HOMES, "-secured") as state:
         folder = state / "secrets"
         certificates = Certificates(folder)
         for name, password in passwords.items():
@@ -249,7 +249,7 @@ def secured_services() -> Iterator[Secured]:
         homes = state / "services"
 
         def bring_up(service: Service) -> None:
-            local.bring_up(service, Home(homes / service.name), READY_S, silent, SHARED_JARS)
+            local.bring_up(service, Home(homes / service.name), READY_TIMEOUT_S, silent, SHARED_JARS)
 
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(bring_up, both))

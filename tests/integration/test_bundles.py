@@ -59,7 +59,7 @@ def bundle(tmp_path: Path, config: Config) -> Bundle:
     path = tmp_path / "run.dart"
     tasks = task_set(4)
     settings = msgspec.structs.replace(config, bus=msgspec.structs.replace(config.bus, prefix=RECORDED))
-    making.write(path, settings, tasks, making.played(settings, tasks, 30, Odds()))
+    making.write(path, settings, tasks, making.play_rollouts(settings, tasks, 30, Odds()))
     return Bundle(path)
 
 

@@ -8,7 +8,7 @@ import structlog
 from rich.console import Console
 
 from benchmarks import decoupling_run, modes
-from benchmarks.utilization import figures
+from benchmarks.utilization import utilization_metrics
 from dart_streams.config import Config
 from dart_streams.console.launch.session import Finish, Session
 from dart_streams.console.runs import run_folder as folder
@@ -37,7 +37,7 @@ def logs_of_a_run_stay_its_own():
 
 def quick(services, tmp_path: Path) -> Config:
     replace, running = msgspec.structs.replace, services.running
-    base = modes.read(DESKTOP, SCALE)
+    base = modes.load_workload(DESKTOP, SCALE)
     return replace(
         base,
         bus=replace(base.bus, servers=running.bus.servers),
@@ -65,11 +65,11 @@ def log(config: Config, topic: Topic) -> list:
 @pytest.mark.parametrize("mode", ["coupled", "dart"])
 def test_a_mode_lives_as_real_processes(services, tmp_path: Path, mode):
     player = decoupling_run.ModeRunner(MINUTES, lambda _: None, wired=wired)
-    account = player.play(modes.deployment(quick(services, tmp_path), mode, SHAPE, 0), mode, 0)
+    account = player.play(modes.mode_config(quick(services, tmp_path), mode, SHAPE, 0), mode, 0)
     assert player.newest == {mode: account}
     assert {"env", "recorder", "rollout", "curator", "trainer"} <= player.core_ms[mode].keys()
     assert player.core_ms[mode]["env"] > 0
-    found = figures(account, 0)
+    found = utilization_metrics(account, 0)
     assert 0 < found.rollout_utilisation <= 1
     assert 0 < found.env_utilisation <= 1
     assert found.staleness_max <= (0 if mode == "coupled" else SHAPE.max_staleness)

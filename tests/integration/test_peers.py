@@ -18,7 +18,7 @@ from dart_streams.screens import smart_resize
 from workers.env.backends.miniwob.capture import HEIGHT, WIDTH
 from workers.env.environment import rescale
 
-DEMO = modes.located(Path(__file__).parents[2] / "deploy/config/demo.toml")
+DEMO = modes.load_config(Path(__file__).parents[2] / "deploy/config/demo.toml")
 PATIENT = msgspec.structs.replace(DEMO.env.miniwob, call_timeout_s=120.0)
 BASE = msgspec.structs.replace(DEMO, env=msgspec.structs.replace(DEMO.env, miniwob=PATIENT))
 """No episode ends as a fault because the machine is slow."""
@@ -29,7 +29,7 @@ assert SEEN != SIZE
 
 
 async def recorded() -> list[plays.Play]:
-    return await plays.recorded(BASE, load(Path(BASE.tasks.file)), COUNT)
+    return await plays.record_plays(BASE, load(Path(BASE.tasks.file)), COUNT)
 
 
 async def disagreements(contestant: Contestant, known: list[plays.Play], seconds: float) -> list[str]:
@@ -64,7 +64,7 @@ async def test_recorded_episodes_end_the_same_in_a_peer(variant: str, tmp_path: 
 
 async def test_the_page_server_takes_answers_in_pixels_of_the_policy_s_image(tmp_path: Path):
     (grid,) = (page for page in load(Path(BASE.tasks.file)).pages if page.page == "grid-coordinate")
-    known = await plays.recorded(BASE, TaskSet([grid]), COUNT)
+    known = await plays.record_plays(BASE, TaskSet([grid]), COUNT)
     right = [(play.seed, *play.clicks[0]) for play in known if play.reward == 1.0]
     assert right, "the oracle has half of the clicks"
     server = PageServer(BASE)

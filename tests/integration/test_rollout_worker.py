@@ -43,7 +43,7 @@ T = TypeVar("T")
 def quick(monkeypatch):
     """Workers beat often, and try weights again soon."""
     monkeypatch.setattr(Rollout, "heartbeat_s", 0.1)
-    monkeypatch.setattr(weight_updater, "RETRY_S", 0.2)
+    monkeypatch.setattr(weight_updater, "RETRY_INTERVAL_S", 0.2)
 
 
 def request(number: int, seconds: float = 3600.0, **fields) -> ActionRequest:
@@ -294,7 +294,7 @@ async def test_a_version_that_does_not_load_is_announced_as_failed_and_tried_aga
 
 
 async def test_a_worker_whose_first_version_does_not_load_takes_the_next(services, monkeypatch):
-    monkeypatch.setattr(main, "RETRY_S", 30.0)
+    monkeypatch.setattr(main, "RETRY_INTERVAL_S", 30.0)
     config = services.config(rollout=QUICK)
     engine = Faulty(config)
     engine.bad_loads = frozenset({0})
@@ -309,7 +309,7 @@ async def test_a_worker_whose_first_version_does_not_load_takes_the_next(service
 async def test_a_worker_whose_first_delta_does_not_load_serves_the_full_version_before_and_says_so(
     services, monkeypatch
 ):
-    monkeypatch.setattr(weight_updater, "RETRY_S", 0.1)
+    monkeypatch.setattr(weight_updater, "RETRY_INTERVAL_S", 0.1)
     config = services.config(rollout=QUICK)
     engine = Faulty(config)
     engine.bad_loads = frozenset({5})

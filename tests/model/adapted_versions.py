@@ -15,7 +15,7 @@ from tests.model.test_resident_weights import announced
 from tests.model.test_trainer_step import ready
 from topics.weights import WeightVersion
 from trainer.learning.learner import Learner
-from trainer.ranks import joined
+from trainer.ranks import join_job
 from trainer.version_writer import VersionWriter
 
 FIRST = 30
@@ -28,7 +28,7 @@ def main(model: Path, folder: Path) -> None:
     config = parse({"policy": {"path": str(model)}, "trainer": trainer})
     renderer = Renderer(model, config.policy.min_pixels, config.policy.max_pixels)
     maker, found = Maker(config, renderer), []
-    with joined() as ranks:
+    with join_job() as ranks:
         learner = Learner(model, renderer, config.trainer, ranks)
         writer = VersionWriter(config.trainer.publish)
         for number in range(FIRST, FIRST + 3):

@@ -38,7 +38,7 @@ def renderer(policy: Path) -> "Renderer":
 @pytest.fixture
 def ranks() -> Iterator["Ranks"]:
     """A process group of this process alone."""
-    from trainer.ranks import joined
+    from trainer.ranks import join_job
 
-    with joined() as alone:
+    with join_job() as alone:
         yield alone

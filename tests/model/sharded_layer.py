@@ -14,7 +14,7 @@ from tests.faults import disk
 from tests.model.forkserver import jobs, spawning
 from trainer.checkpoint import Checkpoints
 from trainer.learning import lora
-from trainer.ranks import Ranks, joined
+from trainer.ranks import Ranks, join_job
 from trainer.state import TrainerState
 
 WIDTH = 70
@@ -48,7 +48,7 @@ class Layer:
         """Return the sum of the weights and of what the optimizer remembers of them."""
         moments = self.optimizer.state[self.model.weight]
         tensors = (self.model.weight, moments["exp_avg"], moments["exp_avg_sq"])
-        return float(sum(lora.whole(tensor).double().sum() for tensor in tensors))
+        return float(sum(lora.full_tensor(tensor).double().sum() for tensor in tensors))
 
 
 def steps(layer: Layer, *numbers: int) -> object:
@@ -99,7 +99,7 @@ def rank(job: Mapping[str, str], folder: Path, do: Callable[[Layer], object], re
     """Be a rank; write what ``do`` returns."""
     os.environ.update(job)
     torch.set_num_threads(1)
-    with joined() as ranks:
+    with join_job() as ranks:
         result.with_suffix(f".{ranks.rank}").write_bytes(msgspec.json.encode(do(Layer(folder, ranks))))
 
 

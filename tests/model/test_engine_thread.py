@@ -9,7 +9,7 @@ import pytest
 from workers.rollout import vllm_settings
 from workers.rollout.engine import EngineDead
 
-os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
+os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
 
 from workers.rollout.vllm_engine import EngineThread
 

@@ -34,11 +34,11 @@ from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
 from trainer.data.samples import ReadyGroup, TrainingSample
 from trainer.learning.learner import Learner, WeightSnapshot
-from trainer.ranks import Ranks, joined
+from trainer.ranks import Ranks, join_job
 from workers.rollout import vllm_settings
 from workers.rollout.engine import Generation
 
-os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
+os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
 
 TOLERANCE = 1e-4
 """Nats by which the engine and the trainer may differ in a token of the same float32 weights."""
@@ -238,7 +238,7 @@ def served_and_trained(family: Family, config: Config, loop: asyncio.Runner, ran
 def test_a_family_trains_serves_switches_and_is_exported(family: Family, loop: asyncio.Runner, tmp_path: Path) -> None:
     trainer = msgspec.structs.replace(family.config.trainer, weights_uri=str(tmp_path))
     config = msgspec.structs.replace(family.config, trainer=trainer)
-    with joined() as ranks:
+    with join_job() as ranks:
         asked, version, last = served_and_trained(family, config, loop, ranks)
         gc.collect()  # vLLM leaves its process groups, and the trainer's, when the engine is collected.
 

@@ -53,20 +53,20 @@ def test_a_delta_of_a_value_that_is_not_finite_is_not_written(tmp_path: Path) ->
 def largest_weight(learner: Learner, value: float) -> None:
     """Make one of the trained weights this large."""
     parameter = next(one for one in learner.scorer.parameters() if one.requires_grad)
-    lora.local(parameter).view(-1)[0] = value
+    lora.local_shard(parameter).view(-1)[0] = value
 
 
 def moment(learner: Learner, value: float) -> None:
     """Make one of the optimizer's second moments this large."""
     moments = next(iter(learner.optimizer.state.values()))
-    lora.local(moments["exp_avg_sq"]).view(-1)[0] = value
+    lora.local_shard(moments["exp_avg_sq"]).view(-1)[0] = value
 
 
 def all_weights(learner: Learner, value: float) -> None:
     """Make all of the trained weights this large."""
     for parameter in learner.scorer.parameters():
         if parameter.requires_grad:
-            lora.local(parameter).fill_(value)
+            lora.local_shard(parameter).fill_(value)
 
 
 @pytest.mark.parametrize(

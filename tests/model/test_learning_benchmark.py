@@ -35,14 +35,14 @@ CONFIG = parse(SETTINGS)
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
-    return policy.built(CONFIG, TASKS, RECORDING, tmp_path_factory.mktemp("policies"))
+    return policy.warm_policy(CONFIG, TASKS, RECORDING, tmp_path_factory.mktemp("policies"))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 0.0])
 def test_sampled_tokens_have_the_log_probabilities_that_the_scorer_gives_them(warm: Path, temperature: float):
     renderer = Renderer(warm, CONFIG.policy.min_pixels, CONFIG.policy.max_pixels)
     screens = RecordedScreens(RECORDING, renderer)
-    groups = policy.demonstrations(CONFIG, TASKS, RECORDING, renderer)
+    groups = policy.demonstration_groups(CONFIG, TASKS, RECORDING, renderer)
     samples = [item for group in groups for item in group.samples][:8]
     prompts = [
         msgspec.convert({"token_ids": item.prompt, "images": item.images, "sha": str(number)}, Prompt)
@@ -66,7 +66,7 @@ def test_sampled_tokens_have_the_log_probabilities_that_the_scorer_gives_them(wa
 
 
 def circle_of(warm: Path, seed: int = 0, **trainer: Any) -> LearningCircle:
-    config = parse(variants.merged(SETTINGS, {"trainer": trainer}))
+    config = parse(variants.merge_tables(SETTINGS, {"trainer": trainer}))
     return LearningCircle(config, TASKS, RECORDING, warm, seed)
 
 
@@ -123,7 +123,7 @@ def test_runs_are_added_to_the_file_and_not_made_again(tmp_path: Path):
         assert run.curve[0].rate == results.rate_at(run.before, 1.0)
         assert set(run.before[0].pages) == {"one", "two"}
     assert runs[0].before == runs[3].before, "all begin with the same policy"
-    [base, other] = report.compared(runs)
+    [base, other] = report.compare_variants(runs)
     assert (base.variant, other.variant, other.seeds) == ("base", "gspo", 2)
 
 

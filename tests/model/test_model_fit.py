@@ -23,7 +23,7 @@ from dart_streams.policy.rendering import UnsupportedModel, renderer_of
 from tests.model.families import FAMILIES
 from workers.rollout import vllm_settings
 
-os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
+os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
 
 ROOT = Path(__file__).parents[2]
 LIMITS = parse({}).policy

@@ -7,7 +7,7 @@ import torch
 
 from dart_streams.config import parse
 from dart_streams.errors import ConfigError
-from trainer.learning.step import OBJECTIVES, importance
+from trainer.learning.step import OBJECTIVES, importance_weights
 from trainer.objective import (
     clipped_weight_loss,
     count,
@@ -127,7 +127,7 @@ def test_the_correction_of_engine_against_trainer_is_configured(
     correction: str, weights: list[float], altered: list[bool]
 ) -> None:
     settings = parse({"trainer": {"correction": correction}}).trainer
-    found, changed = importance(row(-1.0, -2.0, -5.0), row(-2.0, -1.0, -1.0), settings)
+    found, changed = importance_weights(row(-1.0, -2.0, -5.0), row(-2.0, -1.0, -1.0), settings)
     assert found[0].tolist() == pytest.approx(weights, abs=1e-4)
     assert changed[0].bool().tolist() == altered
 

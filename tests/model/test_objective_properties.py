@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dart_streams.config import Trainer, parse
 from trainer.data.collate import MicroBatch
-from trainer.learning.step import OBJECTIVES, Sums, losses
+from trainer.learning.step import OBJECTIVES, Sums, batch_loss
 
 VERSION = 3
 PADDING = (math.nan, math.inf, -math.inf, 0.0, -5.0, 1e300)
@@ -122,7 +122,9 @@ def outcome(
     scorer = Scored(rows([item.new for item in batch], width, fill), entropy_BA)
     reference = Scored(rows([item.reference for item in batch], width, fill), entropy_BA)
     old_BA = None if first else rows([item.old for item in batch], width, fill)
-    loss, sums = losses(scorer, micro_batch, old_BA, trainer, VERSION, tokens, reference if trainer.kl_beta else None)
+    loss, sums = batch_loss(
+        scorer, micro_batch, old_BA, trainer, VERSION, tokens, reference if trainer.kl_beta else None
+    )
     loss.backward()
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in (scorer.logp_BA, scorer.entropy_BA)]
     return Outcome(loss.item(), sums, *gradients)

@@ -27,7 +27,7 @@ from topics.weights import WeightVersion
 from workers.rollout import vllm_settings
 from workers.rollout.main import FIXED
 
-os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
+os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
 
 from transformers import AutoModelForImageTextToText
 

@@ -26,7 +26,7 @@ from trainer import crash_points
 from trainer.learning.learner import Learner, WeightSnapshot
 from trainer.learning.model import probe_of
 from trainer.publish import WeightPublisher
-from trainer.ranks import joined
+from trainer.ranks import join_job
 from trainer.state import TrainerState
 
 PUBLISH = {"dtype": "bfloat16", "full_every": 4}
@@ -169,7 +169,7 @@ def test_the_probe_is_of_the_rounded_weights_and_the_trainers_stay_as_they_were(
     """Otherwise the parity gate would take rounding for a fault: 0.01 nats of the tiny policy after its warm-up."""
     config = publishing().config
     renderer = Renderer(policy, config.policy.min_pixels, config.policy.max_pixels)
-    with joined() as ranks:
+    with join_job() as ranks:
         learner = Learner(policy, renderer, config.trainer, ranks)
         before = {name: value.clone() for name, value in learner.weights().items()}
         found = learner.snapshot()

@@ -18,9 +18,9 @@ from trainer import main, refusals
 from trainer.data.batch_builder import Batch
 from trainer.data.consumer import Position
 from trainer.learning.learner import StepResult
-from trainer.loop import MOST_SKIPPED, Loop
+from trainer.loop import MAX_SKIPPED, Loop
 from trainer.ranks import Ranks
-from trainer.refusals import MOST, RefusedStep, RefusedSteps, TrainingDiverged, VersionRefused
+from trainer.refusals import MAX_REFUSALS, RefusedStep, RefusedSteps, TrainingDiverged, VersionRefused
 from trainer.state import TrainerState
 
 FAR = 1e37
@@ -48,7 +48,7 @@ def test_weights_that_make_no_numbers_are_refused_and_with_other_settings_every_
 ) -> None:
     ours = run()
     ours.add([ours.maker.group(index) for index in range(3)])
-    for number, error in enumerate([*[VersionRefused] * (MOST - 1), TrainingDiverged, TrainingDiverged]):
+    for number, error in enumerate([*[VersionRefused] * (MAX_REFUSALS - 1), TrainingDiverged, TrainingDiverged]):
         with pytest.raises(error, match=r"step 1 gave weights that are not finite: .*value is .*e\+37, in \S+") as said:
             ours.train(learning_rate=FAR)
         if error is VersionRefused:
@@ -67,7 +67,7 @@ def test_the_groups_of_a_refused_step_are_left_out_and_counted(run: Callable[...
     ours.add([ours.maker.group(index) for index in range(3)])
     file = ours.config.run.folder / "checkpoints" / refusals.FILE
     refused = RefusedStep(train_step=2, group_ids=("group-1",), fault="layer has nan")
-    RefusedSteps(settings=refusals.digest(ours.config)).after(refused).write(file)
+    RefusedSteps(settings=refusals.settings_digest(ours.config)).after(refused).write(file)
     assert ours.train() == 0
     rows = ours.trained()
     assert [row["group_ids"] for row in rows] == [["group-0"], ["group-2"]]
@@ -100,8 +100,8 @@ def test_batches_without_a_finite_gradient_end_the_trainer_when_there_were_too_m
         RefusedSteps(settings=""),  # type: ignore[arg-type]
     )
     batch = Batch(groups=[], position=Position(groups_consumed=1), stale=0, waited_ms=0.0)
-    for _ in range(MOST_SKIPPED - 1):
+    for _ in range(MAX_SKIPPED - 1):
         assert loop._skip(TrainerState(), batch, StepResult(False, {}, 4, 1, 1.0, lost=1)).position == batch.position
         loop._skip(TrainerState(), batch, StepResult(False, {}, 0, 0, 0.0))
-    with pytest.raises(TrainingDiverged, match=rf"{MOST_SKIPPED} batches in a row gave no gradient that is finite"):
+    with pytest.raises(TrainingDiverged, match=rf"{MAX_SKIPPED} batches in a row gave no gradient that is finite"):
         loop._skip(TrainerState(), batch, StepResult(False, {}, 4, 1, 1.0, lost=1))

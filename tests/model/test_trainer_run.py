@@ -26,7 +26,7 @@ from kafka import TopicPartition
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
-from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog, altered, write
+from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog, alter_group, write
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
@@ -159,7 +159,7 @@ def train_elsewhere(config: Config, crash_point: str, errors: Path | None, job: 
         if not job:
             os._exit(main.run(config))
         with main.stopped_by_signals() as stop:
-            os._exit(main.live(config, recipe.model_folder(config), stop))
+            os._exit(main.run_rank(config, recipe.model_folder(config), stop))
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         sys.stderr.flush()
@@ -248,7 +248,7 @@ def test_bad_groups_lose_nothing_and_do_not_stop_the_others(run: Callable[..., R
         ours.send(producer, curated.TOPIC, b"?", b"not json")
     first, second = ours.maker.group(0), ours.maker.group(1)
     stale, fresh = ours.maker.group(2, version=0), ours.maker.group(3, version=2)
-    mismatched = altered(ours.maker.group(4, version=3), "trajectory-4-0", 1, prompt_sha="another")
+    mismatched = alter_group(ours.maker.group(4, version=3), "trajectory-4-0", 1, prompt_sha="another")
     ours.add([first, first, second, stale, fresh, mismatched])
     assert ours.train() == 0
 

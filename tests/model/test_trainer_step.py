@@ -31,8 +31,8 @@ from trainer.learning import minibatches, step
 from trainer.learning import model as model_module
 from trainer.learning.learner import Learner
 from trainer.learning.model import load
-from trainer.learning.step import Stopped, losses
-from trainer.learning.top_tokens import KEPT
+from trainer.learning.step import Stopped, batch_loss
+from trainer.learning.top_tokens import KEPT_TOKENS
 from trainer.ranks import Ranks
 
 
@@ -584,8 +584,8 @@ def test_tokens_of_the_same_version_measure_engine_against_trainer(model: Path, 
         for row, item in enumerate(group.samples):
             exact = (logp_BA[row, : len(item.answer)] + 0.25).tolist()
             group.samples[row] = msgspec.structs.replace(item, logprobs=exact)
-        _, same = losses(scorer, collator.collate(group.samples, group.images), None, Config().trainer, 4, 1.0)
-        _, other = losses(scorer, collator.collate(group.samples, group.images), None, Config().trainer, 5, 1.0)
+        _, same = batch_loss(scorer, collator.collate(group.samples, group.images), None, Config().trainer, 4, 1.0)
+        _, other = batch_loss(scorer, collator.collate(group.samples, group.images), None, Config().trainer, 5, 1.0)
     assert same.same_difference / same.same_version == pytest.approx(0.25, abs=1e-5)
     assert other.same_version == 0
     assert same.truncated == 0
@@ -606,7 +606,7 @@ def test_tokens_of_a_member_from_the_pool_have_the_weight_one(model: Path, rende
             if item.logprobs is not None:
                 surer = (logp_BA[row, : len(item.answer)] + 1.0).tolist()
                 group.samples[row] = msgspec.structs.replace(item, logprobs=surer)
-        loss, _ = losses(scorer, collator.collate(group.samples, group.images), None, Config().trainer, 0, tokens)
+        loss, _ = batch_loss(scorer, collator.collate(group.samples, group.images), None, Config().trainer, 0, tokens)
     weights = [1.0 if item.logprobs is None else 0.3679 for item in group.samples]
     parts = [weight * item.advantage * len(item.answer) for weight, item in zip(weights, group.samples, strict=True)]
     assert loss.item() == pytest.approx(-sum(parts) / tokens, abs=1e-4)
@@ -628,7 +628,7 @@ def test_of_a_step_generated_across_a_switch_each_token_counts_for_its_own_versi
             exact = (logp_BA[row, :length] + off).tolist()
             group.samples[row] = msgspec.structs.replace(item, logprobs=exact, versions=segments)
         batch = collator.collate(group.samples, group.images)
-        found = {version: losses(scorer, batch, None, Config().trainer, version, 1.0)[1] for version in (4, 5)}
+        found = {version: batch_loss(scorer, batch, None, Config().trainer, version, 1.0)[1] for version in (4, 5)}
     tokens = sum(len(item.answer) for item in group.samples)
     before = cut * len(group.samples)
     assert [found[version].same_version for version in (4, 5)] == [before, tokens - before]
@@ -730,12 +730,12 @@ def test_the_tokens_that_stand_out_are_those_of_the_largest_gradients_to_their_l
             ratios[place] = logp - item.logprobs[index]
     learned = learner.learn([group], 0, lambda: False)
     found = {(one.trajectory_id, one.step, one.index): one for one in learned.top_tokens}
-    assert len(found) == len(learned.top_tokens) <= 2 * KEPT
-    best = sorted(parts.values(), reverse=True)[:KEPT]
+    assert len(found) == len(learned.top_tokens) <= 2 * KEPT_TOKENS
+    best = sorted(parts.values(), reverse=True)[:KEPT_TOKENS]
     for place, one in found.items():
         assert one.gradient_share == pytest.approx(parts[place] / sum(parts.values()), rel=1e-3)
         assert one.log_ratio == pytest.approx(ratios[place], abs=1e-3)
-    shares = sorted((one.gradient_share for one in found.values()), reverse=True)[:KEPT]
+    shares = sorted((one.gradient_share for one in found.values()), reverse=True)[:KEPT_TOKENS]
     assert shares == pytest.approx([part / sum(parts.values()) for part in best], rel=1e-3)
     widest = max(ratios, key=lambda place: abs(ratios[place]))
     assert widest == (moved.trajectory_id, moved.step, 2)

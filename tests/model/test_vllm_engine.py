@@ -35,7 +35,7 @@ from topics.weights import WeightVersion
 from workers.rollout import vllm_settings
 from workers.rollout.engine import EngineDead, EngineFault, LoadFault
 
-os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
+os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
 
 from transformers import AutoModelForImageTextToText
 
@@ -797,8 +797,8 @@ def test_a_worker_in_half_precision_does_not_serve_for_a_trainer_in_full(policie
 
     Last of all: vLLM has one set of process groups, and this engine's end takes it from the module's.
     """
-    arguments, other = vllm_settings.arguments, {"dtype": "bfloat16", "load_format": "auto"}
-    monkeypatch.setattr(vllm_settings, "arguments", lambda *given: {**arguments(*given), **other})
+    arguments, other = vllm_settings.engine_arguments, {"dtype": "bfloat16", "load_format": "auto"}
+    monkeypatch.setattr(vllm_settings, "engine_arguments", lambda *given: {**arguments(*given), **other})
     policy = msgspec.structs.replace(policies.config.policy, path=str(exported))
     half = VllmEngine(msgspec.structs.replace(policies.config, policy=policy), read)
     try:

@@ -21,7 +21,7 @@ from workers.rollout import vllm_settings
 from workers.rollout.engine import EngineFault
 from workers.rollout.images import EncodedImage, ImageCache
 
-os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
+os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
 
 ONE = 1000
 """Bytes of an image as :func:`encode` says."""
@@ -102,7 +102,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder: Path = tmp_path_factory.mktemp("policy") / request.param
     FAMILIES[request.param](folder)
     renderer = Renderer(folder, 3136, 20_000)
-    arguments = vllm_settings.arguments(Config(), folder, False, 0)
+    arguments = vllm_settings.engine_arguments(Config(), folder, False, 0)
     return renderer, ImageEncoder(EngineArgs(**arguments).create_model_config(), renderer)
 
 
@@ -132,7 +132,7 @@ def test_a_prompt_has_the_tokens_of_each_image_in_its_place(model: tuple[Rendere
     screens = Screens(2)
     images = [encoder(screens.blobs[ref.sha256]) for ref in screens.refs]
     prompt = Prompt(token_ids=[7, renderer.placeholder, 8, 9, renderer.placeholder], images=screens.refs, sha="")
-    made: Any = vllm_images.inputs(prompt, images, renderer.placeholder)
+    made: Any = vllm_images.prompt_inputs(prompt, images, renderer.placeholder)
     assert made["prompt_token_ids"] == renderer.expanded(prompt.token_ids, [(160, 210)] * 2)
     length = len(images[0].tokens)
     assert [place.offset for place in made["mm_placeholders"]["image"]] == [

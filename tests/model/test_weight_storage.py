@@ -20,7 +20,7 @@ from topics import weights as weights_topic
 from topics.weights import WeightPart, WeightVersion
 from trainer import patient_writing
 from trainer.learning.learner import WeightSnapshot
-from trainer.patient_writing import VersionNotWritten, written
+from trainer.patient_writing import VersionNotWritten, write_patiently
 from trainer.publish import WeightPublisher
 from trainer.state import TrainerState
 
@@ -111,7 +111,7 @@ def test_damage_is_found_wherever_the_weights_lie(store: type[ObjectStore], tmp_
 
 
 def test_what_is_written_waits_for_the_store_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patient_writing, "AGAIN_S", 0.01)
+    monkeypatch.setattr(patient_writing, "RETRY_INTERVAL_S", 0.01)
     answers: list[Any] = [StorageUnreachable("away"), StorageUnreachable("away"), "written"]
 
     def write() -> Any:
@@ -121,7 +121,7 @@ def test_what_is_written_waits_for_the_store_and_says_so(monkeypatch: pytest.Mon
         return answer
 
     with structlog.testing.capture_logs() as logs:
-        assert written(write, 3, PLACE, threading.Event()) == "written"
+        assert write_patiently(write, 3, PLACE, threading.Event()) == "written"
     assert [(log["event"], log["reason"]) for log in logs] == [("waiting for the store of the weights", "away")] * 2
 
 
@@ -135,16 +135,16 @@ def refusing(error: Exception) -> Callable[[], None]:
 def test_nothing_is_waited_for_that_does_not_mend_itself_or_by_one_who_is_to_stop() -> None:
     stop = threading.Event()
     with pytest.raises(VersionNotWritten, match="see that this place exists, can be written to and has room"):
-        written(refusing(FileNotFoundError("The specified bucket does not exist")), 3, PLACE, stop)
+        write_patiently(refusing(FileNotFoundError("The specified bucket does not exist")), 3, PLACE, stop)
     stop.set()
     with pytest.raises(VersionNotWritten, match="as soon as the store is back"):
-        written(refusing(StorageUnreachable("away")), 3, PLACE, stop)
+        write_patiently(refusing(StorageUnreachable("away")), 3, PLACE, stop)
 
 
 def test_a_torn_newest_version_beyond_the_local_disk_is_written_again_and_a_store_that_comes_back_is_gone_on_with(
     services: Any, store: type[ObjectStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patient_writing, "AGAIN_S", 0.01)
+    monkeypatch.setattr(patient_writing, "RETRY_INTERVAL_S", 0.01)
     place = f"objects://{BUCKET}/weights"
     config = services.config(trainer={"weights_uri": place, "keep_versions": 1})
 

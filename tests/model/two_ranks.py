@@ -18,7 +18,7 @@ from trainer.data.samples import ReadyGroup, select, share
 from trainer.data.successes import sft_group, successes_of
 from trainer.learning import step
 from trainer.learning.learner import Learner
-from trainer.ranks import Ranks, joined
+from trainer.ranks import Ranks, join_job
 
 
 def ready(maker: Maker, index: int, ranks: Ranks, to_imitate: bool = False) -> ReadyGroup:
@@ -48,7 +48,7 @@ def main(job: Mapping[str, str], model: Path, result: Path, minibatches: int, ag
         "lora": {"rank": rank},
     }
     config = parse({"policy": {"path": str(model)}, "trainer": trainer})
-    with joined() as ranks:
+    with join_job() as ranks:
         renderer = Renderer(model, config.policy.min_pixels, config.policy.max_pixels)
         learner = Learner(model, renderer, config.trainer, ranks)
         gradients: dict[str, torch.Tensor] = {}

@@ -31,7 +31,11 @@ def served(folder: Path, config: Config, key: str, log: Path) -> Iterator[str]:
         *("--mm-processor-kwargs", f'{{"min_pixels": {policy.min_pixels}, "max_pixels": {policy.max_pixels}}}'),
         *("--logprobs-mode", "processed_logprobs", "--distributed-executor-backend", "uni"),
     ]
-    environment = {**os.environ, **vllm_settings.environment({}, vllm_settings.cores()), "VLLM_API_KEY": key}
+    environment = {
+        **os.environ,
+        **vllm_settings.engine_environment({}, vllm_settings.available_cores()),
+        "VLLM_API_KEY": key,
+    }
     with log.open("w") as output:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
     base = f"http://127.0.0.1:{port}/v1"

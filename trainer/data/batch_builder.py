@@ -21,7 +21,7 @@ from trainer.data.consumer import Arrival, CuratedConsumer, Position
 from trainer.data.prefetch import Prefetcher
 from trainer.data.samples import ReadyGroup, TrainingSample
 
-BUILD_S = 2.0
+BUILD_TIMEOUT_S = 2.0
 """The longest wait for groups before rank 0 broadcasts again and checks for a stop."""
 
 if TYPE_CHECKING:  # torch
@@ -192,7 +192,7 @@ class BatchFeed:
         """
         started = time.perf_counter()
         while True:
-            mine = self.builder.build(version, BUILD_S, self.stop) if self.builder else None
+            mine = self.builder.build(version, BUILD_TIMEOUT_S, self.stop) if self.builder else None
             plan: BatchPlan = self.ranks.from_first(mine)
             if plan.stop:
                 return None
@@ -229,7 +229,7 @@ class BatchFeed:
         """Return what was gathered as a batch, cut to the budget, and begin anew."""
         groups, left_out = self._gathered, 0
         if self.budget and self._tokens > self.budget.tokens:
-            groups = fitted(groups, int(tokens_of(groups) * self.budget.tokens / self._tokens))
+            groups = cut_to_budget(groups, int(tokens_of(groups) * self.budget.tokens / self._tokens))
             left_out = int(self._tokens - self.ranks.total([tokens_of(groups)])[0])
         batch = Batch(
             groups=groups,
@@ -248,7 +248,7 @@ def tokens_of(groups: Sequence[ReadyGroup]) -> int:
     return sum(len(item.answer) for group in groups for item in group.samples)
 
 
-def fitted(groups: Sequence[ReadyGroup], tokens: int) -> list[ReadyGroup]:
+def cut_to_budget(groups: Sequence[ReadyGroup], tokens: int) -> list[ReadyGroup]:
     """Return groups with ``tokens`` answer tokens, give or take less than one answer.
 
     Steps are dropped by a hash of their ids. The answer that crosses the budget is kept with the probability with which

@@ -130,15 +130,15 @@ class Collator:
         prompts = [
             self.renderer.expanded(row[0].prompt, [encoded[ref.sha256].size for ref in row[0].images]) for row in rows
         ]
-        prompt_RP, prompt_mask_RP = padded(prompts, self.renderer.pad, left=True)
-        tokens_RW, tokens_mask_RW = padded(
+        prompt_RP, prompt_mask_RP = pad_rows(prompts, self.renderer.pad, left=True)
+        tokens_RW, tokens_mask_RW = pad_rows(
             [[token for item in row for token in item.answer] for row in rows], self.renderer.pad
         )
-        answer_RW, _ = padded([[place for place, item in enumerate(row, 1) for _ in item.answer] for row in rows], 0)
-        offset_RW, _ = padded([[offset for item in row for offset in range(len(item.answer))] for row in rows], 0)
+        answer_RW, _ = pad_rows([[place for place, item in enumerate(row, 1) for _ in item.answer] for row in rows], 0)
+        offset_RW, _ = pad_rows([[offset for item in row for offset in range(len(item.answer))] for row in rows], 0)
         zeros_RP = torch.zeros_like(prompt_RP)
         starts = [start for row in rows for start in accumulate((len(item.answer) for item in row[:-1]), initial=0)]
-        answer_BA, answer_mask_BA = padded([item.answer for item in items], self.renderer.pad)
+        answer_BA, answer_mask_BA = pad_rows([item.answer for item in items], self.renderer.pad)
         ids_RL = torch.cat([prompt_RP, tokens_RW], 1)
         logp_BA = torch.zeros(answer_BA.shape)
         versions_BA = torch.full(answer_BA.shape, NO_VERSION)
@@ -184,7 +184,7 @@ class Collator:
         wanted = dict.fromkeys(ref.sha256 for item in samples for ref in item.images)
         self._images = {sha256: self._images.get(sha256) or self.encode(images[sha256]) for sha256 in wanted}
         if not self._images:
-            self._images = {"": self._encode_image(blank())}
+            self._images = {"": self._encode_image(blank_image())}
         return self._images
 
     def _joined(self, encoded: Mapping[str, ModelImage], images: Mapping[str, bytes]) -> ImageInputs:
@@ -206,7 +206,7 @@ class Collator:
         return ModelImage(image.size, tokens, self.renderer.pixels([image]))
 
 
-def blank() -> Image.Image:
+def blank_image() -> Image.Image:
     """Return the image of a micro-batch that shows none."""
     return Image.new("RGB", (BLANK_SIDE, BLANK_SIDE))
 
@@ -242,7 +242,7 @@ def split_row(row: Sequence[TrainingSample], tokens: int) -> Iterator[list[Train
         yield part
 
 
-def padded(rows: Sequence[Sequence[int]], pad: int, left: bool = False) -> tuple[Tensor, Tensor]:
+def pad_rows(rows: Sequence[Sequence[int]], pad: int, left: bool = False) -> tuple[Tensor, Tensor]:
     """Return token rows as one tensor (B, longest) and its mask, padded on one side."""
     width = max(map(len, rows))
     ids_BL = torch.full((len(rows), width), pad, dtype=torch.long)

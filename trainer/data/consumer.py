@@ -26,14 +26,14 @@ from topics.curated import CuratedGroup
 from topics.transitions import WeightState
 from topics.weights import WeightVersion
 
-POLL_MS = 200
+POLL_TIMEOUT_MS = 200
 MAX_POLL_RECORDS = 4
 """Records between two checks for room in the queue."""
-SEND_S = 30.0
+SEND_TIMEOUT_S = 30.0
 CLIENT = "trainer"
 GROUP = "trainer"
 """The consumer group under which offsets are committed, for displays of lag: training resumes from the checkpoint's."""
-REMEMBERED = 4096
+MAX_RECENT_GROUPS = 4096
 """Groups taken last, by which repeated ones are recognised."""
 
 log = structlog.get_logger()
@@ -97,7 +97,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
             self,
             offsets=offsets,
             groups_consumed=self.groups_consumed + 1,
-            recent=(*self.recent, group_id)[-REMEMBERED:],
+            recent=(*self.recent, group_id)[-MAX_RECENT_GROUPS:],
         )
 
     def resumed(self, topic_id: str, begins: Mapping[int, int], ends: Mapping[int, int]) -> "Position":
@@ -196,7 +196,7 @@ class CuratedConsumer:
         while True:
             self.check()
             try:
-                return self._queue.get(timeout=min(POLL_MS / 1000, deadline.remaining_s))
+                return self._queue.get(timeout=min(POLL_TIMEOUT_MS / 1000, deadline.remaining_s))
             except queue.Empty:
                 if deadline.expired:
                     return None
@@ -229,10 +229,10 @@ class CuratedConsumer:
             while not self._stopping.is_set():
                 self._check_fencing(announcements)
                 if self._queue.qsize() < self.capacity and not self.is_full():
-                    for record in groups.poll(POLL_MS):
+                    for record in groups.poll(POLL_TIMEOUT_MS):
                         self._apply(record, producer)
                 else:
-                    self._stopping.wait(POLL_MS / 1000)
+                    self._stopping.wait(POLL_TIMEOUT_MS / 1000)
                 self._commit_offsets(groups.client)
 
     def _check_fencing(self, announcements: sync_clients.TopicReader) -> None:
@@ -261,7 +261,7 @@ class CuratedConsumer:
         try:
             group: CuratedGroup = decode(curated.TOPIC, record.value, record.headers)
         except Undecodable as error:
-            sync_dead_letters.send(producer, curated.TOPIC, record, str(error), SEND_S)
+            sync_dead_letters.send(producer, curated.TOPIC, record, str(error), SEND_TIMEOUT_S)
             return
         self.on_group(group)
         self._queue.put(Arrival(record.partition, record.offset, group))

@@ -15,7 +15,7 @@ from dart_streams.config import Trainer
 from topics.curated import CuratedGroup, Member
 from topics.outcomes import is_success
 
-MOST_REMEMBERED = 4096
+MAX_REMEMBERED = 4096
 """The longest history, which is written with each checkpoint: about half a megabyte."""
 
 
@@ -53,10 +53,10 @@ def successes_of(groups: Iterable[CuratedGroup]) -> list[RememberedSuccess]:
     ]
 
 
-def kept_by(settings: Trainer) -> int:
+def history_limit(settings: Trainer) -> int:
     """Return how many successes a deployment's trainer has to remember."""
     if settings.entropulse.every:
-        return MOST_REMEMBERED
+        return MAX_REMEMBERED
     return settings.imitate.recent if settings.imitate.trajectories else 0
 
 

@@ -20,7 +20,7 @@ class StepImitation(NamedTuple):
         return [*self.beside, *self.phase]
 
 
-def planned(memory: SuccessMemory, settings: Trainer, seed: int, train_step: int) -> StepImitation:
+def plan_imitation(memory: SuccessMemory, settings: Trainer, seed: int, train_step: int) -> StepImitation:
     """Return what ``train_step`` imitates, from the successes of the steps before it."""
     imitate = settings.imitate
     drawn = draw_uniformly(memory.history, imitate.trajectories, imitate.recent, seed, train_step)

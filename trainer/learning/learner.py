@@ -111,7 +111,7 @@ class Learner:
         self.base: Mapping[str, Tensor] = {}
         """Under adapters, the frozen weights as they are published, on rank 0."""
         if settings.lora.rank:
-            self.base = model.gathered(self.scorer.policy, ranks.first, self.published)
+            self.base = model.gather_state(self.scorer.policy, ranks.first, self.published)
             self.frozen_sha256 = weights.digest_of(self.base) if ranks.first else ""
 
     def learn(
@@ -148,7 +148,7 @@ class Learner:
         measured, lost = made or updates, len(updates) - len(made)
         own = functools.reduce(step.Sums.plus, (update.sums for update in measured))
         *sums, first_loss, gradient = self.ranks.total([*own, updates[0].sums.loss, top.gradient])
-        noted = top_tokens.shared(self.ranks.gathered(top.kept), gradient)
+        noted = top_tokens.merge_parts(self.ranks.gathered(top.kept), gradient)
         metrics = step.mean_metrics(step.Sums(*sums), len(measured))
         if len(updates) > 1:
             metrics["first_loss"] = first_loss
@@ -207,7 +207,7 @@ class Learner:
         plan: Sequence[tuple[Iterable[MicroBatch], Iterable[Tensor] | None, float]] = [(batches, None, total)]
         if len(parts) * self.settings.epochs > 1:
             kept = list(batches)
-            old_BA = step.scored(self.scorer, kept, self.ranks, should_stop)
+            old_BA = step.score_batches(self.scorer, kept, self.ranks, should_stop)
             cuts = [0, *itertools.accumulate(map(len, parts))]
             pieces = [slice(start, end) for start, end in itertools.pairwise(cuts)]
             counted = [float(count(batch.mask_BA, self.settings.aggregate or "tokens")) for batch in kept]
@@ -229,12 +229,12 @@ class Learner:
         """Return the whole state on rank 0, under the model's own names and with adapters merged; nothing elsewhere."""
         adapted = lora.has_adapters(self.scorer.policy)
         with model.as_published(self.scorer, self.published) if adapted else contextlib.nullcontext():
-            return model.gathered(self.scorer.policy, self.ranks.first)
+            return model.gather_state(self.scorer.policy, self.ranks.first)
 
     def snapshot(self) -> WeightSnapshot:
         """Return the present weights as they are published, and what they make of the probe."""
         with model.as_published(self.scorer, self.published):
-            tensors = model.gathered(self.scorer.policy, self.ranks.first, self.published)
+            tensors = model.gather_state(self.scorer.policy, self.ranks.first, self.published)
             found = model.probe_of(self.scorer, self.collator.renderer, self.settings.dtype)
         return WeightSnapshot(tensors, found, self._adapter())
 
@@ -265,9 +265,9 @@ class Learner:
         for name, parameter in self.scorer.named_parameters():
             if parameter.requires_grad:
                 own = name.removeprefix("policy.")
-                yield own, lora.local(parameter)
+                yield own, lora.local_shard(parameter)
                 for part, value in self.optimizer.state.get(parameter, {}).items():
-                    yield f"{part} of {own}", lora.local(value)
+                    yield f"{part} of {own}", lora.local_shard(value)
 
     def _adapter(self) -> Adapter | None:
         settings = self.settings.lora

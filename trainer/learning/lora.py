@@ -88,19 +88,19 @@ def tensors_of(policy: nn.Module, keep: bool) -> dict[str, Tensor]:
     for name, layer in layers_of(policy):
         _, down, up = matrices_of(layer)
         for suffix, part in ((adapters.DOWN, down), (adapters.UP, up)):
-            tensor = whole(part)
+            tensor = full_tensor(part)
             if keep:
                 found[f"{adapters.PREFIX}{name}{suffix}"] = tensor.cpu().clone()
     return found
 
 
-def whole(parameter: Tensor) -> Tensor:
+def full_tensor(parameter: Tensor) -> Tensor:
     """Return all of a parameter. Collective."""
     own = parameter.detach()
     return own.full_tensor() if isinstance(own, DTensor) else own
 
 
-def local(parameter: Tensor) -> Tensor:
+def local_shard(parameter: Tensor) -> Tensor:
     """Return this rank's shard of a parameter, which may be written to."""
     own = parameter.detach()
     return own.to_local() if isinstance(own, DTensor) else own
@@ -117,7 +117,7 @@ def scaling_in(policy: nn.Module) -> float:
 
 
 @contextlib.contextmanager
-def merged(policy: nn.Module, published: torch.dtype) -> Iterator[None]:
+def merge_adapters(policy: nn.Module, published: torch.dtype) -> Iterator[None]:
     """Have the layers' weights be what is served, and their adapters give nothing, within the block. Collective.
 
     Shards of W and of B are of the same rows, so each rank merges its own. Parameters must be shards, not gathered.
@@ -126,10 +126,10 @@ def merged(policy: nn.Module, published: torch.dtype) -> Iterator[None]:
     try:
         for name, layer in layers_of(policy):
             weight, down, up = matrices_of(layer)
-            weight_oI, up_oR = local(weight), local(up)
+            weight_oI, up_oR = local_shard(weight), local_shard(up)
             if len(weight_oI) != len(up_oR):
                 raise RuntimeError(f"{name}: {len(weight_oI)} rows of W and {len(up_oR)} of B on this rank")
-            made_oI = adapters.merged(weight_oI.to(published), whole(down), up_oR, layer.scaling[NAME])
+            made_oI = adapters.merged(weight_oI.to(published), full_tensor(down), up_oR, layer.scaling[NAME])
             kept += [(weight_oI, weight_oI.clone()), (up_oR, up_oR.clone())]
             weight_oI.copy_(made_oI)
             up_oR.zero_()

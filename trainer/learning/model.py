@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from transformers import AutoModelForImageTextToText
 from transformers.utils import logging as transformers_logging
@@ -50,7 +49,7 @@ class Scorer(nn.Module):
         encoded = vision.encode(self.policy, batch.images)
         features: dict[str, Any] = {}
         if len(batch.shown_S):
-            features = {"mm_encoder_outputs": {"image": vision.shown(encoded, batch.counts_I, batch.shown_S)}}
+            features = {"mm_encoder_outputs": {"image": vision.repeat_features(encoded, batch.counts_I, batch.shown_S)}}
         logits_RKV = self.policy(
             input_ids=batch.input_ids_RL,
             logits_to_keep=batch.input_ids_RL.shape[1] - batch.prompt_width + 1,
@@ -61,7 +60,7 @@ class Scorer(nn.Module):
         ).logits
         logits_BAV = answer_logits(logits_RKV, batch)
         if not features:
-            logits_BAV = logits_BAV + vision.nothing_of(encoded)
+            logits_BAV = logits_BAV + vision.zero_of(encoded)
         logp_BA, entropy_BA = token_logp(logits_BAV, batch.answers_BA, self.forbidden_V, batch.temperature_B)
         return logp_BA.clone(), entropy_BA  # FSDP hooks its outputs, which must not be views
 
@@ -221,7 +220,7 @@ def has_full_attention(text: Any) -> bool:
     return all(kind == "full_attention" for kind in kinds) if kinds else not getattr(text, "sliding_window", None)
 
 
-def gathered(policy: nn.Module, keep: bool, dtype: torch.dtype | None = None) -> Mapping[str, Tensor]:
+def gather_state(policy: nn.Module, keep: bool, dtype: torch.dtype | None = None) -> Mapping[str, Tensor]:
     """Return the whole state on the CPU where ``keep``, elsewhere nothing. Collective, one tensor at a time.
 
     Names are the model's own, without those of adapters. With ``dtype`` floating point tensors are rounded to it, to
@@ -232,7 +231,7 @@ def gathered(policy: nn.Module, keep: bool, dtype: torch.dtype | None = None) ->
         name = lora.own_name(found)
         if name is None:
             continue
-        whole = lora.whole(value)
+        whole = lora.full_tensor(value)
         if keep:
             # A layer's weights are replaced for a while by the merged ones: they are copied even where they are here.
             whole = whole.clone() if name != found else whole
@@ -242,13 +241,13 @@ def gathered(policy: nn.Module, keep: bool, dtype: torch.dtype | None = None) ->
 
 
 @contextlib.contextmanager
-def rounded(scorer: Scorer, dtype: torch.dtype) -> Iterator[None]:
+def round_parameters(scorer: Scorer, dtype: torch.dtype) -> Iterator[None]:
     """Have the scorer's parameters rounded to ``dtype``, as they are published, within the block.
 
     The unrounded ones are kept meanwhile, at the cost of one more set of them: gradients have been freed by then.
     """
     reshard(scorer)
-    own = [value.to_local() if isinstance(value, DTensor) else value for value in map(detached, scorer.parameters())]
+    own = [lora.local_shard(parameter) for parameter in scorer.parameters()]
     if all(tensor.dtype == dtype for tensor in own):
         yield
         return
@@ -265,14 +264,14 @@ def rounded(scorer: Scorer, dtype: torch.dtype) -> Iterator[None]:
 
 def as_published(scorer: Scorer, dtype: torch.dtype) -> contextlib.AbstractContextManager[None]:
     """Have the scorer's parameters be what is published, within the block: rounded, with its adapters merged."""
-    return adapters_merged(scorer, dtype) if lora.has_adapters(scorer.policy) else rounded(scorer, dtype)
+    return adapters_merged(scorer, dtype) if lora.has_adapters(scorer.policy) else round_parameters(scorer, dtype)
 
 
 @contextlib.contextmanager
 def adapters_merged(scorer: Scorer, dtype: torch.dtype) -> Iterator[None]:
     """Have the scorer's adapters in its weights, rounded to ``dtype`` as the frozen ones are. Collective."""
     reshard(scorer)
-    with torch.no_grad(), lora.merged(scorer.policy, dtype):
+    with torch.no_grad(), lora.merge_adapters(scorer.policy, dtype):
         yield
         reshard(scorer)
 
@@ -281,11 +280,6 @@ def reshard(scorer: Scorer) -> None:
     """Have the root's parameters be shards again, which a pass forward leaves gathered."""
     if isinstance(scorer, FSDPModule):
         scorer.reshard()
-
-
-def detached(parameter: nn.Parameter) -> Tensor:
-    """Return the tensor of a parameter, which may be written to."""
-    return parameter.detach()
 
 
 def probe_of(scorer: Scorer, renderer: Renderer, dtype: str = "float32") -> probe.Probe:

@@ -16,16 +16,16 @@ from trainer.learning.top_tokens import TopTokens
 from trainer.objective import (
     Aggregate,
     Metrics,
-    aggregated,
+    aggregate_values,
     clipped_weight_loss,
     kl_k3,
-    masked,
+    mask_values,
     masked_sum,
     masked_weights,
     policy_loss,
     sequence_loss,
-    truncated,
     truncated_weights,
+    truncation_mask,
 )
 from trainer.ranks import Ranks
 
@@ -74,7 +74,7 @@ def unless_stopped(
         yield batch.to(ranks.device)
 
 
-def scored(
+def score_batches(
     scorer: nn.Module, batches: Iterable[MicroBatch], ranks: Ranks, should_stop: Callable[[], bool]
 ) -> list[Tensor]:
     """Return each micro-batch's log-probabilities (B, A) under the weights as they are, without gradient."""
@@ -103,14 +103,14 @@ def accumulate(
     sums = Sums(*[0.0] * len(Sums._fields))
     going = unless_stopped(batches, ranks, should_stop)
     for batch, old_logp_BA in zip(going, itertools.repeat(None) if old_BA is None else old_BA, strict=False):
-        loss, part = losses(scorer, batch, old_logp_BA, settings, version, total, reference, top)
+        loss, part = batch_loss(scorer, batch, old_logp_BA, settings, version, total, reference, top)
         # FSDP averages gradients over the ranks; the loss is a sum over them.
         (loss * ranks.count).backward()
         sums = sums.plus(part)
     return sums
 
 
-def losses(
+def batch_loss(
     scorer: nn.Module,
     batch: MicroBatch,
     old_logp_BA: Tensor | None,
@@ -127,10 +127,10 @@ def losses(
     weights do not apply to that.
     """
     mask_BA, aggregate = batch.mask_BA, settings.aggregate or "tokens"
-    new_logp_BA, entropy_BA = (masked(values_BA, mask_BA) for values_BA in scorer(batch))
-    old_logp_BA = new_logp_BA.detach() if old_logp_BA is None else masked(old_logp_BA, mask_BA)
+    new_logp_BA, entropy_BA = (mask_values(values_BA, mask_BA) for values_BA in scorer(batch))
+    old_logp_BA = new_logp_BA.detach() if old_logp_BA is None else mask_values(old_logp_BA, mask_BA)
     rollout_logp_BA = torch.where(batch.corrected_BA, batch.rollout_logp_BA, old_logp_BA)
-    weight_BA, altered_BA = importance(old_logp_BA, rollout_logp_BA, settings)
+    weight_BA, altered_BA = importance_weights(old_logp_BA, rollout_logp_BA, settings)
     policy, metrics = OBJECTIVES[settings.objective](
         new_logp_BA,
         old_logp_BA,
@@ -143,7 +143,7 @@ def losses(
         aggregate=aggregate,
         **({"dual_clip": settings.dual_clip.factor} if settings.dual_clip.factor else {}),
     )
-    entropy = aggregated(entropy_BA, mask_BA, aggregate) / total
+    entropy = aggregate_values(entropy_BA, mask_BA, aggregate) / total
     kl = kl_to(reference, batch, new_logp_BA, aggregate) / total
     loss = policy + settings.kl_beta * kl - settings.entropy_coef * entropy
     log_ratio_BA = old_logp_BA - rollout_logp_BA
@@ -175,14 +175,14 @@ def kl_to(reference: nn.Module | None, batch: MicroBatch, new_logp_BA: Tensor, a
         return torch.zeros((), device=new_logp_BA.device)
     with torch.no_grad():
         reference_logp_BA, _ = reference(batch)
-    return aggregated(kl_k3(new_logp_BA, reference_logp_BA, batch.mask_BA), batch.mask_BA, aggregate)
+    return aggregate_values(kl_k3(new_logp_BA, reference_logp_BA, batch.mask_BA), batch.mask_BA, aggregate)
 
 
-def importance(old_BA: Tensor, rollout_BA: Tensor, settings: Trainer) -> tuple[Tensor, Tensor]:
+def importance_weights(old_BA: Tensor, rollout_BA: Tensor, settings: Trainer) -> tuple[Tensor, Tensor]:
     """Return the weight of each token for the engine's other policy, and where it is not the plain ratio; (B, A)."""
     if settings.correction == "truncate":
         cap = settings.truncate.cap
-        return truncated_weights(old_BA, rollout_BA, cap), truncated(old_BA, rollout_BA, cap)
+        return truncated_weights(old_BA, rollout_BA, cap), truncation_mask(old_BA, rollout_BA, cap)
     ratio_BA = (old_BA - rollout_BA).detach().exp()
     if settings.correction == "mask":
         weight_BA = masked_weights(old_BA, rollout_BA, settings.mask.low, settings.mask.high)

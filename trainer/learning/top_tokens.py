@@ -16,9 +16,9 @@ from torch import Tensor
 from topics.trained import TrainedToken
 from trainer.data.collate import MicroBatch
 
-MOST = 1e12
+MAX_REAL = 1e12
 """The largest number of :data:`topics.values.Real`."""
-KEPT = 5
+KEPT_TOKENS = 5
 """Tokens kept of each kind: by their part in the gradient, and by the distance of their importance ratio from 1."""
 
 
@@ -47,10 +47,10 @@ class TopTokens:
         part_BA = torch.where(batch.mask_BA, slope_BA.abs() * (1 - logp_BA.exp()), 0.0).nan_to_num(0.0, 0.0, 0.0)
         distance_BA = torch.where(batch.corrected_BA, log_ratio_BA.abs(), 0.0).nan_to_num(0.0, 0.0, 0.0)
         self.gradient += part_BA.sum().item()
-        found = [places(values_BA) for values_BA in (part_BA, distance_BA)]
+        found = [top_positions(values_BA) for values_BA in (part_BA, distance_BA)]
         for row, column in dict.fromkeys(place for part in found for place in part):
             numbers = [float(values_BA[row, column]) for values_BA in (logp_BA, log_ratio_BA, weight_BA)]
-            if not batch.mask_BA[row, column] or not all(abs(number) <= MOST for number in numbers):
+            if not batch.mask_BA[row, column] or not all(abs(number) <= MAX_REAL for number in numbers):
                 continue
             trajectory_id, step = batch.places[row]
             logprob, log_ratio, weight = numbers
@@ -65,29 +65,29 @@ class TopTokens:
                 gradient_share=0.0,
             )
             self.kept.append(TokenPart(float(part_BA[row, column]), float(distance_BA[row, column]), token))
-        self.kept = largest(self.kept)
+        self.kept = select_top(self.kept)
 
 
-def places(values_BA: Tensor) -> list[tuple[int, int]]:
+def top_positions(values_BA: Tensor) -> list[tuple[int, int]]:
     """Return where the largest values are, row and column."""
     width = values_BA.shape[1]
-    flat = values_BA.flatten().topk(min(KEPT, values_BA.numel())).indices.tolist()
+    flat = values_BA.flatten().topk(min(KEPT_TOKENS, values_BA.numel())).indices.tolist()
     return [(index // width, index % width) for index in flat]
 
 
-def largest(parts: Iterable[TokenPart]) -> list[TokenPart]:
+def select_top(parts: Iterable[TokenPart]) -> list[TokenPart]:
     """Return those of the largest part in the gradient, then those of the largest distance, each once."""
     known = list(parts)
     top = [
-        *heapq.nlargest(KEPT, known, key=lambda one: one.gradient),
-        *(one for one in heapq.nlargest(KEPT, known, key=lambda one: one.distance) if one.distance > 0),
+        *heapq.nlargest(KEPT_TOKENS, known, key=lambda one: one.gradient),
+        *(one for one in heapq.nlargest(KEPT_TOKENS, known, key=lambda one: one.distance) if one.distance > 0),
     ]
     return list({id(one): one for one in top}.values())
 
 
-def shared(parts: Iterable[TokenPart], gradient: float) -> list[TrainedToken]:
+def merge_parts(parts: Iterable[TokenPart], gradient: float) -> list[TrainedToken]:
     """Return the tokens of a step, of all its ranks, with their shares of its whole ``gradient``."""
     return [
         msgspec.structs.replace(token, gradient_share=min(1.0, part / gradient) if gradient > 0 else 0.0)
-        for part, _, token in largest(parts)
+        for part, _, token in select_top(parts)
     ]

@@ -26,16 +26,16 @@ def encode(policy: Any, images: Mapping[str, Tensor]) -> Any:
     return policy.get_image_features(**arguments_of(policy.get_image_features, images), return_dict=True)
 
 
-def shown(encoded: Any, counts_I: Tensor, shown_S: Tensor) -> Any:
+def repeat_features(encoded: Any, counts_I: Tensor, shown_S: Tensor) -> Any:
     """Return a vision tower's output with each image's features where, and as often as, prompts show it."""
     counts, order = counts_I.tolist(), shown_S.tolist()
-    return type(encoded)(**{name: picked(value, counts, order) for name, value in present(encoded).items()})
+    return type(encoded)(**{name: pick_images(value, counts, order) for name, value in feature_fields(encoded).items()})
 
 
-def picked(features: Any, counts: Sequence[int], order: Sequence[int]) -> Any:
+def pick_images(features: Any, counts: Sequence[int], order: Sequence[int]) -> Any:
     """Return features of images in the given order, in the same form: a tensor, a sequence of tensors, or nested."""
     if not isinstance(features, Tensor) and not isinstance(features[0], Tensor):
-        return [picked(layer, counts, order) for layer in features]
+        return [pick_images(layer, counts, order) for layer in features]
     rows_ND = rows_of(features)
     if len(rows_ND) != sum(counts):
         raise UnsupportedModel(
@@ -53,15 +53,15 @@ def rows_of(features: Tensor | Sequence[Tensor]) -> Tensor:
     return torch.cat([part.reshape(-1, part.shape[-1]) for part in each])
 
 
-def present(encoded: Any) -> dict[str, Any]:
+def feature_fields(encoded: Any) -> dict[str, Any]:
     """Return the features of a vision tower's output by their names."""
     return {name: value for name in FEATURES if (value := getattr(encoded, name, None)) is not None and len(value)}
 
 
-def nothing_of(encoded: Any) -> Tensor:
+def zero_of(encoded: Any) -> Tensor:
     """Return a zero that all of a vision tower's output is part of, so that its parameters have a gradient."""
     total = torch.zeros(())
-    for features in present(encoded).values():
+    for features in feature_fields(encoded).values():
         layers = [features] if isinstance(features, Tensor) or isinstance(features[0], Tensor) else features
         total = sum((0.0 * rows_of(layer).sum() for layer in layers), start=total.to(rows_of(layers[0])))
     return total

@@ -57,11 +57,11 @@ def build(
         with scratch(folder) as partial:
             if not imported:
                 demonstrations.publish(config.bus, orders)
-            untrained(partial, config.warmup)
+            write_untrained(partial, config.warmup)
             renderer = renderer_of(partial, config.policy)
             reader = GroupReader(store, renderer, config.policy)
             if imported:
-                groups = demonstrations.imported(config.bus, reader)
+                groups = demonstrations.read_recorded(config.bus, reader)
             else:
                 groups = demonstrations.gather(config, reader, orders, lambda ended: report(ended, 0, 0.0))
             shown = len(groups if imported else orders)
@@ -70,7 +70,7 @@ def build(
         session.cluster.shutdown()
 
 
-def untrained(folder: Path, settings: Warmup) -> None:
+def write_untrained(folder: Path, settings: Warmup) -> None:
     """Write the policy that a warm-up starts from, as a Hugging Face directory."""
     tiny.build(folder, SEED, settings.architecture, settings.width)
 

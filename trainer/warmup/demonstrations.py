@@ -26,8 +26,8 @@ from trainer.data.prefetch import GroupReader
 from trainer.data.samples import ReadyGroup
 from trainer.data.successes import RememberedSuccess, sft_group
 
-POLL_MS = 200
-SEND_S = 30.0
+POLL_TIMEOUT_MS = 200
+SEND_TIMEOUT_S = 30.0
 CLIENT = "policy-build"
 
 log = structlog.get_logger()
@@ -66,12 +66,12 @@ def publish(bus: Bus, orders: Iterable[RolloutOrder]) -> None:
             sent.append(producer.send(name, key=record.key, value=record.value, headers=record.headers))
         try:
             for future in sent:
-                future.get(timeout=SEND_S)
+                future.get(timeout=SEND_TIMEOUT_S)
         except KafkaError as error:
             raise ServiceUnavailable(f"the broker at {bus.servers} did not acknowledge an order: {error}") from None
 
 
-def imported(bus: Bus, reader: GroupReader) -> list[ReadyGroup]:
+def read_recorded(bus: Bus, reader: GroupReader) -> list[ReadyGroup]:
     """Return the steps of every recorded demonstration that succeeded, each as a group to imitate.
 
     Raises :class:`UserError` if there is none on ``trajectories``.
@@ -110,7 +110,7 @@ def gather(
     silence = Deadline(bound_s)
     with sync_clients.TopicReader(config.bus, CLIENT, trajectories.TOPIC) as records:
         while pending:
-            for record in records.poll(POLL_MS):
+            for record in records.poll(POLL_TIMEOUT_MS):
                 try:
                     ended: Trajectory = decode(trajectories.TOPIC, record.value, record.headers)
                 except Undecodable as error:

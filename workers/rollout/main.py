@@ -27,7 +27,7 @@ from topics.weights import WeightVersion
 from workers.rollout import vllm_settings
 from workers.rollout.engine import Engine, EngineDead, LoadFault
 from workers.rollout.request_server import RequestServer
-from workers.rollout.weight_updater import RETRY_S, WATCHED, FirstVersion, WeightUpdater, WeightWatcher
+from workers.rollout.weight_updater import RETRY_INTERVAL_S, WATCHED, FirstVersion, WeightUpdater, WeightWatcher
 from workers.runtime import lifecycle
 from workers.runtime.ordered_consumer import OrderedConsumer
 
@@ -65,7 +65,7 @@ def engine_of(config: Config) -> Engine:
         from workers.rollout.openai_engine import OpenaiEngine
 
         return OpenaiEngine(config)
-    os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
+    os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
     from workers.rollout.vllm_engine import VllmEngine
 
     return VllmEngine(config)
@@ -119,7 +119,7 @@ async def start_engine(engine: Engine, watcher: WeightWatcher) -> FirstVersion:
         for older in watcher.before(version):
             if await load_failure(engine, older) is None:
                 return FirstVersion(older.version, version.version, fault)
-        await watcher.wait_for_newer(version, RETRY_S)
+        await watcher.wait_for_newer(version, RETRY_INTERVAL_S)
 
 
 async def load_failure(engine: Engine, version: WeightVersion) -> str | None:

@@ -42,7 +42,7 @@ call_user()  (the task cannot be done)"""
 """The native dialect's actions in words, for models that were not trained on them."""
 
 
-def messages(turns: Sequence[MessagePart], images: Mapping[str, str]) -> list[dict[str, Any]]:
+def chat_messages(turns: Sequence[MessagePart], images: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return a prompt as the messages that the policy has; ``images`` are data URLs by sha256."""
 
     def part(turn: MessagePart) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def messages(turns: Sequence[MessagePart], images: Mapping[str, str]) -> list[di
     ]
 
 
-def instructed(
+def add_instructions(
     turns: Sequence[MessagePart], instructions: str, dialect: Name, width: int, height: int
 ) -> list[MessagePart]:
     """Return a prompt whose system message ends with the instructions; ``width`` and ``height`` are in pixels.
@@ -73,7 +73,7 @@ def instructed(
     return [MessagePart(role="system", text=text), *turns]
 
 
-def body(
+def request_body(
     settings: Openai,
     prompt: Sequence[dict[str, Any]],
     sampling: Sampling,

@@ -13,9 +13,9 @@ import msgspec
 
 from workers.rollout.engine import EngineFault
 
-LONGEST_TEXT = 2**20
+MAX_CHARACTERS = 2**20
 """Characters of an answer; a record has no room for more."""
-LONGEST_TOKEN = 2**31 - 1
+MAX_TOKEN_ID = 2**31 - 1
 ENDED = frozenset({None, "stop", "eos", "eos_token", "stop_sequence", "end_turn", "length", "max_tokens"})
 """What endpoints give as ``finish_reason`` of an answer that the model itself ended, or that reached its bound."""
 BOUND = frozenset({"length", "max_tokens"})
@@ -153,8 +153,8 @@ def refuse_faults(completion: Completion, most_tokens: int) -> None:
             "smaller bound of its own. Set smaller policy.max_images, policy.max_texts or policy.max_tokens"
         )
     text = choice.message.content or choice.message.refusal or ""
-    if len(text) > LONGEST_TEXT:
-        raise EngineFault(f"the answer has {len(text)} characters, more than {LONGEST_TEXT}")
+    if len(text) > MAX_CHARACTERS:
+        raise EngineFault(f"the answer has {len(text)} characters, more than {MAX_CHARACTERS}")
 
 
 def refuse_hidden(completion: Completion) -> None:
@@ -183,12 +183,12 @@ def sampled_tokens(completion: Completion, image_token: int) -> SampledTokens | 
         return f"the endpoint gives {len(tokens)} token ids and {len(logprobs)} log-probabilities"
     if not all(math.isfinite(logprob) and logprob <= 1e-6 for logprob in logprobs):
         return "the endpoint gives log-probabilities that are none"
-    if not all(0 <= token <= LONGEST_TOKEN for token in itertools.chain(tokens, prompt)):
+    if not all(0 <= token <= MAX_TOKEN_ID for token in itertools.chain(tokens, prompt)):
         return "the endpoint gives token ids that are none"
-    return SampledTokens(tokens, logprobs, collapsed(prompt, image_token))
+    return SampledTokens(tokens, logprobs, collapse_images(prompt, image_token))
 
 
-def collapsed(token_ids: Sequence[int], image_token: int) -> list[int]:
+def collapse_images(token_ids: Sequence[int], image_token: int) -> list[int]:
     """Return a prompt's token ids with each run of image tokens as one: the inverse of ``rendering.expand``."""
     runs = itertools.groupby(token_ids)
     return [token for token, run in runs for _ in (range(1) if token == image_token else run)]

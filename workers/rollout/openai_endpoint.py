@@ -19,10 +19,10 @@ from dart_streams.errors import AccessRefused
 from workers.rollout.engine import EngineFault
 from workers.rollout.openai_chat import Completion, context_of, decode, retry_after_s
 
-CONNECT_S = 10.0
+CONNECT_TIMEOUT_S = 10.0
 KEEP_ALIVE_S = 4.0
 """Idle connections are kept for less than the 5 s of vLLM's server: one that it closes meanwhile costs a request."""
-MOST_BYTES = 16 << 20
+MAX_RESPONSE_BYTES = 16 << 20
 """The largest response that is read."""
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.5, 8.0
 """Pauses before further tries, doubled each time, where the endpoint does not say how long to wait."""
@@ -64,7 +64,7 @@ class ChatEndpoint:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self.connections, keepalive_timeout=KEEP_ALIVE_S),
             headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
-            timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=CONNECT_S),
+            timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=CONNECT_TIMEOUT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         return self
@@ -125,8 +125,8 @@ class ChatEndpoint:
         data = bytearray()
         async for chunk in response.content.iter_any():
             data += chunk
-            if len(data) > MOST_BYTES:
-                raise EngineFault(f"{response.url} answered more than {MOST_BYTES >> 20} MiB")
+            if len(data) > MAX_RESPONSE_BYTES:
+                raise EngineFault(f"{response.url} answered more than {MAX_RESPONSE_BYTES >> 20} MiB")
         return bytes(data)
 
     async def _wait(self, deadline: Deadline, seconds: float, reason: str) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # torch
     from dart_streams.policy.rendering import Prompt, Renderer
 
 ReadBlob = Callable[[BlobRef], Awaitable[bytes]]
-START_S = 60.0
+START_TIMEOUT_S = 60.0
 """How long the endpoint may take to answer the first request."""
 FIRST = 0
 """The weight version that the endpoint's tokens count as."""
@@ -126,7 +126,7 @@ class OpenaiEngine:
             generation = await self._ask_as_it_takes(turns, blobs, sampling)
         except EngineFault as fault:
             raise ServiceUnavailable(f"rollout.openai: {fault}") from None
-        context = await self.endpoint.context(Deadline(START_S))
+        context = await self.endpoint.context(Deadline(START_TIMEOUT_S))
         if context is not None and (needed := generation.prompt_tokens + sampling.max_tokens) > context:
             raise UserError(
                 f"a prompt with {policy.max_images} screens and its answer need {needed:,} tokens, more than the "
@@ -152,9 +152,9 @@ class OpenaiEngine:
         ) -> openai_chat.Completion:
             blobs = {turn.image.sha256: screen for turn in turns if turn.image is not None}
             images = await self._images(blobs)
-            messages = openai_body.messages(turns, {sha256: url for sha256, (url, _) in images.items()})
-            body = openai_body.body(self.settings, messages, sampling, renderer.banned_tokens, **fields)
-            return await self.endpoint.complete(body, Deadline(START_S))
+            messages = openai_body.chat_messages(turns, {sha256: url for sha256, (url, _) in images.items()})
+            body = openai_body.request_body(self.settings, messages, sampling, renderer.banned_tokens, **fields)
+            return await self.endpoint.complete(body, Deadline(START_TIMEOUT_S))
 
         try:
             await openai_parity.check(self.config, version, renderer, ask)
@@ -168,7 +168,7 @@ class OpenaiEngine:
 
         A trainable answer needs all of them: what a server fills in itself would be another policy's.
         """
-        within_s = max(START_S, self.config.env.request_timeout_s)
+        within_s = max(START_TIMEOUT_S, self.config.env.request_timeout_s)
         try:
             return await self._ask(turns, blobs, sampling, Deadline(within_s))
         except RequestRejected as rejection:
@@ -197,9 +197,9 @@ class OpenaiEngine:
             newest = next((turn.image for turn in reversed(turns) if turn.image is not None), None)
             width, height = images[newest.sha256][1] if newest is not None else (0, 0)
             dialect = self.config.policy.dialect.name
-            turns = openai_body.instructed(turns, self.settings.instructions, dialect, width, height)
-        messages = openai_body.messages(turns, urls)
-        body = openai_body.body(self.settings, messages, sampling, banned, explicit=self.explicit)
+            turns = openai_body.add_instructions(turns, self.settings.instructions, dialect, width, height)
+        messages = openai_body.chat_messages(turns, urls)
+        body = openai_body.request_body(self.settings, messages, sampling, banned, explicit=self.explicit)
         completion = await self.endpoint.complete(body, deadline)
         return self._generation(completion, prompt, openai_body.most_tokens(self.settings, sampling))
 

@@ -84,7 +84,7 @@ async def score(stored: probe.Probe, place: int, renderer: Renderer, ask: Ask) -
     completion = await ask(turns, Sampling(max_tokens=1), fields)
     if completion.prompt_token_ids is None:
         raise EngineFault("the endpoint gives no token ids (return_token_ids)")
-    if openai_chat.collapsed(completion.prompt_token_ids, renderer.image_token) != [*stored.prompt, *before]:
+    if openai_chat.collapse_images(completion.prompt_token_ids, renderer.image_token) != [*stored.prompt, *before]:
         return None
     logprobs = completion.choices[0].logprobs
     entries = logprobs.content if logprobs is not None and logprobs.content else []

@@ -31,9 +31,9 @@ from workers.rollout.engine import Engine, EngineFault, Generation
 from workers.rollout.request_ages import RequestAges, budget_s
 from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
-ENDS_S = 1.0
+POLL_INTERVAL_S = 1.0
 """Time between two looks at the ends of the topic while there is no room, and so how precisely a wait is known."""
-REPORT_S = 10.0
+REPORT_INTERVAL_S = 10.0
 """Minimum time between two log lines about dropped requests."""
 
 log = structlog.get_logger()
@@ -96,7 +96,7 @@ class RequestServer:
     async def watch_queue(self) -> None:
         """Note what waits while there is no room, and report dropped requests, until cancelled."""
         while True:
-            await asyncio.sleep(ENDS_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
             self.late.report()
             records = self.consumer.consumer
             assigned = records.assignment()
@@ -216,4 +216,4 @@ class LateRequests:
                 reason="past their deadlines: too many for the rollout workers, or too slow for env.request_timeout_s",
                 **self._newest,
             )
-            self.count, self._quiet = 0, Deadline(REPORT_S)
+            self.count, self._quiet = 0, Deadline(REPORT_INTERVAL_S)

@@ -61,7 +61,7 @@ class ScriptedEngine:
             self.in_flight -= 1
         text = self.answer(request)
         pieces = PIECES.findall(text)
-        logprobs, entropies = distributions(request.request_id, len(pieces))
+        logprobs, entropies = synthetic_distributions(request.request_id, len(pieces))
         # An image is its digest.
         prompt = "\n".join(f"{t.role}: {t.text or (t.image.sha256 if t.image else '')}" for t in request.turns)
         return Generation(
@@ -106,10 +106,13 @@ class ScriptedEngine:
         width, height = (max(image.width, 1), max(image.height, 1)) if image is not None else (1, 1)
         width, height = smart_resize(width, height, self.policy.min_pixels, self.policy.max_pixels)
         if self.settings.behaviour == "random":
-            x, y = int(fraction("x", request.request_id) * width), int(fraction("y", request.request_id) * height)
+            x, y = (
+                int(hash_fraction("x", request.request_id) * width),
+                int(hash_fraction("y", request.request_id) * height),
+            )
         else:
-            x, y = target(request) or (width // 2, height // 2)
-            if fraction("success", request.request_id) >= self.settings.success_rate:
+            x, y = instructed_point(request) or (width // 2, height // 2)
+            if hash_fraction("success", request.request_id) >= self.settings.success_rate:
                 x, y = (x + width // 2) % width, (y + height // 2) % height
         return self.policy.dialect.made.write(actions.Click(x, y), View(width, height))
 
@@ -151,7 +154,7 @@ class Pauses:
         return self._paused_s + present_s
 
 
-def target(request: ActionRequest) -> tuple[int, int] | None:
+def instructed_point(request: ActionRequest) -> tuple[int, int] | None:
     """Return the point, in policy-image pixels, that the instruction names for this step; None if it names none.
 
     Where it names several, they are for one step each and the last is for all later ones.
@@ -167,7 +170,7 @@ def target(request: ActionRequest) -> tuple[int, int] | None:
 @functools.lru_cache(maxsize=4096)
 def token_of(piece: str) -> int:
     """Return the synthetic token id of a piece of text."""
-    return int(1 + fraction("token", piece) * (VOCABULARY - 1))
+    return int(1 + hash_fraction("token", piece) * (VOCABULARY - 1))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -176,13 +179,13 @@ def pieces_in(text: str) -> int:
     return len(PIECES.findall(text))
 
 
-def fraction(*parts: str) -> float:
+def hash_fraction(*parts: str) -> float:
     """Return a number in [0, 1) derived from ``parts``."""
     digest = hashlib.sha256("\0".join(parts).encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2**48
 
 
-def distributions(seed: str, count: int) -> tuple[list[float], list[float]]:
+def synthetic_distributions(seed: str, count: int) -> tuple[list[float], list[float]]:
     """Return ``count`` log-probabilities and entropies (nats).
 
     The sampled token has probability p in (0.5, 1); the rest is shared evenly by :data:`ALTERNATIVES` others.

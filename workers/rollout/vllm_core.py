@@ -1,7 +1,7 @@
 """vLLM's engine as the engine thread uses it: add a request, step, switch weights between two steps.
 
 Everything here runs on that thread. Imports vllm: import it only after
-:func:`workers.rollout.vllm_settings.environment` is set.
+:func:`workers.rollout.vllm_settings.engine_environment` is set.
 """
 
 import itertools
@@ -75,7 +75,7 @@ class VllmCore:
         place = second_set_place(wanted, on_gpu, weights_bytes, total_bytes)
         share = utilization(place, weights_bytes, total_bytes)
         log.info("second set of weights", wanted=wanted, place=place, weights_mb=weights_bytes >> 20)
-        arguments = vllm_settings.arguments(config, model_dir, on_gpu, seed, share)
+        arguments = vllm_settings.engine_arguments(config, model_dir, on_gpu, seed, share)
         processor = processor_class(renderer.allowed_mask)
         self.llm = LLMEngine.from_engine_args(EngineArgs(**arguments, logits_processors=[processor]))
         self.loader = loader_of(self.llm, place)
@@ -116,7 +116,7 @@ class VllmCore:
         )
         try:
             request.internal_id = self.llm.add_request(
-                key, vllm_images.inputs(request.prompt, request.images, self.renderer.placeholder), params
+                key, vllm_images.prompt_inputs(request.prompt, request.images, self.renderer.placeholder), params
             )
         except (ValueError, VLLMClientError) as error:
             raise EngineFault(str(error)) from None
@@ -131,7 +131,7 @@ class VllmCore:
         for key, place in places.items():
             params = SamplingParams(max_tokens=1, logprobs=1, logprob_token_ids=[tokens[place]], detokenize=False)
             sofar = msgspec.structs.replace(prompt, token_ids=[*prompt.token_ids, *tokens[:place]])
-            self.llm.add_request(key, vllm_images.inputs(sofar, images, self.renderer.placeholder), params)
+            self.llm.add_request(key, vllm_images.prompt_inputs(sofar, images, self.renderer.placeholder), params)
         found: dict[int, float] = {}
         while len(found) < len(tokens):
             finished: list[Any] = self.llm.step()

@@ -2,7 +2,7 @@
 
 vLLM runs without an engine process: no pixels and tokens are sent between processes, and a switch of weights is one
 function call between two steps. torch releases the GIL while it computes, so the event loop stays responsive.
-Import it only after :func:`workers.rollout.vllm_settings.environment` is set.
+Import it only after :func:`workers.rollout.vllm_settings.engine_environment` is set.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from workers.rollout.vllm_core import EngineRequest, VllmCore
 from workers.rollout.weight_schema import WeightSchema
 
 IMAGE_CACHE_BYTES = 256 << 20
-STOP_S = 1.0
+STOP_TIMEOUT_S = 1.0
 
 T = TypeVar("T")
 Command = Callable[[VllmCore], None]
@@ -306,7 +306,7 @@ class VllmEngine:
     async def stop(self) -> None:
         """End the thread and remove fetched weights."""
         if self.thread is not None:
-            await self.thread.stop(STOP_S)
+            await self.thread.stop(STOP_TIMEOUT_S)
         self.cache.cleanup()
 
     async def fetch(self, version: WeightVersion) -> Path:

@@ -1,7 +1,7 @@
 """Screenshots as the served model's input, by vLLM's own processor of the model's family.
 
 An image is processed alone and once; a prompt is put together of its images' tokens and inputs. Imports vllm: import it
-only after :func:`workers.rollout.vllm_settings.environment` is set.
+only after :func:`workers.rollout.vllm_settings.engine_environment` is set.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ class ImageEncoder:
         return EncodedImage(tokens=tokens, item=item, place=place, size=size)
 
 
-def inputs(prompt: Prompt, images: Sequence[EncodedImage], placeholder: int) -> MultiModalInput | TokensInput:
+def prompt_inputs(prompt: Prompt, images: Sequence[EncodedImage], placeholder: int) -> MultiModalInput | TokensInput:
     """Return a prompt as vLLM's preprocessing would: the tokens and inputs of each image in its placeholder's place."""
     if not images:
         return tokens_input(prompt.token_ids)

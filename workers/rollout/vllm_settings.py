@@ -13,7 +13,7 @@ BATCHED_TOKENS = 8192
 """Maximum number of prompt tokens per step, and the capacity of the cache of encoded screenshots."""
 
 
-def environment(present: Mapping[str, str], cores: int) -> dict[str, str]:
+def engine_environment(present: Mapping[str, str], cores: int) -> dict[str, str]:
     """Return the variables to set before torch and vllm are imported; what is ``present`` already stays.
 
     The engine runs in this process: with an engine process, a third of a request's CPU time is spent on sending pixels
@@ -33,7 +33,7 @@ def environment(present: Mapping[str, str], cores: int) -> dict[str, str]:
     return {name: value for name, value in wanted.items() if name not in present}
 
 
-def arguments(
+def engine_arguments(
     config: Config, model_dir: Path, on_gpu: bool, seed: int, memory_share: float = UTILIZATION
 ) -> dict[str, Any]:
     """Return the keyword arguments of vLLM's ``EngineArgs``; ``memory_share`` is of a GPU's memory.
@@ -65,6 +65,6 @@ def arguments(
     return {**shared, "dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": memory}
 
 
-def cores() -> int:
+def available_cores() -> int:
     """Return the number of cores available to this process."""
     return len(os.sched_getaffinity(0))

@@ -37,8 +37,8 @@ from topics.weights_serving import WeightsServing
 from workers.rollout.engine import Engine, LoadFault
 
 WATCHED: tuple[Topic, ...] = (weights.TOPIC, weights_serving.TOPIC)
-POLL_S = 0.5
-RETRY_S = 5.0
+POLL_TIMEOUT_S = 0.5
+RETRY_INTERVAL_S = 5.0
 """Seconds before weights that failed to load are retried; a newer version is tried immediately."""
 
 log = structlog.get_logger()
@@ -106,18 +106,18 @@ class WeightWatcher:
         """Return when every record published by now was applied; :meth:`watch` must run."""
         ends = await self.records.end_offsets(self.records.assignment())
         while not await reached(self.records, ends):
-            await wait_until(self.next_change(), POLL_S)
+            await wait_until(self.next_change(), POLL_TIMEOUT_S)
 
     async def watch(self) -> None:
         """Apply records as they come, until cancelled."""
         while True:
-            await self._poll(POLL_S)
+            await self._poll(POLL_TIMEOUT_S)
 
     async def first_version(self) -> WeightVersion:
         """Return the newest version published by now, or the first one as soon as the trainer publishes it."""
         ends = await self.records.end_offsets(self.records.assignment())
         while self.weights.newest is None or not await reached(self.records, ends):
-            await self._poll(POLL_S)
+            await self._poll(POLL_TIMEOUT_S)
             self.stalls.check()
         return self.weights.newest
 
@@ -131,7 +131,7 @@ class WeightWatcher:
         """Return when there is a newer version, after ``seconds`` at the latest."""
         deadline = Deadline(seconds)
         while self.weights.version <= than.version and not deadline.expired:
-            await self._poll(min(POLL_S, seconds))
+            await self._poll(min(POLL_TIMEOUT_S, seconds))
 
     def next_change(self) -> asyncio.Event:
         """Return an event that is set at the next record."""
@@ -203,7 +203,7 @@ class WeightUpdater:
             error=first.error,
             sha256=engine.digest() or msgspec.UNSET,
         )
-        self.retry = Deadline(RETRY_S if first.failed_version is not None else 0.0)
+        self.retry = Deadline(RETRY_INTERVAL_S if first.failed_version is not None else 0.0)
 
     async def send_heartbeat(self) -> None:
         """Publish what is served now, and that the engine is alive; raise EngineDead if it is not."""
@@ -260,7 +260,7 @@ class WeightUpdater:
         except LoadFault as fault:
             log.error("weights not loaded", version=target.version, serving=self.own.version, reason=str(fault))
             switches.add(1, {"result": "failed"})
-            self.retry = Deadline(RETRY_S)
+            self.retry = Deadline(RETRY_INTERVAL_S)
             self.own = msgspec.structs.replace(self.own, failed_version=target.version, error=str(fault)[:MAX_REASON])
         else:
             took = (time.monotonic() - started) * 1000

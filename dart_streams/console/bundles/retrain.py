@@ -31,7 +31,7 @@ from trainer.data.prefetch import GroupReader
 from trainer.data.successes import RememberedSuccess, sft_group, successes_of
 from trainer.learning.imitation import StepImitation
 from trainer.learning.learner import Learner, never_stop
-from trainer.ranks import joined
+from trainer.ranks import join_job
 
 TOLERANCE = 1e-5
 """How far a loss made again may be from the recorded one."""
@@ -102,7 +102,7 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
     reader = GroupReader(recording, renderer, config.policy)  # type: ignore[arg-type]
     result: list[ReproducedStep] = []
     learner: Learner | None = None
-    with joined() as ranks:
+    with join_job() as ranks:
         for step in chosen:
             start = weights_before(state, step)
             if start is not None:

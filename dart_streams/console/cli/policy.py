@@ -91,7 +91,7 @@ def fit_of(model_dir: Path, settings: Config) -> Fit:
     """Return the class of a model that transformers and vLLM both take, or the reason why one does not."""
     from workers.rollout import vllm_settings
 
-    os.environ.update(vllm_settings.environment(os.environ, vllm_settings.cores()))
+    os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
     from dart_streams.policy import fit
     from dart_streams.policy.context import counted
     from dart_streams.policy.rendering import renderer_of

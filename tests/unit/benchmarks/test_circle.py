@@ -17,7 +17,7 @@ from dart_streams.console.runs.process_usage import ProcessUsage
 from dart_streams.deadline import Deadline
 
 CONFIGS = Path(__file__).parents[3] / "deploy/config"
-BASE = modes.located(CONFIGS / "demo.toml")
+BASE = modes.load_config(CONFIGS / "demo.toml")
 
 
 def without_dispatch(config: Config) -> Config:
@@ -26,7 +26,7 @@ def without_dispatch(config: Config) -> Config:
 
 
 def test_the_modes_differ_in_who_waits_for_whom_and_in_nothing_else():
-    coupled, dart = (circle.deployment(BASE, mode, 3) for mode in circle.COMPARED)
+    coupled, dart = (circle.circle_config(BASE, mode, 3) for mode in circle.COMPARED)
     assert (coupled.curation.dispatch.mode, dart.curation.dispatch.mode) == ("coupled", "rollout-wise")
     assert coupled.rollout.roll_width == BASE.rollout.workers
     assert dart.rollout == BASE.rollout
@@ -34,12 +34,12 @@ def test_the_modes_differ_in_who_waits_for_whom_and_in_nothing_else():
 
 
 def test_a_mode_trains_for_as_long_as_it_is_told_and_evaluates_nothing():
-    run = circle_run.bounded(BASE, 5.0).run
+    run = circle_run.limit_run(BASE, 5.0).run
     assert (run.minutes, run.demonstrate) == (5.0, False)
 
 
 def test_a_workload_trains_by_its_own_bounds():
-    config = circle_run.bounded(modes.located(CONFIGS / "workload/pages/pages.toml"), 2.0)
+    config = circle_run.limit_run(modes.load_config(CONFIGS / "workload/pages/pages.toml"), 2.0)
     assert (config.run.minutes, config.run.demonstrate, config.evaluation.episodes) == (2.0, False, 0)
     assert config.env.episode_timeout_s > 60.0
 
@@ -56,7 +56,7 @@ def test_browser_and_engine_are_told_apart_from_what_is_ours():
             ("kafka", 0.2, 0.2, 0.0),
         )
     ]
-    found = circle.costs(samples, 1000, 11_000, steps=100)
+    found = circle.step_costs(samples, 1000, 11_000, steps=100)
     assert found["core_ms_per_step"] == {
         "browser": 40.0,
         "engine": 76.0,

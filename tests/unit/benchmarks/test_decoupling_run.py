@@ -12,12 +12,12 @@ from benchmarks.modes import MODES, DeploymentShape
 from dart_streams.console.launch.supervisor import Supervisor
 from dart_streams.console.runs import run_folder as folder
 
-BASE = modes.read(Path(__file__).parents[3] / "deploy/config/workload/desktop.toml", 50.0)
+BASE = modes.load_workload(Path(__file__).parents[3] / "deploy/config/workload/desktop.toml", 50.0)
 SHAPE = DeploymentShape(slots=16, workers=2, places=6, batch=2)
 
 
 def deployment(mode, tmp_path: Path):
-    config = decoupling_run.clocked(modes.deployment(BASE, mode, SHAPE, 3), 2.0)
+    config = decoupling_run.clock_config(modes.mode_config(BASE, mode, SHAPE, 3), 2.0)
     return msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, state_dir=str(tmp_path)))
 
 
@@ -38,7 +38,7 @@ def test_bounds_are_the_workloads_on_the_clock(tmp_path: Path):
 
 
 def test_only_the_modes_differ_and_only_in_what_makes_them():
-    made = {mode: msgspec.to_builtins(modes.deployment(BASE, mode, SHAPE, 3)) for mode in MODES}
+    made = {mode: msgspec.to_builtins(modes.mode_config(BASE, mode, SHAPE, 3)) for mode in MODES}
     differ = {
         (section, key)
         for mode in MODES

@@ -16,7 +16,7 @@ from dart_streams.console.runs.run_state import RunState
 from tests import events
 from topics.rollout_orders import RolloutOrder
 
-BASE = modes.located(Path(__file__).parents[3] / "deploy/config/demo.toml")
+BASE = modes.load_config(Path(__file__).parents[3] / "deploy/config/demo.toml")
 
 
 def order(number: int, purpose: str) -> RolloutOrder:
@@ -70,13 +70,13 @@ def report(before: float, after: float, lost: int = 0, staleness: int = 1) -> di
 
 def test_the_summary_has_the_median_and_the_worst_and_what_must_not_happen_in_any():
     found = [
-        demonstration.reported(report(0.4, after, lost, staleness))
+        demonstration.report_metrics(report(0.4, after, lost, staleness))
         for after, lost, staleness in ((0.7, 0, 1), (0.6, 2, 1), (0.9, 0, 3))
     ]
     assert [run["gain"] for run in found] == [0.3, 0.2, 0.5]
     assert found[0]["gain_at_temperature"] == {0.0: 0.1}
     assert found[0]["success_by_page"] == {"click-test": [0.4, 0.7]}
-    assert demonstration.summary(found) == {
+    assert demonstration.summarize_runs(found) == {
         "runs": 3,
         "gain_median": 0.3,
         "gain_worst": 0.2,

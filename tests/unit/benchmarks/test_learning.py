@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from benchmarks.learning import report, results, screens, variants
-from benchmarks.learning.episodes import RecordedEpisode, demonstration, play, single_order
+from benchmarks.learning.episodes import RecordedEpisode, play, play_demonstration, single_order
 from benchmarks.learning.results import CurvePoint, Evaluated, LearningRun
 from benchmarks.learning.screens import ClickResult, Landing
 from dart_streams.actions import Click, Drag, Wait
@@ -103,10 +103,10 @@ def test_a_variant_that_is_none_is_refused(tmp_path: Path, text: str, error: str
 
 
 def test_named_variants_come_with_the_base_and_an_unknown_name_is_refused():
-    assert list(variants.only(shipped(), ["kl"])) == ["base", "kl"]
-    assert variants.only(shipped(), []) == shipped()
+    assert list(variants.select_variants(shipped(), ["kl"])) == ["base", "kl"]
+    assert variants.select_variants(shipped(), []) == shipped()
     with pytest.raises(ConfigError, match="no variant 'nothing': known are base, "):
-        variants.only(shipped(), ["nothing"])
+        variants.select_variants(shipped(), ["nothing"])
 
 
 # --- recorded pages
@@ -172,7 +172,7 @@ def begun(task: tasks.Task) -> RecordedEpisode:
 
 @pytest.mark.parametrize("task", [*TASKS.train, *TASKS.demonstration], ids=lambda task: task.task_id)
 def test_the_oracle_solves_every_recorded_problem_in_as_many_steps_as_it_needs(task: tasks.Task):
-    shown = summarize(demonstration(RECORDING, POLICY, single_order(task, "demonstration", 0, Sampling()), 2))
+    shown = summarize(play_demonstration(RECORDING, POLICY, single_order(task, "demonstration", 0, Sampling()), 2))
     assert (shown.outcome, shown.reward, shown.steps) == ("success", 1.0, 1 if task.page == "one" else 2)
 
 
@@ -222,7 +222,7 @@ RUNS = [
 
 
 def test_a_variant_is_compared_with_the_base_seed_by_seed():
-    base, other = report.compared(RUNS)
+    base, other = report.compare_variants(RUNS)
     assert (base.variant, base.seeds, base.differences) == ("base", 3, {})
     assert (other.variant, other.seeds) == ("other", 3)
     assert base.gains[1.0].mean == pytest.approx(0.2)
@@ -235,10 +235,10 @@ def test_a_variant_is_compared_with_the_base_seed_by_seed():
 
 
 def test_a_table_marks_only_what_excludes_zero_and_one_seed_has_no_interval():
-    base, other = report.rows(report.compared(RUNS))
+    base, other = report.table_rows(report.compare_variants(RUNS))
     assert (base.sampled, base.sampled_to_base) == ("+20.0 ± 24.8", "")
     assert other.sampled_to_base == "+12.0 ± 5.0 *"
-    [single, more] = report.rows(report.compared(RUNS[:2]))
+    [single, more] = report.table_rows(report.compare_variants(RUNS[:2]))
     assert (single.seeds, single.sampled, more.sampled_to_base) == (1, "+10.0", "+10.0")
 
 
@@ -250,7 +250,7 @@ def test_an_interval_covers_the_mean_as_often_as_it_says():
 
 
 def test_curves_are_drawn_with_their_intervals(tmp_path: Path):
-    assert report.curves(RUNS)["other"][-1] == (100, report.estimate([0.6, 0.82, 0.74]))
+    assert report.learning_curves(RUNS)["other"][-1] == (100, report.estimate([0.6, 0.82, 0.74]))
     report.draw(RUNS, tmp_path / "deep" / "curves.svg")
     assert (tmp_path / "deep" / "curves.svg").read_text().count("<svg") == 1
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import decoupling_plot
-from benchmarks.logged import Clock, LoggedEpisode, account, began_ms, in_rows
-from benchmarks.utilization import OptimizerStep, SlotSpan, figures
+from benchmarks.logged import Clock, LoggedEpisode, began_ms, build_account, in_rows
+from benchmarks.utilization import OptimizerStep, SlotSpan, utilization_metrics
 from dart_streams.bus.codec import encode
 from dart_streams.console.runs.bundle import BundleRecord
 from dart_streams.console.runs.run_log import LogRecord, log_record
@@ -80,7 +80,7 @@ def test_an_episode_becomes_what_its_slot_did():
         observation(one, 0, 400),
         observation(one, 2, 900, written_ms=950, end=won, execute_ms=200.0),
     )
-    found = account(log, CLOCK, slots=2, workers=1, places=4)
+    found = build_account(log, CLOCK, slots=2, workers=1, places=4)
     assert found.episodes == [(1.0, 9.5)]
     assert found.actions == [6.0, 9.0]
     assert found.finished == [(9.5, 2)]
@@ -101,7 +101,7 @@ def test_what_has_not_ended_lasts_until_the_end_and_what_is_later_or_no_training
         observation(late, 0, 2_600),
         observation(shown, 0, 20, purpose="demonstration"),
     )
-    found = account(log, CLOCK, slots=2, workers=1, places=4)
+    found = build_account(log, CLOCK, slots=2, workers=1, places=4)
     assert found.episodes == [(5.0, 20.0)]
     assert not found.finished
 
@@ -112,7 +112,7 @@ FAULT = EpisodeEnd(kind="env_error", reward=None, reason="hang")
 def test_a_step_that_hangs_shows_as_a_hang_once_its_answer_is_there_and_carries_no_reward():
     one = trajectory(0)
     last = observation(one, 1, 1_000, end=FAULT, queue_ms=50.0, generate_ms=150.0)
-    found = account(state(observation(one, 0, 100), last), CLOCK, slots=1, workers=1, places=1)
+    found = build_account(state(observation(one, 0, 100), last), CLOCK, slots=1, workers=1, places=1)
     assert found.spans == [
         SlotSpan(0, "reset", 0.0, 1.0),
         SlotSpan(0, "wait", 1.0, 3.0),
@@ -123,7 +123,7 @@ def test_a_step_that_hangs_shows_as_a_hang_once_its_answer_is_there_and_carries_
 
 def test_a_reset_that_hangs_shows_as_a_hang():
     log = state(observation(trajectory(0), 0, 1_000, end=FAULT))
-    assert account(log, CLOCK, slots=1, workers=1, places=1).spans == [SlotSpan(0, "hang", 0.0, 10.0)]
+    assert build_account(log, CLOCK, slots=1, workers=1, places=1).spans == [SlotSpan(0, "hang", 0.0, 10.0)]
 
 
 def test_answers_and_optimizer_steps_are_told_with_their_times():
@@ -132,10 +132,10 @@ def test_answers_and_optimizer_steps_are_told_with_their_times():
         *(group([0, 1, 2], 0), group([0], 1), group([0, 1], 9, source="pool")),
         *(step(1, 600, ["g0"]), step(3, 1_600, ["g1", "g9"]), step(4, 2_100, ["g0"])),
     )
-    found = account(log, CLOCK, slots=1, workers=2, places=1)
+    found = build_account(log, CLOCK, slots=1, workers=2, places=1)
     assert found.generated == [(0, 4.0, 5.0), (1, 5.0, 7.0)]
     assert found.trained == [OptimizerStep(6.0, 5.0, 3, 0), OptimizerStep(16.0, 15.0, 1, 1)]
-    made = figures(found, 0)
+    made = utilization_metrics(found, 0)
     assert made.trained_steps_per_min == pytest.approx(6.0)
     assert made.staleness_max == 1
     assert made.rollout_utilisation == pytest.approx(1 / 20), "only the second of worker 1 after the first version"
@@ -161,8 +161,8 @@ def test_a_trajectory_says_when_it_began(at_ms, salt):
 def test_a_picture_has_a_panel_a_mode():
     one = trajectory(100)
     log = state(observation(one, 0, 400), observation(one, 1, 600), step(1, 700, []))
-    found = account(log, CLOCK, slots=1, workers=1, places=1)
-    svg = decoupling_plot.timeline({"coupled": found, "dart": found}, 0, 20)
+    found = build_account(log, CLOCK, slots=1, workers=1, places=1)
+    svg = decoupling_plot.draw_timeline({"coupled": found, "dart": found}, 0, 20)
     assert svg.startswith("<svg")
     assert "coupled" in svg
     assert "waits for the policy" in svg

@@ -17,7 +17,7 @@ from dart_streams.config.tasks import TaskSet, load
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "benchmarks/peers"
-BASE = modes.located(ROOT / "deploy/config/demo.toml")
+BASE = modes.load_config(ROOT / "deploy/config/demo.toml")
 PROGRAMS = {
     "browsergym_player.py": {"playwright", "browsergym"},
     "trl_trainer.py": {"torch", "datasets", "PIL", "transformers", "trl"},
@@ -38,7 +38,7 @@ def test_environments_that_end_at_different_times_count_at_their_own_pace():
 
 def test_ratios_are_taken_round_by_round():
     turns = {"ours": [turn(1.0, (1.0, 10)), turn(1.0, (1.0, 20))], "peer": [turn(4.0, (1.0, 5)), turn(1.0, (1.0, 20))]}
-    ratios = browsers.compared(turns, "ours")
+    ratios = browsers.compare_contestants(turns, "ours")
     assert ratios["peer"]["steps_per_s"] == [0.75, 0.5, 1.0]
     assert ratios["peer"]["core_ms_per_step"] == [4.5, 1.0, 8.0]
     assert "ours" not in ratios
@@ -46,7 +46,7 @@ def test_ratios_are_taken_round_by_round():
 
 def test_an_episode_counts_as_the_same_only_with_the_recorded_end_and_reward():
     ends = [(0, True, 1.0), (0, True, 0.5), (1, False, 0.0), (1, True, 0.0)]
-    found = browsers.figures([turn(1.0, (1.0, 4), ends=ends)], PLAYS)
+    found = browsers.contestant_metrics([turn(1.0, (1.0, 4), ends=ends)], PLAYS)
     assert (found["episodes"], found["same_reward"]) == (4, 2)
 
 
@@ -55,7 +55,7 @@ def test_cpu_time_of_a_child_that_has_ended_counts():
     before = process_tree.cpu_s(root)
     burn = "import time\nwhile time.process_time() < 0.4: pass"
     subprocess.run([sys.executable, "-c", burn], check=True, timeout=60)
-    spent = process_tree.spent(before, process_tree.cpu_s(root))
+    spent = process_tree.cpu_difference(before, process_tree.cpu_s(root))
     assert spent["chromium"] >= 0.35
 
 
@@ -76,7 +76,7 @@ def test_the_settings_are_those_that_the_trainer_of_trl_takes(tmp_path: Path):
     tree = ast.parse((FOLDER / "trl_trainer.py").read_text())
     (settings,) = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Settings")
     fields = {node.target.id for node in settings.body if isinstance(node, ast.AnnAssign)}  # type: ignore[union-attr]
-    assert set(trainers.settings(BASE, load(Path(BASE.tasks.file)), 0, tmp_path)) == fields
+    assert set(trainers.trl_settings(BASE, load(Path(BASE.tasks.file)), 0, tmp_path)) == fields
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

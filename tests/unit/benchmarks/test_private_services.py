@@ -1,11 +1,11 @@
 import multiprocessing
 from pathlib import Path
 
-from benchmarks.private_services import folder_of_its_own
+from benchmarks.private_services import private_folder
 
 
 def holds_its_folder(homes: Path, number: int) -> bool:
-    with folder_of_its_own(homes, f"-{number}") as folder:
+    with private_folder(homes, f"-{number}") as folder:
         return folder.exists()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.ratios import times
+from benchmarks.ratios import ratio_to
 
 
 @pytest.mark.parametrize(
@@ -14,10 +14,10 @@ from benchmarks.ratios import times
     ],
 )
 def test_the_paper_s_ratios(dart: float, baseline: float, expected: float):
-    assert times(dart, baseline) == expected
+    assert ratio_to(dart, baseline) == expected
 
 
 @pytest.mark.parametrize("baseline", [0.0, -1.0, float("nan")])
 def test_nothing_is_no_baseline(baseline: float):
     with pytest.raises(ValueError, match="baseline"):
-        times(1.0, baseline)
+        ratio_to(1.0, baseline)

@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from benchmarks import decoupling, decoupling_plot, modes
 from benchmarks.modes import MODES, DeploymentShape
 from benchmarks.simulation import Overheads, Simulation
-from benchmarks.utilization import Account, OptimizerStep, covered, figures, overlap
+from benchmarks.utilization import Account, OptimizerStep, covered_time, overlap, utilization_metrics
 from dart_streams.config import tasks as task_sets
 from dart_streams.config.tasks import Page, TaskSet
 from dart_streams.config.workload import GenerationTimes, Spread, Workload
 from dart_streams.errors import UserError
 
-BASE = modes.read(Path(__file__).parents[3] / "deploy/config/workload/desktop.toml")
+BASE = modes.load_workload(Path(__file__).parents[3] / "deploy/config/workload/desktop.toml")
 TASKS = task_sets.load(Path(BASE.tasks.file))
 SMALL = DeploymentShape(slots=16, workers=2, places=6, batch=2)
 
 
 def simulation(mode, shape=SMALL, seed=0, **options) -> Simulation:
-    return Simulation(modes.deployment(BASE, mode, shape, seed), TASKS, seed, **options)
+    return Simulation(modes.mode_config(BASE, mode, shape, seed), TASKS, seed, **options)
 
 
 def clockwork(mode, shape, overheads=None, **workload) -> Account:
@@ -41,14 +41,16 @@ def clockwork(mode, shape, overheads=None, **workload) -> Account:
         restart_s=70.0,
     )
     base = msgspec.structs.replace(BASE, workload=msgspec.structs.replace(exact, **workload))
-    config = modes.deployment(base, mode, shape, 0)
+    config = modes.mode_config(base, mode, shape, 0)
     page = Page(environment="simulated", page="work-10", max_steps=50, train_seeds=(0, 40), heldout_seeds=(90, 91))
     return Simulation(config, TaskSet([page]), 0, overheads).run(20_000)
 
 
 @pytest.mark.parametrize(("mode", "switch_s"), [("coupled", 10), ("coupled-restart", 70)])
 def test_a_coupled_cycle_is_an_episode_a_step_and_a_switch(mode, switch_s):
-    found = figures(clockwork(mode, DeploymentShape(slots=16, workers=2, places=16, batch=2, curated=False)), 0)
+    found = utilization_metrics(
+        clockwork(mode, DeploymentShape(slots=16, workers=2, places=16, batch=2, curated=False)), 0
+    )
     cycle_s = 115 + 100 + switch_s
     assert found.optimizer_steps_per_min == pytest.approx(60 / cycle_s)
     assert found.env_utilisation == pytest.approx(115 / cycle_s)
@@ -59,25 +61,29 @@ def test_a_coupled_cycle_is_an_episode_a_step_and_a_switch(mode, switch_s):
 
 
 def test_with_more_rollouts_than_slots_a_batch_comes_in_waves():
-    found = figures(clockwork("coupled", DeploymentShape(slots=8, workers=2, places=16, batch=2, curated=False)), 0)
+    found = utilization_metrics(
+        clockwork("coupled", DeploymentShape(slots=8, workers=2, places=16, batch=2, curated=False)), 0
+    )
     assert found.env_utilisation == pytest.approx(230 / 340)
 
 
 def test_overheads_are_added_to_each_step_and_each_order():
     shape = DeploymentShape(slots=16, workers=2, places=16, batch=2, curated=False)
-    found = figures(clockwork("coupled", shape, Overheads(step_s=1.0, order_s=20.0)), 0)
+    found = utilization_metrics(clockwork("coupled", shape, Overheads(step_s=1.0, order_s=20.0)), 0)
     assert found.optimizer_steps_per_min == pytest.approx(60 / (20 + 125 + 100 + 10))
 
 
 def test_dart_keeps_every_slot_busy_where_nothing_bounds_it():
-    found = figures(clockwork("dart", DeploymentShape(slots=16, workers=2, places=16, batch=6, curated=False)), 2000)
+    found = utilization_metrics(
+        clockwork("dart", DeploymentShape(slots=16, workers=2, places=16, batch=6, curated=False)), 2000
+    )
     assert found.env_utilisation == pytest.approx(1.0, abs=0.005)
     assert found.actions_per_min == pytest.approx(16 * 10 * 60 / 115, rel=0.02)
 
 
 def test_a_slow_trainer_bounds_dart_through_the_staleness_bound():
     shape = DeploymentShape(slots=16, workers=2, places=16, batch=2, curated=False)
-    found = figures(clockwork("dart", shape, optimizer_s=Spread(median=1000.0)), 2000)
+    found = utilization_metrics(clockwork("dart", shape, optimizer_s=Spread(median=1000.0)), 2000)
     assert found.trainer_utilisation == pytest.approx(1.0, abs=0.02)
     assert found.env_utilisation < 0.4
     assert found.staleness_max <= shape.max_staleness
@@ -85,7 +91,7 @@ def test_a_slow_trainer_bounds_dart_through_the_staleness_bound():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_lives_on_real_times_and_keeps_to_the_staleness_bound(mode):
-    found = figures(simulation(mode).run(20_000), 1_000)
+    found = utilization_metrics(simulation(mode).run(20_000), 1_000)
     assert 0.2 < found.env_utilisation <= 1
     assert 0 < found.rollout_occupancy <= found.rollout_utilisation <= 1
     assert found.staleness_max <= (0 if mode.startswith("coupled") else SMALL.max_staleness)
@@ -94,21 +100,21 @@ def test_every_mode_lives_on_real_times_and_keeps_to_the_staleness_bound(mode):
 
 def test_decoupling_is_worth_its_name():
     found = decoupling.measure(BASE, SMALL, 2, decoupling.SimulatedRun(BASE, 3.0).play)
-    told = decoupling.compared(found, BASE, SMALL)
+    told = decoupling.compare_modes(found, BASE, SMALL)
     assert list(told["modes"]) == list(told["ratios"]) == list(MODES)
     assert told["ratios"]["coupled"]["env_utilisation"] == 1.0
     order = [told["modes"][mode]["env_utilisation"] for mode in ("coupled-restart", "coupled", "task-wise", "dart")]
     assert order == sorted(order)
-    assert len(decoupling.rows(told)) == len(MODES)
+    assert len(decoupling.table_rows(told)) == len(MODES)
 
 
 def test_a_comparison_is_held_against_a_simulation_with_the_overheads_it_met(monkeypatch):
     monkeypatch.setattr(decoupling, "SIMULATED_SEEDS", 3)
     overheads = {mode: Overheads(step_s=2.0) for mode in MODES}
     met = decoupling.measure(BASE, SMALL, 1, decoupling.SimulatedRun(BASE, 4.0, overheads).play)
-    told = decoupling.compared(met, BASE, SMALL)
+    told = decoupling.compare_modes(met, BASE, SMALL)
     with_them, without = (
-        decoupling.held_against(told, BASE, SMALL, 4.0, taken)["to_simulated"] for taken in (overheads, {})
+        decoupling.add_simulation(told, BASE, SMALL, 4.0, taken)["to_simulated"] for taken in (overheads, {})
     )
     for mode in MODES:
         assert with_them[mode]["actions_per_min"] == pytest.approx(1.0, abs=0.15)
@@ -144,19 +150,19 @@ def test_time_covered_is_what_counting_seconds_gives(drawn, start, lasts):
         for worker in range(3)
         for second in range(start, start + lasts)
     )
-    assert covered(spans, start, start + lasts) == counted
+    assert covered_time(spans, start, start + lasts) == counted
     assert overlap([(a, b) for _, a, b in spans], start, start + lasts) >= counted
 
 
 def test_too_short_a_run_is_refused():
     account = Account(1, 1, 1, trained=[OptimizerStep(5.0, 1.0, 10, 0)])
     with pytest.raises(UserError, match="run for longer"):
-        figures(account, 0)
+        utilization_metrics(account, 0)
 
 
 def test_the_newest_account_of_each_mode_is_drawn_in_the_order_of_the_table(tmp_path: Path):
     player = decoupling.SimulatedRun(BASE, 1.0, traced=4)
-    found = decoupling.compared(decoupling.measure(BASE, SMALL, 1, player.play), BASE, SMALL)
+    found = decoupling.compare_modes(decoupling.measure(BASE, SMALL, 1, player.play), BASE, SMALL)
     assert {span.slot for span in player.newest["dart"].spans} == {0, 1, 2, 3}
     plot, picture = tmp_path / "figures.svg", tmp_path / "slots.svg"
     decoupling_plot.draw(found, dict(reversed(player.newest.items())), plot, picture, 1_000)
@@ -169,7 +175,7 @@ def test_the_newest_account_of_each_mode_is_drawn_in_the_order_of_the_table(tmp_
 @pytest.mark.parametrize(("width", "too_old"), [(1, True), (80 // modes.ROLLS, False)], ids=["one", "a quarter"])
 def test_where_workers_are_many_one_at_a_time_is_slower_than_versions_come(width, too_old):
     shape = DeploymentShape(slots=80, workers=80, places=1, batch=11, max_staleness=4, curated=False)
-    config = modes.deployment(BASE, "dart", shape, 0)
+    config = modes.mode_config(BASE, "dart", shape, 0)
     rollout = msgspec.structs.replace(config.rollout, roll_width=width)
     rolling = Simulation(msgspec.structs.replace(config, rollout=rollout), TASKS, 0)
-    assert (figures(rolling.run(2 * 3600), 1_000).wasted > 0.3) == too_old
+    assert (utilization_metrics(rolling.run(2 * 3600), 1_000).wasted > 0.3) == too_old

@@ -1,20 +1,12 @@
 """What the trainer's benchmark makes of its steps, worked out by hand."""
 
-import pytest
-
-from benchmarks.training import StepSample, figures, slope
-
-
-def test_the_slope_is_that_of_the_line_through_the_values():
-    assert slope([3.0, 3.5, 4.0, 4.5]) == pytest.approx(0.5)
-    assert slope([7.0] * 9) == 0.0
-    assert slope([1.0, 0.0, 1.0, 0.0, 1.0]) == pytest.approx(0.0)
+from benchmarks.training import StepSample, summarize_steps
 
 
 def test_the_warm_up_counts_neither_for_the_wait_nor_for_the_slope():
     cold = [StepSample(900.0, 100.0, 100.0 + 50 * number, 8.0) for number in range(4)]
     warm = [StepSample(5.0, 95.0, 300.0 + 0.25 * number, 16.0) for number in range(16)]
-    found = figures([*cold, *warm])
+    found = summarize_steps([*cold, *warm])
     assert (found["steps"], found["warm_up_steps"]) == (20, 4)
     assert found["data_wait_pct"] == 5.0
     assert found["rss_slope_mb_per_step"] == 0.25

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.weight_switch_metrics import Answer, Records, SwitchRecord, Window, capacity_min, figures
+from benchmarks.weight_switch_metrics import Answer, Records, SwitchRecord, Window, capacity_min, switch_metrics
 
 
 def answers(times: range, tokens: int = 10, versions: int = 1) -> list[Answer]:
@@ -22,7 +22,7 @@ def records(**changes: object) -> Records:
 
 
 def test_the_figures_have_the_names_that_others_read():
-    found = figures(records())
+    found = switch_metrics(records())
     assert found["pause_ms"] == {"p50": 50.0, "max": 60.0}
     assert found["restart_ms"] == {"p50": 12_000}
     assert found["ratio"] == 240
@@ -32,7 +32,7 @@ def test_the_figures_have_the_names_that_others_read():
 
 
 def test_a_failed_request_is_told():
-    found = figures(records(failed=3))
+    found = switch_metrics(records(failed=3))
     assert (found["failed"], found["requests"]) == (3, 18 + 3)
 
 
@@ -50,4 +50,4 @@ def test_capacity_is_lost_only_where_pauses_overlap(second, capacity):
 
 def test_answers_count_in_the_window_in_which_they_came():
     edge = records(answers=[*answers(range(500, 501)), *answers(range(1000, 1001)), *answers(range(2000, 2001), 99)])
-    assert figures(edge)["tokens_per_s"] == {"steady": 10.0, "switching": 10.0}
+    assert switch_metrics(edge)["tokens_per_s"] == {"steady": 10.0, "switching": 10.0}

@@ -10,8 +10,8 @@ from dart_streams.config import Config, load, tasks
 from topics.curated import CuratedGroup
 from topics.rollout_orders import RolloutOrder
 from trainer.data.batch_builder import TokenBudget
-from trainer.data.successes import SuccessMemory, kept_by
-from trainer.learning.imitation import StepImitation, planned
+from trainer.data.successes import SuccessMemory, history_limit
+from trainer.learning.imitation import StepImitation, plan_imitation
 
 FOLDER = Path(__file__).parents[3] / "deploy/config/recipes"
 RECIPES = sorted(FOLDER.glob("*.toml"))
@@ -99,9 +99,9 @@ def trained_with_imitation(config: Config) -> tuple[list[StepImitation], list[li
     size, memory, imitations, batches = config.trainer.groups_per_step, SuccessMemory(), [], []
     trained = played(config, rounds=3000).trainer.trained
     for number, start in enumerate(range(0, len(trained), size)):
-        imitations.append(planned(memory, config.trainer, config.curation.dispatch.seed, number + 1))
+        imitations.append(plan_imitation(memory, config.trainer, config.curation.dispatch.seed, number + 1))
         batches.append(trained[start : start + size])
-        memory = memory.after_step(batches[-1], kept_by(config.trainer))
+        memory = memory.after_step(batches[-1], history_limit(config.trainer))
         memory = memory.after_phase() if imitations[-1].phase else memory
     return imitations, batches
 

@@ -10,7 +10,7 @@ from tests import events
 from topics.curated import CuratedGroup
 from topics.transitions import WeightState
 from topics.weights import WeightVersion
-from trainer.data.consumer import REMEMBERED, Position
+from trainer.data.consumer import MAX_RECENT_GROUPS, Position
 from trainer.state import first_version
 
 
@@ -39,9 +39,9 @@ def test_a_position_keeps_partitions_apart() -> None:
 
 def test_a_position_remembers_a_bounded_number_of_groups() -> None:
     position = Position()
-    for offset in range(REMEMBERED + 1):
+    for offset in range(MAX_RECENT_GROUPS + 1):
         position = position.after(0, offset, str(offset))
-    assert len(position.recent) == REMEMBERED
+    assert len(position.recent) == MAX_RECENT_GROUPS
     assert not position.contains("0")
     assert position.contains("1")
 

@@ -6,7 +6,7 @@ import pytest
 
 from dart_streams.config import parse
 from trainer import refusals
-from trainer.refusals import MOST, RefusedStep, RefusedSteps, TrainingDiverged, VersionRefused
+from trainer.refusals import MAX_REFUSALS, RefusedStep, RefusedSteps, TrainingDiverged, VersionRefused
 
 
 def refusal(step: int, *groups: str) -> RefusedStep:
@@ -39,10 +39,10 @@ def test_a_checkpoint_ends_a_row_of_refusals() -> None:
 
 def test_the_first_refusals_are_tried_again_without_their_groups_and_the_last_ends_training(tmp_path: Path) -> None:
     found, errors = RefusedSteps(settings=""), []
-    for number in range(MOST):
+    for number in range(MAX_REFUSALS):
         found = found.after(refusal(4, f"group-{number}"))
         errors.append(found.error(tmp_path / refusals.FILE))
-    assert [type(error) for error in errors] == [VersionRefused] * (MOST - 1) + [TrainingDiverged]
+    assert [type(error) for error in errors] == [VersionRefused] * (MAX_REFUSALS - 1) + [TrainingDiverged]
     assert "step 4 gave weights that are not finite: layer.weight has nan" in str(errors[0])
     assert "without the step's groups (group-0)" in str(errors[0])
     assert str(tmp_path / refusals.FILE) in str(errors[-1])

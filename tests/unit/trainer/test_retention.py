@@ -5,7 +5,7 @@ import math
 from tests import events
 from topics.weights import WeightPart, WeightVersion
 from topics.weights_serving import WeightsServing
-from trainer.state import asks_for_whole, needed, needed_from
+from trainer.state import asks_for_whole, oldest_needed, versions_to_keep
 
 
 def worker(name: str, version: int, failed: int | None = None) -> WeightsServing:
@@ -13,19 +13,19 @@ def worker(name: str, version: int, failed: int | None = None) -> WeightsServing
 
 
 def test_without_workers_nothing_is_needed():
-    assert needed_from([], set()) == math.inf
+    assert oldest_needed([], set()) == math.inf
 
 
 def test_the_slowest_live_worker_decides():
-    assert needed_from([worker("a", 7), worker("b", 4), worker("c", 9)], {"a", "b", "c"}) == 4
+    assert oldest_needed([worker("a", 7), worker("b", 4), worker("c", 9)], {"a", "b", "c"}) == 4
 
 
 def test_a_dead_worker_needs_nothing():
-    assert needed_from([worker("dead", 2), worker("live", 5)], {"live"}) == 5
+    assert oldest_needed([worker("dead", 2), worker("live", 5)], {"live"}) == 5
 
 
 def test_a_worker_that_could_not_load_a_version_is_done_with_it():
-    assert needed_from([worker("a", 2, failed=6)], {"a"}) == 6
+    assert oldest_needed([worker("a", 2, failed=6)], {"a"}) == 6
 
 
 def version(number: int, *base: int) -> WeightVersion:
@@ -39,7 +39,7 @@ CHAINS = [version(0), version(1, 0), version(2, 0, 1), version(3), version(4, 3)
 
 
 def kept(keep: int, oldest: float) -> tuple[list[int], list[int]]:
-    found = needed(CHAINS, keep, oldest)
+    found = versions_to_keep(CHAINS, keep, oldest)
     return [one.version for one in found], sorted({part.version for one in found for part in one.parts})
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog, altered
+from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog, alter_group
 from dart_streams.config import Config
 from tests import events
 from topics.curated import CuratedGroup
@@ -93,7 +93,7 @@ def test_samples_of_the_same_first_screen_are_neighbors(made: SyntheticBacklog) 
 
 
 def test_a_step_whose_prompt_is_rendered_otherwise_here_is_refused_and_counted(made: SyntheticBacklog) -> None:
-    broken = altered(made, "trajectory-7-1", 1, prompt_sha="of another tokenizer")
+    broken = alter_group(made, "trajectory-7-1", 1, prompt_sha="of another tokenizer")
     selection = selected(broken)
     assert selection.refused == {"prompt_mismatch": 1}
     assert "trajectory-7-1" in selection.example
@@ -113,12 +113,12 @@ def test_a_gap_in_a_trajectory_is_not_taken_for_its_next_step(made: SyntheticBac
 
 
 def test_tokens_without_as_many_log_probabilities_are_refused(made: SyntheticBacklog) -> None:
-    selection = selected(altered(made, "trajectory-7-2", 1, logprobs=[-1.0]))
+    selection = selected(alter_group(made, "trajectory-7-2", 1, logprobs=[-1.0]))
     assert selection.refused == {"broken_record": 1}
 
 
 def test_a_demonstration_is_tokenised_from_its_text_and_has_nothing_to_correct_for(made: SyntheticBacklog) -> None:
-    demonstration = altered(made, "trajectory-7-1", 1, tokens=[], logprobs=[], text="click(...)", prompt_sha="")
+    demonstration = alter_group(made, "trajectory-7-1", 1, tokens=[], logprobs=[], text="click(...)", prompt_sha="")
     pooled = with_source(demonstration, "pool")
     item = next(
         s for s in selected(demonstration, pooled).samples if (s.trajectory_id, s.step) == ("trajectory-7-1", 0)
@@ -156,7 +156,7 @@ def test_every_member_is_trained_by_exactly_one_rank(steps: list[int], ranks: in
 
 def test_an_online_answer_without_tokens_is_refused_and_counted(made: SyntheticBacklog) -> None:
     """The recorder marks such rollouts; a group of an older data manager must not train its text uncorrected."""
-    without = altered(made, "trajectory-7-1", 1, tokens=[], logprobs=[], prompt_sha="")
+    without = alter_group(made, "trajectory-7-1", 1, tokens=[], logprobs=[], prompt_sha="")
     selection = selected(without)
     assert selection.refused == {"no_tokens": 1}
     assert "rollout.openai" in selection.example

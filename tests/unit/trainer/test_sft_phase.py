@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from dart_streams.config import Entropulse, Trainer
 from tests import events
-from trainer.data.successes import SuccessMemory, kept_by, successes_of
+from trainer.data.successes import SuccessMemory, history_limit, successes_of
 from trainer.learning.sft_phase import is_due, sft_groups
 
 ENTROPULSE = Trainer(entropulse=Entropulse(every=1, updates=2, trajectories=4))
@@ -45,7 +45,7 @@ def test_a_phase_draws_on_the_whole_history():
     """Four successes of each task were all that was remembered once; the paper draws on all of them."""
     memory = SuccessMemory()
     for number in range(40):
-        memory = memory.after_step([group(number, 1.0, task_id=f"task{number % 4}")], kept_by(ENTROPULSE))
+        memory = memory.after_step([group(number, 1.0, task_id=f"task{number % 4}")], history_limit(ENTROPULSE))
     assert len(memory.history) == 40
     settings, drawn = ENTROPULSE.entropulse, set()
     for train_step in range(60):

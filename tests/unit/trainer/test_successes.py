@@ -13,14 +13,14 @@ from tests import events
 from topics.curated import CuratedGroup, Member
 from trainer.data.consumer import Position
 from trainer.data.successes import (
-    MOST_REMEMBERED,
+    MAX_REMEMBERED,
     RememberedSuccess,
     SuccessMemory,
     draw_uniformly,
-    kept_by,
+    history_limit,
     successes_of,
 )
-from trainer.learning.imitation import planned, trajectories_of
+from trainer.learning.imitation import plan_imitation, trajectories_of
 from trainer.state import TrainerState
 
 IMITATE = Trainer(imitate=Imitate(trajectories=3, recent=6))
@@ -109,11 +109,13 @@ def test_a_resumed_trainer_imitates_what_it_would_have(known: int, train_step: i
     state = TrainerState(version=3, train_step=train_step, position=Position(), memory=memory)
     again = msgspec.json.decode(msgspec.json.encode(state), type=TrainerState)
     assert again == state
-    assert planned(again.memory, settings, 5, train_step + 1) == planned(memory, settings, 5, train_step + 1)
+    assert plan_imitation(again.memory, settings, 5, train_step + 1) == plan_imitation(
+        memory, settings, 5, train_step + 1
+    )
 
 
 def test_what_is_imitated_beside_a_batch_has_advantage_one_and_is_not_corrected_for_an_engine():
-    [made] = planned(SuccessMemory(history=history(6)), IMITATE, 0, 12).beside
+    [made] = plan_imitation(SuccessMemory(history=history(6)), IMITATE, 0, 12).beside
     assert made.group_id == "imitate-000012"
     assert len(trajectories_of(made)) == 3
     assert {(one.advantage, one.source, one.version_min) for one in made.members} == {(1.0, "pool", None)}
@@ -125,13 +127,13 @@ def test_a_checkpoint_of_before_resumes_without_successes():
 
 
 def test_only_what_may_be_imitated_is_remembered():
-    assert kept_by(Trainer()) == 0
-    assert kept_by(IMITATE) == 6
-    assert kept_by(Trainer(entropulse=Entropulse(every=1), imitate=IMITATE.imitate)) == MOST_REMEMBERED
+    assert history_limit(Trainer()) == 0
+    assert history_limit(IMITATE) == 6
+    assert history_limit(Trainer(entropulse=Entropulse(every=1), imitate=IMITATE.imitate)) == MAX_REMEMBERED
 
 
 def test_more_than_what_is_remembered_cannot_be_drawn():
     with pytest.raises(ConfigError, match=r"raise imitate\.recent"):
         parse({"trainer": {"imitate": {"trajectories": 24, "recent": 23}}})
     with pytest.raises(ConfigError):
-        parse({"trainer": {"imitate": {"recent": MOST_REMEMBERED + 1}}})
+        parse({"trainer": {"imitate": {"recent": MAX_REMEMBERED + 1}}})

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from dart_streams.config import parse
 from tests import events
-from trainer.data.batch_builder import TokenBudget, fitted, tokens_of
+from trainer.data.batch_builder import TokenBudget, cut_to_budget, tokens_of
 from trainer.data.samples import ReadyGroup, TrainingSample
 
 
@@ -51,23 +51,23 @@ GROUPS = st.lists(st.lists(st.integers(1, 30), max_size=12), min_size=1, max_siz
 @given(GROUPS, st.integers(0, 400))
 def test_what_is_kept_is_the_budget_give_or_take_less_than_one_answer(lengths, tokens):
     groups = [ready(number, own) for number, own in enumerate(lengths)]
-    kept = fitted(groups, tokens)
+    kept = cut_to_budget(groups, tokens)
     assert [group.group for group in kept] == [group.group for group in groups]
     assert tokens_of(kept) < tokens + 30
     if tokens_of(kept) < tokens_of(groups):
         assert tokens_of(kept) > tokens - 30
-    assert fitted(groups, tokens) == kept
+    assert cut_to_budget(groups, tokens) == kept
 
 
 @given(GROUPS)
 def test_a_batch_within_its_budget_loses_nothing(lengths):
     groups = [ready(number, own) for number, own in enumerate(lengths)]
-    assert fitted(groups, tokens_of(groups)) == groups
+    assert cut_to_budget(groups, tokens_of(groups)) == groups
 
 
 def test_early_and_late_groups_and_short_and_long_answers_lose_alike():
     groups = [ready(number, [5, 25] * 20) for number in range(50)]
-    kept = fitted(groups, tokens_of(groups) // 2)
+    kept = cut_to_budget(groups, tokens_of(groups) // 2)
     for half in (kept[:25], kept[25:]):
         left = Counter(len(item.answer) for group in half for item in group.samples)
         assert all(0.4 < left[length] / 500 < 0.6 for length in (5, 25))
@@ -77,6 +77,6 @@ def test_long_answers_are_kept_as_often_as_short_ones_in_small_steps():
     """Ten answers a step: the crossing answer, long more often than not, is a tenth of what decides."""
     kept = Counter()
     for step in range(2000):
-        groups = fitted([ready(step, [5, 25] * 5)], 75)
+        groups = cut_to_budget([ready(step, [5, 25] * 5)], 75)
         kept.update(len(item.answer) for group in groups for item in group.samples)
     assert all(0.48 < kept[length] / 10_000 < 0.52 for length in (5, 25)), kept

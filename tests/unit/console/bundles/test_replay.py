@@ -41,7 +41,7 @@ def command(*arguments: str):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bundle") / "run.dart"
-    making.write(path, CONFIG, TASKS, making.played(CONFIG, TASKS, 150, ODDS))
+    making.write(path, CONFIG, TASKS, making.play_rollouts(CONFIG, TASKS, 150, ODDS))
     return path
 
 
@@ -104,7 +104,7 @@ def test_the_golden_bundle_replays_to_the_decisions_it_recorded_three_times_over
 
 
 def test_the_generator_makes_the_same_bundle_again(made: Path, tmp_path: Path):
-    making.write(tmp_path / "again.dart", CONFIG, TASKS, making.played(CONFIG, TASKS, 150, ODDS))
+    making.write(tmp_path / "again.dart", CONFIG, TASKS, making.play_rollouts(CONFIG, TASKS, 150, ODDS))
     assert (tmp_path / "again.dart").read_bytes() == made.read_bytes()
 
 

@@ -22,7 +22,7 @@ CONFIG = parse({"bus": {"prefix": "dart.r."}, "env": {"slots": 2}})
 def made(tmp_path: Path) -> Path:
     path = tmp_path / "run.dart"
     tasks = task_set(2)
-    making.write(path, CONFIG, tasks, making.played(CONFIG, tasks, 12, Odds()))
+    making.write(path, CONFIG, tasks, making.play_rollouts(CONFIG, tasks, 12, Odds()))
     return path
 
 

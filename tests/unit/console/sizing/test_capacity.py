@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from benchmarks import modes
 from benchmarks.decoupling import SimulatedRun
-from benchmarks.utilization import figures
+from benchmarks.utilization import utilization_metrics
 from dart_streams.config import tasks as task_sets
 from dart_streams.console.cli import main
 from dart_streams.console.cli.options import read_config
@@ -20,7 +20,7 @@ from dart_streams.console.sizing.capacity import CONSTANTS, plan
 from dart_streams.errors import UserError
 from tests.unit.console.sizing.model_directories import ui_tars
 
-BASE = modes.read(Path(__file__).parents[4] / "deploy/config/workload/desktop.toml")
+BASE = modes.load_workload(Path(__file__).parents[4] / "deploy/config/workload/desktop.toml")
 EIGHT_GPUS = Path(__file__).parents[4] / "deploy/config/ui-tars/eight-gpus.toml"
 TASKS = task_sets.load(Path(BASE.tasks.file))
 
@@ -34,9 +34,9 @@ def needed(sizing):
 
 
 def test_its_rates_are_those_of_the_simulation():
-    shape = modes.proportioned(30, 24, 4, curated=False)
-    account = SimulatedRun(BASE, 5.0).play(modes.deployment(BASE, "dart", shape, 0), "dart", 0)
-    played = figures(account, 2_000)
+    shape = modes.scale_shape(30, 24, 4, curated=False)
+    account = SimulatedRun(BASE, 5.0).play(modes.mode_config(BASE, "dart", shape, 0), "dart", 0)
+    played = utilization_metrics(account, 2_000)
     assert played.env_utilisation > 0.95
     assert needed(sized(30))["steps"] == pytest.approx(played.actions_per_min / 60, rel=0.12)
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from topics.values import MessagePart
 from workers.rollout.engine import EngineFault
-from workers.rollout.openai_body import instructed, messages
+from workers.rollout.openai_body import add_instructions, chat_messages
 from workers.rollout.openai_chat import (
     SampledTokens,
-    collapsed,
+    collapse_images,
     context_of,
     decode,
     retry_after_s,
@@ -93,15 +93,15 @@ def test_collapsing_undoes_the_expansion_of_images_that_something_parts(tokens: 
     token_ids = [token for index, token in enumerate(tokens) if token != IMAGE or index % 2]
     token_ids = [t for i, t in enumerate(token_ids) if t != IMAGE or not i or token_ids[i - 1] != IMAGE]
     expanded = [t for t, n in zip(token_ids, counts, strict=False) for _ in range(n if t == IMAGE else 1)]
-    assert collapsed(expanded, IMAGE) == token_ids
+    assert collapse_images(expanded, IMAGE) == token_ids
 
 
 def test_the_instructions_join_the_system_message_or_make_one():
     user = MessagePart(role="user", text="Do it.")
     system = MessagePart(role="system", text="You use a computer.")
-    [first, rest] = instructed([system, user], "Screen {width}x{height}: {other}", "native", 3, 4)
+    [first, rest] = add_instructions([system, user], "Screen {width}x{height}: {other}", "native", 3, 4)
     assert (first.text, rest) == ("You use a computer.\n\nScreen 3x4: {other}", user)
-    assert [turn.role for turn in instructed([user], "", "native", 3, 4)] == ["system", "user"]
+    assert [turn.role for turn in add_instructions([user], "", "native", 3, 4)] == ["system", "user"]
 
 
 def test_turns_of_one_role_are_one_message():
@@ -110,7 +110,7 @@ def test_turns_of_one_role_are_one_message():
         MessagePart(role="user", text="b"),
         MessagePart(role="assistant", text="c"),
     ]
-    assert [(m["role"], len(m["content"])) for m in messages(turns, {})] == [("user", 2), ("assistant", 1)]
+    assert [(m["role"], len(m["content"])) for m in chat_messages(turns, {})] == [("user", 2), ("assistant", 1)]
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ async def test_a_rate_limit_without_end_is_an_error_before_the_deadline():
         (writes(b'{"choices": [{"message": {"content": "\xff"}}]}'), "no chat completion"),
         (writes(b"[" * 100_000), "no chat completion"),
         (says(chat("x" * (2**20 + 1))), "more than 1048576"),
-        (writes(b" " * (openai_endpoint.MOST_BYTES + 1)), "more than 16 MiB"),
+        (writes(b" " * (openai_endpoint.MAX_RESPONSE_BYTES + 1)), "more than 16 MiB"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

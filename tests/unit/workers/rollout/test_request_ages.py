@@ -78,7 +78,7 @@ def test_dropped_requests_are_logged_at_once_and_then_together(monkeypatch):
         late.add(events.action_request(deadline_ms=0), 25.0, 20.0)
     assert [(line["requests"], line["waited_s"], line["budget_s"]) for line in lines] == [(1, 25.0, 20.0)]
     assert late.count == 99
-    monkeypatch.setattr(request_server, "REPORT_S", 0.0)
+    monkeypatch.setattr(request_server, "REPORT_INTERVAL_S", 0.0)
     late._quiet = request_server.Deadline(0.0)
     late.report()
     assert [line["requests"] for line in lines] == [1, 99]

@@ -16,7 +16,7 @@ from tests import events
 from tests.unit.clockwork import by_clockwork
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart
-from workers.rollout.scripted import ALTERNATIVES, ScriptedEngine, distributions, version_spans
+from workers.rollout.scripted import ALTERNATIVES, ScriptedEngine, synthetic_distributions, version_spans
 
 SEEN = (168, 224)
 """What the policy sees of a screen of 160x210."""
@@ -85,7 +85,7 @@ def test_every_answer_is_a_click_on_the_screen_and_the_same_each_time(behaviour,
 
 @given(st.text(max_size=10), st.integers(0, 50))
 def test_a_log_probability_and_its_entropy_are_of_one_distribution(seed, count):
-    for logp, entropy in zip(*distributions(seed, count), strict=True):
+    for logp, entropy in zip(*synthetic_distributions(seed, count), strict=True):
         p = math.exp(logp)
         rest = (1 - p) / ALTERNATIVES
         assert 0.5 < p < 1
