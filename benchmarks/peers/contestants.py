@@ -18,7 +18,7 @@ from dart_streams.config import Config
 from dart_streams.errors import UserError
 from workers.env.backends.miniwob.backend import MiniwobBackend
 from workers.env.backends.miniwob.browser import find_browser, lower_priority
-from workers.env.backends.miniwob.page import pages
+from workers.env.backends.miniwob.page import page_folder
 from workers.env.environment import EnvironmentFault
 
 PYTHON = Path(".venv/browsergym/bin/python")
@@ -151,7 +151,7 @@ class Peer:
         self.name = f"{variant} x{slots}"
         self.warm_s = WARM_S
         command = [str(PYTHON), str(PLAYER), variant, str(plays), find_browser()]
-        environment = os.environ | {"MINIWOB_URL": f"{pages().as_uri()}/"}
+        environment = os.environ | {"MINIWOB_URL": f"{page_folder().as_uri()}/"}
         environment.pop("PYTHONPATH", None)
         self.processes = [
             subprocess.Popen(

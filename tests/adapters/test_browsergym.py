@@ -18,7 +18,7 @@ from dart_streams.errors import ServiceUnavailable
 from workers.env import conformance
 from workers.env.backends.adapters import gymnasium
 from workers.env.backends.miniwob.browser import find_browser
-from workers.env.backends.miniwob.page import pages
+from workers.env.backends.miniwob.page import page_folder
 from workers.env.environment import EnvironmentFault, Screen
 
 PYTHON = Path(".venv/browsergym/bin/python")
@@ -60,7 +60,7 @@ class WithOracle(gymnasium.GymnasiumEnvironment):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def backend() -> AsyncIterator[gymnasium.GymnasiumBackend]:
-    os.environ["MINIWOB_URL"] = f"{pages().as_uri()}/"
+    os.environ["MINIWOB_URL"] = f"{page_folder().as_uri()}/"
     own = made()
     await own.start()
     yield own

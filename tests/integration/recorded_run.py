@@ -49,7 +49,7 @@ from topics.actions import ActionResponse
 from topics.rollout_orders import RolloutOrder
 from topics.trained import TrainedToken
 from topics.values import VersionSpan
-from workers.env.backends.simulated import SIZE, SimulatedBackend, beside, clicks_wanted
+from workers.env.backends.simulated import SIZE, SimulatedBackend, clicks_wanted, opposite_place
 from workers.env.episode_runner import EpisodeRunner
 from workers.env.policy_client import PolicyClient
 
@@ -152,7 +152,7 @@ class Answers:
         rng = random.Random(f"{order.order_id}/{request.step}")
         x, y = map(int, (request.turns[1].text or "").partition("(")[2].partition(")")[0].split(","))
         if request.step == missed_click(order):
-            x, y = beside((x, y), self.image_size)
+            x, y = opposite_place((x, y), self.image_size)
         text = f"Thought: {HOSTILE}\nAction: click(start_box='({x},{y})')"
         logprobs = [-rng.expovariate(1.5) for _ in range(14)]
         await asyncio.sleep(rng.uniform(0.001, 0.01))

@@ -52,7 +52,7 @@ async def test_a_page_that_fills_memory_costs_its_episode_alone(services, tmp_pa
 
 async def test_a_browser_whose_own_process_grows_is_ended(monkeypatch):
     monkeypatch.setattr(memory_bound, "BROWSER_BYTES", 1)
-    monkeypatch.setattr(memory_bound, "LOOK_S", 0.1)
+    monkeypatch.setattr(memory_bound, "POLL_INTERVAL_S", 0.1)
     browser = await Browser.launch(CALL_TIMEOUT_S)
     try:
         async with asyncio.timeout(BOUND_S):

@@ -24,10 +24,10 @@ from workers.env import conformance
 from workers.env.backends.desktop.families import FAMILIES
 from workers.env.backends.osworld.backend import OsworldBackend
 from workers.env.backends.osworld.connection import MachineEndpoint, MachineGone
-from workers.env.backends.osworld.environment import ready
+from workers.env.backends.osworld.environment import wait_ready
 from workers.env.backends.osworld.machine import Machine
-from workers.env.backends.osworld.programs import program
 from workers.env.backends.osworld.providers import HeldMachine
+from workers.env.backends.osworld.pyautogui_programs import build_program
 from workers.env.environment import EnvironmentFault
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -110,7 +110,7 @@ async def test_actions_do_what_they_say(desktops):
         await machine.launch(["mousepad", "--disable-server", "/home/user/note.txt"])
         await machine.execute_with_verification(["true"], {"window_exists": "note.txt"}, wait_s=30, interval_s=0.1)
         for action in steps:
-            if (source := program(action)) is not None:
+            if (source := build_program(action)) is not None:
                 ended = await machine.execute(["python", "-c", source])
                 assert (ended["returncode"], ended["error"]) == (0, ""), action
 
@@ -119,7 +119,7 @@ async def test_actions_do_what_they_say(desktops):
 
         await until(saved)
         for action in (MouseDown(5, 6), MouseUp(70, 80)):
-            await machine.execute(["python", "-c", str(program(action))])
+            await machine.execute(["python", "-c", str(build_program(action))])
         assert await machine.cursor_position() == (70, 80)
 
 
@@ -233,7 +233,7 @@ async def test_input_to_an_x_server_that_has_just_died_is_answered(desktops):
     """The server in the desktop may find its connection closed before it sees that the X server has ended."""
     held = await leasing(desktops).provider.acquire(Deadline(60))
     async with Machine(held.endpoint, 60.0) as machine:
-        await ready(machine, Deadline(60))
+        await wait_ready(machine, Deadline(60))
         source = "import pyautogui, subprocess\nsubprocess.run(['pkill', '-9', 'Xvfb'])\npyautogui.click(5, 5)"
         ended = await machine.execute(["python", "-c", source])
         assert ended["returncode"] == 1

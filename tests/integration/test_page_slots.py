@@ -19,7 +19,7 @@ from dart_streams.console.views.page.source import Progress
 from tests.integration.page_browser import tab
 from tests.integration.test_page import SHOTS
 from topics.values import BlobRef
-from workers.env.backends.simulated import picture
+from workers.env.backends.simulated import draw_picture
 
 SLOTS = 1000
 STEPS_PER_S = 333
@@ -42,7 +42,7 @@ class MadeUpRun:
         self.config = parse({"env": {"workers": 4, "slots": SLOTS // 4}}, "the test")
         self.state = RunState()
         self.progress = Progress(True)
-        self.images = [picture((30 + 10 * n, 60 + 12 * n), n % 9) for n in range(9)]
+        self.images = [draw_picture((30 + 10 * n, 60 + 12 * n), n % 9) for n in range(9)]
         self.shots = [hashlib.sha256(image).hexdigest() for image in self.images]
         self.steps = [(f"e0-{slot}", slot % LENGTH) for slot in range(SLOTS)]
         self.count = 0

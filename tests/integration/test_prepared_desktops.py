@@ -45,12 +45,12 @@ async def test_a_prepared_desktop_is_handed_over_as_it_would_have_been_reset(bac
     display = inside(spare.preparation.result(), "Xvfb")
     other, handed_over = await first_reset(backend, "edit", 1)
     assert inside(other.sandbox, "Xvfb") == display, "a reset was done, which starts the display anew"
-    assert conformance.same(handed_over, start)
+    assert conformance.same_screen(handed_over, start)
     assert other.sandbox is not one.sandbox
     assert await other.evaluate() == 0
     assert await conformance.solve(other, task("edit", 1))
     assert await other.evaluate() == 1
-    assert conformance.same(await other.reset(task("edit", 1)), start), "a second reset is one"
+    assert conformance.same_screen(await other.reset(task("edit", 1)), start), "a second reset is one"
     await one.close()
     await other.close()
 
@@ -106,7 +106,7 @@ async def test_a_returned_desktop_shows_nothing_of_its_last_episode(backend):
     await environment.close()
     again, screen = await first_reset(backend, "edit", 1)
     assert again.sandbox is sandbox
-    assert conformance.same(screen, start)
+    assert conformance.same_screen(screen, start)
     await again.close()
 
 

@@ -13,7 +13,7 @@ from tests import osworld_needs
 from tests.integration.served_desktops import Served, served
 from workers.env.backends.osworld import oracles, sidecar, tasks
 from workers.env.backends.osworld.mirror import Mirror
-from workers.env.backends.osworld.task_assignment import TaskAssignment, TaskResources
+from workers.env.backends.osworld.osworld_session import OsworldTaskSession, TaskResources
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -53,7 +53,7 @@ async def test_the_start_is_worth_0_and_the_oracle_s_end_1_on_both(desktops, eva
     assert oracle is not None
     for ours in (True, False):
         for wanted in (0.0, 1.0):
-            assignment = TaskAssignment(task, TaskResources(Mirror(tmp_path), evaluators, ours))
+            assignment = OsworldTaskSession(task, TaskResources(Mirror(tmp_path), evaluators, ours))
             async with contextlib.AsyncExitStack() as stack:
                 stack.push_async_callback(assignment.close)
                 machine = await stack.enter_async_context(desktops.machine(ttl_s=900.0))

@@ -24,7 +24,7 @@ from tests.osworld.two_workers import LEASE_S, OURS, REMOTE, Finished, episodes,
 from topics import curated, trained
 from workers.env.backends.osworld import tasks
 from workers.env.backends.osworld.mirror import Mirror
-from workers.env.backends.osworld.substitutes import fill
+from workers.env.backends.osworld.placeholder_mirror import fill
 
 EACH = int(os.environ.get("DART_OSWORLD_EACH", "3"))
 pytestmark = [

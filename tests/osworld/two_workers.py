@@ -30,7 +30,7 @@ OURS, REMOTE = "env-ours", "env-remote"
 LEASE_S = 900.0
 """Of a machine that a program has made: nobody renews it."""
 STAND_IN = "benchmarks.stand_in_trainer"
-LOOK_S = 5.0
+POLL_INTERVAL_S = 5.0
 Played = tuple[str, tuple[str, ...]]
 """A task, and the actions that were carried out."""
 
@@ -116,7 +116,7 @@ async def watched(session: Watched, config: Config, enough: Callable[[Finished],
 
     async def look(wanted: Callable[[Finished], bool]) -> None:
         while not session.enough:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
             with contextlib.suppress(UserError, ServiceUnavailable):  # the run has no topics yet
                 session.enough = wanted(Finished(config, "", await observed(config)))
 

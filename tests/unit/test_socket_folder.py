@@ -67,7 +67,7 @@ async def test_a_desktop_listens_though_the_folder_of_temporary_files_has_a_long
         assert paths[0].is_socket()
         raise EnvironmentFault("far enough")
 
-    monkeypatch.setattr(syscall_filter, "compiled", bound)
+    monkeypatch.setattr(syscall_filter, "compile_filter", bound)
     made = Sandbox(640, 480, 1.0)
     try:
         with pytest.raises(EnvironmentFault, match="far enough"):

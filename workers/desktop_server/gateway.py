@@ -42,7 +42,7 @@ DONE = frozenset(
 )
 
 
-class Opened(NamedTuple):
+class GatewayTarget(NamedTuple):
     """The desktop that a request may reach, or why it may not: a status and a reason."""
 
     sandbox: Sandbox | None
@@ -53,7 +53,7 @@ class Opened(NamedTuple):
 class Gateway:
     """Passes requests on; ``open_for`` decides which desktop they reach."""
 
-    def __init__(self, open_for: Callable[[web.Request], Opened]) -> None:
+    def __init__(self, open_for: Callable[[web.Request], GatewayTarget]) -> None:
         self.open_for = open_for
 
     def application(self) -> web.Application:
@@ -67,12 +67,12 @@ class Gateway:
         """Pass a request on once, and its answer back."""
         opened = self.open_for(request)
         if opened.sandbox is None:
-            return refusal(opened.status, opened.reason)
+            return error_response(opened.status, opened.reason)
         if (request.content_length or 0) > REQUEST_BYTES:
-            return refusal(413, f"a request has at most {REQUEST_BYTES} bytes")
+            return error_response(413, f"a request has at most {REQUEST_BYTES} bytes")
         bound = aiohttp.ClientTimeout(total=LONGER.get(request.path, CALL_S))
         headers = {name: request.headers[name] for name in ("Content-Type",) if name in request.headers}
-        body = bounded(request) if request.body_exists else None
+        body = bounded_body(request) if request.body_exists else None
         connector = aiohttp.UnixConnector(opened.sandbox.socket, force_close=True)
         answer: web.StreamResponse | None = None
         try:
@@ -88,35 +88,35 @@ class Gateway:
                     await answer.write(part)
                 await answer.write_eof()
                 return answer
-        except TooLong:
-            return refusal(413, f"a request has at most {REQUEST_BYTES} bytes")
+        except RequestTooLong:
+            return error_response(413, f"a request has at most {REQUEST_BYTES} bytes")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             if answer is not None:
                 raise  # Its beginning is sent: the connection is cut, so that nobody takes it for whole.
             late = f"no answer within {bound.total:g} s"
-            return refusal(502, f"the desktop fails: {late if isinstance(error, TimeoutError) else error}")
+            return error_response(502, f"the desktop fails: {late if isinstance(error, TimeoutError) else error}")
 
 
-class TooLong(Exception):
+class RequestTooLong(Exception):
     """A request has more bytes than it may."""
 
 
-async def bounded(request: web.Request) -> AsyncIterator[bytes]:
+async def bounded_body(request: web.Request) -> AsyncIterator[bytes]:
     """Yield a request's body; raise TooLong when it is too long."""
     size = 0
     async for part in request.content.iter_chunked(CHUNK_BYTES):
         size += len(part)
         if size > REQUEST_BYTES:
-            raise TooLong
+            raise RequestTooLong
         yield part
 
 
-def bearer(request: web.Request) -> str | None:
+def bearer_token(request: web.Request) -> str | None:
     """Return the token of a request, None if it has none."""
     kind, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" and token.strip() else None
 
 
-def refusal(status: int, reason: str) -> web.Response:
+def error_response(status: int, reason: str) -> web.Response:
     """Return an answer that says why not."""
     return web.json_response({"status": "error", "error": reason, "message": reason}, status=status)

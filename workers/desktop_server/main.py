@@ -33,7 +33,7 @@ from workers.desktop_server.slots import Slot
 from workers.env.backends.desktop.sandbox import require_programs, sweep
 from workers.runtime import lifecycle
 
-PREPARING = 2
+CONCURRENT_PREPARATIONS = 2
 """Desktops that are prepared at once: more would only delay each other."""
 HOST = "127.0.0.1"
 
@@ -54,7 +54,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     sweep()
     own, desktop = config.desktops, config.env.desktop
     token, token_file = token_of(config, worker_id)
-    preparing = asyncio.Semaphore(PREPARING)
+    preparing = asyncio.Semaphore(CONCURRENT_PREPARATIONS)
     size = desktop.width, desktop.height
     slots = [Slot(number, size, desktop.call_timeout_s, preparing) for number in range(own.slots)]
     listeners = [resources.enter_context(socket.create_server((HOST, 0))) for _ in slots]

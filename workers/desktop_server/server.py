@@ -22,12 +22,12 @@ import msgspec
 from aiohttp import web
 
 from dart_streams.connection.auth import same
-from workers.desktop_server.gateway import Opened, bearer, refusal
+from workers.desktop_server.gateway import GatewayTarget, bearer_token, error_response
 from workers.desktop_server.leases import Lease, LeaseTable
 from workers.desktop_server.slots import Slot
 from workers.env.environment import EnvironmentFault
 
-LOOK_S = 0.1
+POLL_INTERVAL_S = 0.1
 """Between looks for leases that have expired."""
 LONGEST_WAIT_S = 60.0
 RETRY_S = 1
@@ -38,7 +38,7 @@ SITES = frozenset({"same-origin", "none"})
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LeaseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a client may ask for."""
 
     ttl_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] | None = None
@@ -70,12 +70,12 @@ class LeaseServer:
     async def acquire(self, request: web.Request) -> web.Response:
         """Lease a desktop that is ready, or wait for one."""
         try:
-            wanted = msgspec.json.decode(await request.read() or b"{}", type=Wanted)
+            wanted = msgspec.json.decode(await request.read() or b"{}", type=LeaseRequest)
         except msgspec.DecodeError as error:
-            return refusal(400, str(error))
+            return error_response(400, str(error))
         slot = await self._take(wanted.wait_s)
         if slot is None:
-            answer = refusal(503, f"no desktop is free: {self._why()}")
+            answer = error_response(503, f"no desktop is free: {self._why()}")
             answer.headers["Retry-After"] = str(RETRY_S)
             return answer
         lease = self.leases.grant(slot.number, min(wanted.ttl_s or self.ttl_s, self.ttl_s), time.monotonic())
@@ -96,7 +96,7 @@ class LeaseServer:
         """Renew a lease."""
         lease = self.leases.renew(request.match_info["lease"], time.monotonic())
         if lease is None:
-            return refusal(404, "no such lease: it has ended, and the desktop with it")
+            return error_response(404, "no such lease: it has ended, and the desktop with it")
         return web.json_response({"ttl_s": lease.ttl_s})
 
     async def release(self, request: web.Request) -> web.Response:
@@ -116,23 +116,25 @@ class LeaseServer:
             for slot in self.slots:
                 if slot.ready.is_set() and not slot.is_ready:
                     slot.give_up()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
-    def open_for(self, slot: Slot, request: web.Request) -> Opened:
+    def open_for(self, slot: Slot, request: web.Request) -> GatewayTarget:
         """Return the desktop of a slot if the token of a request is its lease's."""
         lease = self.leases.of_slot(slot.number)
-        token = bearer(request)
+        token = bearer_token(request)
         if self.token and (token is None or (lease is not None and not lease.opened_by(token))):
-            return Opened(None, 401, "the token of the desktop's lease is needed: Authorization: Bearer TOKEN")
+            return GatewayTarget(None, 401, "the token of the desktop's lease is needed: Authorization: Bearer TOKEN")
         if not self.token and not is_local(request):
-            return Opened(None, 403, ONLY_LOCAL)
+            return GatewayTarget(None, 403, ONLY_LOCAL)
         if lease is None or lease.expires_s <= time.monotonic():
-            return Opened(None, 410, "the desktop is not leased: POST /leases at the lease server gives a fresh one")
+            return GatewayTarget(
+                None, 410, "the desktop is not leased: POST /leases at the lease server gives a fresh one"
+            )
         if slot.sandbox is None or not slot.sandbox.alive:
-            return Opened(None, 410, "the desktop has ended: release its lease")
+            return GatewayTarget(None, 410, "the desktop has ended: release its lease")
         if reached := slot.sandbox.exceeded:
-            return Opened(None, 410, f"the desktop has reached the bound of {reached}: release its lease")
-        return Opened(slot.sandbox)
+            return GatewayTarget(None, 410, f"the desktop has reached the bound of {reached}: release its lease")
+        return GatewayTarget(slot.sandbox)
 
     async def _take(self, wait_s: float) -> Slot | None:
         """Take a slot whose desktop works, within ``wait_s``; return None if there is none."""
@@ -188,19 +190,19 @@ class LeaseServer:
 
     @web.middleware
     async def _authorize(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        return refused(request, self.token) or await handler(request)
+        return authorization_error(request, self.token) or await handler(request)
 
 
-def refused(request: web.Request, token: str) -> web.Response | None:
+def authorization_error(request: web.Request, token: str) -> web.Response | None:
     """Return the answer to a request that may not be made, None if it may.
 
     Where no token is asked for, a page in a browser of this machine might ask by a name of its own for this address.
     """
     if token:
-        if not same(bearer(request) or "", token):
-            return refusal(401, "the token of the lease server is needed: Authorization: Bearer TOKEN")
+        if not same(bearer_token(request) or "", token):
+            return error_response(401, "the token of the lease server is needed: Authorization: Bearer TOKEN")
     elif not is_local(request):
-        return refusal(403, ONLY_LOCAL)
+        return error_response(403, ONLY_LOCAL)
     return None
 
 

@@ -76,7 +76,7 @@ async def check_start(backend: EnvironmentBackend, task: Task) -> Screen:
         require(task, image.get_format_mimetype() == start.media_type, "a screen has the media type that it says")
     await require_start(environment, task)
     again = await environment.reset(task)
-    require(task, same(again, start), "a second reset of the same environment shows the same screen")
+    require(task, same_screen(again, start), "a second reset of the same environment shows the same screen")
     await require_start(environment, task)
     await environment.close()
     return start
@@ -90,7 +90,7 @@ async def check_ids(backend: EnvironmentBackend, task: Task) -> None:
     if (demonstrate := getattr(environment, "demonstrate", None)) is not None:
         async for action in demonstrate(task):
             after = await environment.step(action, "seen")
-            require(task, same(after, before), "an action with the id of the one before only looks again")
+            require(task, same_screen(after, before), "an action with the id of the one before only looks again")
             break
     await require_start(environment, task)
     await environment.close()
@@ -104,7 +104,9 @@ async def check_any_action(backend: EnvironmentBackend, task: Task, start: Scree
     for number, action in enumerate([*ANY_ACTION, None]):
         environment = await backend.open(task)
         before = ANY_ACTION[number - 1] if number else "an earlier episode"
-        require(task, same(await environment.reset(task), start), f"nothing of {before} is left in the next episode")
+        require(
+            task, same_screen(await environment.reset(task), start), f"nothing of {before} is left in the next episode"
+        )
         await require_start(environment, task)
         if action is not None:
             await environment.step(action, f"any-{number}")
@@ -121,7 +123,7 @@ async def check_oracle(backend: EnvironmentBackend, task: Task, start: Screen) -
         reward = await environment.evaluate()
         require(task, reward == 1.0, f"the oracle's end is worth 1, not {reward}")
         require(task, await environment.evaluate() == reward, "evaluating does not change what it finds")
-    require(task, same(await environment.reset(task), start), "nothing of a solution is left after a reset")
+    require(task, same_screen(await environment.reset(task), start), "nothing of a solution is left after a reset")
     await require_start(environment, task)
     await environment.close()
 
@@ -132,7 +134,7 @@ async def check_neighbors(backend: EnvironmentBackend, task: Task, start: Screen
     await one.reset(task)
     await other.reset(task)
     await solve(other, task)
-    require(task, same(await one.step(Wait(), "look"), start), "an episode does not see what another one does")
+    require(task, same_screen(await one.step(Wait(), "look"), start), "an episode does not see what another one does")
     await require_start(one, task)
     await other.close()
     await one.close()
@@ -179,6 +181,6 @@ def require(task: Task, holds: bool, rule: str) -> None:
         raise ContractViolation(f"{task.task_id}: {rule}")
 
 
-def same(one: Screen, other: Screen) -> bool:
+def same_screen(one: Screen, other: Screen) -> bool:
     """Say whether two screens show the same."""
     return (one.image, one.instruction, one.done) == (other.image, other.instruction, other.done)

@@ -44,7 +44,7 @@ from workers.env.episode_spans import EpisodeSpans
 from workers.env.fault_boundary import ContainedBackend
 from workers.env.metrics import State
 from workers.env.policy_client import InvalidResponse, PolicyClient
-from workers.env.returned_values import printable
+from workers.env.returned_values import printable_text
 
 log = structlog.get_logger()
 
@@ -108,7 +108,10 @@ class EpisodeRunner:
 
     async def reject(self, order: RolloutOrder, reason: str) -> EpisodeEnd:
         """Publish the end of an order that is not played, or could not be published; return it."""
-        end, episode = EpisodeEnd(kind="env_error", reward=None, reason=printable(reason)), self.new_episode(order, 0)
+        end, episode = (
+            EpisodeEnd(kind="env_error", reward=None, reason=printable_text(reason)),
+            self.new_episode(order, 0),
+        )
         await self.publisher.publish(observations.TOPIC, episode.last_observation(end, now_ms()))
         with structlog.contextvars.bound_contextvars(trajectory=episode.trajectory_id):
             report_end(order, end)
@@ -288,7 +291,7 @@ class EpisodeRun:
                 return self.state.retry_or_stop(attempt, f"{request.request_id}: {reason}")
             except Unencodable as error:
                 span.set_error(str(error))
-                return Stop(EpisodeEnd(kind="policy_error", reward=None, reason=printable(str(error))))
+                return Stop(EpisodeEnd(kind="policy_error", reward=None, reason=printable_text(str(error))))
             finally:
                 self.requesting = False
         self.state, move = self.state.apply_response(response, attempt)

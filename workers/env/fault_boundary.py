@@ -22,7 +22,7 @@ import structlog
 from dart_streams.actions import Action
 from dart_streams.config.tasks import Task
 from workers.env.environment import EnvironmentBackend, EnvironmentFault, Preparer, Screen
-from workers.env.returned_values import checked_action, checked_reward, checked_screen, printable
+from workers.env.returned_values import checked_action, checked_reward, checked_screen, printable_text
 
 CANCEL_S = 5.0
 """How long a cancelled call may take to end; then the episode goes on without it."""
@@ -36,7 +36,7 @@ NO_MORE = object()
 log = structlog.get_logger()
 
 
-class Raised(msgspec.Struct, frozen=True):
+class RaisedError(msgspec.Struct, frozen=True):
     """What a call has raised."""
 
     error: BaseException
@@ -66,7 +66,7 @@ class ContainedBackend:
 
         When cancelled, the call is cancelled, and left behind if it has not ended after :data:`CANCEL_S`.
         """
-        running = asyncio.create_task(ended(make), name=f"environment: {name}")
+        running = asyncio.create_task(capture_outcome(make), name=f"environment: {name}")
         try:
             await asyncio.wait({running})
         except asyncio.CancelledError:
@@ -78,7 +78,7 @@ class ContainedBackend:
         if running.cancelled():
             raise EnvironmentFault(f"{name}() was cancelled by the environment itself")
         outcome = running.result()
-        if isinstance(outcome, Raised):
+        if isinstance(outcome, RaisedError):
             raise EnvironmentFault(reason_of(name, outcome.error)) from None
         return outcome
 
@@ -107,7 +107,7 @@ class ContainedEnvironment:
     async def reset(self, task: Task) -> Screen:
         """Return the first screen."""
         found = await self._call("reset", lambda: self.environment.reset(task))
-        screen = checked("reset", checked_screen, found)
+        screen = check_value("reset", checked_screen, found)
         if screen.image is None:
             raise EnvironmentFault("reset() returned a screen without an image")
         return screen
@@ -115,17 +115,17 @@ class ContainedEnvironment:
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Return the screen after an action."""
         found = await self._call("step", lambda: self.environment.step(action, action_id, last))
-        return checked("step", lambda value: checked_screen(value, imageless=last), found)
+        return check_value("step", lambda value: checked_screen(value, imageless=last), found)
 
     async def evaluate(self) -> float:
         """Return the reward of the present state."""
-        return checked("evaluate", checked_reward, await self._call("evaluate", self.environment.evaluate))
+        return check_value("evaluate", checked_reward, await self._call("evaluate", self.environment.evaluate))
 
     async def give_up(self) -> float:
         """Return the reward of an episode that ends by ``call_user``: 0, unless the environment says otherwise."""
         if not await self._has("give_up"):
             return 0.0
-        return checked("give_up", checked_reward, await self._call("give_up", self.environment.give_up))
+        return check_value("give_up", checked_reward, await self._call("give_up", self.environment.give_up))
 
     async def begin_demonstration(self, task: Task) -> None:
         """Make :meth:`next_action` yield the oracle's actions; raise EnvironmentFault if there is no oracle."""
@@ -143,7 +143,7 @@ class ContainedEnvironment:
         oracle = self.demonstration
         assert oracle is not None
         found = await self._call("demonstrate", lambda: anext(oracle, NO_MORE))
-        return None if found is NO_MORE else checked("demonstrate", checked_action, found)
+        return None if found is NO_MORE else check_value("demonstrate", checked_action, found)
 
     async def close(self) -> None:
         """Free what the episode holds, once; never raises, and returns within :data:`CLOSE_S` for each part."""
@@ -167,24 +167,24 @@ class ContainedEnvironment:
 
     async def _end(self, name: str, make: Callable[[], Awaitable[Any]]) -> None:
         """Make a call whose end is waited for, but not without end; what it raises is logged."""
-        running = asyncio.create_task(ended(make), name=f"environment: end of {name}")
+        running = asyncio.create_task(capture_outcome(make), name=f"environment: end of {name}")
         await asyncio.wait({running}, timeout=CLOSE_S)
         self.owner.leave_behind(name, running)
-        if running.done() and not running.cancelled() and isinstance(outcome := running.result(), Raised):
+        if running.done() and not running.cancelled() and isinstance(outcome := running.result(), RaisedError):
             log.warning("environment was not closed", reason=reason_of(name, outcome.error))
 
 
-async def ended(make: Callable[[], Awaitable[Any]]) -> Any:
+async def capture_outcome(make: Callable[[], Awaitable[Any]]) -> Any:
     """Return what a call returns, or what it raises."""
     try:
         return await make()
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001 - anybody's code, and SystemExit would end the event loop
-        return Raised(error)
+        return RaisedError(error)
 
 
-def checked(name: str, check: Callable[[Any], Any], value: object) -> Any:
+def check_value(name: str, check: Callable[[Any], Any], value: object) -> Any:
     """Return a checked value; raise EnvironmentFault that names the call.
 
     Even to look at a value runs code of the environment: its properties, comparisons and texts.
@@ -204,11 +204,11 @@ def reason_of(name: str, error: BaseException) -> str:
     except Exception:  # noqa: BLE001 - anybody's exception, whose text fails too
         words = "it has no text"
     if isinstance(error, EnvironmentFault):
-        return printable(words) or f"{name}() raised an EnvironmentFault without words"
-    reason = printable(f"{name}() raised {type(error).__name__}{place_of(error)}: {words}")
+        return printable_text(words) or f"{name}() raised an EnvironmentFault without words"
+    reason = printable_text(f"{name}() raised {type(error).__name__}{place_of(error)}: {words}")
     # Not as exc_info: who renders an exception calls its code once more, and takes all of its text.
     frames = traceback.format_tb(error.__traceback__, limit=-FRAMES)
-    log.warning("environment raised", reason=reason, frames=printable("".join(frames)))
+    log.warning("environment raised", reason=reason, frames=printable_text("".join(frames)))
     return reason
 
 

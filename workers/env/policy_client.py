@@ -23,7 +23,7 @@ from workers.env import metrics
 
 log = structlog.get_logger()
 
-POLL_MS = 1000
+POLL_TIMEOUT_MS = 1000
 
 
 class InvalidResponse(Exception):
@@ -84,7 +84,7 @@ class PolicyClient:
     async def read_responses(self) -> None:
         """Resolve requests with their responses, and report an overdue wait for them, until cancelled."""
         while True:
-            for records in (await self.records.getmany(timeout_ms=POLL_MS)).values():
+            for records in (await self.records.getmany(timeout_ms=POLL_TIMEOUT_MS)).values():
                 for record in records:
                     await self._resolve(record)
             if self._pending:

@@ -30,7 +30,7 @@ def checked_reward(value: object) -> float:
     """Return a reward: a real number in [0, 1], numpy's included; raise EnvironmentFault for anything else."""
     number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
     if not -ROUNDING <= number <= 1.0 + ROUNDING:
-        raise EnvironmentFault(f"returned {shown(value)}: a reward is a number in [0, 1]")
+        raise EnvironmentFault(f"returned {describe_value(value)}: a reward is a number in [0, 1]")
     return min(max(number, 0.0), 1.0)
 
 
@@ -40,14 +40,14 @@ def checked_screen(value: object, *, imageless: bool = False) -> Screen:
     ``imageless`` if it may have none; so may one that is done. Raises EnvironmentFault for anything else.
     """
     if not isinstance(value, Screen):
-        raise EnvironmentFault(f"returned {shown(value)}: it returns a Screen")
-    done = flag(value.done, "done")
+        raise EnvironmentFault(f"returned {describe_value(value)}: it returns a Screen")
+    done = checked_flag(value.done, "done")
     screen = Screen(
         image=None if value.image is None and (imageless or done) else image_bytes(value.image),
-        media_type=text(value.media_type, "media_type", MEDIA_TYPE_BYTES),
-        width=side(value.width, "width"),
-        height=side(value.height, "height"),
-        instruction=text(value.instruction, "instruction", INSTRUCTION_BYTES),
+        media_type=checked_text(value.media_type, "media_type", MEDIA_TYPE_BYTES),
+        width=checked_side(value.width, "width"),
+        height=checked_side(value.height, "height"),
+        instruction=checked_text(value.instruction, "instruction", INSTRUCTION_BYTES),
         done=done,
     )
     if screen.image is not None:
@@ -58,44 +58,46 @@ def checked_screen(value: object, *, imageless: bool = False) -> Screen:
 def checked_action(value: object) -> Action:
     """Return the action of a demonstration with plain integers; raise EnvironmentFault for anything else."""
     if not isinstance(value, Action):
-        raise EnvironmentFault(f"yielded {shown(value)}: a demonstration yields actions")
-    fields = {name: plain(item, name) for name, item in msgspec.structs.asdict(value).items()}
+        raise EnvironmentFault(f"yielded {describe_value(value)}: a demonstration yields actions")
+    fields = {name: plain_value(item, name) for name, item in msgspec.structs.asdict(value).items()}
     try:
         action = msgspec.convert(fields, type(value))
         parse(format(rescale(action, (1, 1), (1, 1))))  # Where it is makes no difference: rescaling corrects that.
     except (msgspec.ValidationError, Unparsable) as error:
-        raise EnvironmentFault(f"yielded {shown(value)}: {error}") from None
+        raise EnvironmentFault(f"yielded {describe_value(value)}: {error}") from None
     return action
 
 
-def plain(value: Any, name: str) -> Any:
+def plain_value(value: Any, name: str) -> Any:
     """Return a field of an action with Python's own integers and texts."""
     if isinstance(value, list | tuple):
-        return [plain(item, name) for item in value]
+        return [plain_value(item, name) for item in value]
     if isinstance(value, str):
-        return text(value, name, TEXT_BYTES)
+        return checked_text(value, name, TEXT_BYTES)
     return int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else value
 
 
-def side(value: object, name: str) -> int:
+def checked_side(value: object, name: str) -> int:
     """Return a side of a screen in pixels."""
     pixels = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else 0
     if not 1 <= pixels <= LONGEST_SIDE:
-        raise EnvironmentFault(f"returned a screen whose {name} is {shown(value)}: it is 1 to {LONGEST_SIDE} pixels")
+        raise EnvironmentFault(
+            f"returned a screen whose {name} is {describe_value(value)}: it is 1 to {LONGEST_SIDE} pixels"
+        )
     return pixels
 
 
-def flag(value: Any, name: str) -> bool:
+def checked_flag(value: Any, name: str) -> bool:
     """Return a truth value, numpy's included: what equals neither is no answer to a question of yes or no."""
     if not isinstance(value, bool) and type(value).__name__ not in {"bool_", "bool"}:
-        raise EnvironmentFault(f"returned a screen whose {name} is {shown(value)}: it is True or False")
+        raise EnvironmentFault(f"returned a screen whose {name} is {describe_value(value)}: it is True or False")
     return bool(value)
 
 
-def text(value: object, name: str, most_bytes: int) -> str:
+def checked_text(value: object, name: str, most_bytes: int) -> str:
     """Return a text that a record can carry."""
     if not isinstance(value, str):
-        raise EnvironmentFault(f"returned {name} = {shown(value)}: it is a text")
+        raise EnvironmentFault(f"returned {name} = {describe_value(value)}: it is a text")
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
@@ -109,7 +111,7 @@ def text(value: object, name: str, most_bytes: int) -> str:
 def image_bytes(value: object) -> bytes:
     """Return an image as bytes."""
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise EnvironmentFault(f"returned a screen whose image is {shown(value)}: it is the bytes of a file")
+        raise EnvironmentFault(f"returned a screen whose image is {describe_value(value)}: it is the bytes of a file")
     return bytes(value)
 
 
@@ -121,19 +123,21 @@ def require_image(image: bytes, screen: Screen) -> None:
             found.verify()
     except pictures.UnusablePicture as error:
         why = str(error).partition(" <")[0]  # Without the address of an object.
-        raise EnvironmentFault(f"returned {shown(image)} as a screen, which is no whole image: {why}") from None
+        raise EnvironmentFault(
+            f"returned {describe_value(image)} as a screen, which is no whole image: {why}"
+        ) from None
     if size != [screen.width, screen.height] or kind != screen.media_type:
         claimed = f"{screen.media_type} of {screen.width} x {screen.height} pixels"
         raise EnvironmentFault(f"returned a screen as {claimed}, whose image is {kind} of {size[0]} x {size[1]}")
 
 
-def shown(value: object) -> str:
+def describe_value(value: object) -> str:
     """Return a wrong value for a reason, short and printable."""
     if isinstance(value, bytes | bytearray | memoryview):
         return f"{len(value)} bytes that begin with {bytes(value[:12])!r}"
-    return printable(reprlib.repr(value))
+    return printable_text(reprlib.repr(value))
 
 
-def printable(message: str) -> str:
+def printable_text(message: str) -> str:
     """Return a text as a record can carry it: halves of characters escaped, and not without end."""
     return message[:REASON_CHARACTERS].encode(errors="backslashreplace").decode()

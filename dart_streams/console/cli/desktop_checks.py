@@ -10,7 +10,7 @@ from dart_streams.console.cli.finding import Finding
 from dart_streams.errors import ConfigError
 from workers.env.backends.desktop import command_line, office
 from workers.env.backends.osworld import sidecar
-from workers.env.backends.osworld.mirror import Mirror, needed
+from workers.env.backends.osworld.mirror import Mirror, needed_urls
 from workers.env.backends.osworld.tasks import load_all
 
 
@@ -61,7 +61,7 @@ def mirror_of(folder: Path, listed: OsworldTasks, base: Path) -> Finding:
     try:
         examples = listed.examples(base)
         usable, unusable = load_all(examples, (page.page for page in listed.pages(base)))
-        wanted = {url for task in usable for url in needed(task)}
+        wanted = {url for task in usable for url in needed_urls(task)}
         own = Mirror(folder)
         made = sum(known.made for known in own.recorded().values())
     except ConfigError as error:

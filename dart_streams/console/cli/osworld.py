@@ -53,7 +53,7 @@ def mirror(
     Exits with 1 if any is not, or if the file of a task cannot be used.
     """
     from workers.env.backends.osworld.mirror import DATASET, Mirror
-    from workers.env.backends.osworld.substitutes import fill
+    from workers.env.backends.osworld.placeholder_mirror import fill
 
     log_to_stderr()
     tasks, unusable = chosen(osworld, task_list, only)
@@ -162,7 +162,7 @@ async def check_all(
 ) -> "list[TaskCheck]":
     """Return the checks of all tasks; each is written to ``results`` as it ends."""
     from workers.env.backends.osworld.desktop_leases import DesktopLeases
-    from workers.env.backends.osworld.episode_check import TaskChecker, done_before
+    from workers.env.backends.osworld.episode_check import TaskChecker, read_checks
     from workers.env.backends.osworld.mirror import Mirror
     from workers.env.backends.osworld.prerequisites import Prerequisites
     from workers.env.backends.osworld.sidecar import EvaluatorSidecar
@@ -173,13 +173,13 @@ async def check_all(
         mirror = Mirror(folder)
         needs = Prerequisites(ready.metrics, ready.getters, mirror)
         checker = TaskChecker(DesktopLeases(desktops, token).machine if desktops else None, mirror, evaluators, needs)
-        found = done_before(results)
+        found = read_checks(results)
         results.parent.mkdir(parents=True, exist_ok=True)
         todo = [task for task in tasks if task.page not in found or found[task.page].verdict == "obstacle"]
         await play_all(checker, todo, results, at_once)
     finally:
         await evaluators.stop()
-    done = done_before(results)
+    done = read_checks(results)
     return [done[task.page] for task in tasks if task.page in done]
 
 

@@ -35,10 +35,10 @@ def backend_of(config: Config) -> EnvironmentBackend:
 
             return MiniwobBackend(config)
         case name:
-            return load(name)(config)
+            return load_backend(name)(config)
 
 
-def load(name: str) -> Callable[[Config], EnvironmentBackend]:
+def load_backend(name: str) -> Callable[[Config], EnvironmentBackend]:
     """Return the backend that an installed package brings under ``name``; raise ConfigError if it cannot be had."""
     entry = installed(name)
     try:

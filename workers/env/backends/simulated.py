@@ -60,7 +60,7 @@ class SimulatedEnvironment:
     def __init__(self, config: Config, policy_size: Size, rng: random.Random) -> None:
         self.settings = config.env.simulated
         self.workload = config.workload
-        self.spreads = spreads(self.settings, self.workload)
+        self.spreads = call_spreads(self.settings, self.workload)
         self.scale = self.workload.time_scale if self.workload else 1.0
         self.policy_size = policy_size
         self.rng = rng
@@ -79,7 +79,7 @@ class SimulatedEnvironment:
         self.center = box_center(task)
         seen = rescale(Click(*self.center), SIZE, self.policy_size)
         assert isinstance(seen, Click)
-        x, y = (seen.x, seen.y) if self.course.success else beside((seen.x, seen.y), self.policy_size)
+        x, y = (seen.x, seen.y) if self.course.success else opposite_place((seen.x, seen.y), self.policy_size)
         times = f" Click it {self.course.steps} times." if self.course.steps > 1 else ""
         self.instruction = f"Click the box at ({x},{y}).{times}"
         return self._screen()
@@ -128,7 +128,7 @@ class SimulatedEnvironment:
         return Screen(
             image=None
             if (done or last) and not self.settings.last_screen
-            else picture(self.center, self.clicks % len(COLORS)),
+            else draw_picture(self.center, self.clicks % len(COLORS)),
             media_type="image/png",
             width=SIZE[0],
             height=SIZE[1],
@@ -149,7 +149,7 @@ class SimulatedEnvironment:
             await asyncio.sleep(min(seconds, self.settings.call_timeout_s))
 
 
-def spreads(settings: Simulated, workload: Workload | None) -> dict[Call, Spread]:
+def call_spreads(settings: Simulated, workload: Workload | None) -> dict[Call, Spread]:
     """Return the distribution of each call's duration (seconds): the workload's, if there is one."""
     if workload is not None:
         return {"reset": workload.reset_s, "step": workload.settle_s, "evaluate": workload.evaluate_s}
@@ -161,7 +161,7 @@ def spreads(settings: Simulated, workload: Workload | None) -> dict[Call, Spread
     return {call: Spread(median=ms / 1000, sigma=settings.sigma) for call, ms in medians_ms.items()}
 
 
-def beside(place: Size, size: Size) -> Size:
+def opposite_place(place: Size, size: Size) -> Size:
     """Return the pixel of an image of ``size`` that is half of it away from ``place``."""
     return (place[0] + size[0] // 2) % size[0], (place[1] + size[1] // 2) % size[1]
 
@@ -180,7 +180,7 @@ def box_center(task: Task) -> Size:
 
 
 @functools.lru_cache(maxsize=4096)
-def picture(center: Size, color: int) -> bytes:
+def draw_picture(center: Size, color: int) -> bytes:
     """Return the screen as PNG: the box, in this one of :data:`COLORS`."""
     image = Image.new("RGB", SIZE, "white")
     left, top = center[0] - BOX[0] // 2, center[1] - BOX[1] // 2

@@ -11,9 +11,9 @@ import typer
 from dart_streams.console.cli import osworld
 from dart_streams.errors import UserError
 from workers.env.backends.osworld import tasks
-from workers.env.backends.osworld.episode_check import TaskCheck, TaskChecker, done_before
+from workers.env.backends.osworld.episode_check import TaskCheck, TaskChecker, read_checks
 from workers.env.backends.osworld.machine import Machine
-from workers.env.backends.osworld.mirror import Mirror, needed
+from workers.env.backends.osworld.mirror import Mirror, needed_urls
 from workers.env.backends.osworld.prerequisites import Prerequisites
 from workers.env.backends.osworld.sidecar import EvaluatorSidecar
 
@@ -60,9 +60,9 @@ def test_the_table_is_written_between_its_marks_and_again(tmp_path: Path):
 
 def test_results_that_were_cut_off_are_read_as_far_as_they_are_whole(tmp_path: Path):
     lines = tmp_path / "results"
-    assert done_before(lines) == {}
+    assert read_checks(lines) == {}
     lines.write_text('{"page":"os/a","verdict":"refused"}\n{"page":"os/a","verdict":"runnable"}\n{"page":"os/b","ver')
-    assert {page: found.verdict for page, found in done_before(lines).items()} == {"os/a": "runnable"}
+    assert {page: found.verdict for page, found in read_checks(lines).items()} == {"os/a": "runnable"}
 
 
 async def test_a_task_that_breaks_its_check_in_any_way_is_refused_with_the_reason():
@@ -85,7 +85,7 @@ def test_every_task_of_osworld_is_known():
     everything, unusable = osworld.chosen("", "test_all.json", "")
     without_accounts, _ = osworld.chosen("", "test_nogdrive.json", "")
     assert (len(everything), len(without_accounts), unusable) == (369, 361, [])
-    assert len({url for task in everything for url in needed(task)}) > 500
+    assert len({url for task in everything for url in needed_urls(task)}) > 500
     assert sum(task.evaluator.infeasible for task in everything) == 29
     assert all(tasks.settled_score(task, True) in {0.0, 1.0} for task in everything)
 

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dart_streams import actions
-from workers.env.backends.miniwob.inputs import KEY, NOTHING_HELD, Held, batches, input_calls, release
+from workers.env.backends.miniwob.inputs import KEY, NOTHING_HELD, HeldInputs, input_calls, release_calls, split_batches
 
 text = st.text(max_size=8)
 pixel = st.integers(0, 99999)
@@ -34,9 +34,9 @@ def test_whatever_the_grammar_reads_has_events_that_can_be_sent(answers):
         except actions.Unparsable:
             continue
         calls, held = input_calls(action, held)
-        assert [call for batch in batches(calls) for call in batch] == calls
+        assert [call for batch in split_batches(calls) for call in batch] == calls
         assert msgspec.json.decode(msgspec.json.encode(calls)) == [list(call) for call in calls]
-    assert len(release(held)) == len(held.buttons) + len(held.keys)
+    assert len(release_calls(held)) == len(held.buttons) + len(held.keys)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_virtual_key_codes(key, code):
 def test_what_is_held_counts_for_the_actions_that_follow():
     calls, held = input_calls(actions.KeyDown("ctrl"))
     assert [call[1]["key"] for call in calls] == ["Control"]
-    assert held == Held(keys=("ctrl",))
+    assert held == HeldInputs(keys=("ctrl",))
     (down, _), held = input_calls(actions.Hotkey(("a",)), held)
     assert (down[1]["modifiers"], down[1]["commands"]) == (2, ["selectAll"])
     calls, held = input_calls(actions.Click(1, 2), held)
@@ -59,7 +59,7 @@ def test_what_is_held_counts_for_the_actions_that_follow():
     _, held = input_calls(actions.MouseDown(1, 2, "right"), held)
     (moving,), held = input_calls(actions.Move(3, 4), held)
     assert moving[1]["button"] == "right"
-    assert [call[1]["type"] for call in release(held)] == ["mouseReleased", "keyUp"]
+    assert [call[1]["type"] for call in release_calls(held)] == ["mouseReleased", "keyUp"]
     _, held = input_calls(actions.MouseUp(3, 4, "right"), held)
     _, held = input_calls(actions.KeyUp("Control"), held)
     assert held == NOTHING_HELD
@@ -71,7 +71,7 @@ def test_what_is_held_counts_for_the_actions_that_follow():
 def test_each_press_of_a_multiple_click_says_which_it_is(count, pressed):
     calls, _ = input_calls(actions.Click(5, 6, "left", count))
     assert [call[1]["clickCount"] for call in calls if call[1]["type"] == "mousePressed"] == pressed
-    assert len(batches(calls)) == 1
+    assert len(split_batches(calls)) == 1
 
 
 def test_a_scroll_turns_the_wheel_by_notches():

@@ -9,7 +9,7 @@ from dart_streams import actions
 from dart_streams.actions import keys
 from tests.keyboard import EDITED, TYPED
 from workers.env.backends.adapters import action_formats
-from workers.env.backends.desktop.inputs import NAMED_KEYS, events
+from workers.env.backends.desktop.inputs import NAMED_KEYS, input_events
 from workers.env.backends.miniwob import inputs
 
 SHIFT, COMMANDING = "Shift_L", {"Control_L", "Alt_L", "Super_L"}
@@ -27,7 +27,7 @@ def typed_in_browser(sequence: Iterable[actions.Action]) -> str:
 def typed_on_desktop(sequence: Iterable[actions.Action]) -> str:
     """Return what a US keyboard types by the events of a desktop."""
     down, text = [], ""
-    for kind, name in (event for action in sequence for event in events(action)):
+    for kind, name in (event for action in sequence for event in input_events(action)):
         characters = name if kind == "text" else " " if name == "space" else name if len(name) == 1 else ""
         if kind != "up" and COMMANDING.isdisjoint(down):
             plain = [character for character in characters if character.isascii()]
@@ -42,7 +42,7 @@ def typed_on_desktop(sequence: Iterable[actions.Action]) -> str:
 def typed_by_playwright(sequence: Iterable[actions.Action]) -> str:
     """Return what a US keyboard types by BrowserGym's calls."""
     down, text = set(), ""
-    for call in (ast.parse(action_formats.browsergym(action), mode="eval").body for action in sequence):
+    for call in (ast.parse(action_formats.to_browsergym(action), mode="eval").body for action in sequence):
         name, argument = call.func.id, ast.literal_eval(call.args[0])
         pressed = (
             argument.replace("++", "+plus").split("+") if name == "keyboard_press" and argument != "+" else [argument]
@@ -104,9 +104,9 @@ SPELLINGS = [(spelling, name) for name, spellings in SPELLED.items() for spellin
 def test_a_key_is_the_same_however_it_is_spelled_on_each_backend(spelling, name):
     plain, spelled = actions.Hotkey((name,)), actions.Hotkey((spelling,))
     assert inputs.input_calls(spelled) == inputs.input_calls(plain)
-    assert events(spelled) == events(plain) == [[kind, NAMED_KEYS[name]] for kind in ("down", "up")]
-    assert action_formats.browsergym(spelled) == action_formats.browsergym(plain) != action_formats.NOTHING
-    assert action_formats.androidworld(spelled) == action_formats.androidworld(plain)
+    assert input_events(spelled) == input_events(plain) == [[kind, NAMED_KEYS[name]] for kind in ("down", "up")]
+    assert action_formats.to_browsergym(spelled) == action_formats.to_browsergym(plain) != action_formats.NOTHING
+    assert action_formats.to_androidworld(spelled) == action_formats.to_androidworld(plain)
 
 
 def test_each_key_with_a_name_is_one_of_each_backend():
@@ -120,16 +120,16 @@ def test_a_capital_with_a_modifier_means_its_key(modifier):
     for capital, small in (("A", "a"), ("Z", "z")):
         plain, other = actions.Hotkey((modifier, small)), actions.Hotkey((modifier, capital))
         assert inputs.input_calls(other) == inputs.input_calls(plain)
-        assert events(other) == events(plain)
-        assert action_formats.browsergym(other) == action_formats.browsergym(plain)
+        assert input_events(other) == input_events(plain)
+        assert action_formats.to_browsergym(other) == action_formats.to_browsergym(plain)
 
 
 def test_what_has_no_key_presses_none():
     for name in ("dead_acute", "fn", "nonsense", "\0", "e\u0301"):
         for action in (actions.Hotkey((name,)), actions.KeyDown(name), actions.KeyUp(name)):
             assert inputs.input_calls(action) == ([], inputs.NOTHING_HELD)
-            assert events(action) == []
-            assert action_formats.browsergym(action) == action_formats.NOTHING
+            assert input_events(action) == []
+            assert action_formats.to_browsergym(action) == action_formats.NOTHING
 
 
 def test_the_table_has_each_kind_of_action_of_the_keyboard():
@@ -154,7 +154,7 @@ POINTED: list[tuple[actions.Action, list[list[object]]]] = [
 
 @pytest.mark.parametrize(("action", "wanted"), POINTED, ids=str)
 def test_the_mouse_does_the_same_in_the_browser_and_on_desktops(action, wanted):
-    assert events(action) == wanted
+    assert input_events(action) == wanted
     assert seen_of(inputs.input_calls(action)[0]) == wanted
 
 

@@ -24,7 +24,7 @@ BOUND_S = 60.0
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
     monkeypatch.setattr(unresponsive, "SILENT_S", 0.05)
-    monkeypatch.setattr(unresponsive, "LOOK_S", 0.02)
+    monkeypatch.setattr(unresponsive, "POLL_INTERVAL_S", 0.02)
 
 
 async def test_a_browser_at_rest_that_answers_nothing_is_lost_and_every_call_fails():

@@ -32,12 +32,12 @@ NAMED_KEYS = {
 """Names of keys in Playwright, whose keyboard has no F13 and beyond."""
 
 
-def typed(action: actions.Action) -> dict[str, Any]:
+def to_fields(action: actions.Action) -> dict[str, Any]:
     """Return an action's fields, and its ``type`` in lower case."""
     return {"type": type(action).__name__.lower(), **msgspec.to_builtins(action)}
 
 
-def browsergym(action: actions.Action) -> str:
+def to_browsergym(action: actions.Action) -> str:
     """Return a call of BrowserGym's action set ``coord`` that carries out an action; what has none does nothing."""
     match action:
         case actions.Click(x, y, button, 2):
@@ -57,7 +57,7 @@ def browsergym(action: actions.Action) -> str:
         case actions.Type(content):
             return f"keyboard_type({content!r})" if content else NOTHING
         case _:
-            return pressed(action)
+            return keyboard_call(action)
 
 
 def scroll(direction: actions.Direction, amount: int | None) -> str:
@@ -67,7 +67,7 @@ def scroll(direction: actions.Direction, amount: int | None) -> str:
     return f"scroll({dx}, {dy})"
 
 
-def pressed(action: actions.Action) -> str:
+def keyboard_call(action: actions.Action) -> str:
     """Return the call of a keyboard action; a key that no keyboard has does nothing."""
     match action:
         case actions.Hotkey((name,)) if (key := keys.known(name)) and not key.isascii():
@@ -88,7 +88,7 @@ def playwright_key(name: str) -> str | None:
     return key if key is None or (len(key) == 1 and key.isascii()) else NAMED_KEYS.get(key)
 
 
-def androidworld(action: actions.Action) -> dict[str, Any] | None:
+def to_androidworld(action: actions.Action) -> dict[str, Any] | None:
     """Return AndroidWorld's JSON action, None if it has none that comes near.
 
     A phone has no right button, which becomes a long press; a drag becomes a swipe in its direction.

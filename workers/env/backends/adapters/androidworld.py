@@ -1,7 +1,7 @@
 """AndroidWorld's server (``server/android_server.py`` of its repository): one emulator, so one episode at a time.
 
 A task is ``page`` = the task's type and ``seed`` = its index. What JSON actions cannot say does nothing:
-see :func:`~workers.env.backends.adapters.action_formats.androidworld`.
+see :func:`~workers.env.backends.adapters.action_formats.to_androidworld`.
 An answer in words (``finished(content)``) is not passed on.
 """
 
@@ -16,10 +16,17 @@ from dart_streams.actions import Action
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
 from dart_streams.errors import ConfigError, ServiceUnavailable
-from workers.env.backends.adapters.action_formats import androidworld
-from workers.env.backends.adapters.settings import bounded, encoded, number_of, options, screen, text_of
+from workers.env.backends.adapters.action_formats import to_androidworld
+from workers.env.backends.adapters.settings import (
+    clamp_reward,
+    convert_options,
+    encode_image,
+    number_of,
+    screen_of,
+    text_of,
+)
 from workers.env.environment import EnvironmentFault, Screen
-from workers.env.returned_values import shown
+from workers.env.returned_values import describe_value
 
 ANSWER_CHARACTERS = 300
 
@@ -35,7 +42,7 @@ class AndroidWorldOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 def backend(config: Config) -> "AndroidWorldBackend":
     """Return the backend that ``env.backend = "androidworld"`` means; raise ConfigError for wrong options."""
-    found = options(config, AndroidWorldOptions)
+    found = convert_options(config, AndroidWorldOptions)
     if not found.urls.split():
         raise ConfigError("env.installed.options.urls names no server")
     return AndroidWorldBackend(found, config.env.selected.call_timeout_s)
@@ -55,7 +62,7 @@ class AndroidWorldBackend:
         """Ask each server whether it is well; raise ServiceUnavailable with the one that is not."""
         for url in self.settings.urls.split():
             try:
-                await ask("GET", f"{url.rstrip('/')}/health", self.call_timeout_s)
+                await send_request("GET", f"{url.rstrip('/')}/health", self.call_timeout_s)
             except EnvironmentFault as fault:
                 raise ServiceUnavailable(f"env.installed.options.urls: {fault}: start AndroidWorld's server") from None
 
@@ -87,8 +94,8 @@ class AndroidWorldEnvironment:
                 self._executed.clear()
                 await self._ask("POST", "/reset", go_home="true")
                 self.task = task
-                await self._ask("POST", "/task/initialize", **place(task))
-                self.goal = text_of(await self._ask("GET", "/task/goal", **place(task)), "goal")
+                await self._ask("POST", "/task/initialize", **task_query(task))
+                self.goal = text_of(await self._ask("GET", "/task/goal", **task_query(task)), "goal")
                 return await self._screen()
         except TimeoutError:
             found = self.url or "a server that is free"
@@ -99,16 +106,16 @@ class AndroidWorldEnvironment:
         self._required()
         if action_id not in self._executed:
             self._executed.add(action_id)  # Before it is sent: it may be carried out though no answer comes.
-            if (wanted := androidworld(action)) is not None:
+            if (wanted := to_androidworld(action)) is not None:
                 await self._ask("POST", "/execute_action", body=wanted)
         return await self._screen()
 
     async def evaluate(self) -> float:
         """Return the task's score of the present state."""
-        found = await self._ask("GET", "/task/score", **place(self._required()))
+        found = await self._ask("GET", "/task/score", **task_query(self._required()))
         if found.get("score") is None:
-            raise EnvironmentFault(f"{self.url}/task/score answers no score: {shown(found)}")
-        return bounded(number_of(found, "score"))
+            raise EnvironmentFault(f"{self.url}/task/score answers no score: {describe_value(found)}")
+        return clamp_reward(number_of(found, "score"))
 
     async def close(self) -> None:
         """Tear the task down and give the server back, once; never raises."""
@@ -121,15 +128,15 @@ class AndroidWorldEnvironment:
     async def _tear_down(self) -> None:
         task, self.task = self.task, None
         if task is not None:
-            await self._ask("POST", "/task/tear_down", **place(task))
+            await self._ask("POST", "/task/tear_down", **task_query(task))
 
     async def _screen(self) -> Screen:
         found = await self._ask("GET", "/screenshot", wait_to_stabilize="true")
-        image = await asyncio.to_thread(encoded, found.get("pixels"))
-        return screen(image, self.goal, done=False)
+        image = await asyncio.to_thread(encode_image, found.get("pixels"))
+        return screen_of(image, self.goal, done=False)
 
     async def _ask(self, method: str, path: str, body: Any = None, **query: str) -> dict[str, Any]:
-        return await ask(method, self.url + path, self.owner.call_timeout_s, body, query)
+        return await send_request(method, self.url + path, self.owner.call_timeout_s, body, query)
 
     def _required(self) -> Task:
         if self.task is None:
@@ -137,12 +144,12 @@ class AndroidWorldEnvironment:
         return self.task
 
 
-def place(task: Task) -> dict[str, str]:
+def task_query(task: Task) -> dict[str, str]:
     """Return how the server names a task."""
     return {"task_type": task.page, "task_idx": str(task.seed)}
 
 
-async def ask(
+async def send_request(
     method: str, url: str, timeout_s: float, body: Any = None, query: dict[str, str] | None = None
 ) -> dict[str, Any]:
     """Send one request once; return its answer. Raise EnvironmentFault for any end but a JSON object."""

@@ -17,12 +17,12 @@ from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.adapters import action_formats
 from workers.env.backends.adapters.gymnasium_process import GymnasiumProcess
 from workers.env.backends.adapters.settings import (
-    bounded,
-    encoded,
+    clamp_reward,
+    convert_options,
+    encode_image,
     flag_of,
     number_of,
-    options,
-    screen,
+    screen_of,
     text_of,
 )
 from workers.env.environment import EnvironmentFault, Screen
@@ -46,7 +46,9 @@ class GymnasiumOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def backend(config: Config) -> "GymnasiumBackend":
     """Return the backend that ``env.backend = "gymnasium"`` means; raise ConfigError for wrong options."""
-    return GymnasiumBackend(options(config, GymnasiumOptions), config.env.selected.call_timeout_s, config.env.slots)
+    return GymnasiumBackend(
+        convert_options(config, GymnasiumOptions), config.env.selected.call_timeout_s, config.env.slots
+    )
 
 
 class GymnasiumBackend:
@@ -126,13 +128,13 @@ class GymnasiumEnvironment:
         if action_id in self._executed or shown.done:
             return shown
         self._executed.add(action_id)
-        form = action_formats.browsergym if self.owner.settings.dialect == "browsergym" else action_formats.typed
+        form = action_formats.to_browsergym if self.owner.settings.dialect == "browsergym" else action_formats.to_fields
         return await self._observed(self.owner.call_timeout_s, call="step", action=form(action))
 
     async def evaluate(self) -> float:
         """Return the sum of the rewards, within [0, 1]."""
         self._required()
-        return bounded(self.reward)
+        return clamp_reward(self.reward)
 
     async def close(self) -> None:
         """Give the process back, once; never raises."""
@@ -146,7 +148,9 @@ class GymnasiumEnvironment:
             await asyncio.shield(self._give_back(faulty=True))
             raise
         self.reward += number_of(answer, "reward")
-        self.shown = screen(encoded(answer.get("image")), text_of(answer, "instruction"), flag_of(answer, "done"))
+        self.shown = screen_of(
+            encode_image(answer.get("image")), text_of(answer, "instruction"), flag_of(answer, "done")
+        )
         return self.shown
 
     async def _give_back(self, faulty: bool) -> None:

@@ -16,13 +16,13 @@ from dart_streams.config.tasks import Task
 from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.adapters import action_formats
 from workers.env.backends.adapters.settings import (
-    bounded,
-    encoded,
+    clamp_reward,
+    convert_options,
+    encode_image,
     field_of,
     flag_of,
     number_of,
-    options,
-    screen,
+    screen_of,
     text_of,
 )
 from workers.env.environment import EnvironmentFault, Screen
@@ -53,7 +53,7 @@ class OpenEnvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def backend(config: Config) -> "OpenEnvBackend":
     """Return the backend that ``env.backend = "openenv"`` means; raise ConfigError for wrong options."""
-    return OpenEnvBackend(options(config, OpenEnvOptions), config.env.selected.call_timeout_s)
+    return OpenEnvBackend(convert_options(config, OpenEnvOptions), config.env.selected.call_timeout_s)
 
 
 class OpenEnvBackend:
@@ -117,7 +117,7 @@ class OpenEnvEnvironment:
         if action_id in self._executed or shown.done:
             return shown
         self._executed.add(action_id)
-        form = action_formats.browsergym if self.settings.dialect == "browsergym" else action_formats.typed
+        form = action_formats.to_browsergym if self.settings.dialect == "browsergym" else action_formats.to_fields
         wanted: Any = form(action)
         fields = {self.settings.action_field: wanted} if self.settings.action_field else wanted
         return await self._observed("step", fields, self.call_timeout_s)
@@ -125,7 +125,7 @@ class OpenEnvEnvironment:
     async def evaluate(self) -> float:
         """Return the sum of the rewards, within [0, 1]."""
         self._required()
-        return bounded(self.reward)
+        return clamp_reward(self.reward)
 
     async def close(self) -> None:
         """Close the connection, and the environment with it; never raises."""
@@ -149,8 +149,8 @@ class OpenEnvEnvironment:
             self.reward += number_of(answer, "reward")
             if kind == "reset":
                 self.instruction = text_of(observation, self.settings.instruction)
-            image = encoded(field_of(observation, self.settings.screenshot))
-            self.shown = screen(image, self.instruction, flag_of(answer, "done"))
+            image = encode_image(field_of(observation, self.settings.screenshot))
+            self.shown = screen_of(image, self.instruction, flag_of(answer, "done"))
         return self._required()
 
     async def _exchange(self, kind: str, data: Any, limit_s: float) -> dict[str, Any] | None:

@@ -13,12 +13,12 @@ from dart_streams import pictures
 from dart_streams.config import Config
 from dart_streams.errors import ConfigError
 from workers.env.environment import EnvironmentFault, Screen
-from workers.env.returned_values import shown
+from workers.env.returned_values import describe_value
 
 T = TypeVar("T")
 
 
-def options(config: Config, kind: type[T]) -> T:
+def convert_options(config: Config, kind: type[T]) -> T:
     """Return ``env.installed.options`` as a ``kind``; raise ConfigError that names the key that is wrong."""
     try:
         return msgspec.convert(config.env.installed.options, kind)
@@ -26,7 +26,7 @@ def options(config: Config, kind: type[T]) -> T:
         raise ConfigError(f"env.installed.options of {config.env.backend}: {error}") from None
 
 
-def encoded(found: Any) -> bytes:
+def encode_image(found: Any) -> bytes:
     """Return an image as bytes of a file: base64 of one, a data URL, or nested lists of RGB pixels.
 
     Raises EnvironmentFault if it is none of them.
@@ -46,7 +46,7 @@ def encoded(found: Any) -> bytes:
     return buffer.getvalue()
 
 
-def screen(image: bytes, instruction: str, done: bool) -> Screen:
+def screen_of(image: bytes, instruction: str, done: bool) -> Screen:
     """Return an image as a screen; raise EnvironmentFault if it cannot be read."""
     try:
         kind, width, height = pictures.facts_of(image)
@@ -69,7 +69,7 @@ def number_of(answer: Mapping[str, Any], path: str) -> float:
     if found is None:
         return 0.0
     if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
-        raise EnvironmentFault(f"{path} is {shown(found)}: it is a number")
+        raise EnvironmentFault(f"{path} is {describe_value(found)}: it is a number")
     return float(found)
 
 
@@ -77,7 +77,7 @@ def flag_of(answer: Mapping[str, Any], path: str) -> bool:
     """Return the truth value at a path of an answer, False if there is none; raise EnvironmentFault for any other."""
     found = field_of(answer, path)
     if not isinstance(found, bool | None):
-        raise EnvironmentFault(f"{path} is {shown(found)}: it is true or false")
+        raise EnvironmentFault(f"{path} is {describe_value(found)}: it is true or false")
     return bool(found)
 
 
@@ -85,11 +85,11 @@ def text_of(answer: Mapping[str, Any], path: str) -> str:
     """Return the text at a path of an answer, empty if there is none; raise EnvironmentFault for anything else."""
     found = field_of(answer, path)
     if not isinstance(found, str | None):
-        raise EnvironmentFault(f"{path} is {shown(found)}: it is a text")
+        raise EnvironmentFault(f"{path} is {describe_value(found)}: it is a text")
     return found or ""
 
 
-def bounded(reward: float) -> float:
+def clamp_reward(reward: float) -> float:
     """Return a sum of finite rewards within [0, 1]; raise EnvironmentFault if it is not finite itself."""
     if not math.isfinite(reward):
         raise EnvironmentFault(f"the rewards of the episode add up to {reward}")

@@ -33,7 +33,7 @@ class DesktopBackend:
         """Remove what a killed worker left; raise ServiceUnavailable with what to run if a program is missing."""
         require_programs()
         sweep()
-        group = limits.make()
+        group = limits.make_group()
         if not group.bounded:
             log.warning("desktops are bounded in their folders only", reason="no control group may be made here")
         await group.remove()

@@ -119,5 +119,5 @@ def own_files(guest: Mapping[str, bytes]) -> dict[str, bytes]:
     folder = GUEST.joinpath(*SERVER.split("."))
     modules = {str(folder / name): content for name, content in guest.items()}
     stand_ins = {str(MODULES / name): guest[name] for name in ("pyautogui.py",) if name in guest}
-    home = {**HOME_FILES, **{f"/opt/home/{path}": content for path, content in office_profile.files().items()}}
+    home = {**HOME_FILES, **{f"/opt/home/{path}": content for path, content in office_profile.profile_files().items()}}
     return {**ACCOUNTS, **home, **SHIMS, **modules, **stand_ins}

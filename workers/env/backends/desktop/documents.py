@@ -16,20 +16,20 @@ SPACES = {
     "style": f"{OASIS}style:1.0",
     "svg": f"{OASIS}svg-compatible:1.0",
 }
-MADE = (2024, 1, 1, 0, 0, 0)
+ARCHIVE_DATE = (2024, 1, 1, 0, 0, 0)
 """The date of each file in an archive: an archive is the same each time."""
-FARTHEST = 1000
+MAX_CELLS = 1000
 """Rows and columns that are looked at: a sheet's last empty ones are repeated a million times."""
 Cell = str | float
 
 
-def spreadsheet(rows: Sequence[Sequence[Cell]]) -> bytes:
+def write_spreadsheet(rows: Sequence[Sequence[Cell]]) -> bytes:
     """Return a spreadsheet of one table, with numbers and texts."""
-    table = "".join(f"<table:table-row>{''.join(map(cell, row))}</table:table-row>" for row in rows)
-    return archive("spreadsheet", f'<table:table table:name="Sheet1">{table}</table:table>')
+    table = "".join(f"<table:table-row>{''.join(map(cell_xml, row))}</table:table-row>" for row in rows)
+    return pack_document("spreadsheet", f'<table:table table:name="Sheet1">{table}</table:table>')
 
 
-def cell(value: Cell) -> str:
+def cell_xml(value: Cell) -> str:
     """Return a cell of a table."""
     if isinstance(value, str):
         return f'<table:table-cell office:value-type="string"><text:p>{escape(value)}</text:p></table:table-cell>'
@@ -37,17 +37,17 @@ def cell(value: Cell) -> str:
     return f"<table:table-cell {number}><text:p>{value:g}</text:p></table:table-cell>"
 
 
-def text_document(paragraphs: Sequence[str]) -> bytes:
+def write_text_document(paragraphs: Sequence[str]) -> bytes:
     """Return a text of paragraphs."""
-    return archive("text", "".join(f"<text:p>{escape(paragraph)}</text:p>" for paragraph in paragraphs))
+    return pack_document("text", "".join(f"<text:p>{escape(paragraph)}</text:p>" for paragraph in paragraphs))
 
 
-def presentation(title: str) -> bytes:
+def write_presentation(title: str) -> bytes:
     """Return a presentation of one slide with a title."""
     box = 'svg:width="24cm" svg:height="3cm" svg:x="2cm" svg:y="2cm"'
     frame = f'<draw:frame {box} presentation:class="title"><draw:text-box><text:p>{escape(title)}</text:p>'
     page = f'<draw:page draw:name="One" draw:master-page-name="Plain">{frame}</draw:text-box></draw:frame></draw:page>'
-    return archive("presentation", page, MASTER)
+    return pack_document("presentation", page, MASTER)
 
 
 MASTER = (
@@ -59,7 +59,7 @@ MASTER = (
 )
 
 
-def archive(kind: str, body: str, styles: str = "") -> bytes:
+def pack_document(kind: str, body: str, styles: str = "") -> bytes:
     """Return a document of a kind whose body is given, and its page styles."""
     names = " ".join(f'xmlns:{name}="{space}"' for name, space in SPACES.items())
     declared = f'{names} office:version="1.2"'
@@ -78,7 +78,7 @@ def archive(kind: str, body: str, styles: str = "") -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as made:
         for path, content in files.items():
-            made.writestr(zipfile.ZipInfo(path, MADE), content)
+            made.writestr(zipfile.ZipInfo(path, ARCHIVE_DATE), content)
     return buffer.getvalue()
 
 
@@ -96,20 +96,20 @@ def cells_of(saved: bytes | None) -> dict[str, Cell]:
     content = content_of(saved)
     table = None if content is None else content.find(".//table:table", SPACES)
     found: dict[str, Cell] = {}
-    for row, one in enumerate(repeated(table, "row", "rows") if table is not None else (), 1):
-        for column, here in enumerate(repeated(one, "cell", "columns")):
+    for row, one in enumerate(expand_repeats(table, "row", "rows") if table is not None else (), 1):
+        for column, here in enumerate(expand_repeats(one, "cell", "columns")):
             if (value := value_of(here)) is not None and column < 26:
                 found[f"{chr(ord('A') + column)}{row}"] = value
     return found
 
 
-def repeated(parent: ElementTree.Element, kind: str, several: str) -> Iterator[ElementTree.Element]:
+def expand_repeats(parent: ElementTree.Element, kind: str, several: str) -> Iterator[ElementTree.Element]:
     """Yield rows or cells, those that are repeated as often, up to :data:`FARTHEST`."""
     number = 0
     for child in parent.iterfind(f".//table:table-{kind}", SPACES):
         for _ in range(int(child.get(f"{{{SPACES['table']}}}number-{several}-repeated", "1"))):
             number += 1
-            if number > FARTHEST:
+            if number > MAX_CELLS:
                 return
             yield child
 
@@ -119,16 +119,16 @@ def value_of(one: ElementTree.Element) -> Cell | None:
     number = one.get(f"{{{SPACES['office']}}}value")
     if number is not None:
         return float(number)
-    return "\n".join(paragraphs(one)) or None
+    return "\n".join(paragraph_texts(one)) or None
 
 
 def paragraphs_of(saved: bytes | None) -> list[str]:
     """Return the paragraphs of a text document or of a presentation's slides."""
     content = content_of(saved)
     body = None if content is None else content.find("office:body", SPACES)
-    return [] if body is None else paragraphs(body)
+    return [] if body is None else paragraph_texts(body)
 
 
-def paragraphs(parent: ElementTree.Element) -> list[str]:
+def paragraph_texts(parent: ElementTree.Element) -> list[str]:
     """Return the texts of the paragraphs in an element."""
     return ["".join(one.itertext()) for one in parent.iterfind(".//text:p", SPACES)]

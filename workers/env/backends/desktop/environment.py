@@ -8,9 +8,9 @@ from dart_streams.actions import Action
 from dart_streams.config.tasks import Task
 from workers.env import metrics
 from workers.env.backends.desktop.families import problem_of
-from workers.env.backends.desktop.inputs import events
+from workers.env.backends.desktop.inputs import input_events
 from workers.env.backends.desktop.pool import DesktopPool
-from workers.env.backends.desktop.problem import Element, Missing, Problem, SessionOutcome
+from workers.env.backends.desktop.problem import Element, MissingElement, Problem, SessionOutcome
 from workers.env.backends.desktop.sandbox import Sandbox
 from workers.env.environment import EnvironmentFault, Screen, Size
 
@@ -46,7 +46,7 @@ class DesktopEnvironment:
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Carry out an action, given in screen pixels, and wait until the desktop is at rest."""
         wanted = self.last_screen or not last
-        body = {"id": action_id, "events": events(action), "image": wanted}
+        body = {"id": action_id, "events": input_events(action), "image": wanted}
         content, headers = await self._request("POST", "step", body)
         return self._screen(content if wanted else None, headers)
 
@@ -62,7 +62,7 @@ class DesktopEnvironment:
         while not self.over:
             try:
                 action = self._task().oracle(number, await self._elements())
-            except Missing as missing:
+            except MissingElement as missing:
                 raise EnvironmentFault(f"{task.task_id}: {missing}") from None
             if action is None:
                 return

@@ -36,7 +36,7 @@ def choose(chance: random.Random) -> Problem:
     return Problem(
         instruction=f'Select "{wanted}" and press OK.',
         command=("zenity", "--list", "--hide-header", "--text", "", "--column", "Fruit", *rows),
-        solved=lambda outcome, _: said(outcome, wanted),
+        solved=lambda outcome, _: printed_line(outcome, wanted),
         oracle=in_turn(press("table cell", wanted), press("push button", "OK")),
     )
 
@@ -51,7 +51,7 @@ def tick(chance: random.Random) -> Problem:
     return Problem(
         instruction=f"Tick {wanted[0]} and {wanted[1]} and press OK.",
         command=("zenity", "--list", "--checklist", "--hide-header", "--text", "", *columns, *cells),
-        solved=lambda outcome, _: said(outcome, "|".join(wanted)),
+        solved=lambda outcome, _: printed_line(outcome, "|".join(wanted)),
         oracle=in_turn(*(press("table cell", number=2 * box) for box in boxes), press("push button", "OK")),
     )
 
@@ -62,18 +62,18 @@ def enter(chance: random.Random) -> Problem:
     return Problem(
         instruction=f'Type "{wanted}" and press OK.',
         command=("zenity", "--entry", "--text", "Your word"),
-        solved=lambda outcome, _: said(outcome, wanted),
+        solved=lambda outcome, _: printed_line(outcome, wanted),
         oracle=in_turn(act(Type(wanted)), press("push button", "OK")),
     )
 
 
-def form(chance: random.Random) -> Problem:
+def fill_form(chance: random.Random) -> Problem:
     """Two fields, each for its own text."""
     name, town = chance.choice(NAMES), chance.choice(TOWNS)
     return Problem(
         instruction=f"Name: {name}, town: {town}. Press OK.",
         command=("zenity", "--forms", "--text", "", "--add-entry", "Name", "--add-entry", "Town"),
-        solved=lambda outcome, _: said(outcome, f"{name}|{town}"),
+        solved=lambda outcome, _: printed_line(outcome, f"{name}|{town}"),
         oracle=in_turn(
             press("text", number=0),
             act(Type(name)),
@@ -132,17 +132,17 @@ FAMILIES: dict[str, Callable[[random.Random], Problem]] = {
     "choose": choose,
     "tick": tick,
     "enter": enter,
-    "form": form,
+    "form": fill_form,
     "edit": edit,
     "remove": remove,
     "calculate": calculate,
-    "sheet": office.sheet,
-    "document": office.document,
-    "slide": office.slide,
+    "sheet": office.edit_sheet,
+    "document": office.edit_document,
+    "slide": office.edit_slide,
 }
 
 
-def said(outcome: SessionOutcome, wanted: str) -> bool:
+def printed_line(outcome: SessionOutcome, wanted: str) -> bool:
     """Return whether the application was confirmed, and wrote this line."""
     return outcome.exit_code == 0 and outcome.output.rstrip("\n") == wanted
 

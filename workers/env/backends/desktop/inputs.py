@@ -37,7 +37,7 @@ NAMED_KEYS = {
 """Names of keysyms (X11's keysymdef.h)."""
 
 
-def events(action: actions.Action) -> list[Event]:
+def input_events(action: actions.Action) -> list[Event]:
     """Return the input events that carry out ``action``, given in screen pixels; none for those that have no input."""
     match action:
         case actions.Click(x, y, button, count):
@@ -55,7 +55,7 @@ def events(action: actions.Action) -> list[Event]:
         case actions.Type(content):
             return [["text", content]] if content else []
         case _:
-            return pressed(action)
+            return keyboard_events(action)
 
 
 def drag(action: actions.Drag) -> list[Event]:
@@ -70,7 +70,7 @@ def drag(action: actions.Drag) -> list[Event]:
     ]
 
 
-def pressed(action: actions.Action) -> list[Event]:
+def keyboard_events(action: actions.Action) -> list[Event]:
     """Return the events of a keyboard action; a key that no keyboard has is none."""
     match action:
         case actions.Hotkey((name,)) if len(keys.canonical(name)) == 1:

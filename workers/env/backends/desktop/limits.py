@@ -27,7 +27,7 @@ SHARES = 110
 """The kernel's weight of that priority (``sched_prio_to_weight``), where 1024 is a process without any."""
 REMOVE_S = 30.0
 """How long the killed processes of a group may take to end: hundreds of them at a low weight, on a busy machine."""
-LOOK_S = 0.02
+POLL_INTERVAL_S = 0.02
 PREFIX = "dart-desktop-"
 CPU_TIMES: dict[str, Callable[[str], float]] = {
     "cpuacct.usage": lambda text: int(text) / 1e9,
@@ -43,7 +43,7 @@ COUNTS = {
 _number = itertools.count()
 
 
-class Group(msgspec.Struct, frozen=True):
+class ControlGroup(msgspec.Struct, frozen=True):
     """The folders of a control group, none if it could not be made."""
 
     folders: tuple[Path, ...] = ()
@@ -83,13 +83,13 @@ class Group(msgspec.Struct, frozen=True):
         """Remove the group, once its processes are gone; never raises."""
         deadline = Deadline(REMOVE_S)
         for folder in self.folders:
-            while not removed(folder):
+            while not remove_folder(folder):
                 if deadline.expired:
                     break
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_INTERVAL_S)
 
 
-def make(root: Path = ROOT) -> Group:
+def make_group(root: Path = ROOT) -> ControlGroup:
     """Make a group with its bounds, of those hierarchies that allow it."""
     name = f"{PREFIX}{os.getpid()}-{next(_number)}"
     wanted = version_2(root, name) if is_version_2(root) else version_1(root, name)
@@ -103,7 +103,7 @@ def make(root: Path = ROOT) -> Group:
         except OSError:
             with contextlib.suppress(OSError):
                 folder.rmdir()
-    return Group(tuple(made))
+    return ControlGroup(tuple(made))
 
 
 def lines_of(path: Path) -> list[str]:
@@ -111,7 +111,7 @@ def lines_of(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
-def removed(folder: Path) -> bool:
+def remove_folder(folder: Path) -> bool:
     """Remove a group's folder; return False if a process is still in it."""
     try:
         folder.rmdir()
@@ -128,7 +128,7 @@ def sweep(root: Path = ROOT, proc: Path = Path("/proc")) -> None:
     for folder in {*root.glob(f"*/{PREFIX}*"), *root.glob(f"{PREFIX}*"), *beside}:
         worker = folder.name.removeprefix(PREFIX).partition("-")[0]
         if not (proc / worker).exists():
-            removed(folder)
+            remove_folder(folder)
 
 
 def version_1(root: Path, name: str) -> dict[Path, dict[str, str]]:

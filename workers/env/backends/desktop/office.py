@@ -32,7 +32,7 @@ TITLES = ("Rivers", "Mountains", "Forests", "Islands", "Deserts", "Lakes", "Coas
 SAVE = act(Hotkey(("ctrl", "s")))
 
 
-def sheet(chance: random.Random) -> Problem:
+def edit_sheet(chance: random.Random) -> Problem:
     """A spreadsheet of goods and numbers: a number is to be put into a cell, or a sum."""
     path = "goods.ods"
     goods = chance.sample(GOODS, chance.randrange(3, 7))
@@ -46,7 +46,7 @@ def sheet(chance: random.Random) -> Problem:
         wanted = float(chance.randrange(100, 1000))
         typed = f"{wanted:g}"
         instruction = f"Put {typed} into the cell {place} and save the file."
-    before = documents.spreadsheet(list(zip(goods, map(float, numbers), strict=True)))
+    before = documents.write_spreadsheet(list(zip(goods, map(float, numbers), strict=True)))
     expected = documents.cells_of(before) | {place: wanted}
     go = act(Hotkey(("ctrl", "shift", "t")))  # to the box with the cell's name
     return Problem(
@@ -63,14 +63,14 @@ def sheet(chance: random.Random) -> Problem:
     )
 
 
-def document(chance: random.Random) -> Problem:
+def edit_document(chance: random.Random) -> Problem:
     """A text to which a line is to be added."""
     path = "letter.odt"
     *before, wanted = chance.sample(LINES, chance.randrange(2, 5))
     return Problem(
         instruction=f'Add the line "{wanted}" at the end and save the file.',
         command=(*OFFICE, "--writer", path),
-        files={path: documents.text_document(before)},
+        files={path: documents.write_text_document(before)},
         watched=(path,),
         solved=lambda outcome, _: documents.paragraphs_of(outcome.bytes(path)) == [*before, wanted],
         oracle=in_turn(act(Hotkey(("ctrl", "end"))), act(Type(f"\n{wanted}")), SAVE),
@@ -81,14 +81,14 @@ def document(chance: random.Random) -> Problem:
     )
 
 
-def slide(chance: random.Random) -> Problem:
+def edit_slide(chance: random.Random) -> Problem:
     """A presentation whose title is to be replaced."""
     path = "talk.odp"
     before, wanted = chance.sample(TITLES, 2)
     return Problem(
         instruction=f'Change the title to "{wanted}" and save the file.',
         command=(*OFFICE, "--impress", path),
-        files={path: documents.presentation(before)},
+        files={path: documents.write_presentation(before)},
         watched=(path,),
         solved=lambda outcome, _: documents.paragraphs_of(outcome.bytes(path)) == [wanted],
         oracle=in_turn(

@@ -21,16 +21,16 @@ SETTINGS = (
 2100), nothing that is saved or underlined later by itself."""
 
 
-def files(version: Path = VERSION) -> dict[str, bytes]:
+def profile_files(version: Path = VERSION) -> dict[str, bytes]:
     """Return the profile's files, by path in the home."""
-    made = {f"{FOLDER}/registrymodifications.xcu": registry(*SETTINGS)}
+    made = {f"{FOLDER}/registrymodifications.xcu": registry_xml(*SETTINGS)}
     if version.exists() and (build := re.search(r"^buildid=(.+)$", version.read_text(), re.MULTILINE)):
         # It looks for extensions, and starts again, if those were last looked for by another build.
         made[f"{FOLDER}/extensions/buildid"] = build[1].encode()
     return made
 
 
-def registry(*settings: tuple[str, str, str]) -> bytes:
+def registry_xml(*settings: tuple[str, str, str]) -> bytes:
     """Return LibreOffice's file of settings, each a path in its registry, a name and a value."""
     items = "".join(
         f'<item oor:path="/org.openoffice.{path}"><prop oor:name="{name}" oor:op="fuse"><value>{value}</value></prop>'

@@ -13,7 +13,7 @@ from workers.env.environment import EnvironmentFault
 
 EPISODES = 200
 """Of a sandbox, which bounds what its server accumulates."""
-STARTING = 2
+CONCURRENT_STARTS = 2
 """Sandboxes that start at once: more would only delay each other."""
 FAILURES = 3
 """Desktops that failed one after the other, before those who want another one wait."""
@@ -37,7 +37,7 @@ class DesktopPool:
         self._preparing: dict[Sandbox, asyncio.Task[None]] = {}
         self._taken: set[Sandbox] = set()
         self._episodes: dict[Sandbox, int] = {}
-        self._starting = asyncio.Semaphore(STARTING)
+        self._starting = asyncio.Semaphore(CONCURRENT_STARTS)
         self._failed = 0
 
     async def take(self) -> Sandbox:

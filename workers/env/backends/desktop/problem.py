@@ -93,7 +93,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         return {**wanted, **self.base(configured)}
 
 
-class Missing(LookupError):
+class MissingElement(LookupError):
     """An element that the oracle needs is not shown."""
 
 
@@ -103,7 +103,7 @@ def find(elements: Elements, role: str, name: str | None = None, number: int = 0
     found.sort(key=lambda element: (element.box[1], element.box[0]))
     if number >= len(found):
         there = ", ".join(sorted({f"{element.role} {element.name!r}" for element in elements if element.name}))
-        raise Missing(f"no {role} {name or number!r} is shown; there are {there}")
+        raise MissingElement(f"no {role} {name or number!r} is shown; there are {there}")
     return found[number]
 
 

@@ -44,7 +44,7 @@ class Sandbox:
         self.size = width, height
         self.call_timeout_s = call_timeout_s
         self.process: asyncio.subprocess.Process | None = None
-        self.group: limits.Group | None = None
+        self.group: limits.ControlGroup | None = None
         self._folder = ""
         self._session: aiohttp.ClientSession | None = None
         self._lifeline: int | None = None
@@ -56,23 +56,23 @@ class Sandbox:
         self._folder = tempfile.mkdtemp(prefix=limits.PREFIX, dir=socket_folder())
         path, errors = f"{self._folder}/http", f"{self._folder}/errors"
         self._session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(path))
-        self.group = limits.make()
+        self.group = limits.make_group()
         with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as files:
             listener.bind(path)
             listener.listen()
             descriptors = {name: files.enter_context(memory_file(data)) for name, data in own_files().items()}
-            refusals = files.enter_context(memory_file(syscall_filter.compiled()))
+            refusals = files.enter_context(memory_file(syscall_filter.compile_filter()))
             arguments = command_line.command(descriptors, WORKAREA_MB, refusals)
             lifeline, self._lifeline = os.pipe()
             files.callback(os.close, lifeline)
             serve = [*PYTHON, "-m", command_line.SERVER, str(listener.fileno()), str(lifeline), *map(str, self.size)]
             starting = asyncio.ensure_future(
                 asyncio.create_subprocess_exec(
-                    *[*self.group.command(), *unprivileged(), *LOW_PRIORITY, *arguments, *serve],
+                    *[*self.group.command(), *drop_privileges(), *LOW_PRIORITY, *arguments, *serve],
                     pass_fds=(listener.fileno(), lifeline, refusals, *descriptors.values()),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
-                    stderr=files.enter_context(appended(errors)),
+                    stderr=files.enter_context(open_new_file(errors)),
                     start_new_session=True,
                     env={"PATH": os.defpath},
                 )
@@ -86,7 +86,7 @@ class Sandbox:
         try:
             await self.request("GET", "ready", timeout_s=READY_S)
         except EnvironmentFault as fault:
-            said = ending(errors)
+            said = read_end(errors)
             hint = "; `make desktop` installs what it needs"
             raise EnvironmentFault(f"the desktop does not come up: {fault} ({said}){hint}") from None
 
@@ -99,7 +99,7 @@ class Sandbox:
         limit_s = timeout_s or self.call_timeout_s
         bound = aiohttp.ClientTimeout(total=limit_s)
         request = self._session.request(method, f"http://desktop/{endpoint}", json=body, timeout=bound)
-        answer = asyncio.ensure_future(read(request))
+        answer = asyncio.ensure_future(read_response(request))
         # One that is cancelled below may end by a time-out of its own, which then nobody waits for.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         ended = asyncio.ensure_future(self._ended())
@@ -159,7 +159,7 @@ class Sandbox:
         return await self.process.wait()
 
 
-def unprivileged() -> list[str]:
+def drop_privileges() -> list[str]:
     """Return the beginning of a command that is not to run as root, empty if this worker does not either.
 
     Even what a sandbox may read of the host, root's files are not.
@@ -172,17 +172,21 @@ def unprivileged() -> list[str]:
 
 def why_ended(code: int) -> str:
     """Return an exit code in words."""
-    return f"it had opened more than {terminals.MOST} terminals" if code == terminals.EXCEEDED else f"exit code {code}"
+    return (
+        f"it had opened more than {terminals.MAX_TERMINALS} terminals"
+        if code == terminals.EXCEEDED
+        else f"exit code {code}"
+    )
 
 
-async def read(request: Any) -> tuple[int, bytes, Mapping[str, str]]:
+async def read_response(request: Any) -> tuple[int, bytes, Mapping[str, str]]:
     """Return status, body and headers of the answer to a request."""
     async with request as response:
         return response.status, await response.read(), response.headers
 
 
 @contextlib.contextmanager
-def appended(path: str) -> Iterator[int]:
+def open_new_file(path: str) -> Iterator[int]:
     """A file descriptor to write to a new file."""
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
     try:
@@ -191,7 +195,7 @@ def appended(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def ending(path: str) -> str:
+def read_end(path: str) -> str:
     """Return the end of a file."""
     return Path(path).read_bytes()[-ERROR_BYTES:].decode(errors="replace").strip()
 
@@ -232,16 +236,16 @@ def sweep() -> None:
 
 def require_programs() -> None:
     """Raise ServiceUnavailable if a program is missing that every desktop needs."""
-    if missing := absent(command_line.PROGRAMS):
+    if missing := missing_programs(command_line.PROGRAMS):
         raise ServiceUnavailable(f"the desktop needs {', '.join(missing)}: run `make desktop`")
 
 
 def require_for(problem: Problem) -> None:
     """Raise EnvironmentFault if a program is missing that a task needs."""
-    if missing := absent(problem.programs):
+    if missing := missing_programs(problem.programs):
         raise EnvironmentFault(f"the task needs {', '.join(missing)}: run `make desktop`")
 
 
-def absent(programs: Iterable[str]) -> list[str]:
+def missing_programs(programs: Iterable[str]) -> list[str]:
     """Return those programs that are not installed."""
     return [name for name in programs if shutil.which(name) is None]

@@ -74,7 +74,7 @@ class Instruction(NamedTuple):
     if_false: int = 0
 
 
-def program(architecture: Architecture) -> list[Instruction]:
+def build_filter(architecture: Architecture) -> list[Instruction]:
     """Return the filter of an architecture: what is not refused is allowed.
 
     Calls of another architecture than the machine's own (32-bit programs) are refused altogether.
@@ -102,11 +102,11 @@ def family_check(calls: Sequence[int]) -> list[Instruction]:
     return [*jumps, Instruction(RETURN, ALLOW), *check]
 
 
-def compiled(name: str | None = None) -> bytes:
+def compile_filter(name: str | None = None) -> bytes:
     """Return the filter of this machine as bubblewrap takes it; empty for one that is not known."""
     architecture = ARCHITECTURES.get(name or platform.machine())
     if architecture is None:
         return b""
     return b"".join(
-        struct.pack("=HBBI", one.code, one.if_true, one.if_false, one.value) for one in program(architecture)
+        struct.pack("=HBBI", one.code, one.if_true, one.if_false, one.value) for one in build_filter(architecture)
     )

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 from dart_streams.config import Miniwob
 from dart_streams.deadline import Deadline
 from workers.env.backends.miniwob.devtools import DevTools
-from workers.env.backends.miniwob.inputs import MOUSE, Call, batches, waits_for_frame
+from workers.env.backends.miniwob.inputs import MOUSE, Call, split_batches, waits_for_frame
 from workers.env.backends.miniwob.process_load import ProcessLoad, hangs
 from workers.env.environment import EnvironmentFault
 
@@ -25,7 +25,7 @@ AWAY: Call = (MOUSE, {"type": "mouseMoved", "x": 490, "y": 310})
 BEGIN_FRAME = "HeadlessExperimental.beginFrame"
 FRAME_S = 2.0
 """A frame takes some 5 ms, and all pages wait for it. After this long the browser's processes say whether it hangs."""
-LOOK_S = 0.5
+POLL_INTERVAL_S = 0.5
 """Between two looks at the processes."""
 STARVED_S = 30.0
 """How long a frame may take in a browser that gets no processor."""
@@ -85,7 +85,7 @@ class Screenshots:
 
     async def perform(self, session: str, calls: list[Call]) -> None:
         """See :class:`Capturing`."""
-        for batch in batches(calls):
+        for batch in split_batches(calls):
             await asyncio.gather(*(self.devtools.call(method, session, **params) for method, params in batch))
 
     async def draw(self, session: str) -> bytes:
@@ -133,7 +133,7 @@ class BeginFrames:
 
     async def perform(self, session: str, calls: list[Call]) -> None:
         """See :class:`Capturing`."""
-        for batch in batches(calls):
+        for batch in split_batches(calls):
             if waits_for_frame(batch[-1]):
                 await self._perform_in_frames(session, batch)
             else:
@@ -184,7 +184,7 @@ class BeginFrames:
             return False
         deadline = Deadline(STARVED_S - FRAME_S)
         first = before = await asyncio.to_thread(self.load)
-        while not (await asyncio.wait({frame}, timeout=LOOK_S))[0]:
+        while not (await asyncio.wait({frame}, timeout=POLL_INTERVAL_S))[0]:
             now = await asyncio.to_thread(self.load)
             if deadline.expired or hangs(first, before, now):
                 return True

@@ -176,7 +176,7 @@ class DevTools:
             if message.error is None:
                 future.set_result(message.result)
             else:
-                future.set_exception(rejection(str(message.error.get("message"))))
+                future.set_exception(rejection_error(str(message.error.get("message"))))
                 future.exception()
         elif message.method == LOADED and message.sessionId in self._loads:
             if not (loaded := self._loads[message.sessionId]).done():
@@ -209,7 +209,7 @@ class DevTools:
         fail(pending, EnvironmentFault, reason)
 
 
-def rejection(message: str) -> EnvironmentFault:
+def rejection_error(message: str) -> EnvironmentFault:
     """Return what an error of the browser means."""
     if message.startswith(LEFT):
         return Navigated(f"the page left its document: {message}")

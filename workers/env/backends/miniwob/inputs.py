@@ -62,56 +62,56 @@ SYMBOL_KEYS = {
 EDITING = {"a": "selectAll", "c": "copy", "v": "paste", "x": "cut", "z": "undo", "Z": "redo", "y": "redo"}
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldInputs(msgspec.Struct, frozen=True):
     """What the actions before have pressed and not released: mouse buttons and keys, oldest first."""
 
     buttons: tuple[actions.Button, ...] = ()
     keys: tuple[str, ...] = ()
 
 
-NOTHING_HELD = Held()
+NOTHING_HELD = HeldInputs()
 
 
-def input_calls(action: actions.Action, held: Held = NOTHING_HELD) -> tuple[list[Call], Held]:
+def input_calls(action: actions.Action, held: HeldInputs = NOTHING_HELD) -> tuple[list[Call], HeldInputs]:
     """Return the events that carry out ``action``, given in page pixels, and what is held after them."""
     modifiers = modifiers_of(held.keys)
     match action:
         case actions.MouseDown(x, y, button):
-            pressed = (*without(held.buttons, button), button)
+            pressed = (*remove_names(held.buttons, button), button)
             return press_at(x, y, button, modifiers), msgspec.structs.replace(held, buttons=pressed)
         case actions.MouseUp(x, y, button):
-            left = without(held.buttons, button)
+            left = remove_names(held.buttons, button)
             return release_at(x, y, button, modifiers), msgspec.structs.replace(held, buttons=left)
         case actions.KeyDown(key):
             return key_down(key, held)
         case actions.KeyUp(key):
             return key_up(key, held)
         case _:
-            return momentary(action, held), held
+            return momentary_calls(action, held), held
 
 
-def key_down(key: str, held: Held) -> tuple[list[Call], Held]:
+def key_down(key: str, held: HeldInputs) -> tuple[list[Call], HeldInputs]:
     """Return the event of a key that goes down, and what is held then; nothing happens if no keyboard has it."""
     names = keys.combination([key], held.keys)
-    held = msgspec.structs.replace(held, keys=(*without(held.keys, *names), *names))
+    held = msgspec.structs.replace(held, keys=(*remove_names(held.keys, *names), *names))
     return [key_event("keyDown", name, modifiers_of(held.keys)) for name in names], held
 
 
-def key_up(key: str, held: Held) -> tuple[list[Call], Held]:
+def key_up(key: str, held: HeldInputs) -> tuple[list[Call], HeldInputs]:
     """Return the event of a key that goes up, whatever it typed as it went down, and what is held then."""
     names = keys.combination([key], held.keys)
     same = [form(name) for name in names for form in (str, keys.shifted, keys.unshifted)]
-    held = msgspec.structs.replace(held, keys=without(held.keys, *same))
+    held = msgspec.structs.replace(held, keys=remove_names(held.keys, *same))
     return [key_event("keyUp", name, modifiers_of(held.keys)) for name in names], held
 
 
-def release(held: Held) -> list[Call]:
+def release_calls(held: HeldInputs) -> list[Call]:
     """Return the events that release all that is held, the mouse's out of the page."""
-    buttons = [mouse("mouseReleased", -1, -1, button=button, clickCount=1) for button in reversed(held.buttons)]
+    buttons = [mouse_event("mouseReleased", -1, -1, button=button, clickCount=1) for button in reversed(held.buttons)]
     return buttons + [key_event("keyUp", name, 0) for name in reversed(held.keys)]
 
 
-def without(names: tuple[Any, ...], *left_out: str) -> tuple[Any, ...]:
+def remove_names(names: tuple[Any, ...], *left_out: str) -> tuple[Any, ...]:
     """Return the other names."""
     return tuple(other for other in names if other not in left_out)
 
@@ -121,28 +121,28 @@ def modifiers_of(held: Iterable[str]) -> int:
     return sum(MODIFIERS[key] for key in held if key in MODIFIERS)
 
 
-def momentary(action: actions.Action, held: Held) -> list[Call]:
+def momentary_calls(action: actions.Action, held: HeldInputs) -> list[Call]:
     """Return the events of an action that holds nothing; none for those that have no input."""
     modifiers = modifiers_of(held.keys)
     match action:
         case actions.Click(x, y, button, count):
-            return click(x, y, button, count, modifiers)
+            return click_calls(x, y, button, count, modifiers)
         case actions.Move(x, y):
-            return [moved(x, y, modifiers, held.buttons[-1] if held.buttons else None)]
+            return [mouse_move(x, y, modifiers, held.buttons[-1] if held.buttons else None)]
         case actions.Drag():
-            return drag(action, modifiers)
+            return drag_calls(action, modifiers)
         case actions.Type(content):
-            return typing(content, held.keys)
+            return typing_calls(content, held.keys)
         case actions.Hotkey(pressed):
-            return hotkey(pressed, held.keys)
+            return hotkey_calls(pressed, held.keys)
         case actions.Scroll(x, y, direction, amount):
             right, down = SCROLLS[direction]
             pixels = SCROLL_PIXELS * (1 if amount is None else amount)
-            return [mouse("mouseWheel", x, y, modifiers, deltaX=right * pixels, deltaY=down * pixels)]
+            return [mouse_event("mouseWheel", x, y, modifiers, deltaX=right * pixels, deltaY=down * pixels)]
     return []
 
 
-def batches(calls: list[Call]) -> list[list[Call]]:
+def split_batches(calls: list[Call]) -> list[list[Call]]:
     """Split events into those that are sent together, without waiting for one another.
 
     Keys and texts take different ways into a page, so the order of the two is kept by waiting. A wheel or a drag's move
@@ -166,64 +166,67 @@ def waits_for_frame(call: Call) -> bool:
     return call[1].get("type") in {"mouseWheel", "mouseMoved"}
 
 
-def mouse(kind: str, x: int, y: int, modifiers: int = 0, **more: Any) -> Call:
+def mouse_event(kind: str, x: int, y: int, modifiers: int = 0, **more: Any) -> Call:
     """Return one mouse event."""
     if modifiers:
         more["modifiers"] = modifiers
     return MOUSE, {"type": kind, "x": x, "y": y, **more}
 
 
-def moved(x: int, y: int, modifiers: int, button: actions.Button | None = None) -> Call:
+def mouse_move(x: int, y: int, modifiers: int, button: actions.Button | None = None) -> Call:
     """Return a move of the mouse, with a button that is held or none."""
-    return mouse("mouseMoved", x, y, modifiers, **({} if button is None else {"button": button}))
+    return mouse_event("mouseMoved", x, y, modifiers, **({} if button is None else {"button": button}))
 
 
 def press_at(x: int, y: int, button: actions.Button, modifiers: int) -> list[Call]:
     """Return a move to (x, y) and a press."""
-    return [moved(x, y, modifiers), mouse("mousePressed", x, y, modifiers, button=button, clickCount=1)]
+    return [mouse_move(x, y, modifiers), mouse_event("mousePressed", x, y, modifiers, button=button, clickCount=1)]
 
 
 def release_at(x: int, y: int, button: actions.Button, modifiers: int) -> list[Call]:
     """Return a move to (x, y) with the button held, and its release."""
-    return [moved(x, y, modifiers, button), mouse("mouseReleased", x, y, modifiers, button=button, clickCount=1)]
+    return [
+        mouse_move(x, y, modifiers, button),
+        mouse_event("mouseReleased", x, y, modifiers, button=button, clickCount=1),
+    ]
 
 
-def click(x: int, y: int, button: actions.Button, count: int, modifiers: int) -> list[Call]:
+def click_calls(x: int, y: int, button: actions.Button, count: int, modifiers: int) -> list[Call]:
     """Return a move to (x, y), and ``count`` times a press and a release, each of which says which of them it is."""
-    calls = [moved(x, y, modifiers)]
+    calls = [mouse_move(x, y, modifiers)]
     for number in range(1, count + 1):
         for kind in ("mousePressed", "mouseReleased"):
-            calls.append(mouse(kind, x, y, modifiers, button=button, clickCount=number))
+            calls.append(mouse_event(kind, x, y, modifiers, button=button, clickCount=number))
     return calls
 
 
-def drag(action: actions.Drag, modifiers: int) -> list[Call]:
+def drag_calls(action: actions.Drag, modifiers: int) -> list[Call]:
     """Return a press at the start, moves over the middle to the end, and a release there."""
     middle = (action.x + action.to_x) // 2, (action.y + action.to_y) // 2
     return [
         *press_at(action.x, action.y, action.button, modifiers),
-        moved(*middle, modifiers, action.button),
+        mouse_move(*middle, modifiers, action.button),
         *release_at(action.to_x, action.to_y, action.button, modifiers),
     ]
 
 
-def typing(content: str, held: tuple[str, ...]) -> list[Call]:
+def typing_calls(content: str, held: tuple[str, ...]) -> list[Call]:
     """Return the text as one insertion a line, with Enter between lines and after a trailing newline.
 
     While modifiers are held, each character is a key that is struck with them, as on a keyboard.
     """
     if modifiers_of(held):
-        return [call for character in content for call in hotkey((character,), held)]
+        return [call for character in content for call in hotkey_calls((character,), held)]
     calls: list[Call] = []
     for number, line in enumerate(content.split("\n")):
         if number:
-            calls += hotkey(("enter",), ())
+            calls += hotkey_calls(("enter",), ())
         if line:
             calls.append((TEXT, {"text": line}))
     return calls
 
 
-def hotkey(pressed: tuple[str, ...], held: tuple[str, ...]) -> list[Call]:
+def hotkey_calls(pressed: tuple[str, ...], held: tuple[str, ...]) -> list[Call]:
     """Return keys going down in order, and up in reverse."""
     names = keys.combination(pressed, held)
     after = [(*held, *names[:number]) for number in range(len(names) + 1)]

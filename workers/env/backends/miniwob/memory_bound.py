@@ -21,7 +21,7 @@ RENDERER_BYTES = 1 << 30
 """Of one renderer: three times what one takes that keeps each page there is."""
 BROWSER_BYTES = 2 << 30
 """Of the browser's own process."""
-LOOK_S = 2.0
+POLL_INTERVAL_S = 2.0
 """Between two looks; a page that fills memory takes about as long for a gigabyte."""
 PROCESSES = "SystemInfo.getProcessInfo"
 
@@ -47,7 +47,7 @@ async def end_what_grows(devtools: DevTools) -> None:
     The browser says of a renderer that it has crashed; if its own process is killed, the connection ends.
     """
     while not devtools.closed:
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
         for process in await processes_of(devtools):
             if process.size_bytes > (bound := bound_of(process.kind)):
                 end(process, bound)

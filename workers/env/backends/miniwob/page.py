@@ -31,7 +31,7 @@ ANY = ""
 
 
 @cache
-def pages() -> Path:
+def page_folder() -> Path:
     """Return the folder of the page files, from the miniwob package."""
     import miniwob
 
@@ -40,10 +40,10 @@ def pages() -> Path:
 
 def page_url(name: str) -> str:
     """Return the address of a page; raise :class:`EnvironmentFault` if MiniWoB++ has none of this name."""
-    path = pages() / f"{name}.html"
+    path = page_folder() / f"{name}.html"
     if name in NON_DETERMINISTIC or not path.is_file():
         reason = "is not determined by its seed" if name in NON_DETERMINISTIC else "does not exist"
-        raise EnvironmentFault(f"MiniWoB++ page {name!r} {reason}: see {pages()} for the existing pages")
+        raise EnvironmentFault(f"MiniWoB++ page {name!r} {reason}: see {page_folder()} for the existing pages")
     return path.as_uri()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from dart_streams.actions import Action
 from workers.env.backends.miniwob.capture import HEIGHT, WIDTH, Capturing
 from workers.env.backends.miniwob.devtools import DevTools
-from workers.env.backends.miniwob.inputs import NOTHING_HELD, input_calls, release
+from workers.env.backends.miniwob.inputs import NOTHING_HELD, input_calls, release_calls
 from workers.env.backends.miniwob.native import native_script
 from workers.env.environment import EnvironmentFault
 
@@ -86,7 +86,7 @@ class Target:
         if self.held != NOTHING_HELD:
             with self._mark_faulty():
                 held, self.held = self.held, NOTHING_HELD
-                await self.capturing.perform(self.session, release(held))
+                await self.capturing.perform(self.session, release_calls(held))
 
     async def draw(self) -> bytes:
         """Return the screen as a PNG."""

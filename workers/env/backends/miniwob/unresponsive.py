@@ -13,7 +13,7 @@ from workers.env.backends.miniwob.process_load import ProcessLoad, rests
 
 SILENT_S = 1.0
 """How long the browser may owe an answer, and send nothing, until it is asked."""
-LOOK_S = 0.5
+POLL_INTERVAL_S = 0.5
 """Between two looks at its process."""
 LOOKS = 2
 """Looks in a row that find it at rest, while it does not answer, after which it is lost."""
@@ -24,7 +24,7 @@ QUESTION = "Browser.getVersion"
 async def end_when_silent(devtools: DevTools, load: Callable[[], ProcessLoad]) -> None:
     """Close the connection once the browser is lost; ``load`` is that of its own process, without its children."""
     while not devtools.closed:
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
         if devtools.silent_s > SILENT_S and await never_answers(devtools, load):
             await devtools.close("the browser stands still")
 
@@ -36,7 +36,7 @@ async def never_answers(devtools: DevTools, load: Callable[[], ProcessLoad]) -> 
     answer = devtools.send(QUESTION)
     answer.add_done_callback(lambda done: done.cancelled() or done.exception())
     before, at_rest = await asyncio.to_thread(load), 0
-    while not (await asyncio.wait({answer}, timeout=LOOK_S))[0]:
+    while not (await asyncio.wait({answer}, timeout=POLL_INTERVAL_S))[0]:
         now = await asyncio.to_thread(load)
         at_rest = at_rest + 1 if rests(before, now) else 0
         if at_rest >= LOOKS:

@@ -7,13 +7,13 @@ import structlog
 from dart_streams.config import Config, Osworld, tasks
 from dart_streams.config.tasks import OsworldTasks, Task
 from dart_streams.errors import ConfigError, ServiceUnavailable
-from workers.env.backends.osworld.assignments import Assignments, is_osworlds
 from workers.env.backends.osworld.environment import OsworldEnvironment
 from workers.env.backends.osworld.mirror import Mirror
+from workers.env.backends.osworld.osworld_session import TaskResources
 from workers.env.backends.osworld.providers import provider_of
 from workers.env.backends.osworld.sidecar import EvaluatorSidecar
 from workers.env.backends.osworld.start_states import StartStates
-from workers.env.backends.osworld.task_assignment import TaskResources
+from workers.env.backends.osworld.task_sessions import TaskSessions, is_osworld_page
 from workers.env.backends.osworld.tasks import load_all
 
 log = structlog.get_logger()
@@ -26,7 +26,7 @@ class OsworldBackend:
         self.settings = config.env.osworld
         self.tasks_file = Path(config.tasks.file)
         self.provider = provider_of(self.settings)
-        self.assignments = Assignments()
+        self.assignments = TaskSessions()
         self.starts = StartStates()
         self.evaluators: EvaluatorSidecar | None = None
 
@@ -36,7 +36,7 @@ class OsworldBackend:
         Raises ConfigError for folders that are not there, ServiceUnavailable without the evaluators' environment.
         """
         file = tasks.task_file(self.tasks_file)
-        pages = [page.page for page in file.all_pages(self.tasks_file.parent) if is_osworlds(page.page)]
+        pages = [page.page for page in file.all_pages(self.tasks_file.parent) if is_osworld_page(page.page)]
         if not pages:
             return
         self.assignments.examples = (file.osworld or OsworldTasks()).examples(self.tasks_file.parent)

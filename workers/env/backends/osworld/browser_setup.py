@@ -19,7 +19,7 @@ from workers.env.environment import EnvironmentFault
 
 UP_S = 75.0
 """How long the browser may take until it answers: as long as OSWorld waits."""
-LOOK_S = 0.5
+POLL_INTERVAL_S = 0.5
 REQUEST_S = 10.0
 PAGE_S = 20.0
 """How long pages may take to have their titles; one that is slower is left as it is, as OSWorld does."""
@@ -41,24 +41,24 @@ class Tab(msgspec.Struct, frozen=True):
 
 async def open_tabs(endpoint: MachineEndpoint, urls: Sequence[str]) -> None:
     """Open pages, each in a tab, and close the tab that the browser began with."""
-    async with devtools(endpoint) as client:
+    async with open_devtools(endpoint) as client:
         before = await tabs_when_up(client)
         for url in urls:
             await ask(client, "PUT", f"/json/new?{quote(url, safe=':/?&=%#+,;@~')}")
         for tab in before[:1]:
             await ask(client, "GET", f"/json/close/{tab.id}")
-        await loaded(client, len(urls))
+        await wait_for_titles(client, len(urls))
 
 
-async def require(endpoint: MachineEndpoint) -> None:
+async def require_devtools(endpoint: MachineEndpoint) -> None:
     """Raise EnvironmentFault if DevTools do not answer, which evaluators of tabs take for a wrong answer."""
-    async with devtools(endpoint) as client:
-        await tabs(client)
+    async with open_devtools(endpoint) as client:
+        await list_tabs(client)
 
 
 async def close_tabs(endpoint: MachineEndpoint, urls: Sequence[str]) -> None:
     """Close the tabs that show these pages."""
-    async with devtools(endpoint) as client:
+    async with open_devtools(endpoint) as client:
         for tab in await tabs_when_up(client):
             if any(same_page(tab.url, url) for url in urls):
                 await ask(client, "GET", f"/json/close/{tab.id}")
@@ -99,7 +99,7 @@ def insert_visits(rows: sqlite3.Connection, visits: Sequence[VisitedPage], now_s
             )
 
 
-def devtools(endpoint: MachineEndpoint) -> aiohttp.ClientSession:
+def open_devtools(endpoint: MachineEndpoint) -> aiohttp.ClientSession:
     """Return a client of the machine's DevTools."""
     host = urlsplit(endpoint.url).hostname
     timeout = aiohttp.ClientTimeout(total=REQUEST_S)
@@ -111,23 +111,23 @@ async def tabs_when_up(client: aiohttp.ClientSession) -> list[Tab]:
     deadline = time.monotonic() + UP_S
     while True:
         try:
-            return await tabs(client)
+            return await list_tabs(client)
         except EnvironmentFault as fault:
             if time.monotonic() > deadline:
                 raise EnvironmentFault(f"the browser is not up after {UP_S:g} s: {fault}") from None
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
 
 
-async def loaded(client: aiohttp.ClientSession, count: int) -> None:
+async def wait_for_titles(client: aiohttp.ClientSession, count: int) -> None:
     """Wait until as many tabs have titles."""
     deadline = time.monotonic() + PAGE_S
     while time.monotonic() < deadline:
-        if sum(bool(tab.title) for tab in await tabs(client)) >= count:
+        if sum(bool(tab.title) for tab in await list_tabs(client)) >= count:
             return
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
 
 
-async def tabs(client: aiohttp.ClientSession) -> list[Tab]:
+async def list_tabs(client: aiohttp.ClientSession) -> list[Tab]:
     """Return the tabs, the newest first."""
     found = await ask(client, "GET", "/json/list")
     try:

@@ -11,17 +11,17 @@ from dart_streams.config import Osworld
 from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
 from workers.env import metrics
-from workers.env.backends.osworld.assignments import Assignment
 from workers.env.backends.osworld.connection import MachineGone
 from workers.env.backends.osworld.machine import Machine
-from workers.env.backends.osworld.programs import program
 from workers.env.backends.osworld.providers import HeldMachine, MachineProvider
+from workers.env.backends.osworld.pyautogui_programs import build_program
+from workers.env.backends.osworld.screen_stable import wait_stable
 from workers.env.backends.osworld.start_states import StartStates
-from workers.env.backends.osworld.stillness import until_still
+from workers.env.backends.osworld.task_sessions import TaskSession
 from workers.env.environment import EnvironmentFault, Screen
 
 T = TypeVar("T")
-LOOK_S = 0.5
+POLL_INTERVAL_S = 0.5
 """Between looks whether a machine has started."""
 QUIET_S = 0.1
 """How long a still screen stays the same."""
@@ -34,7 +34,7 @@ class OsworldEnvironment:
         self,
         settings: Osworld,
         provider: MachineProvider,
-        assignment_of: Callable[[Task], Assignment],
+        assignment_of: Callable[[Task], TaskSession],
         starts: StartStates | None = None,
     ) -> None:
         self.settings = settings
@@ -43,7 +43,7 @@ class OsworldEnvironment:
         self.starts = starts or StartStates()
         self._held: HeldMachine | None = None
         self._machine: Machine | None = None
-        self._assignment: Assignment | None = None
+        self._assignment: TaskSession | None = None
         self._executed: set[str] = set()
         self._over = False
 
@@ -65,7 +65,7 @@ class OsworldEnvironment:
         finally:
             await asyncio.shield(self._give_back())
 
-    async def _begin(self, assignment: Assignment) -> Screen:
+    async def _begin(self, assignment: TaskSession) -> Screen:
         deadline = Deadline(self.settings.reset_timeout_s)
         self._over = False
         self._executed.clear()
@@ -104,18 +104,18 @@ class OsworldEnvironment:
         """Give the machine back; never raises."""
         await self._give_back()
 
-    async def _set_up(self, machine: Machine, assignment: Assignment, deadline: Deadline) -> None:
-        await ready(machine, deadline)
+    async def _set_up(self, machine: Machine, assignment: TaskSession, deadline: Deadline) -> None:
+        await wait_ready(machine, deadline)
         await assignment.set_up(machine, deadline)
 
     async def _step(
-        self, machine: Machine, assignment: Assignment, action: Action, action_id: str, last: bool
+        self, machine: Machine, assignment: TaskSession, action: Action, action_id: str, last: bool
     ) -> Screen:
         deadline = Deadline(self.settings.call_timeout_s)
         if action_id not in self._executed:
             # Before it is sent: whatever becomes of the answer, it may have been carried out.
             self._executed.add(action_id)
-            if (source := program(action)) is not None:
+            if (source := build_program(action)) is not None:
                 ended = await machine.execute(["python", "-c", source], deadline=deadline)
                 if ended["returncode"]:
                     said = ended["error"].strip().splitlines() or ["no error text"]
@@ -123,18 +123,18 @@ class OsworldEnvironment:
         screen = await self._screen(machine, assignment, deadline, settle=True)
         return screen if self.settings.last_screen or not (last or screen.done) else without_image(screen)
 
-    async def _screen(self, machine: Machine, assignment: Assignment, deadline: Deadline, *, settle: bool) -> Screen:
+    async def _screen(self, machine: Machine, assignment: TaskSession, deadline: Deadline, *, settle: bool) -> Screen:
         if settle:
             await asyncio.sleep(min(self.settings.pause_s, deadline.remaining_s))
         if settle and self.settings.settle == "still":
-            image, still = await until_still(machine, deadline, QUIET_S, self.settings.settle_s)
+            image, still = await wait_stable(machine, deadline, QUIET_S, self.settings.settle_s)
             metrics.desktops_restless.add(int(not still))
         else:
             image = await machine.screenshot(deadline)
         over = await assignment.is_over(machine, deadline)
-        return decoded(image, assignment.instruction, over)
+        return decode_screen(image, assignment.instruction, over)
 
-    def _required(self) -> tuple[Machine, Assignment]:
+    def _required(self) -> tuple[Machine, TaskSession]:
         if self._machine is None or self._assignment is None:
             raise EnvironmentFault("there is no machine: it was not reset to a task, or has been given back")
         return self._machine, self._assignment
@@ -157,7 +157,7 @@ class OsworldEnvironment:
             await held.release()
 
 
-async def ready(machine: Machine, deadline: Deadline) -> None:
+async def wait_ready(machine: Machine, deadline: Deadline) -> None:
     """Wait until a machine shows a screen; raise EnvironmentFault with what it last answered if it does not."""
     while True:
         try:
@@ -166,12 +166,12 @@ async def ready(machine: Machine, deadline: Deadline) -> None:
         except MachineGone:
             raise
         except EnvironmentFault as fault:
-            if deadline.remaining_s <= LOOK_S:
+            if deadline.remaining_s <= POLL_INTERVAL_S:
                 raise EnvironmentFault(f"the machine is not ready: {fault}") from None
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
 
 
-def decoded(image: bytes, instruction: str, done: bool) -> Screen:
+def decode_screen(image: bytes, instruction: str, done: bool) -> Screen:
     """Return an image with its size; raise EnvironmentFault if it cannot be read."""
     try:
         kind, width, height = pictures.facts_of(image)

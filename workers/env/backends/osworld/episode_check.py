@@ -15,10 +15,10 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
 from workers.env.backends.osworld import oracles
 from workers.env.backends.osworld.machine import Machine
-from workers.env.backends.osworld.mirror import Mirror, needed
+from workers.env.backends.osworld.mirror import Mirror, needed_urls
+from workers.env.backends.osworld.osworld_session import OsworldTaskSession, TaskResources
 from workers.env.backends.osworld.prerequisites import Prerequisites
 from workers.env.backends.osworld.sidecar import EvaluatorSidecar
-from workers.env.backends.osworld.task_assignment import TaskAssignment, TaskResources
 from workers.env.backends.osworld.tasks import OsworldTask, settled_score
 from workers.env.environment import EnvironmentFault
 
@@ -73,12 +73,12 @@ class TaskChecker:
                 oracle = await self.play(task, solution)
                 reason = "" if oracle == 1 else f"the oracle's end is worth {oracle:g}"
         except EnvironmentFault as fault:
-            reason = f"{'the oracle' if start is not None else 'start'}: {anonymous(str(fault), task)}"[:300]
+            reason = f"{'the oracle' if start is not None else 'start'}: {anonymize_reason(str(fault), task)}"[:300]
         except UserError:
             raise
         except Exception as error:  # Whatever the settings of a task break is the verdict on this task.
             log.warning("a task's check broke", task=task.page, exc_info=True)
-            reason = f"{type(error).__name__}: {anonymous(str(error), task)}"[:300]
+            reason = f"{type(error).__name__}: {anonymize_reason(str(error), task)}"[:300]
         return TaskCheck(
             page=task.page,
             verdict="refused" if start != 0 else "runnable",
@@ -92,7 +92,7 @@ class TaskChecker:
     async def play(self, task: OsworldTask, solution: oracles.Solution | None) -> float:
         """Return the score of a fresh machine after the setup, and after ``solution`` if it is given."""
         assert self.lease is not None
-        assignment = TaskAssignment(task, TaskResources(self.mirror, self.evaluators, ours=True))
+        assignment = OsworldTaskSession(task, TaskResources(self.mirror, self.evaluators, ours=True))
         try:
             async with self.lease() as machine:
                 await assignment.set_up(machine, Deadline(SETUP_S))
@@ -103,14 +103,14 @@ class TaskChecker:
             await assignment.close()
 
 
-def anonymous(reason: str, task: OsworldTask) -> str:
+def anonymize_reason(reason: str, task: OsworldTask) -> str:
     """Return a reason without the machine's address, which differs from run to run, and names of OSWorld's files."""
-    for url in needed(task):
+    for url in needed_urls(task):
         reason = reason.replace(url, "a file").replace(unquote(url.rpartition("/")[2]), "a file")
     return ADDRESS.sub("", reason.replace(f"{task.page}: ", ""))
 
 
-def done_before(path: Path) -> dict[str, TaskCheck]:
+def read_checks(path: Path) -> dict[str, TaskCheck]:
     """Return the checks that a file of lines has, by page; a line that was cut off is left out."""
     found: dict[str, TaskCheck] = {}
     for line in path.read_bytes().splitlines() if path.exists() else []:

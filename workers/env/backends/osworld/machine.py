@@ -25,7 +25,7 @@ PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 Command = str | Sequence[str]
 
 
-class Executed(TypedDict):
+class CommandOutcome(TypedDict):
     """How a command ended: ``status`` is ``success`` whatever ``returncode`` it had."""
 
     status: str
@@ -99,11 +99,11 @@ class Machine:
 
     async def execute(
         self, command: Command, shell: bool = False, deadline: Deadline | None = None, limit_s: float = EXECUTE_S
-    ) -> Executed:
+    ) -> CommandOutcome:
         """Run a command and wait for its end."""
         body = {"command": command, "shell": shell}
         answer = await self._connection.send("POST", "/execute", deadline, limit_s=limit_s, json_body=body)
-        return self._connection.decode("/execute", answer, Executed)
+        return self._connection.decode("/execute", answer, CommandOutcome)
 
     async def execute_with_verification(
         self,
@@ -114,7 +114,7 @@ class Machine:
         wait_s: float = 10.0,
         interval_s: float = 1.0,
         deadline: Deadline | None = None,
-    ) -> Executed:
+    ) -> CommandOutcome:
         """Run a command, then wait until a window exists or another command succeeds."""
         body = {
             "command": command,
@@ -126,7 +126,7 @@ class Machine:
         answer = await self._connection.send(
             "POST", "/execute_with_verification", deadline, limit_s=EXECUTE_S + wait_s, json_body=body
         )
-        return self._connection.decode("/execute_with_verification", answer, Executed)
+        return self._connection.decode("/execute_with_verification", answer, CommandOutcome)
 
     async def run_python(self, code: str, deadline: Deadline | None = None) -> dict[str, Any]:
         """Run a Python program; the answer has ``status``, ``output``, ``error`` and ``return_code``."""

@@ -66,7 +66,7 @@ class Mirror:
 
     def find(self, url: str) -> Path | None:
         """Return the file of a URL, None if it is not there."""
-        path = self.folder / location(url)
+        path = self.folder / mirror_path(url)
         return path if path.is_file() and not is_pointer(path) else None
 
     def read(self, url: str) -> bytes:
@@ -96,7 +96,7 @@ class Mirror:
     def is_made_for(self, task: OsworldTask) -> bool:
         """Return whether a file that a task needs is a substitute of our own making."""
         recorded = self.recorded()
-        return any((known := recorded.get(location(url))) is not None and known.made for url in needed(task))
+        return any((known := recorded.get(mirror_path(url))) is not None and known.made for url in needed_urls(task))
 
     def survey(self, tasks: Iterable[OsworldTask]) -> list[MirrorEntry]:
         """Return what the tasks need, and record files that are seen for the first time.
@@ -105,34 +105,34 @@ class Mirror:
         """
         pages: dict[str, list[str]] = {}
         for task in tasks:
-            for url in needed(task):
+            for url in needed_urls(task):
                 pages.setdefault(url, []).append(task.page)
         recorded = self.recorded()
         digests = dict(recorded)
-        entries = [self._entry(url, tuple(pages[url]), digests) for url in sorted(pages, key=location)]
+        entries = [self._entry(url, tuple(pages[url]), digests) for url in sorted(pages, key=mirror_path)]
         if digests != recorded:
             self.record(digests)
         return entries
 
     def _entry(self, url: str, pages: tuple[str, ...], digests: dict[str, FileDigest]) -> MirrorEntry:
-        place = location(url)
+        place = mirror_path(url)
         path = self.folder / place
         if not path.is_file() or is_pointer(path):
             state: FileState = "pointer" if path.is_file() else "missing"
             return MirrorEntry(url=url, path=place, state=state, pages=pages)
-        sha256, size = digest(path), path.stat().st_size
+        sha256, size = hash_file(path), path.stat().st_size
         known = digests.setdefault(place, FileDigest(sha256, size))
         state = "present" if known.sha256 == sha256 else "changed"
         return MirrorEntry(url=url, path=place, state=state, pages=pages, sha256=sha256, size=size, made=known.made)
 
 
-def needed(task: OsworldTask) -> list[str]:
+def needed_urls(task: OsworldTask) -> list[str]:
     """Return the URLs of all files that a task needs."""
     history = any(isinstance(step, UpdateBrowseHistory) for step in task.steps())
     return [*task.urls(), *([EMPTY_HISTORY] if history else [])]
 
 
-def location(url: str) -> str:
+def mirror_path(url: str) -> str:
     """Return the place of a URL's file in a mirror, which is inside it whatever the URL is."""
     path = urlsplit(url).path
     if found := DATASET_FILE.fullmatch(path):
@@ -154,7 +154,7 @@ def is_pointer(path: Path) -> bool:
         return file.read(len(LFS_POINTER)) == LFS_POINTER
 
 
-def digest(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file."""
     hashed = hashlib.sha256()
     with path.open("rb") as file:

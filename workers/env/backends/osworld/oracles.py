@@ -11,8 +11,8 @@ import msgspec
 
 from dart_streams.actions import Action, Hotkey, Type, Wait
 from workers.env.backends.osworld.machine import Machine
-from workers.env.backends.osworld.programs import program
-from workers.env.backends.osworld.quiet import settle
+from workers.env.backends.osworld.process_idle import wait_idle
+from workers.env.backends.osworld.pyautogui_programs import build_program
 from workers.env.backends.osworld.tasks import CLOUD, OsworldTask
 from workers.env.environment import EnvironmentFault
 
@@ -24,7 +24,7 @@ COMPARISONS = frozenset({"compare_table", "compare_docx_files", "compare_docx_fi
 """Metrics to which such a document is the same as one that LibreOffice has saved."""
 TERMINAL = Hotkey(("ctrl", "alt", "t"))
 """Opens a terminal in OSWorld's image."""
-LOOKS = 20
+MAX_WAITS = 20
 """At the screen until the terminal is there, or has ended its commands."""
 HasTerminal = Callable[[], Awaitable[bool]]
 """Says whether a window of a terminal is open."""
@@ -39,15 +39,15 @@ class Solution(msgspec.Struct, frozen=True):
     async def solve(self, machine: Machine) -> None:
         """Carry it out at once: each action when the machine is at rest, commands without a terminal."""
         for action in self.actions:
-            await settle(machine, REST_S)
-            ended = await machine.execute(["python", "-c", program(action) or ""])
+            await wait_idle(machine, REST_S)
+            ended = await machine.execute(["python", "-c", build_program(action) or ""])
             if ended["returncode"] != 0:
                 raise EnvironmentFault(f"the oracle's {action}: {ended['error'][-200:]}")
         for command in self.commands:
             ended = await machine.execute(command, shell=True)
             if ended["returncode"] != 0:
                 raise EnvironmentFault(f"the oracle's {command!r}: {ended['error'][-200:]}")
-        await settle(machine, REST_S)
+        await wait_idle(machine, REST_S)
 
     async def demonstrate(self, has_terminal: HasTerminal) -> AsyncIterator[Action]:
         """Yield it as actions: commands are typed into a terminal, which is closed then."""
@@ -56,55 +56,55 @@ class Solution(msgspec.Struct, frozen=True):
         if not self.commands:
             return
         yield TERMINAL
-        async for action in waiting(has_terminal, wanted=True):
+        async for action in wait_for_terminal(has_terminal, wanted=True):
             yield action
         for command in self.commands:
             yield Type(f"{command}\n")
         yield Type("exit\n")
-        async for action in waiting(has_terminal, wanted=False):
+        async for action in wait_for_terminal(has_terminal, wanted=False):
             yield action
 
 
-async def waiting(has_terminal: HasTerminal, *, wanted: bool) -> AsyncIterator[Action]:
+async def wait_for_terminal(has_terminal: HasTerminal, *, wanted: bool) -> AsyncIterator[Action]:
     """Yield pauses until there is a terminal, or none; raise EnvironmentFault if it stays as it is."""
-    for _ in range(LOOKS):
+    for _ in range(MAX_WAITS):
         if await has_terminal() == wanted:
             return
         yield Wait()
     raise EnvironmentFault("the terminal does not open" if wanted else "the commands in the terminal do not end")
 
 
-def keys(*actions: Action) -> Solution:
+def key_solution(*actions: Action) -> Solution:
     """Return a solution by input."""
     return Solution(actions=actions)
 
 
-def shell(*commands: str) -> Solution:
+def shell_solution(*commands: str) -> Solution:
     """Return a solution by commands in a shell."""
     return Solution(commands=commands)
 
 
 ENTER = Hotkey(("enter",))
-BEGIN_DOCUMENT = keys(Hotkey(("ctrl", "home")), Type(WORD), ENTER, Hotkey(("ctrl", "s")), ENTER)
+BEGIN_DOCUMENT = key_solution(Hotkey(("ctrl", "home")), Type(WORD), ENTER, Hotkey(("ctrl", "s")), ENTER)
 """Types the word at the beginning of the open document, and saves it."""
 
 
-def setting(schema: str, key: str, value: str) -> Solution:
+def setting_solution(schema: str, key: str, value: str) -> Solution:
     """Return a solution that sets a key of the desktop's settings."""
-    return shell(f"gsettings set {schema} {key} {value}")
+    return shell_solution(f"gsettings set {schema} {key} {value}")
 
 
 def vlc_key(line: str) -> Solution:
     """Return a solution that sets a key of VLC's configuration, with VLC closed."""
     file = "~/.config/vlc/vlcrc"
     name = line.partition("=")[0]
-    return shell("pkill vlc; sleep 1; true", f"sed -i '/^{name}=/d' {file} && echo '{line}' >> {file}")
+    return shell_solution("pkill vlc; sleep 1; true", f"sed -i '/^{name}=/d' {file} && echo '{line}' >> {file}")
 
 
 def gimp_line(file: str, line: str) -> Solution:
     """Return a solution that adds a line to one of GIMP's files, with GIMP closed."""
     folder = "~/.config/GIMP/2.10"
-    return shell("pkill gimp; sleep 1; true", f"mkdir -p {folder} && echo '{line}' >> {folder}/{file}")
+    return shell_solution("pkill gimp; sleep 1; true", f"mkdir -p {folder} && echo '{line}' >> {folder}/{file}")
 
 
 def chrome_file(name: str, statement: str) -> Solution:
@@ -117,19 +117,19 @@ data = json.load(open(path)) if os.path.exists(path) else {{}}
 os.makedirs(os.path.dirname(path), exist_ok=True)
 json.dump(data, open(path, "w"))
 """
-    return shell("pkill chrome; sleep 2; true", f"python3 -c {shlex.quote(program)}")
+    return shell_solution("pkill chrome; sleep 2; true", f"python3 -c {shlex.quote(program)}")
 
 
-def cell(reference: str, value: str) -> Solution:
+def cell_solution(reference: str, value: str) -> Solution:
     """Return a solution that types a value into a cell of the open spreadsheet, reached by its name box."""
-    return keys(Hotkey(("ctrl", "shift", "t")), Type(reference), ENTER, Type(value), ENTER)
+    return key_solution(Hotkey(("ctrl", "shift", "t")), Type(reference), ENTER, Type(value), ENTER)
 
 
 def office_setting(path: str, name: str, value: str) -> Solution:
     """Return a solution that sets a key of LibreOffice's configuration, with LibreOffice closed."""
     file = "~/.config/libreoffice/4/user/registrymodifications.xcu"
     item = f'<item oor:path="{path}"><prop oor:name="{name}" oor:op="fuse"><value>{value}</value></prop></item>'
-    return shell(
+    return shell_solution(
         "pkill soffice; sleep 2; true", f"sed -i '/{name}/d' {file}; sed -i 's#</oor:items>#{item}</oor:items>#' {file}"
     )
 
@@ -144,15 +144,19 @@ synced = {**empty, "id": "3", "name": "Mobile bookmarks", "guid": "4cf2e351-0e85
 data = {"checksum": "", "roots": {"bookmark_bar": bar, "other": other, "synced": synced}, "version": 1}
 """
 ORACLES: dict[str, Solution] = {
-    "bedcedc4-4d72-425e-ad62-21960b11fe0d": shell(
+    "bedcedc4-4d72-425e-ad62-21960b11fe0d": shell_solution(
         "gsettings set org.gnome.desktop.session idle-delay 0",
         "gsettings set org.gnome.settings-daemon.plugins.power idle-dim false",
     ),
-    "ec4e3f68-9ea4-4c18-a5c9-69f89d1178b3": setting("org.gnome.shell", "favorite-apps", FAVORITES),
-    "f9be0997-4b7c-45c5-b05c-4612b44a6118": setting("org.gnome.desktop.notifications", "show-banners", "false"),
-    "e0df059f-28a6-4169-924f-b9623e7184cc": shell("mv ~/Desktop/todo_list_Jan_1 ~/Desktop/todo_list_Jan_2"),
-    "3ce045a0-877b-42aa-8d2c-b4a863336ab8": setting("org.gnome.desktop.interface", "text-scaling-factor", "1.5"),
-    "a4d98375-215b-4a4d-aee9-3d4370fccc41": setting("org.gnome.desktop.screensaver", "lock-enabled", "true"),
+    "ec4e3f68-9ea4-4c18-a5c9-69f89d1178b3": setting_solution("org.gnome.shell", "favorite-apps", FAVORITES),
+    "f9be0997-4b7c-45c5-b05c-4612b44a6118": setting_solution(
+        "org.gnome.desktop.notifications", "show-banners", "false"
+    ),
+    "e0df059f-28a6-4169-924f-b9623e7184cc": shell_solution("mv ~/Desktop/todo_list_Jan_1 ~/Desktop/todo_list_Jan_2"),
+    "3ce045a0-877b-42aa-8d2c-b4a863336ab8": setting_solution(
+        "org.gnome.desktop.interface", "text-scaling-factor", "1.5"
+    ),
+    "a4d98375-215b-4a4d-aee9-3d4370fccc41": setting_solution("org.gnome.desktop.screensaver", "lock-enabled", "true"),
     "8ba5ae7a-5ae5-4eab-9fcc-5dd4fe3abf89": vlc_key("input-record-path=/home/user/Desktop"),
     "9195653c-f4aa-453d-aa95-787f6ccfaae9": vlc_key("qt-max-volume=200"),
     "d06f0d4d-2cd5-4ede-8de9-598629438c6e": vlc_key("qt-slider-colors=20;20;20;30;30;30;40;40;40;50;50;50"),
@@ -175,7 +179,7 @@ ORACLES: dict[str, Solution] = {
     "2cd43775-7085-45d8-89fa-9e35c0a915cf": office_setting(
         "/org.openoffice.Office.Common/Save/Document", "AutoSaveTimeIntervall", "3"
     ),
-    "357ef137-7eeb-4c80-a3bb-0951f26a8aff": cell("E3", "191.6667"),
+    "357ef137-7eeb-4c80-a3bb-0951f26a8aff": cell_solution("E3", "191.6667"),
 }
 """By task id."""
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Container, Iterator
 
 from workers.env.backends.osworld import steps
-from workers.env.backends.osworld.mirror import Mirror, needed
+from workers.env.backends.osworld.mirror import Mirror, needed_urls
 from workers.env.backends.osworld.tasks import OsworldTask
 
 HEAVY_METRICS = {
@@ -66,10 +66,10 @@ class Prerequisites:
         if self.ours:
             yield from (f"needs {ABSENT_APPS[app]}" for app in task.related_apps if app in ABSENT_APPS)
             for step in task.steps():
-                yield from of_step(step)
-        missing = [url for url in needed(task) if self.mirror.find(url) is None]
+                yield from step_obstacles(step)
+        missing = [url for url in needed_urls(task) if self.mirror.find(url) is None]
         if missing:
-            yield f"{len(missing)} of its {len(needed(task))} files are not in the mirror"
+            yield f"{len(missing)} of its {len(needed_urls(task))} files are not in the mirror"
 
     def _of_evaluator(self, task: OsworldTask) -> Iterator[str]:
         for check in task.evaluator.checks:
@@ -90,7 +90,7 @@ class Prerequisites:
                 yield f"the package has no getter {getter.name}"
 
 
-def of_step(step: steps.Step) -> Iterator[str]:
+def step_obstacles(step: steps.Step) -> Iterator[str]:
     """Yield why a step cannot be carried out on a desktop without network and without a whole system."""
     if isinstance(step, steps.ChromeOpenTabs) and any(WEB_PAGE.match(url) for url in step.urls_to_open):
         yield "visits the live web"

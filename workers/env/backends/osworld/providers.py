@@ -22,7 +22,7 @@ from dart_streams.errors import ConfigError
 from workers.env.backends.osworld.connection import Connection, MachineEndpoint, excerpt
 from workers.env.environment import EnvironmentFault
 
-LOOK_S = 0.25
+POLL_INTERVAL_S = 0.25
 """Between looks whether a machine of the list is free."""
 WAIT_S = 30.0
 """How long one request waits for a desktop of a lease server."""
@@ -93,10 +93,10 @@ class ListProvider:
         while True:
             for endpoint in self.endpoints:
                 if (descriptor := self._locked(endpoint)) is not None:
-                    return HeldMachine(endpoint, closing(descriptor))
+                    return HeldMachine(endpoint, close_once(descriptor))
             if deadline.expired:
                 raise EnvironmentFault(f"all {len(self.endpoints)} machines of env.osworld.machines are in use")
-            await asyncio.sleep(min(LOOK_S, deadline.remaining_s))
+            await asyncio.sleep(min(POLL_INTERVAL_S, deadline.remaining_s))
 
     def _locked(self, endpoint: MachineEndpoint) -> int | None:
         """Return the descriptor that holds a machine's lock, None if somebody else does."""
@@ -111,7 +111,7 @@ class ListProvider:
         return descriptor
 
 
-def closing(descriptor: int) -> Callable[[], Awaitable[None]]:
+def close_once(descriptor: int) -> Callable[[], Awaitable[None]]:
     """Return what closes a descriptor, once."""
     open_ones = [descriptor]
 
@@ -122,7 +122,7 @@ def closing(descriptor: int) -> Callable[[], Awaitable[None]]:
     return close
 
 
-class Granted(msgspec.Struct, frozen=True):
+class LeaseGrant(msgspec.Struct, frozen=True):
     """What a lease server answers."""
 
     id: str
@@ -151,8 +151,8 @@ class LeaseServerProvider:
                 break
             if status != 503 or deadline.expired:
                 raise EnvironmentFault(f"{self.endpoint.url} leases no desktop: status {status}: {excerpt(answer)}")
-            await asyncio.sleep(min(LOOK_S, deadline.remaining_s))
-        granted: Granted = connection.decode("/leases", answer, Granted)
+            await asyncio.sleep(min(POLL_INTERVAL_S, deadline.remaining_s))
+        granted: LeaseGrant = connection.decode("/leases", answer, LeaseGrant)
         renewing = asyncio.create_task(self._renew(granted))
 
         async def release() -> None:
@@ -162,7 +162,7 @@ class LeaseServerProvider:
 
         return HeldMachine(MachineEndpoint(url=granted.url, token=granted.token), release)
 
-    async def _renew(self, granted: Granted) -> None:
+    async def _renew(self, granted: LeaseGrant) -> None:
         """Renew until cancelled, or until the lease has ended: whoever uses the desktop finds it gone then."""
         while True:
             await asyncio.sleep(granted.ttl_s / RENEWALS)

@@ -8,7 +8,7 @@ from typing import Any
 
 from dart_streams.deadline import Deadline
 from workers.env.backends.osworld import browser_setup, steps
-from workers.env.backends.osworld.machine import Executed, Machine
+from workers.env.backends.osworld.machine import CommandOutcome, Machine
 from workers.env.backends.osworld.mirror import Mirror
 from workers.env.backends.osworld.tasks import OsworldTask
 from workers.env.environment import EnvironmentFault
@@ -59,7 +59,7 @@ class TaskSetup:
                 for file in files:
                     await self.machine.upload(file.path, self.mirror.read(file.url))
             case steps.Launch(command=command, shell=shell):
-                await self.machine.launch(steps.words(command, shell), steps.is_true(shell))
+                await self.machine.launch(steps.split_command(command, shell), steps.is_true(shell))
             case steps.ExecuteCommand():
                 await self._execute(step)
             case steps.Sleep(seconds=seconds):
@@ -91,14 +91,14 @@ class TaskSetup:
                 raise EnvironmentFault("is not supported")
 
     async def _execute(self, step: steps.ExecuteCommand) -> None:
-        command = steps.replaced(step.command, self.values)
+        command = steps.replace_values(step.command, self.values)
         shell = steps.is_true(step.shell)
         until = Deadline(UNTIL_S)
         while True:
             ended = await self.machine.execute(command, shell)
             for name, text in ((step.stdout, ended["output"]), (step.stderr, ended["error"])):
                 if name:
-                    cached(self.cache, name).write_text(text)
+                    cache_path(self.cache, name).write_text(text)
             if not step.until or is_wanted(ended, step.until):
                 return
             if until.expired:
@@ -118,7 +118,7 @@ class TaskSetup:
             await self.settle(REST_S)
 
 
-def is_wanted(ended: Executed, until: dict[str, Any]) -> bool:
+def is_wanted(ended: CommandOutcome, until: dict[str, Any]) -> bool:
     """Return whether a command ended as wanted: any of the conditions is enough, as for OSWorld."""
     return (
         ("returncode" in until and ended["returncode"] == until["returncode"])
@@ -135,12 +135,12 @@ def pause_of(step: steps.Step) -> float:
 def fill_cache(task: OsworldTask, mirror: Mirror, cache: Path) -> None:
     """Put what the evaluator compares with into its cache; raise EnvironmentFault for the first that is missing."""
     for url, name in task.cloud_files():
-        target = cached(cache, name)
+        target = cache_path(cache, name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(mirror.read(url))
 
 
-def cached(cache: Path, name: str) -> Path:
+def cache_path(cache: Path, name: str) -> Path:
     """Return a file of the cache; raise EnvironmentFault if the name leads out of it."""
     path = (cache / name).resolve()
     if not path.is_relative_to(cache.resolve()):

@@ -42,7 +42,7 @@ LINE_BYTES = 2**24
 log = structlog.get_logger()
 
 
-class Ready(msgspec.Struct, frozen=True):
+class SidecarReady(msgspec.Struct, frozen=True):
     """What the sidecar's first line says: the names that its package has, or why it cannot be imported."""
 
     metrics: frozenset[str] = frozenset()
@@ -50,7 +50,7 @@ class Ready(msgspec.Struct, frozen=True):
     broken: str = ""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class SidecarReply(msgspec.Struct, frozen=True):
     """The end of an evaluation: a score, or the fault because of which there is none."""
 
     id: int
@@ -66,15 +66,15 @@ class EvaluatorSidecar:
         self.package = package
         self._files = EvaluatorCache()
         self.cache = self._files.folder
-        self.ready = Ready()
+        self.ready = SidecarReady()
         self.process: asyncio.subprocess.Process | None = None
         self._said: deque[str] = deque(maxlen=20)
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[SidecarReply]] = {}
         self._numbers = itertools.count(1)
         self._readers: list[asyncio.Task[None]] = []
         self._starting: asyncio.Task[None] | None = None
 
-    async def start(self) -> Ready:
+    async def start(self) -> SidecarReady:
         """Start it if it does not run; raise ServiceUnavailable with what to do if it cannot be started.
 
         An episode that is cancelled meanwhile does not cancel the start, which others may wait for.
@@ -103,7 +103,7 @@ class EvaluatorSidecar:
         request = {
             "task_id": task.task_id,
             "evaluator": task.evaluator.source,
-            "endpoint": address(endpoint),
+            "endpoint": endpoint_address(endpoint),
             "cache": str(cache),
             "gave_up": gave_up,
             "timeout_s": timeout_s,
@@ -134,7 +134,7 @@ class EvaluatorSidecar:
         command = [str(self.python.absolute()), "-I", "-c", BOOT, str(FOLDER), package]
         readable = [FOLDER, self.python.parents[1], self.python.resolve().parents[1], self.package]
         self.process = await asyncio.create_subprocess_exec(
-            *confined(command, [path for path in readable if path], self.cache),
+            *confine_command(command, [path for path in readable if path], self.cache),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -148,15 +148,15 @@ class EvaluatorSidecar:
         try:
             async with asyncio.timeout(READY_S):
                 line = await self.process.stdout.readline()
-            self.ready = msgspec.json.decode(line, type=Ready)
+            self.ready = msgspec.json.decode(line, type=SidecarReady)
         except (TimeoutError, msgspec.DecodeError):
-            self.ready = Ready(broken=" ".join(self._said) or "it says nothing")
+            self.ready = SidecarReady(broken=" ".join(self._said) or "it says nothing")
         if self.ready.broken:
             await self._kill()
             raise ServiceUnavailable(f"OSWorld's evaluators do not start ({self.ready.broken}): run `make osworld`")
         self._readers.append(asyncio.create_task(self._read_answers(self.process, self.process.stdout)))
 
-    async def _ask(self, request: dict[str, Any]) -> Answer:
+    async def _ask(self, request: dict[str, Any]) -> SidecarReply:
         assert self.process is not None
         assert self.process.stdin is not None
         number = next(self._numbers)
@@ -171,14 +171,16 @@ class EvaluatorSidecar:
 
     async def _read_answers(self, process: asyncio.subprocess.Process, lines: asyncio.StreamReader) -> None:
         while line := await lines.readline():
-            answer = msgspec.json.decode(line, type=Answer)
+            answer = msgspec.json.decode(line, type=SidecarReply)
             if (waiting := self._waiting.get(answer.id)) is not None and not waiting.done():
                 waiting.set_result(answer)
         # Before its waiters learn of it: the next request then finds that it has ended, and starts another.
-        await ended(process)
+        await end_process(process)
         for number, waiting in self._waiting.items():
             if not waiting.done():
-                waiting.set_result(Answer(id=number, fault=f"the sidecar has ended ({' '.join(self._said)[-300:]})"))
+                waiting.set_result(
+                    SidecarReply(id=number, fault=f"the sidecar has ended ({' '.join(self._said)[-300:]})")
+                )
 
     async def _read_errors(self, lines: asyncio.StreamReader) -> None:
         while line := await lines.readline():
@@ -186,16 +188,16 @@ class EvaluatorSidecar:
 
     async def _kill(self) -> None:
         if self.process is not None:
-            await ended(self.process)
+            await end_process(self.process)
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_result(Answer(id=0, fault="the sidecar was killed"))
+                waiting.set_result(SidecarReply(id=0, fault="the sidecar was killed"))
 
 
-async def ended(process: asyncio.subprocess.Process) -> None:
+async def end_process(process: asyncio.subprocess.Process) -> None:
     """Kill a process and its group, if it has not ended."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
@@ -203,7 +205,7 @@ async def ended(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def address(endpoint: MachineEndpoint) -> dict[str, Any]:
+def endpoint_address(endpoint: MachineEndpoint) -> dict[str, Any]:
     """Return an endpoint as OSWorld's code reaches it; raise EnvironmentFault if it cannot."""
     parts = urlsplit(endpoint.url)
     if parts.scheme != "http" or not parts.hostname or parts.path.strip("/"):
@@ -212,7 +214,7 @@ def address(endpoint: MachineEndpoint) -> dict[str, Any]:
     return {"host": parts.hostname, "token": endpoint.token, **ports}
 
 
-def confined(command: list[str], readable: list[Path], writable: Path) -> list[str]:
+def confine_command(command: list[str], readable: list[Path], writable: Path) -> list[str]:
     """Return a command that may read programs and ``readable``, and write ``writable`` only, where bubblewrap is there.
 
     It judges files that a policy has made. It keeps the network, for it asks the machine.

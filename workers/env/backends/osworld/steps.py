@@ -178,7 +178,7 @@ def parse_steps(data: Any) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def replaced(command: Command, values: dict[str, str]) -> Command:
+def replace_values(command: Command, values: dict[str, str]) -> Command:
     """Return a command with ``{NAME}`` replaced by the value of each name."""
 
     def with_values(text: str) -> str:
@@ -200,7 +200,7 @@ def screen_values(width: int, height: int, password: str) -> dict[str, str]:
     }
 
 
-def words(command: Command, shell: Flag) -> Command:
+def split_command(command: Command, shell: Flag) -> Command:
     """Return a command as the machine expects it: without a shell a text is split at blanks, as OSWorld does."""
     if isinstance(command, str) and not is_true(shell) and len(command.split()) > 1:
         return command.split()

@@ -14,7 +14,7 @@ DEPTH = 30
 TEXT_CHARACTERS = 1000
 
 
-def elements(node: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
+def walk_elements(node: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
     """Yield what is shown of a node and those under it: role, name, text, states, and the box in screen pixels."""
     states = sorted(pyatspi.stateToString(state) for state in node.getState().getStates())
     if depth and "showing" in states:
@@ -22,17 +22,17 @@ def elements(node: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
         yield {
             "role": node.getRoleName(),
             "name": node.name,
-            "text": text(node),
+            "text": text_of(node),
             "states": states,
             "box": [box.x, box.y, box.width, box.height],
         }
     if depth < DEPTH:
         for child in node:
             if child is not None:
-                yield from elements(child, depth + 1)
+                yield from walk_elements(child, depth + 1)
 
 
-def text(node: Any) -> str:
+def text_of(node: Any) -> str:
     """Return the text in a node, empty if it has none."""
     try:
         return str(node.queryText().getText(0, TEXT_CHARACTERS))
@@ -51,7 +51,7 @@ def main() -> None:
             application.clearCache()
             for window in application:
                 if window is not None:
-                    found.extend(elements(window, 1))
+                    found.extend(walk_elements(window, 1))
         sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
 

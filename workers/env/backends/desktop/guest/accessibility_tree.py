@@ -32,7 +32,7 @@ PLACEHOLDERS = str.maketrans("", "", "\ufffc\ufffd")
 """What stands for an embedded object, or for a character that could not be read."""
 
 
-def qualified(prefix: str, name: str) -> str:
+def qualified_name(prefix: str, name: str) -> str:
     """Return a name in a namespace; what XML has in no name becomes a hyphen."""
     return f"{{{SPACE}/{PREFIXES[prefix]}}}{xml_name(name)}"
 
@@ -48,28 +48,28 @@ def clean(text: str) -> str:
     return NOT_IN_XML.sub("", text)
 
 
-def described(node: Any) -> "dict[str, str]":
+def element_attributes(node: Any) -> "dict[str, str]":
     """Return the attributes of an element."""
     found = {"name": clean(node.name or "")}
     states = {pyatspi.stateToString(state).replace(" ", "_") for state in node.getState().getStates()}
-    found.update({qualified("st", state): "true" for state in states if state})
+    found.update({qualified_name("st", state): "true" for state in states if state})
     for name, value in (node.get_attributes() or {}).items():
         if name:
-            found[qualified("attr", name)] = clean(value)
+            found[qualified_name("attr", name)] = clean(value)
     if {"visible", "showing"} <= states:
         with contextlib.suppress(NotImplementedError):
             box = node.queryComponent().getExtents(pyatspi.XY_SCREEN)
-            found[qualified("cp", "screencoord")] = str((box.x, box.y))
-            found[qualified("cp", "size")] = str((box.width, box.height))
+            found[qualified_name("cp", "screencoord")] = str((box.x, box.y))
+            found[qualified_name("cp", "size")] = str((box.width, box.height))
     for name, query in (("image", node.queryImage), ("selection", node.querySelection)):
         with contextlib.suppress(NotImplementedError):
             query()
             found[name] = "true"
-    found.update(valued(node))
+    found.update(value_attributes(node))
     return found
 
 
-def valued(node: Any) -> "dict[str, str]":
+def value_attributes(node: Any) -> "dict[str, str]":
     """Return the attributes of an element's value and actions."""
     found = {}
     with contextlib.suppress(NotImplementedError):
@@ -77,13 +77,13 @@ def valued(node: Any) -> "dict[str, str]":
         of_value = {"value": "currentValue", "min": "minimumValue", "max": "maximumValue", "step": "minimumIncrement"}
         for name, attribute in of_value.items():
             with contextlib.suppress(Exception):  # An application may lack one of them, and says so as it likes.
-                found[qualified("val", name)] = str(getattr(value, attribute))
+                found[qualified_name("val", name)] = str(getattr(value, attribute))
     with contextlib.suppress(NotImplementedError):
         action = node.queryAction()
         for number in range(action.nActions):
             name = action.getName(number).replace(" ", "-")
-            found[qualified("act", f"{name}_desc")] = clean(action.getDescription(number))
-            found[qualified("act", f"{name}_kb")] = clean(action.getKeyBinding(number))
+            found[qualified_name("act", f"{name}_desc")] = clean(action.getDescription(number))
+            found[qualified_name("act", f"{name}_kb")] = clean(action.getKeyBinding(number))
     return found
 
 
@@ -95,10 +95,10 @@ def text_of(node: Any) -> str:
     return ""
 
 
-def tree(node: Any, depth: int, sheets: bool, columns: "Callable[[], int]") -> ElementTree.Element:
+def build_tree(node: Any, depth: int, sheets: bool, columns: "Callable[[], int]") -> ElementTree.Element:
     """Return an element with those under it; of a spreadsheet's table only the cells that are shown."""
     role = (node.getRoleName() or "").strip()
-    made = ElementTree.Element(xml_name(role or "unknown"), described(node))
+    made = ElementTree.Element(xml_name(role or "unknown"), element_attributes(node))
     made.text = text_of(node) or None
     if depth == DEPTH:
         return made
@@ -110,7 +110,7 @@ def tree(node: Any, depth: int, sheets: bool, columns: "Callable[[], int]") -> E
             if number == WIDTH and not (sheets and role == "table"):
                 break
             if child is not None:
-                made.append(tree(child, depth + 1, sheets, columns))
+                made.append(build_tree(child, depth + 1, sheets, columns))
     return made
 
 
@@ -140,7 +140,7 @@ def sheet_columns() -> int:
 
 def active_terminal(root: ElementTree.Element) -> "str | None":
     """Return the text of the focused terminal in the active window of gnome-terminal, None if there is none."""
-    active, focused = qualified("st", "active"), qualified("st", "focused")
+    active, focused = qualified_name("st", "active"), qualified_name("st", "focused")
     found = [
         terminal
         for application in root
@@ -161,7 +161,7 @@ def main() -> None:
     wanted = None if sys.argv[1:] != ["terminal"] else "gnome-terminal-server"
     for application in pyatspi.Registry.getDesktop(0):
         if application is not None and wanted in (None, application.name):
-            root.append(tree(application, 1, False, sheet_columns))
+            root.append(build_tree(application, 1, False, sheet_columns))
     if wanted is None:
         sys.stdout.write(ElementTree.tostring(root, "unicode"))
     elif (text := active_terminal(root)) is not None:

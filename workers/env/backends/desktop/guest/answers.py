@@ -20,12 +20,12 @@ class Refusal(Exception):
         return web.json_response(self.body, status=self.status)
 
 
-def failure(error: BaseException) -> "dict[str, str]":
+def error_body(error: BaseException) -> "dict[str, str]":
     """Return the body of an answer that says what went wrong."""
     return {"status": "error", "message": str(error) or type(error).__name__}
 
 
-async def given(request: web.Request) -> "dict[str, Any]":
+async def read_json(request: web.Request) -> "dict[str, Any]":
     """Return the JSON object of a request; raise Refusal if it has none."""
     if not request.content_type.endswith("json"):
         raise Refusal(415, {"error": "the request must be JSON, and say so"})
@@ -38,7 +38,7 @@ async def given(request: web.Request) -> "dict[str, Any]":
     return wanted
 
 
-def number(wanted: "dict[str, Any]", name: str, default: float) -> float:
+def positive_number(wanted: "dict[str, Any]", name: str, default: float) -> float:
     """Return a number above 0 of a request, or the default; raise Refusal if it is something else."""
     value = wanted.get(name)
     if value is None:

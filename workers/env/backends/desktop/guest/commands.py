@@ -12,7 +12,7 @@ from typing import IO, NamedTuple
 
 OUTPUT_BYTES = 2**24
 """Of each stream that is kept; what a command writes beyond is read and dropped, so that it does not block."""
-LOOK_S = 0.02
+POLL_INTERVAL_S = 0.02
 INHERITED_S = 0.5
 """How long the streams of a command that has ended are read on: a process that it left behind may hold them."""
 READ_BYTES = 2**16
@@ -28,11 +28,11 @@ class CommandResult(NamedTuple):
     returncode: int
 
 
-class TooSlow(TimeoutError):
+class CommandTimeout(TimeoutError):
     """The command was killed at its limit."""
 
 
-def arguments(command: "str | Sequence[str]", shell: bool) -> list[str]:
+def command_arguments(command: "str | Sequence[str]", shell: bool) -> list[str]:
     """Return the arguments of a command, as subprocess has them with ``shell``."""
     words = [command] if isinstance(command, str) else list(command)
     return ["/bin/sh", "-c", *words] if shell else words
@@ -64,9 +64,9 @@ def run(words: Sequence[str], limit_s: float, merged: bool = False, folder: "str
     running.add(process.pid)
     try:
         kept = collect_output(process, time.monotonic() + limit_s)
-        return CommandResult(text(kept[0]), text(kept[1]), process.returncode)
-    except TooSlow:
-        raise TooSlow(f"Command {words!r} timed out after {limit_s:g} seconds") from None
+        return CommandResult(decode_output(kept[0]), decode_output(kept[1]), process.returncode)
+    except CommandTimeout:
+        raise CommandTimeout(f"Command {words!r} timed out after {limit_s:g} seconds") from None
     finally:
         end(process)
         running.discard(process.pid)
@@ -88,10 +88,10 @@ def collect_output(process: "subprocess.Popen[bytes]", deadline: float) -> tuple
             if ended_at is not None and now > ended_at + INHERITED_S:
                 break
             if now > deadline:
-                raise TooSlow
+                raise CommandTimeout
             if not waiting.get_map():
-                time.sleep(LOOK_S)
-            for key, _ in waiting.select(LOOK_S) if waiting.get_map() else ():
+                time.sleep(POLL_INTERVAL_S)
+            for key, _ in waiting.select(POLL_INTERVAL_S) if waiting.get_map() else ():
                 if not take(key.fileobj, key.data):  # type: ignore[arg-type]
                     waiting.unregister(key.fileobj)
     return kept
@@ -115,6 +115,6 @@ def end(process: "subprocess.Popen[bytes]") -> None:
             stream.close()
 
 
-def text(data: bytearray) -> str:
+def decode_output(data: bytearray) -> str:
     """Return bytes as text."""
     return data.decode(errors="replace")

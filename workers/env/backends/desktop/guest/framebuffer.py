@@ -53,12 +53,12 @@ class Framebuffer:
             pixels = self.memory[begin : begin + min(ROWS, height - top) * self.stride]
             band = self.bands.get(top)
             if band is None or band.pixels != pixels:
-                band = self.bands[top] = compressed(pixels, width, self.stride)
-            adler = combined(adler, band.adler, band.length)
+                band = self.bands[top] = compress_band(pixels, width, self.stride)
+            adler = combine_checksums(adler, band.adler, band.length)
             body.append(band.deflated)
         header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
         stream = b"".join([STREAM, *body, LAST_BLOCK, adler.to_bytes(4, "big")])
-        return SIGNATURE + chunk(b"IHDR", header) + chunk(b"IDAT", stream) + chunk(b"IEND", b"")
+        return SIGNATURE + png_chunk(b"IHDR", header) + png_chunk(b"IDAT", stream) + png_chunk(b"IEND", b"")
 
     def close(self) -> None:
         """Unmap it, and forget what it showed."""
@@ -66,7 +66,7 @@ class Framebuffer:
         self.bands.clear()
 
 
-def compressed(pixels: bytes, width: int, stride: int) -> Band:
+def compress_band(pixels: bytes, width: int, stride: int) -> Band:
     """Return a band of ``pixels``, rows of ``stride`` bytes with 4 bytes (BGRX) for each of ``width`` pixels."""
     rows = len(pixels) // stride
     colors = Image.frombuffer("RGB", (width, rows), pixels, "raw", "BGRX", stride, 1).tobytes()
@@ -80,13 +80,13 @@ def compressed(pixels: bytes, width: int, stride: int) -> Band:
     return Band(pixels, deflated, zlib.adler32(plain), len(plain))
 
 
-def combined(first: int, second: int, length: int) -> int:
+def combine_checksums(first: int, second: int, length: int) -> int:
     """Return the Adler-32 checksum of two texts, the second of ``length`` bytes, from theirs (as adler32_combine)."""
     low = ((first & 0xFFFF) + (second & 0xFFFF) - 1) % ADLER
     high = ((first >> 16) + (second >> 16) + length * ((first & 0xFFFF) - 1)) % ADLER
     return high << 16 | low
 
 
-def chunk(kind: bytes, content: bytes) -> bytes:
+def png_chunk(kind: bytes, content: bytes) -> bytes:
     """Return a chunk of a PNG: length, kind, content, checksum."""
     return len(content).to_bytes(4, "big") + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")

@@ -19,7 +19,7 @@ async def serve(session: DesktopSession) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while line := await reader.readline():
-                writer.write(json.dumps(outcome(session, line)).encode() + b"\n")
+                writer.write(json.dumps(perform_line(session, line)).encode() + b"\n")
                 await writer.drain()
         finally:
             # Whatever went wrong here: nobody waits for an answer on an open connection.
@@ -28,7 +28,7 @@ async def serve(session: DesktopSession) -> None:
     await asyncio.start_unix_server(answer, NAME, limit=2**22)
 
 
-def outcome(session: DesktopSession, line: bytes) -> "dict[str, Any]":
+def perform_line(session: DesktopSession, line: bytes) -> "dict[str, Any]":
     """Carry out the ``events`` of a line; return where the pointer is and the screen's size, or what was wrong."""
     try:
         wanted = json.loads(line)

@@ -10,15 +10,15 @@ from pathlib import Path
 BUSY = frozenset("RD")
 """States of a thread that computes, waits for a processor, or waits for a disk."""
 KILL_S = 5.0
-LOOK_S = 0.002
+POLL_INTERVAL_S = 0.002
 
 
-def pids(proc: Path = Path("/proc")) -> list[int]:
+def list_pids(proc: Path = Path("/proc")) -> list[int]:
     """Return all processes."""
     return [int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal()]
 
 
-def state(stat: str) -> str:
+def thread_state(stat: str) -> str:
     """Return the state letter of a line of ``/proc/*/stat``; the command's name in it may contain anything."""
     return stat[stat.rindex(")") + 2]
 
@@ -39,23 +39,23 @@ class Activity:
         return bool(self.last)
 
     def _threads(self, left_out: set[str]) -> Iterator[str]:
-        for pid in names(self.proc):
+        for pid in list_names(self.proc):
             if pid.isdecimal() and pid not in left_out:
                 threads = f"{self.proc}/{pid}/task"
                 # One that ended meanwhile has worked too, but those that wait for it do now.
                 with contextlib.suppress(OSError):
-                    yield from (f"{threads}/{thread}/stat" for thread in names(threads))
+                    yield from (f"{threads}/{thread}/stat" for thread in list_names(threads))
 
 
 def computes(stat: str) -> bool:
     """Return whether a thread computes, waits for a processor or for a disk; not if it has ended."""
     try:
-        return state(read(stat)) in BUSY
+        return thread_state(read(stat)) in BUSY
     except OSError:
         return False
 
 
-def names(folder: str) -> list[str]:
+def list_names(folder: str) -> list[str]:
     """Return what is in a folder."""
     with os.scandir(folder) as entries:
         return [entry.name for entry in entries]
@@ -78,7 +78,7 @@ def end_all(besides: Iterable[int]) -> None:
     """
     kept = set(besides)
     deadline = time.monotonic() + KILL_S
-    while others := [pid for pid in pids() if pid not in kept]:
+    while others := [pid for pid in list_pids() if pid not in kept]:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{len(others)} processes do not end, {others[0]} among them")
         for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -86,7 +86,7 @@ def end_all(besides: Iterable[int]) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
         collect()
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def collect() -> None:
@@ -98,7 +98,7 @@ def collect() -> None:
 
 def collect_orphans(own: Iterable[int], proc: Path = Path("/proc")) -> None:
     """Collect the ends of children that this process did not start, those in ``own``: they lost their parents."""
-    for pid in set(pids(proc)) - set(own):
+    for pid in set(list_pids(proc)) - set(own):
         with contextlib.suppress(OSError):
-            if state((proc / str(pid) / "stat").read_text()) == "Z":
+            if thread_state((proc / str(pid) / "stat").read_text()) == "Z":
                 os.waitpid(pid, os.WNOHANG)

@@ -95,7 +95,7 @@ def sleep(seconds: float) -> None:
 def moveTo(x: Any = None, y: Any = None, duration: float = 0.0, *_: Any, **__: Any) -> None:
     """Move the pointer."""
     place = _place(x, y)
-    _glide(place, duration)
+    _move_gradually(place, duration)
     _rest()
 
 
@@ -119,8 +119,8 @@ def click(
     **__: Any,
 ) -> None:
     """Click a button some times."""
-    _aim(x, y, duration)
-    pressed = [["press", _button(button)], ["release", _button(button)]]
+    _move_if_given(x, y, duration)
+    pressed = [["press", _button_name(button)], ["release", _button_name(button)]]
     if interval <= 0:
         _desktop.send(*(pressed * clicks))
     for _number in range(clicks if interval > 0 else 0):
@@ -156,15 +156,15 @@ def tripleClick(x: Any = None, y: Any = None, interval: float = 0.0, button: Any
 
 def mouseDown(x: Any = None, y: Any = None, button: Any = PRIMARY, duration: float = 0.0, *_: Any, **__: Any) -> None:
     """Press a button and hold it."""
-    _aim(x, y, duration)
-    _desktop.send(["press", _button(button)])
+    _move_if_given(x, y, duration)
+    _desktop.send(["press", _button_name(button)])
     _rest()
 
 
 def mouseUp(x: Any = None, y: Any = None, button: Any = PRIMARY, duration: float = 0.0, *_: Any, **__: Any) -> None:
     """Release a button."""
-    _aim(x, y, duration)
-    _desktop.send(["release", _button(button)])
+    _move_if_given(x, y, duration)
+    _desktop.send(["release", _button_name(button)])
     _rest()
 
 
@@ -181,10 +181,10 @@ def dragTo(
     """Move the pointer with a button held."""
     place = _place(x, y)
     if mouseDownUp:
-        _desktop.send(["press", _button(button)])
-    _glide(place, max(duration, MINIMUM_DURATION))
+        _desktop.send(["press", _button_name(button)])
+    _move_gradually(place, max(duration, MINIMUM_DURATION))
     if mouseDownUp:
-        _desktop.send(["release", _button(button)])
+        _desktop.send(["release", _button_name(button)])
     _rest()
 
 
@@ -199,8 +199,8 @@ drag = dragRel
 
 def scroll(clicks: float, x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
     """Turn the wheel: up if positive."""
-    _aim(x, y)
-    _wheel("up" if clicks > 0 else "down", clicks)
+    _move_if_given(x, y)
+    _turn_wheel("up" if clicks > 0 else "down", clicks)
 
 
 vscroll = scroll
@@ -208,20 +208,20 @@ vscroll = scroll
 
 def hscroll(clicks: float, x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
     """Turn the wheel sideways: to the right if positive."""
-    _aim(x, y)
-    _wheel("right" if clicks > 0 else "left", clicks)
+    _move_if_given(x, y)
+    _turn_wheel("right" if clicks > 0 else "left", clicks)
 
 
 def keyDown(key: str, *_: Any, **__: Any) -> None:
     """Press a key and hold it."""
-    if (name := _key(key)) is not None:
+    if (name := _key_name(key)) is not None:
         _desktop.send(["down", name])
     _rest()
 
 
 def keyUp(key: str, *_: Any, **__: Any) -> None:
     """Release a key."""
-    if (name := _key(key)) is not None:
+    if (name := _key_name(key)) is not None:
         _desktop.send(["up", name])
     _rest()
 
@@ -230,7 +230,7 @@ def press(keys: Any, presses: int = 1, interval: float = 0.0, *_: Any, **__: Any
     """Press keys one after the other, all of them some times."""
     for _number in range(int(presses)):
         for key in [keys] if isinstance(keys, str) else keys:
-            _tap(key)
+            _press_key(key)
             time.sleep(interval)
     _rest()
 
@@ -251,7 +251,7 @@ def hold(keys: Any, *_: Any, **__: Any) -> Iterator[None]:
 def hotkey(*keys: Any, interval: float = 0.0, **_: Any) -> None:
     """Press keys together, in order, and release them."""
     names = list(keys[0]) if len(keys) == 1 and not isinstance(keys[0], str) else list(keys)
-    known = [name for key in names if (name := _key(key)) is not None]
+    known = [name for key in names if (name := _key_name(key)) is not None]
     for key in known:
         _desktop.send(["down", key])
         time.sleep(interval)
@@ -283,12 +283,12 @@ def _place(x: Any, y: Any) -> Point:
     return position(x, y)
 
 
-def _aim(x: Any, y: Any, duration: float = 0.0) -> None:
+def _move_if_given(x: Any, y: Any, duration: float = 0.0) -> None:
     if x is not None or y is not None:
-        _glide(_place(x, y), duration)
+        _move_gradually(_place(x, y), duration)
 
 
-def _glide(to: Point, duration: float) -> None:
+def _move_gradually(to: Point, duration: float) -> None:
     """Move to a place; with a duration over places between, as a drag needs them."""
     if duration > MINIMUM_DURATION / 2:
         here, steps = position(), max(2, int(duration * 50))
@@ -300,24 +300,24 @@ def _glide(to: Point, duration: float) -> None:
     _desktop.send(["move", to.x, to.y])
 
 
-def _wheel(direction: str, clicks: float) -> None:
+def _turn_wheel(direction: str, clicks: float) -> None:
     if notches := min(abs(int(clicks)), NOTCH_LIMIT):
         _desktop.send(["scroll", direction, notches])
     _rest()
 
 
-def _button(button: Any) -> str:
+def _button_name(button: Any) -> str:
     return BUTTONS.get(button, button)
 
 
-def _key(key: str) -> "str | None":
+def _key_name(key: str) -> "str | None":
     """Return what the server calls a key; None for one that there is not, which pyautogui ignores too."""
     return KEYS.get(key.lower(), key if len(key) == 1 else None)
 
 
-def _tap(key: str) -> None:
+def _press_key(key: str) -> None:
     if key in "\n\r\t" or len(key) > 1:
-        if (name := _key(key)) is not None:
+        if (name := _key_name(key)) is not None:
             _desktop.send(["down", name], ["up", name])
     else:
         _desktop.send(["text", key])

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from workers.env.backends.desktop.guest import contract
+from workers.env.backends.desktop.guest import osworld_api
 from workers.env.backends.desktop.guest.display import DISPLAY_ERRORS, InputError
 from workers.env.backends.desktop.guest.session import HOME, DesktopSession, SessionError
 
@@ -29,7 +29,7 @@ class Server:
     def application(self) -> web.Application:
         """Return the application to serve."""
         made = web.Application(middlewares=[self._answer], client_max_size=REQUEST_BYTES)
-        made.add_subapp(contract.PREFIX, contract.Contract(self.session).application())
+        made.add_subapp(osworld_api.PREFIX, osworld_api.OsworldApi(self.session).application())
         made.add_routes(
             [
                 web.get("/ready", self.ready),
@@ -114,17 +114,17 @@ class Server:
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer one request at a time, but OSWorld's; what goes wrong is answered with its reason."""
-        if request.path.startswith(f"{contract.PREFIX}/"):
+        if request.path.startswith(f"{osworld_api.PREFIX}/"):
             return await handler(request)
         async with self.one_at_a_time:
             try:
                 return await handler(request)
             except (InputError, KeyError, TypeError, json.JSONDecodeError) as error:
-                return refusal(400, error)
+                return error_response(400, error)
             except (SessionError, OSError, TimeoutError, *DISPLAY_ERRORS) as error:
-                return refusal(500, error)  # The server goes on: the worker decides what becomes of the sandbox.
+                return error_response(500, error)  # The server goes on: the worker decides what becomes of the sandbox.
 
 
-def refusal(status: int, error: Exception) -> web.Response:
+def error_response(status: int, error: Exception) -> web.Response:
     """Return an answer that says what went wrong."""
     return web.json_response({"error": f"{type(error).__name__}: {error}"}, status=status)

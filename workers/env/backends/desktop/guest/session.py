@@ -35,7 +35,7 @@ QUIET_S = 0.06
 """How long nothing may be computed or drawn for the desktop to be at rest."""
 IDLE_S = 0.12
 """The same where nothing was drawn yet since the input: an application that has not begun to answer."""
-LOOK_S = 0.01
+POLL_INTERVAL_S = 0.01
 BUSY_S = 0.02
 """Between two looks at what is computed, which cost more than those at what is drawn."""
 SETTLE_S = 5.0
@@ -67,7 +67,7 @@ class DesktopSession:
         self.stop()
         lay_out()
         await self._start_display(*(screen or self.size))
-        self._start_part("bus", ["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address={bus()}"])
+        self._start_part("bus", ["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address={bus_address()}"])
         await self._until("the bus", lambda: (RUNTIME / "bus").exists())
         if accessible:
             self._start_part("accessibility bus", ["/usr/libexec/at-spi-bus-launcher", "--launch-immediately"])
@@ -95,7 +95,7 @@ class DesktopSession:
         if self.prepared != (*(screen or self.size), accessible):
             await self.prepare(screen, accessible)
         self.prepared = None
-        put(files)
+        write_files(files)
         self.watched = watched
         self.seen = self.state()
         if not command:
@@ -146,13 +146,13 @@ class DesktopSession:
 
     def state(self) -> dict[str, Any]:
         """Return what is in the watched files, and in the watched folders: None for one that does not exist."""
-        return {name: content(HOME / name) for name in self.watched}
+        return {name: path_content(HOME / name) for name in self.watched}
 
     def outcome(self) -> dict[str, Any]:
         """Return how the application ended (None: it did not), what it wrote, and what the task watches."""
         return {
             "exit_code": None if self.app is None else self.app.poll(),
-            "output": written(),
+            "output": read_output(),
             "state": self.state(),
         }
 
@@ -175,7 +175,7 @@ class DesktopSession:
                     return True
             if now - began > limit_s:
                 return False
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     def _app_is_there(self) -> bool:
         """Return whether the application shows a window, or has ended; windows are asked for once something is drawn.
@@ -226,7 +226,7 @@ class DesktopSession:
             self.check()
             if time.monotonic() > deadline:
                 raise SessionError(f"{what} is not there after {limit_s:g} s")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
 
 def lay_out() -> None:
@@ -237,7 +237,7 @@ def lay_out() -> None:
     shutil.copytree("/opt/home", HOME, dirs_exist_ok=True)
 
 
-def put(files: Mapping[str, str]) -> None:
+def write_files(files: Mapping[str, str]) -> None:
     """Write files into the home (path in it to base64)."""
     for name, encoded in files.items():
         path = HOME / name
@@ -258,7 +258,7 @@ def launch(command: Sequence[str], environment: Mapping[str, str]) -> "subproces
         return subprocess.Popen(command, cwd=HOME, stdout=output, stderr=subprocess.DEVNULL, env=variables)
 
 
-def written() -> str:
+def read_output() -> str:
     """Return the beginning of what the application wrote."""
     if not OUTPUT.exists():
         return ""
@@ -266,12 +266,12 @@ def written() -> str:
         return output.read(OUTPUT_CHARACTERS)
 
 
-def bus() -> str:
+def bus_address() -> str:
     """Return the address of the session's bus, which OSWorld's tasks export too."""
     return f"unix:path={RUNTIME}/bus"
 
 
-def content(path: Path) -> Any:
+def path_content(path: Path) -> Any:
     """Return a file's bytes in base64, a folder's entries, or None."""
     if path.is_dir():
         return sorted(entry.name for entry in path.iterdir())

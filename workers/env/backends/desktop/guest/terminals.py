@@ -4,14 +4,14 @@ import asyncio
 import os
 from pathlib import Path
 
-MOST = 64
-LOOK_S = 0.5
+MAX_TERMINALS = 64
+POLL_INTERVAL_S = 0.5
 EXCEEDED = 65
 """The exit code of a sandbox that has opened more."""
 FOLDER = "/dev/pts"
 
 
-def opened(folder: str = FOLDER) -> int:
+def count_terminals(folder: str = FOLDER) -> int:
     """Return how many there are, and the one file that opens them."""
     try:
         return sum(1 for _ in Path(folder).iterdir())
@@ -22,6 +22,6 @@ def opened(folder: str = FOLDER) -> int:
 async def end_with_too_many() -> None:
     """End the sandbox when it has too many, all its processes with it; look for ever."""
     while True:
-        await asyncio.sleep(LOOK_S)
-        if opened() > MOST + 1:
+        await asyncio.sleep(POLL_INTERVAL_S)
+        if count_terminals() > MAX_TERMINALS + 1:
             os._exit(EXCEEDED)

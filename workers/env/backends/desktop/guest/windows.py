@@ -7,24 +7,24 @@ from workers.env.backends.desktop.guest import commands
 LIMIT_S = 5.0
 OPEN_S = 60.0
 """Until a window of an opened file is there; OSWorld's server waits for half an hour."""
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 
 
-def titles() -> "list[tuple[str, str]]":
+def list_windows() -> "list[tuple[str, str]]":
     """Return id and line (id, desktop, host, title) of each window that the window manager lists."""
     listed = commands.run(["wmctrl", "-l"], LIMIT_S).output
     return [(line.split()[0], line) for line in listed.splitlines() if line.strip()]
 
 
-def brought_up(name: str) -> bool:
+def activate_file_window(name: str) -> bool:
     """Bring the window to the front that has a file's name, or its stem, in its title; return False if none has."""
-    for identifier, line in titles():
+    for identifier, line in list_windows():
         if name in line or PurePath(name).stem in line:
             return commands.run(["wmctrl", "-i", "-a", identifier], LIMIT_S).returncode == 0
     return False
 
 
-def act(letter: str, name: str, strict: bool, by_class: bool) -> None:
+def act_on_window(letter: str, name: str, strict: bool, by_class: bool) -> None:
     """Activate (``a``) or close (``c``) the first window of a name; nothing if there is none.
 
     Without ``strict``, a part of the name is enough, in any case of letters.

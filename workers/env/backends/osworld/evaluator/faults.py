@@ -8,7 +8,7 @@ def record(reason: str) -> None:
     _recorded.append(reason)
 
 
-def recorded() -> list[str]:
+def recorded_faults() -> list[str]:
     """Return the faults so far."""
     return list(_recorded)
 

@@ -32,7 +32,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         score = evaluate(request)
     except Exception as error:  # noqa: BLE001 - whatever OSWorld's code raises is this evaluation's fault
         faults.record(f"{type(error).__name__}: {error}")
-    if recorded := faults.recorded():
+    if recorded := faults.recorded_faults():
         return {"fault": "; ".join(dict.fromkeys(recorded))[:1000]}
     return {"score": score}
 
@@ -41,13 +41,13 @@ def evaluate(request: dict[str, Any]) -> float:
     """Return OSWorld's score of the machine's present state; raise ValueError if there is none."""
     host, server, chromium, vlc = (request["endpoint"][key] for key in ("host", "server", "chromium", "vlc"))
     network.guard(host, server, {server, chromium, vlc}, request["endpoint"].get("token", ""))
-    score = environment(request).evaluate()
+    score = make_environment(request).evaluate()
     if score is None or not math.isfinite(value := float(score)) or not 0 <= value <= 1:
         raise ValueError(f"the evaluator's score is {score!r}")
     return value
 
 
-def environment(request: dict[str, Any]) -> Any:
+def make_environment(request: dict[str, Any]) -> Any:
     """Return OSWorld's environment as far as an evaluation needs it: no provider, no steps of its own."""
     from desktop_env.controllers.python import PythonController
     from desktop_env.controllers.setup import SetupController

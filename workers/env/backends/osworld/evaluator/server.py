@@ -15,7 +15,7 @@ import sys
 import traceback
 from typing import Any
 
-from workers.env.backends.osworld.evaluator import scoring, stand_ins
+from workers.env.backends.osworld.evaluator import import_stubs, scoring
 
 KILL_ON_PARENTS_END = 1
 """PR_SET_PDEATHSIG of prctl."""
@@ -126,7 +126,7 @@ def main() -> None:
     """Import the package, say what it has, and serve; what evaluators print goes to the errors."""
     answers = os.dup(1)
     os.dup2(2, 1)
-    stand_ins.install()
+    import_stubs.install()
     if len(sys.argv) > 1 and sys.argv[1]:
         sys.path.insert(0, sys.argv[1])
     try:

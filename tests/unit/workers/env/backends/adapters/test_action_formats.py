@@ -9,8 +9,8 @@ import pytest
 
 from dart_streams.actions import Click, Drag, Hotkey, KeyDown, Scroll, Type, Wait
 from dart_streams.config.backends import BUILT_IN, ENTRY_POINTS
-from workers.env.backends.adapters.action_formats import NOTHING, androidworld, browsergym, typed
-from workers.env.backends.adapters.settings import bounded, encoded, field_of
+from workers.env.backends.adapters.action_formats import NOTHING, to_androidworld, to_browsergym, to_fields
+from workers.env.backends.adapters.settings import clamp_reward, encode_image, field_of
 from workers.env.conformance import ANY_ACTION
 from workers.env.environment import EnvironmentFault
 
@@ -23,7 +23,7 @@ COORD = {
 
 def test_any_action_is_a_call_of_browsergym_with_plain_values():
     for action in (*ANY_ACTION, Hotkey(()), Type(""), KeyDown("no such key")):
-        call = ast.parse(browsergym(action), mode="eval").body
+        call = ast.parse(to_browsergym(action), mode="eval").body
         assert isinstance(call, ast.Call)
         assert call.func.id in COORD
         assert all(isinstance(ast.literal_eval(argument), int | str) for argument in call.args)
@@ -45,12 +45,12 @@ def test_any_action_is_a_call_of_browsergym_with_plain_values():
     ],
 )
 def test_calls_of_browsergym(action, call):
-    assert browsergym(action) == call
+    assert to_browsergym(action) == call
 
 
 def test_any_action_has_its_type_and_fields():
-    assert typed(Click(3, 4)) == {"type": "click", "x": 3, "y": 4, "button": "left", "count": 1}
-    assert len({typed(action)["type"] for action in ANY_ACTION}) == 11
+    assert to_fields(Click(3, 4)) == {"type": "click", "x": 3, "y": 4, "button": "left", "count": 1}
+    assert len({to_fields(action)["type"] for action in ANY_ACTION}) == 11
 
 
 @pytest.mark.parametrize(
@@ -69,26 +69,26 @@ def test_any_action_has_its_type_and_fields():
     ],
 )
 def test_actions_of_androidworld(action, wanted):
-    assert androidworld(action) == wanted
+    assert to_androidworld(action) == wanted
 
 
 def test_screens_are_base64_data_urls_or_pixels():
     pixels = [[[0, 0, 0, 255], [255, 0, 0, 255]]]
-    png = encoded(pixels)
+    png = encode_image(pixels)
     assert png.startswith(b"\x89PNG")
     for prefix in ("", "data:image/png;base64,"):
         import base64
 
-        assert encoded(prefix + base64.b64encode(png).decode()) == png
+        assert encode_image(prefix + base64.b64encode(png).decode()) == png
     for broken in ("not base64!", None, [], [[1, 2]], [[[0, 0, 0]], []], {"a": 1}):
         with pytest.raises(EnvironmentFault, match="screenshot"):
-            encoded(broken)
+            encode_image(broken)
 
 
 def test_fields_and_rewards():
     assert field_of({"a": {"b": 3}}, "a.b") == 3
     assert field_of({"a": 3}, "a.b") is None
-    assert [bounded(reward) for reward in (-1, 0.5, 7)] == [0.0, 0.5, 1.0]
+    assert [clamp_reward(reward) for reward in (-1, 0.5, 7)] == [0.0, 0.5, 1.0]
 
 
 def test_the_entry_points_of_this_package_are_the_adapters():

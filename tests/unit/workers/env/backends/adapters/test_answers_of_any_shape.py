@@ -15,7 +15,7 @@ from dart_streams.actions import Wait
 from dart_streams.config import parse
 from dart_streams.config.tasks import Task
 from workers.env.backends.adapters import androidworld, openenv
-from workers.env.backends.adapters.settings import bounded, encoded, flag_of, number_of, text_of
+from workers.env.backends.adapters.settings import clamp_reward, encode_image, flag_of, number_of, text_of
 from workers.env.environment import EnvironmentBackend, EnvironmentFault
 from workers.env.fault_boundary import ContainedBackend, ContainedEnvironment
 
@@ -156,10 +156,10 @@ async def test_any_score_of_androidworld_is_a_fault_or_a_number(score: str):
 )
 def test_what_is_no_image_is_a_fault(pixels: Any):
     with pytest.raises(EnvironmentFault):
-        encoded(pixels)
+        encode_image(pixels)
 
 
 def test_fields_of_answers_that_are_absent_mean_nothing_and_sums_are_finite():
     assert (number_of({}, "a.b"), flag_of({"a": None}, "a"), text_of({"a": 1}, "a.b")) == (0.0, False, "")
     with pytest.raises(EnvironmentFault, match="add up to inf"):
-        bounded(1e308 * 10)
+        clamp_reward(1e308 * 10)

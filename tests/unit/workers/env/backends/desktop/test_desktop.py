@@ -15,8 +15,8 @@ from dart_streams.actions import keys
 from workers.env.backends.desktop import command_line, limits
 from workers.env.backends.desktop.families import FAMILIES, problem_of
 from workers.env.backends.desktop.guest import keyboard, processes
-from workers.env.backends.desktop.inputs import NAMED_KEYS, events
-from workers.env.backends.desktop.problem import Element, Missing, SessionOutcome, find
+from workers.env.backends.desktop.inputs import NAMED_KEYS, input_events
+from workers.env.backends.desktop.problem import Element, MissingElement, SessionOutcome, find
 from workers.env.environment import EnvironmentFault
 
 ROOT = Path(__file__).parents[6]
@@ -27,16 +27,19 @@ def test_every_named_key_is_a_keysym():
 
 
 def test_what_an_action_presses_it_releases_in_reverse():
-    assert events(actions.Hotkey(("ctrl", "shift", "t"))) == [
+    assert input_events(actions.Hotkey(("ctrl", "shift", "t"))) == [
         *(["down", key] for key in ("Control_L", "Shift_L", "t")),
         *(["up", key] for key in ("t", "Shift_L", "Control_L")),
     ]
-    assert events(actions.Hotkey(("no such key", "Return"))) == [["down", "Return"], ["up", "Return"]]
-    assert events(actions.Click(3, 4, "right", 2)) == [["move", 3, 4], *[["press", "right"], ["release", "right"]] * 2]
-    assert events(actions.Scroll(3, 4, "down", 2)) == [["move", 3, 4], ["scroll", "down", 2]]
-    assert events(actions.Hotkey(("?",))) == [["text", "?"]]
-    assert events(actions.KeyDown("shift")) == [["down", "Shift_L"]]
-    assert events(actions.Wait()) == events(actions.Finished()) == events(actions.Type("")) == []
+    assert input_events(actions.Hotkey(("no such key", "Return"))) == [["down", "Return"], ["up", "Return"]]
+    assert input_events(actions.Click(3, 4, "right", 2)) == [
+        ["move", 3, 4],
+        *[["press", "right"], ["release", "right"]] * 2,
+    ]
+    assert input_events(actions.Scroll(3, 4, "down", 2)) == [["move", 3, 4], ["scroll", "down", 2]]
+    assert input_events(actions.Hotkey(("?",))) == [["text", "?"]]
+    assert input_events(actions.KeyDown("shift")) == [["down", "Shift_L"]]
+    assert input_events(actions.Wait()) == input_events(actions.Finished()) == input_events(actions.Type("")) == []
 
 
 @given(st.sampled_from(sorted(FAMILIES)), st.integers(0, 10**6))
@@ -63,7 +66,7 @@ def test_elements_are_found_as_one_reads():
     high = Element("text", "", "", [], (50, 20, 20, 10))
     assert find([low, high], "text") is high
     assert find([low, high], "text", number=1).click() == actions.Click(20, 95)
-    with pytest.raises(Missing, match="push button 'OK'"):
+    with pytest.raises(MissingElement, match="push button 'OK'"):
         find([low], "push button", "OK")
 
 
@@ -124,7 +127,7 @@ def test_keysyms_of_characters(character, keysym):
 
 
 def test_the_state_of_a_process_whose_name_has_parentheses(tmp_path: Path):
-    assert processes.state("12 (a) S (b) R 1 12 12 0") == "R"
+    assert processes.thread_state("12 (a) S (b) R 1 12 12 0") == "R"
     for pid, letter in ((7, "S"), (8, "D")):
         (tmp_path / str(pid) / "task" / str(pid)).mkdir(parents=True)
         (tmp_path / str(pid) / "task" / str(pid) / "stat").write_text(f"{pid} (x) {letter} 1")
@@ -158,7 +161,7 @@ def test_activity_is_seen_wherever_it_goes_on_and_its_end_too(tmp_path: Path):
 
 
 def test_without_a_control_group_a_command_stays_as_it_is(tmp_path: Path):
-    assert limits.make(tmp_path).command() == []
+    assert limits.make_group(tmp_path).command() == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -177,7 +180,7 @@ def test_without_a_control_group_a_command_stays_as_it_is(tmp_path: Path):
 )
 def test_a_group_that_has_reached_a_bound_says_which(tmp_path: Path, file: str, before: str, after: str, bound: str):
     (tmp_path / "other").mkdir()
-    group = limits.Group((tmp_path / "other", tmp_path))
+    group = limits.ControlGroup((tmp_path / "other", tmp_path))
     assert group.exceeded() == ""
     (tmp_path / file).write_text(before)
     assert group.exceeded() == ""
@@ -188,7 +191,7 @@ def test_a_group_that_has_reached_a_bound_says_which(tmp_path: Path, file: str, 
 def test_a_control_group_of_version_1_has_the_weight_of_a_low_priority(tmp_path: Path):
     for name in ("memory", "pids", "cpu", "cpuacct"):
         (tmp_path / name).mkdir()
-    [folder] = [folder for folder in limits.make(tmp_path).folders if folder.parent.name == "cpu"]
+    [folder] = [folder for folder in limits.make_group(tmp_path).folders if folder.parent.name == "cpu"]
     assert (folder / "cpu.shares").read_text() == str(limits.SHARES)
 
 
@@ -210,7 +213,7 @@ def test_a_control_group_of_version_2_is_bounded(tmp_path: Path):
     (tmp_path / "cgroup.controllers").touch()
     parent = (tmp_path / Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")).parent
     parent.mkdir(parents=True, exist_ok=True)
-    group = limits.make(tmp_path)
+    group = limits.make_group(tmp_path)
     [folder] = group.folders
     assert (folder / "pids.max").read_text() == str(limits.PROCESSES)
     assert (folder / "cpu.weight.nice").read_text() == str(limits.NICE)

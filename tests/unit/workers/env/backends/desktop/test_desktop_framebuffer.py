@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from workers.env.backends.desktop.guest import framebuffer
-from workers.env.backends.desktop.guest.framebuffer import Framebuffer, combined
+from workers.env.backends.desktop.guest.framebuffer import Framebuffer, combine_checksums
 
 PAD = 8
 """Bytes at the end of a line that are no pixels."""
@@ -52,4 +52,4 @@ def test_a_screen_is_shown_as_it_is_after_each_change(tmp_path, width, height):
 @given(st.binary(max_size=300), st.binary(max_size=300))
 def test_checksums_are_those_of_the_whole(first, second):
     adler = framebuffer.zlib.adler32
-    assert combined(adler(first), adler(second), len(second)) == adler(first + second)
+    assert combine_checksums(adler(first), adler(second), len(second)) == adler(first + second)

@@ -21,7 +21,7 @@ COMMON = {
 
 def answer(machine: str, number: int, first: int = 0, audit: int | None = None) -> int:
     """Run a compiled filter on one call, as the kernel would."""
-    code = syscall_filter.compiled(machine)
+    code = syscall_filter.compile_filter(machine)
     data = struct.pack("=iIQ6Q", number, ARCHITECTURES[machine].audit if audit is None else audit, 0, first, *[0] * 5)
     accumulator, place = 0, 0
     while True:
@@ -66,7 +66,7 @@ def test_sockets_are_of_the_families_that_a_network_namespace_holds(machine: str
 
 
 def test_a_machine_that_is_not_known_has_no_filter():
-    assert syscall_filter.compiled("riscv64") == b""
+    assert syscall_filter.compile_filter("riscv64") == b""
 
 
 def test_each_sandbox_has_a_user_of_its_own_where_there_are_enough(tmp_path: Path):
@@ -81,18 +81,18 @@ def test_each_sandbox_has_a_user_of_its_own_where_there_are_enough(tmp_path: Pat
 
 
 def test_terminals_are_counted(tmp_path: Path):
-    assert terminals.opened(str(tmp_path / "none")) == 0
-    before = terminals.opened()
+    assert terminals.count_terminals(str(tmp_path / "none")) == 0
+    before = terminals.count_terminals()
     master, slave = os.openpty()
-    assert terminals.opened() >= min(before, 1)
+    assert terminals.count_terminals() >= min(before, 1)
     os.close(master)
     os.close(slave)
 
 
 async def test_a_sandbox_ends_when_it_has_too_many_terminals(monkeypatch: pytest.MonkeyPatch):
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    monkeypatch.setattr(terminals, "LOOK_S", 0.001)
-    monkeypatch.setattr(terminals, "opened", lambda: terminals.MOST + 2)
+    monkeypatch.setattr(terminals, "POLL_INTERVAL_S", 0.001)
+    monkeypatch.setattr(terminals, "count_terminals", lambda: terminals.MAX_TERMINALS + 2)
     monkeypatch.setattr(os, "_exit", ended.set_result)
     watching = asyncio.create_task(terminals.end_with_too_many())
     assert await asyncio.wait_for(ended, 60) == terminals.EXCEEDED

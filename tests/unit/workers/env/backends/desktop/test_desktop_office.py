@@ -18,28 +18,28 @@ CELLS = st.one_of(TEXTS.filter(bool), st.integers(-9999, 9999).map(float))
 @given(st.lists(st.lists(CELLS, max_size=5), max_size=5))
 def test_a_spreadsheet_has_the_cells_that_were_written(rows):
     written = {f"{'ABCDE'[x]}{y + 1}": value for y, row in enumerate(rows) for x, value in enumerate(row)}
-    assert documents.cells_of(documents.spreadsheet(rows)) == written
+    assert documents.cells_of(documents.write_spreadsheet(rows)) == written
 
 
 @given(st.lists(TEXTS, max_size=5))
 def test_a_text_has_the_paragraphs_that_were_written(lines):
-    assert documents.paragraphs_of(documents.text_document(lines)) == lines
+    assert documents.paragraphs_of(documents.write_text_document(lines)) == lines
 
 
 def test_repeated_cells_are_counted_and_empty_ones_to_the_end_of_a_sheet_are_not():
-    cell = documents.cell
+    cell = documents.cell_xml
     empty = '<table:table-cell table:number-columns-repeated="2"/>'
     rest = '<table:table-row table:number-rows-repeated="1048570"><table:table-cell/></table:table-row>'
     twice = f'<table:table-row table:number-rows-repeated="2">{empty}{cell(7.0)}</table:table-row>'
-    saved = documents.archive("spreadsheet", f"<table:table>{twice}{rest}</table:table>")
+    saved = documents.pack_document("spreadsheet", f"<table:table>{twice}{rest}</table:table>")
     assert documents.cells_of(saved) == {"C1": 7.0, "C2": 7.0}
 
 
 def test_the_same_document_is_the_same_bytes():
-    assert documents.presentation("Lakes") == documents.presentation("Lakes")
+    assert documents.write_presentation("Lakes") == documents.write_presentation("Lakes")
 
 
-@pytest.mark.parametrize("saved", [None, b"", b"no archive", documents.presentation("Lakes")[:200]])
+@pytest.mark.parametrize("saved", [None, b"", b"no archive", documents.write_presentation("Lakes")[:200]])
 def test_what_is_no_document_has_no_cells_and_no_paragraphs(saved):
     assert documents.cells_of(saved) == {}
     assert documents.paragraphs_of(saved) == []
@@ -65,15 +65,17 @@ def test_a_sum_is_asked_for_and_a_number_too():
 def test_the_profile_is_valid_and_of_the_build_that_is_installed(tmp_path: Path):
     version = tmp_path / "versionrc"
     version.write_text("[Version]\nAllLanguages=en-US\nbuildid=40(Build:2)\nUpdateURL=\n")
-    made = office_profile.files(version)
+    made = office_profile.profile_files(version)
     assert made[f"{office_profile.FOLDER}/extensions/buildid"] == b"40(Build:2)"
     items = ElementTree.fromstring(made[f"{office_profile.FOLDER}/registrymodifications.xcu"])
     assert len(items) == len(office_profile.SETTINGS)
-    assert list(office_profile.files(tmp_path / "none")) == [f"{office_profile.FOLDER}/registrymodifications.xcu"]
+    assert list(office_profile.profile_files(tmp_path / "none")) == [
+        f"{office_profile.FOLDER}/registrymodifications.xcu"
+    ]
 
 
-def test_every_office_family_says_what_it_needs():
-    for family in (office.sheet, office.document, office.slide):
-        problem = problem_of(family.__name__, 0)
+def test_every_office_family_names_its_programs():
+    for family in ("sheet", "document", "slide"):
+        problem = problem_of(family, 0)
         assert problem.programs == office.PROGRAMS
         assert not problem.accessible

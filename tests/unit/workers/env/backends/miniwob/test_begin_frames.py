@@ -15,7 +15,7 @@ from dart_streams.deadline import Deadline
 from workers.env.backends.miniwob import capture
 from workers.env.backends.miniwob.capture import BEGIN_FRAME, BeginFrames
 from workers.env.backends.miniwob.devtools import CRASHED, DevTools
-from workers.env.backends.miniwob.inputs import mouse
+from workers.env.backends.miniwob.inputs import mouse_event
 from workers.env.backends.miniwob.process_load import COMPUTED_S, IDLE_S, ProcessLoad, hangs, load_of
 from workers.env.environment import EnvironmentFault
 
@@ -68,7 +68,13 @@ def begin_frames(browser: ScriptedBrowser, load: Callable[[], ProcessLoad] = lam
 @pytest.fixture
 def soon(monkeypatch):
     """Shorten how long a frame is waited for until the processes are looked at; what is to come has time enough."""
-    for name, seconds in {"FRAME_S": 0.05, "LOOK_S": 0.05, "IMAGE_S": 60.0, "CRASH_S": 60.0, "STARVED_S": 60.0}.items():
+    for name, seconds in {
+        "FRAME_S": 0.05,
+        "POLL_INTERVAL_S": 0.05,
+        "IMAGE_S": 60.0,
+        "CRASH_S": 60.0,
+        "STARVED_S": 60.0,
+    }.items():
         monkeypatch.setattr(capture, name, seconds)
 
 
@@ -85,7 +91,7 @@ async def test_an_input_event_that_frames_outrun_is_waited_for():
 
     browser = ScriptedBrowser(answer)
     async with asyncio.timeout(60):
-        await begin_frames(browser).perform("s", [mouse("mouseWheel", 1, 1, deltaX=0, deltaY=100)])
+        await begin_frames(browser).perform("s", [mouse_event("mouseWheel", 1, 1, deltaX=0, deltaY=100)])
     assert browser.frames == 15
 
 

@@ -20,9 +20,11 @@ def task(*urls: str) -> tasks.OsworldTask:
 
 
 def test_a_file_of_the_dataset_lies_where_a_clone_has_it_and_others_below_a_folder_of_their_own():
-    assert mirror.location(OURS) == "os/t1/a b.txt"
-    assert mirror.location("https://hub.example/datasets/some/other/resolve/main/x.txt") == "datasets/some/other/x.txt"
-    one, other = (mirror.location(f"https://a.example/{place}/x.pdf") for place in ("1", "2"))
+    assert mirror.mirror_path(OURS) == "os/t1/a b.txt"
+    assert (
+        mirror.mirror_path("https://hub.example/datasets/some/other/resolve/main/x.txt") == "datasets/some/other/x.txt"
+    )
+    one, other = (mirror.mirror_path(f"https://a.example/{place}/x.pdf") for place in ("1", "2"))
     assert one != other
     assert PurePosixPath(one).name == "x.pdf"
 
@@ -31,7 +33,7 @@ def test_a_file_of_the_dataset_lies_where_a_clone_has_it_and_others_below_a_fold
 def test_no_url_leads_out_of_the_mirror(rest: str):
     for prefix in ("https://a.example/", f"https://a.example/datasets/{mirror.DATASET}/resolve/main/"):
         try:
-            place = PurePosixPath(mirror.location(prefix + rest))
+            place = PurePosixPath(mirror.mirror_path(prefix + rest))
         except ValueError:
             continue  # Python's own refusal of a malformed address.
         assert not place.is_absolute()
@@ -44,7 +46,7 @@ def test_a_url_whose_path_no_file_system_takes_has_a_place_too(tmp_path: Path):
     for path in ("x" * 300, "%E4%BD%A0" * 200, "a%00b", f"{'y' * 256}/z.txt"):
         for base in ("https://a.example", dataset):
             assert kept.find(f"{base}/{path}") is None
-            file = tmp_path / mirror.location(f"{base}/{path}")
+            file = tmp_path / mirror.mirror_path(f"{base}/{path}")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(b"x")
             assert kept.read(f"{base}/{path}") == b"x"

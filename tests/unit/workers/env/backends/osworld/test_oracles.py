@@ -7,8 +7,8 @@ import pytest
 
 from dart_streams.actions import Type, Wait
 from tests.unit.workers.env.backends.osworld.machines import LocalMachine
-from workers.env.backends.osworld import oracles, programs, tasks
-from workers.env.backends.osworld.oracles import BEGIN_DOCUMENT, oracle_of, shell
+from workers.env.backends.osworld import oracles, pyautogui_programs, tasks
+from workers.env.backends.osworld.oracles import BEGIN_DOCUMENT, oracle_of, shell_solution
 from workers.env.environment import EnvironmentFault
 
 
@@ -56,7 +56,7 @@ async def test_keys_are_pressed_one_after_the_other_each_at_rest(tmp_path):
     assert [command[0] == "python" for command in machine.programs] == [False, True] * 5 + [False]
 
 
-@pytest.mark.parametrize("oracle", [shell("exit 3"), BEGIN_DOCUMENT])
+@pytest.mark.parametrize("oracle", [shell_solution("exit 3"), BEGIN_DOCUMENT])
 async def test_a_solution_that_fails_is_a_fault_with_its_step(tmp_path, oracle):
     machine = LocalMachine(tmp_path)
     machine.returncode = 1
@@ -70,7 +70,7 @@ async def test_commands_are_typed_into_a_terminal_once_it_is_there_and_it_is_wai
     async def has_terminal() -> bool:
         return (opens or closes).pop(0)
 
-    found = [action async for action in shell("a", "b").demonstrate(has_terminal)]
+    found = [action async for action in shell_solution("a", "b").demonstrate(has_terminal)]
     assert found == [
         *(oracles.TERMINAL, Wait(), Wait()),
         *(Type("a\n"), Type("b\n"), Type("exit\n"), Wait()),
@@ -82,7 +82,7 @@ async def test_a_terminal_that_never_opens_is_a_fault():
         return False
 
     with pytest.raises(EnvironmentFault, match="does not open"):
-        assert [action async for action in shell("a").demonstrate(has_terminal)]
+        assert [action async for action in shell_solution("a").demonstrate(has_terminal)]
 
 
 async def test_what_is_demonstrated_in_an_application_is_what_is_checked():
@@ -91,7 +91,7 @@ async def test_what_is_demonstrated_in_an_application_is_what_is_checked():
 
     found = [action async for action in BEGIN_DOCUMENT.demonstrate(has_terminal)]
     assert found == list(BEGIN_DOCUMENT.actions)
-    assert all(programs.program(action) for action in found)
+    assert all(pyautogui_programs.build_program(action) for action in found)
 
 
 async def solved(folder: Path, name: str, path: str, content: str) -> str:

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from dart_streams.deadline import Deadline
 from workers.env.backends.osworld.connection import FileMissing, MachineEndpoint, MachineGone
-from workers.env.backends.osworld.environment import ready
+from workers.env.backends.osworld.environment import wait_ready
 from workers.env.backends.osworld.machine import PNG, Machine
 from workers.env.environment import EnvironmentFault
 
@@ -152,7 +152,7 @@ async def test_a_machine_that_has_ended_is_not_waited_for():
 
     async with machine(later) as client:
         with pytest.raises(MachineGone, match="over"):
-            await ready(client, Deadline(60.0))
+            await wait_ready(client, Deadline(60.0))
         assert next(answers, None) is None
     asked, now = 0, 0.0
 
@@ -163,7 +163,7 @@ async def test_a_machine_that_has_ended_is_not_waited_for():
 
     async with machine(starting) as client:
         with pytest.raises(EnvironmentFault, match=r"the machine is not ready: .*'starting'"):
-            await ready(client, Deadline(60.0, lambda: now))
+            await wait_ready(client, Deadline(60.0, lambda: now))
         assert asked == 3
 
 

@@ -49,16 +49,16 @@ def test_a_step_that_is_not_known_is_refused_by_name(wrong: object, reason: str)
 def test_names_in_commands_are_replaced_by_values_of_the_screen_and_the_password():
     values = steps.screen_values(1920, 1080, "secret")
     command = "echo {CLIENT_PASSWORD} | sudo -S x {SCREEN_WIDTH_HALF},{SCREEN_HEIGHT} {OTHER}"
-    assert steps.replaced(command, values) == "echo secret | sudo -S x 960,1080 {OTHER}"
-    assert steps.replaced(["{SCREEN_WIDTH}", "{SCREEN_HEIGHT_HALF}"], values) == ["1920", "540"]
+    assert steps.replace_values(command, values) == "echo secret | sudo -S x 960,1080 {OTHER}"
+    assert steps.replace_values(["{SCREEN_WIDTH}", "{SCREEN_HEIGHT_HALF}"], values) == ["1920", "540"]
 
 
 def test_a_text_without_a_shell_is_split_at_blanks_and_with_one_it_is_not():
-    assert steps.words("vlc --loop x", False) == ["vlc", "--loop", "x"]
-    assert steps.words("vlc --loop x", "true") == "vlc --loop x"
-    assert steps.words("vlc", False) == "vlc"
+    assert steps.split_command("vlc --loop x", False) == ["vlc", "--loop", "x"]
+    assert steps.split_command("vlc --loop x", "true") == "vlc --loop x"
+    assert steps.split_command("vlc", False) == "vlc"
 
 
 @given(st.lists(st.text(), min_size=1), st.booleans())
 def test_a_list_of_words_is_never_changed(command: list[str], shell: bool):
-    assert steps.words(command, shell) == command
+    assert steps.split_command(command, shell) == command

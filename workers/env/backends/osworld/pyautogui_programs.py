@@ -42,16 +42,16 @@ def type_any(text):
 read a changed keyboard a little later, so it waits before and after."""
 
 
-def program(action: actions.Action) -> str | None:
+def build_program(action: actions.Action) -> str | None:
     """Return the program that carries out ``action``, given in screen pixels; None if there is nothing to do."""
-    lines = statements(action)
+    lines = action_statements(action)
     if not lines:
         return None
     needs = TYPE_ANY if any(line.startswith("type_any(") for line in lines) else ""
     return PREFIX + needs + "\n".join(lines)
 
 
-def statements(action: actions.Action) -> list[str]:
+def action_statements(action: actions.Action) -> list[str]:
     """Return the calls of an action; none for what has no input, and for a key that no keyboard has."""
     match action:
         case actions.Click(x, y, button, count):
@@ -68,14 +68,14 @@ def statements(action: actions.Action) -> list[str]:
         case actions.Scroll(x, y, direction, amount):
             return [scroll(x, y, direction, NOTCHES if amount is None else amount)]
         case _:
-            return of_keyboard(action)
+            return keyboard_statements(action)
 
 
-def of_keyboard(action: actions.Action) -> list[str]:
+def keyboard_statements(action: actions.Action) -> list[str]:
     """Return the calls of an action of the keyboard."""
     match action:
         case actions.Hotkey((name,)) if len(name) == 1:
-            return typed(name)
+            return typing_statements(name)
         case actions.Hotkey(names):
             known = [key for name in names if (key := key_name(name)) is not None]
             return [f"pyautogui.hotkey({', '.join(map(repr, known))})"] if known else []
@@ -84,7 +84,7 @@ def of_keyboard(action: actions.Action) -> list[str]:
         case actions.KeyUp(name):
             return [f"pyautogui.keyUp({key!r})" for key in [key_name(name)] if key is not None]
         case actions.Type(content):
-            return typed(content)
+            return typing_statements(content)
     return []
 
 
@@ -95,7 +95,7 @@ def scroll(x: int, y: int, direction: actions.Direction, notches: int) -> str:
     return f"pyautogui.{function}({sign * notches:d}, x={x:d}, y={y:d})"
 
 
-def typed(text: str) -> list[str]:
+def typing_statements(text: str) -> list[str]:
     """Return the calls that type a text, in order.
 
     pyautogui types ``<`` as ``>`` on X11, and leaves out what is not ASCII.
@@ -107,11 +107,11 @@ def typed(text: str) -> list[str]:
         if part and (is_plain != plain or not character):
             calls.append(f"pyautogui.typewrite({part!r})" if plain else f"type_any({part!r})")
             part = ""
-        part, plain = part + allowed(character), is_plain
+        part, plain = part + typable_part(character), is_plain
     return calls
 
 
-def allowed(character: str) -> str:
+def typable_part(character: str) -> str:
     """Return a character that can be typed, or nothing."""
     return character if character.isprintable() or character in "\n\t" else ""
 

@@ -6,10 +6,10 @@ import time
 from dart_streams.deadline import Deadline
 from workers.env.backends.osworld.machine import Machine
 
-LOOK_S = 0.05
+POLL_INTERVAL_S = 0.05
 
 
-async def until_still(machine: Machine, deadline: Deadline, quiet_s: float, limit_s: float) -> tuple[bytes, bool]:
+async def wait_stable(machine: Machine, deadline: Deadline, quiet_s: float, limit_s: float) -> tuple[bytes, bool]:
     """Return the screen once it has stayed the same for ``quiet_s``, and True; after ``limit_s`` as it is, and False.
 
     At least two screens are looked at.
@@ -17,7 +17,7 @@ async def until_still(machine: Machine, deadline: Deadline, quiet_s: float, limi
     began = time.monotonic()
     last, since = await machine.screenshot(deadline), began
     while True:
-        await asyncio.sleep(max(LOOK_S, min(quiet_s / 2, deadline.remaining_s)))
+        await asyncio.sleep(max(POLL_INTERVAL_S, min(quiet_s / 2, deadline.remaining_s)))
         screen, now = await machine.screenshot(deadline), time.monotonic()
         if screen != last:
             last, since = screen, now

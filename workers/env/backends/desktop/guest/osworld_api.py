@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from workers.env.backends.desktop.guest import commands, contract_files, processes, windows
-from workers.env.backends.desktop.guest.answers import Refusal, failure, given, number
+from workers.env.backends.desktop.guest import commands, osworld_files_api, processes, windows
+from workers.env.backends.desktop.guest.answers import Refusal, error_body, positive_number, read_json
 from workers.env.backends.desktop.guest.display import DISPLAY_ERRORS, InputError
 from workers.env.backends.desktop.guest.recording import Recording
 from workers.env.backends.desktop.guest.session import HOME, DesktopSession, SessionError
@@ -22,20 +22,20 @@ from workers.env.backends.desktop.guest.session import HOME, DesktopSession, Ses
 PREFIX = "/osworld"
 COMMAND_S, PYTHON_S, SCRIPT_S, SCRIPT_LIMIT_S, VERIFICATION_S = 120.0, 30.0, 100.0, 600.0, 120.0
 TREE_S = 60.0
-AT_ONCE = 16
+CONCURRENCY = 16
 """Commands that run at the same time; further ones wait for one to end."""
 TREE = ("/usr/bin/python3", "-E", "-s", "-m", "workers.env.backends.desktop.guest.accessibility_tree")
 SOURCES = "/opt/desktop"
 T = TypeVar("T")
 
 
-class Contract:
+class OsworldApi:
     """The endpoints over one session."""
 
     def __init__(self, session: DesktopSession) -> None:
         self.session = session
         self.recording = Recording(session)
-        self.threads = ThreadPoolExecutor(AT_ONCE)
+        self.threads = ThreadPoolExecutor(CONCURRENCY)
 
     def application(self) -> web.Application:
         """Return the application to serve."""
@@ -64,7 +64,7 @@ class Contract:
             done[f"{path}_with_verification"] = self.execute_with_verification
         made.add_routes([web.get(path, handler) for path, handler in read.items()])
         made.add_routes([web.post(path, handler) for path, handler in done.items()])
-        made.add_routes(contract_files.ContractFiles(self.in_thread).routes())
+        made.add_routes(osworld_files_api.OsworldFilesApi(self.in_thread).routes())
         return made
 
     async def in_thread(self, call: Callable[[], T]) -> T:
@@ -113,32 +113,32 @@ class Contract:
 
     async def execute(self, request: web.Request) -> web.Response:
         """Run a command and wait for its end."""
-        return web.json_response(await self._executed(await given(request)))
+        return web.json_response(await self._executed(await read_json(request)))
 
     async def execute_with_verification(self, request: web.Request) -> web.Response:
         """Run a command, and wait until a window exists or another command succeeds."""
-        wanted = await given(request)
+        wanted = await read_json(request)
         answer = await self._executed(wanted)
         verification = wanted.get("verification") or {}
         if not verification:
             return web.json_response(answer)
-        wait_s = min(number(wanted, "max_wait_time", 10), VERIFICATION_S)
+        wait_s = min(positive_number(wanted, "max_wait_time", 10), VERIFICATION_S)
         began = time.monotonic()
         while (waited_s := time.monotonic() - began) < wait_s:
             if await self.in_thread(lambda: verified(verification)):
                 return web.json_response({**answer, "verification": "passed", "wait_time": waited_s})
-            await asyncio.sleep(min(max(number(wanted, "check_interval", 1), 0.05), wait_s))
+            await asyncio.sleep(min(max(positive_number(wanted, "check_interval", 1), 0.05), wait_s))
         failed = {"status": "verification_failed", "verification": "failed", "wait_time": wait_s}
         raise Refusal(500, {**answer, **failed})
 
     async def run_python(self, request: web.Request) -> web.Response:
         """Run a program of Python."""
-        code = (await given(request)).get("code")
+        code = (await read_json(request)).get("code")
         if not code:
             raise Refusal(400, {"status": "error", "message": "Code not supplied!"})
         try:
             ended = await self._source("/usr/bin/python3", str(code), PYTHON_S)
-        except commands.TooSlow:
+        except commands.CommandTimeout:
             late = "Execution timeout: Code took too long to execute"
             answer = {"status": "error", "message": late, "error": "TimeoutExpired", "need_more": False}
             raise Refusal(500, {**answer, "output": None}) from None
@@ -155,17 +155,17 @@ class Contract:
 
     async def run_bash_script(self, request: web.Request) -> web.Response:
         """Run a script of the shell; what it writes to either stream is its output."""
-        wanted = await given(request)
-        limit_s = min(number(wanted, "timeout", SCRIPT_S), SCRIPT_LIMIT_S)
+        wanted = await read_json(request)
+        limit_s = min(positive_number(wanted, "timeout", SCRIPT_S), SCRIPT_LIMIT_S)
         if not wanted.get("script"):
             raise Refusal(400, script_error("Script not supplied!"))
         folder = wanted.get("working_dir")
-        if folder and not contract_files.expanded(folder).is_dir():
+        if folder and not osworld_files_api.expand_path(folder).is_dir():
             raise Refusal(400, script_error(f"Working directory does not exist: {folder}"))
-        place = str(contract_files.expanded(folder)) if folder else str(HOME)
+        place = str(osworld_files_api.expand_path(folder)) if folder else str(HOME)
         try:
             ended = await self._source("/bin/bash", str(wanted["script"]), limit_s, merged=True, folder=place)
-        except commands.TooSlow:
+        except commands.CommandTimeout:
             raise Refusal(500, script_error(f"Script execution timed out after {limit_s:g} seconds")) from None
         status = "error" if ended.returncode else "success"
         answer = {"status": status, "output": ended.output, "error": "", "returncode": ended.returncode}
@@ -173,12 +173,12 @@ class Contract:
 
     async def launch(self, request: web.Request) -> web.Response:
         """Start a program, and do not wait for it."""
-        wanted = await given(request)
+        wanted = await read_json(request)
         words, shell = command_of(wanted)
         try:
-            self.session.launch_more(commands.arguments(words, shell))
+            self.session.launch_more(commands.command_arguments(words, shell))
         except OSError as error:
-            raise Refusal(500, failure(error)) from None
+            raise Refusal(500, error_body(error)) from None
         shown = words if isinstance(words, str) else " ".join(words)
         return web.Response(text=f"{shown} launched successfully")
 
@@ -186,28 +186,28 @@ class Contract:
 
     async def open_file(self, request: web.Request) -> web.Response:
         """Open a file with its application, or start a program, and wait until a window has its name."""
-        path = (await given(request)).get("path")
+        path = (await read_json(request)).get("path")
         if not path:
             raise Refusal(400, "Path not supplied!")
-        name, words = contract_files.opener(str(path))
+        name, words = osworld_files_api.open_command(str(path))
         if words is None:
             raise Refusal(404, f"Application/file not found: {path}")
         self.session.launch_more(words)
         deadline = time.monotonic() + windows.OPEN_S
         while time.monotonic() < deadline:
-            if await self.in_thread(lambda: windows.brought_up(name)):
+            if await self.in_thread(lambda: windows.activate_file_window(name)):
                 return web.Response(text="File opened and window activated successfully")
-            await asyncio.sleep(windows.LOOK_S)
+            await asyncio.sleep(windows.POLL_INTERVAL_S)
         raise Refusal(500, f"Failed to find window for {name} within {windows.OPEN_S:g} seconds.")
 
     async def activate_window(self, request: web.Request) -> web.Response:
         """Bring a window to the front; nothing if there is none."""
-        await self._on_window("a", await given(request))
+        await self._on_window("a", await read_json(request))
         return web.Response(text="Window activated successfully")
 
     async def close_window(self, request: web.Request) -> web.Response:
         """Close a window; nothing if there is none."""
-        await self._on_window("c", await given(request))
+        await self._on_window("c", await read_json(request))
         return web.Response(text="Window closed successfully.")
 
     async def start_recording(self, _: web.Request) -> web.Response:
@@ -225,14 +225,14 @@ class Contract:
         if not name:
             raise Refusal(400, "window_name required")
         strict, by_class = bool(wanted.get("strict")), bool(wanted.get("by_class"))
-        await self.in_thread(lambda: windows.act(letter, str(name), strict, by_class))
+        await self.in_thread(lambda: windows.act_on_window(letter, str(name), strict, by_class))
 
     async def _executed(self, wanted: "dict[str, Any]") -> "dict[str, Any]":
         words, shell = command_of(wanted)
         try:
-            ended = await self._run(commands.arguments(words, shell), COMMAND_S)
+            ended = await self._run(commands.command_arguments(words, shell), COMMAND_S)
         except (OSError, ValueError, IndexError) as error:
-            raise Refusal(500, failure(error)) from None
+            raise Refusal(500, error_body(error)) from None
         return {"status": "success", "output": ended.output, "error": ended.error, "returncode": ended.returncode}
 
     async def _tree(self, *what: str) -> str:
@@ -260,7 +260,7 @@ class Contract:
         except Refusal as refusal:
             return refusal.answer()
         except (InputError, SessionError, OSError, *DISPLAY_ERRORS) as error:
-            return web.json_response(failure(error), status=500)
+            return web.json_response(error_body(error), status=500)
 
 
 def command_of(wanted: "dict[str, Any]") -> "tuple[str | list[str], bool]":
@@ -268,20 +268,20 @@ def command_of(wanted: "dict[str, Any]") -> "tuple[str | list[str], bool]":
     shell = bool(wanted.get("shell", False))
     command = wanted.get("command", "" if shell else [])
     try:
-        return contract_files.command_words(command, shell), shell
+        return osworld_files_api.command_words(command, shell), shell
     except (TypeError, ValueError) as error:
-        raise Refusal(500, failure(error)) from None
+        raise Refusal(500, error_body(error)) from None
 
 
 def verified(verification: "dict[str, Any]") -> bool:
     """Return whether the window exists and the command succeeds that a verification names."""
     try:
         if (name := verification.get("window_exists")) is not None:
-            there = "\n".join(line for _, line in windows.titles()).lower()
+            there = "\n".join(line for _, line in windows.list_windows()).lower()
             if str(name).lower() not in there:
                 return False
         if (command := verification.get("command_success")) is not None:
-            return commands.run(commands.arguments(str(command), True), windows.LIMIT_S).returncode == 0
+            return commands.run(commands.command_arguments(str(command), True), windows.LIMIT_S).returncode == 0
     except OSError:
         return False
     return True

@@ -11,15 +11,15 @@ from xml.etree import ElementTree
 
 from dart_streams.actions import Action
 from dart_streams.deadline import Deadline
-from workers.env.backends.desktop.problem import Content, Element, Missing, Problem, SessionOutcome
+from workers.env.backends.desktop.problem import Content, Element, MissingElement, Problem, SessionOutcome
 from workers.env.backends.osworld.connection import FileMissing
 from workers.env.backends.osworld.machine import Machine
-from workers.env.backends.osworld.stillness import until_still
+from workers.env.backends.osworld.screen_stable import wait_stable
 from workers.env.environment import EnvironmentFault
 
 FOLDER = "/tmp/dart-family"
 OUTPUT, CODE = f"{FOLDER}/output", f"{FOLDER}/exit-code"
-LOOK_S = 0.1
+POLL_INTERVAL_S = 0.1
 WINDOW_S = 30.0
 """Until the application's window is listed."""
 QUIET_S, STILL_S = 0.4, 10.0
@@ -30,7 +30,7 @@ SPACE = "https://accessibility.ubuntu.example.org/ns"
 PAIR = re.compile(r"\((-?\d+), (-?\d+)\)")
 
 
-class FamilyAssignment:
+class FamilyTaskSession:
     """One problem on one machine."""
 
     def __init__(self, problem: Problem) -> None:
@@ -49,17 +49,17 @@ class FamilyAssignment:
         for path, content in self.problem.files.items():
             raw = content.encode() if isinstance(content, str) else content
             await machine.upload(f"{self._home}/{path}", raw, deadline)
-        self._windows = await windows(machine, deadline)
+        self._windows = await count_windows(machine, deadline)
         self._start = await self._outcome(machine, deadline)
-        await machine.launch(["/bin/sh", "-c", started(self.problem.command)], deadline=deadline)
+        await machine.launch(["/bin/sh", "-c", start_script(self.problem.command)], deadline=deadline)
         shown = Deadline(min(WINDOW_S, deadline.remaining_s))
-        while await windows(machine, deadline) <= self._windows:
+        while await count_windows(machine, deadline) <= self._windows:
             if shown.expired:
                 raise EnvironmentFault(f"{self.problem.command[0]} shows no window after {WINDOW_S:g} s")
             if (code := (await self._outcome(machine, deadline)).exit_code) is not None:
                 raise EnvironmentFault(f"{self.problem.command[0]} ended at once, with exit code {code}")
-            await asyncio.sleep(LOOK_S)
-        _, still = await until_still(machine, deadline, QUIET_S, STILL_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
+        _, still = await wait_stable(machine, deadline, QUIET_S, STILL_S)
         if not still:
             raise EnvironmentFault(f"{self.problem.command[0]} is not at rest after {STILL_S:g} s")
 
@@ -71,11 +71,13 @@ class FamilyAssignment:
         """Return 1 if the task says that it is solved, else 0."""
         outcome = await self._outcome(machine, deadline, with_output=True)
         ending = Deadline(min(ENDING_S, deadline.remaining_s))
-        while outcome.exit_code is None and await windows(machine, deadline) <= self._windows and not ending.expired:
-            await asyncio.sleep(LOOK_S)  # Its window is gone, and it has not noted how it ended yet.
+        while (
+            outcome.exit_code is None and await count_windows(machine, deadline) <= self._windows and not ending.expired
+        ):
+            await asyncio.sleep(POLL_INTERVAL_S)  # Its window is gone, and it has not noted how it ended yet.
             outcome = await self._outcome(machine, deadline, with_output=True)
         reads = self.problem.reads_elements and outcome.exit_code is None
-        found = elements(await machine.accessibility(deadline)) if reads else []
+        found = parse_elements(await machine.accessibility(deadline)) if reads else []
         return float(self.problem.solved(outcome, found))
 
     async def demonstrate(self, machine: Machine, deadline_s: float) -> AsyncIterator[Action]:
@@ -83,8 +85,8 @@ class FamilyAssignment:
         number = 0
         while not await self.is_over(machine, Deadline(deadline_s)):
             try:
-                action = self.problem.oracle(number, elements(await machine.accessibility(Deadline(deadline_s))))
-            except Missing as missing:
+                action = self.problem.oracle(number, parse_elements(await machine.accessibility(Deadline(deadline_s))))
+            except MissingElement as missing:
                 raise EnvironmentFault(str(missing)) from None
             if action is None:
                 return
@@ -95,10 +97,10 @@ class FamilyAssignment:
         """There is nothing to remove."""
 
     async def _outcome(self, machine: Machine, deadline: Deadline, with_output: bool = False) -> SessionOutcome:
-        code = await text(machine, CODE, deadline)
+        code = await read_text(machine, CODE, deadline)
         return SessionOutcome(
             exit_code=int(code) if code.strip().isdecimal() else None,
-            output=await text(machine, OUTPUT, deadline) if with_output else "",
+            output=await read_text(machine, OUTPUT, deadline) if with_output else "",
             state={path: await self._content(machine, path, deadline) for path in self.problem.watched},
         )
 
@@ -113,18 +115,18 @@ class FamilyAssignment:
         return None
 
 
-def started(command: tuple[str, ...]) -> str:
+def start_script(command: tuple[str, ...]) -> str:
     """Return the script that runs an application in the home and notes how it ended."""
     return f"cd && {shlex.join(command)} >{OUTPUT} 2>/dev/null </dev/null; echo $? >{CODE}.new; mv {CODE}.new {CODE}"
 
 
-async def windows(machine: Machine, deadline: Deadline) -> int:
+async def count_windows(machine: Machine, deadline: Deadline) -> int:
     """Return how many windows the window manager lists."""
     found = await machine.execute(["wmctrl", "-l"], deadline=deadline)
     return len(found["output"].splitlines())
 
 
-async def text(machine: Machine, path: str, deadline: Deadline) -> str:
+async def read_text(machine: Machine, path: str, deadline: Deadline) -> str:
     """Return a file's text, empty if there is none."""
     try:
         return (await machine.file(path, deadline)).decode(errors="replace")
@@ -138,7 +140,7 @@ def states_of(node: ElementTree.Element) -> list[str]:
     return [name.removeprefix(space).replace("_", " ") for name in node.attrib if name.startswith(space)]
 
 
-def elements(tree: str) -> list[Element]:
+def parse_elements(tree: str) -> list[Element]:
     """Return what is shown of an accessibility tree; raise EnvironmentFault if it is no XML."""
     try:
         root = ElementTree.fromstring(tree)

@@ -41,10 +41,10 @@ SLACK_S = 10.0
 
 def settle_of(machine: Machine) -> Settle:
     """Return what waits until a machine is at rest."""
-    return functools.partial(settle, machine)
+    return functools.partial(wait_idle, machine)
 
 
-async def settle(machine: Machine, limit_s: float) -> bool:
+async def wait_idle(machine: Machine, limit_s: float) -> bool:
     """Wait until the machine is at rest, ``limit_s`` at most; return whether it is.
 
     Raises EnvironmentFault if the machine cannot say it.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dart_streams.errors import ServiceUnavailable
-from workers.env.backends.osworld import made_files, sidecar
-from workers.env.backends.osworld.mirror import FileDigest, Mirror, digest, location
+from workers.env.backends.osworld import placeholder_files, sidecar
+from workers.env.backends.osworld.mirror import FileDigest, Mirror, hash_file, mirror_path
 from workers.env.backends.osworld.steps import urls_of
 from workers.env.backends.osworld.tasks import OsworldTask
 
@@ -28,9 +28,9 @@ def fill(mirror: Mirror, tasks: Sequence[OsworldTask], environment: Path = sidec
             starts = url in urls_of(task.config)
             finished[url] = finished.get(url, True) and not starts
     missing = [url for url in finished if mirror.find(url) is None]
-    lines = [json.dumps({"path": str(mirror.folder / location(url)), "finished": finished[url]}) for url in missing]
+    lines = [json.dumps({"path": str(mirror.folder / mirror_path(url)), "finished": finished[url]}) for url in missing]
     done = subprocess.run(
-        [str(environment / "bin" / "python"), "-I", made_files.__file__],
+        [str(environment / "bin" / "python"), "-I", placeholder_files.__file__],
         input="\n".join(lines),
         capture_output=True,
         text=True,
@@ -43,6 +43,6 @@ def fill(mirror: Mirror, tasks: Sequence[OsworldTask], environment: Path = sidec
     digests = mirror.recorded()
     for path in made:
         place = str(path.relative_to(mirror.folder))
-        digests[place] = FileDigest(digest(path), path.stat().st_size, made=True)
+        digests[place] = FileDigest(hash_file(path), path.stat().st_size, made=True)
     mirror.record(digests)
     return len(made)

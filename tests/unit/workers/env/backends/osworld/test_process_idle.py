@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from workers.env.backends.osworld.quiet import settle, settle_of
+from workers.env.backends.osworld.process_idle import settle_of, wait_idle
 from workers.env.environment import EnvironmentFault
 
 ALONE = ["bwrap", "--dev-bind", "/", "/", "--unshare-user", "--unshare-pid", "--proc", "/proc", "--die-with-parent"]
@@ -38,7 +38,7 @@ class Alone:
 
 @pytest.mark.parametrize("beside", ["", "sleep 30 &"])
 async def test_a_machine_whose_processes_all_sleep_is_at_rest(beside):
-    assert await settle(Alone(beside), 60.0)
+    assert await wait_idle(Alone(beside), 60.0)
 
 
 async def test_a_machine_that_computes_is_not_at_rest_when_the_time_is_over():
@@ -49,7 +49,7 @@ async def test_a_machine_that_computes_is_not_at_rest_when_the_time_is_over():
 
 async def test_a_machine_that_stops_to_compute_is_then_at_rest():
     began = time.monotonic()
-    assert await settle(Alone("timeout 1 sh -c 'while :; do :; done' &"), 60.0)
+    assert await wait_idle(Alone("timeout 1 sh -c 'while :; do :; done' &"), 60.0)
     assert time.monotonic() - began >= 1.0
 
 
@@ -59,4 +59,4 @@ async def test_a_machine_that_cannot_say_it_is_a_fault():
             return {"returncode": 127, "output": "", "error": "no python3"}
 
     with pytest.raises(EnvironmentFault, match="no python3"):
-        await settle(Broken(), 1.0)
+        await wait_idle(Broken(), 1.0)

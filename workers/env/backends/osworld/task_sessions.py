@@ -10,13 +10,13 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError
 from workers.env.backends.desktop.families import problem_of
 from workers.env.backends.osworld import tasks
-from workers.env.backends.osworld.family import FamilyAssignment
+from workers.env.backends.osworld.family_session import FamilyTaskSession
 from workers.env.backends.osworld.machine import Machine
-from workers.env.backends.osworld.task_assignment import TaskAssignment, TaskResources
+from workers.env.backends.osworld.osworld_session import OsworldTaskSession, TaskResources
 from workers.env.environment import EnvironmentFault
 
 
-class Assignment(Protocol):
+class TaskSession(Protocol):
     """One task, for one episode. Each call raises EnvironmentFault if the machine fails, or the deadline passes."""
 
     instruction: str
@@ -41,25 +41,25 @@ class Assignment(Protocol):
         """Free what the episode holds beside its machine; never raises."""
 
 
-class Assignments:
+class TaskSessions:
     """What tasks are: ``app/id`` is OSWorld's, if its task files are at hand; any other page is a small family."""
 
     def __init__(self) -> None:
         self.examples: Path | None = None
         self.shared: TaskResources | None = None
 
-    def of(self, task: Task) -> Assignment:
+    def of(self, task: Task) -> TaskSession:
         """Return what a task is; raise EnvironmentFault if there is no such task, or its file cannot be used."""
-        if not is_osworlds(task.page):
-            return FamilyAssignment(problem_of(task.page, task.seed))
+        if not is_osworld_page(task.page):
+            return FamilyTaskSession(problem_of(task.page, task.seed))
         if self.examples is None or self.shared is None:
             raise EnvironmentFault(f"{task.page}: the worker started without a task set that has tasks of OSWorld")
         try:
-            return TaskAssignment(tasks.load(self.examples, task.page), self.shared)
+            return OsworldTaskSession(tasks.load(self.examples, task.page), self.shared)
         except ConfigError as error:
             raise EnvironmentFault(str(error)) from None
 
 
-def is_osworlds(page: str) -> bool:
+def is_osworld_page(page: str) -> bool:
     """Return whether a page names a task of OSWorld."""
     return "/" in page

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dart_streams.errors import ServiceUnavailable
-from workers.env.backends.osworld import mirror, substitutes, tasks
+from workers.env.backends.osworld import mirror, placeholder_mirror, tasks
 from workers.env.backends.osworld.mirror import Mirror
 
 BASE = f"https://hub.example/datasets/{mirror.DATASET}/resolve/main/os"
@@ -44,7 +44,7 @@ def test_what_is_missing_is_made_once_and_recorded_as_made(tmp_path, environment
     (tmp_path / "mirror/os/there.txt").write_text("OSWorld's own")
     own = Mirror(tmp_path / "mirror")
     wanted = [task("start.txt", "there.txt", "film.mkv", gold="gold.txt")]
-    assert substitutes.fill(own, wanted, environment) == 2
+    assert placeholder_mirror.fill(own, wanted, environment) == 2
     assert own.read(f"{BASE}/there.txt") == b"OSWorld's own"
     start, gold = own.read(f"{BASE}/start.txt").decode(), own.read(f"{BASE}/gold.txt").decode()
     assert gold == f"Pear\n{start}", "the finished one has a word more"
@@ -53,22 +53,22 @@ def test_what_is_missing_is_made_once_and_recorded_as_made(tmp_path, environment
         "os/start.txt": True,
         "os/gold.txt": True,
     }
-    assert substitutes.fill(own, wanted, environment) == 0
+    assert placeholder_mirror.fill(own, wanted, environment) == 0
 
 
 def test_a_file_that_some_task_starts_from_is_not_finished_for_another(tmp_path, environment):
     (tmp_path / "mirror").mkdir()
     own = Mirror(tmp_path / "mirror")
-    assert substitutes.fill(own, [task("a.txt", gold="b.txt"), task("b.txt", gold="a.txt")], environment) == 2
+    assert placeholder_mirror.fill(own, [task("a.txt", gold="b.txt"), task("b.txt", gold="a.txt")], environment) == 2
     assert own.read(f"{BASE}/a.txt") == own.read(f"{BASE}/b.txt")
 
 
 def test_without_the_evaluators_environment_the_command_that_makes_it_is_named(tmp_path):
     with pytest.raises(ServiceUnavailable, match="run `make osworld`"):
-        substitutes.fill(Mirror(tmp_path), [], tmp_path / "none")
+        placeholder_mirror.fill(Mirror(tmp_path), [], tmp_path / "none")
 
 
 def test_an_environment_that_cannot_write_says_why(tmp_path, environment):
     (environment / "bin/python").write_text("#!/bin/sh\necho no openpyxl >&2\nexit 1\n")
     with pytest.raises(ServiceUnavailable, match="no openpyxl"):
-        substitutes.fill(Mirror(tmp_path), [task("a.txt", gold="b.txt")], environment)
+        placeholder_mirror.fill(Mirror(tmp_path), [task("a.txt", gold="b.txt")], environment)

@@ -14,7 +14,7 @@ WORD = "Pear"
 LINES = ("Apple 3", "Fig 5", "Plum 8", "Quince 13")
 
 
-def workbook(path: Path, finished: bool) -> None:
+def write_workbook(path: Path, finished: bool) -> None:
     """Write a workbook with one sheet."""
     import openpyxl
 
@@ -30,7 +30,7 @@ def workbook(path: Path, finished: bool) -> None:
     book.save(path)
 
 
-def document(path: Path, finished: bool) -> None:
+def write_document(path: Path, finished: bool) -> None:
     """Write a text document."""
     import docx
 
@@ -40,7 +40,7 @@ def document(path: Path, finished: bool) -> None:
     text.save(str(path))
 
 
-def slides(path: Path, finished: bool) -> None:
+def write_slides(path: Path, finished: bool) -> None:
     """Write a presentation of four slides."""
     import pptx
 
@@ -52,7 +52,7 @@ def slides(path: Path, finished: bool) -> None:
     shown.save(str(path))
 
 
-def image(path: Path, finished: bool) -> None:
+def write_image(path: Path, finished: bool) -> None:
     """Write a picture of a disc on a gradient."""
     from PIL import Image, ImageDraw
 
@@ -61,7 +61,7 @@ def image(path: Path, finished: bool) -> None:
     picture.save(path)
 
 
-def pages(path: Path, finished: bool) -> None:
+def write_pdf(path: Path, finished: bool) -> None:
     """Write a PDF."""
     import pymupdf
 
@@ -71,18 +71,18 @@ def pages(path: Path, finished: bool) -> None:
         book.save(path)
 
 
-def text(path: Path, finished: bool) -> None:
+def write_text(path: Path, finished: bool) -> None:
     """Write lines."""
     path.write_text("\n".join(([WORD] if finished else []) + list(LINES)) + "\n")
 
 
 KINDS: dict[str, Callable[[Path, bool], None]] = {
-    ".xlsx": workbook,
-    ".docx": document,
-    ".pptx": slides,
-    ".pdf": pages,
-    **dict.fromkeys((".png", ".jpg", ".jpeg", ".bmp"), image),
-    **dict.fromkeys((".txt", ".csv", ".py", ".html", ".srt", ".md"), text),
+    ".xlsx": write_workbook,
+    ".docx": write_document,
+    ".pptx": write_slides,
+    ".pdf": write_pdf,
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".bmp"), write_image),
+    **dict.fromkeys((".txt", ".csv", ".py", ".html", ".srt", ".md"), write_text),
 }
 
 

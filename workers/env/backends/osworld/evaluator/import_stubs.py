@@ -35,7 +35,7 @@ class MissingPackage(ImportError):
     """A package was called that is only stood in for."""
 
 
-class Absent:
+class AbsentName:
     """Anything of such a package: it can be named, in annotations too, but not called or made an instance of."""
 
     def __init__(self, name: str) -> None:
@@ -44,7 +44,7 @@ class Absent:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Absent(f"{self.name}.{name}")
+        return AbsentName(f"{self.name}.{name}")
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
         """Record the fault, and raise it: callers may swallow the exception."""
@@ -52,22 +52,22 @@ class Absent:
         record(message)
         raise MissingPackage(message)
 
-    def __or__(self, other: object) -> "Absent":
+    def __or__(self, other: object) -> "AbsentName":
         return self
 
     __ror__ = __or__
 
 
-class StandInModule(ModuleType):
+class StubModule(ModuleType):
     """A module all of whose names are absent."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Absent(f"{self.__name__}.{name}")
+        return AbsentName(f"{self.__name__}.{name}")
 
 
-class StandInFinder(MetaPathFinder, Loader):
+class StubFinder(MetaPathFinder, Loader):
     """Finds the heavy packages that are not installed, with all modules that they may have."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -78,7 +78,7 @@ class StandInFinder(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the stand-in."""
-        return StandInModule(spec.name)
+        return StubModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: it has no code."""
@@ -86,7 +86,7 @@ class StandInFinder(MetaPathFinder, Loader):
 
 def install() -> None:
     """Let the import system find stand-ins after everything that is installed."""
-    sys.meta_path.append(StandInFinder())
+    sys.meta_path.append(StubFinder())
     for name, attribute, value in (("gymnasium", "Env", object), ("dotenv", "load_dotenv", lambda *_, **__: False)):
         if importlib.util.find_spec(name) is None:
             sys.modules[name] = module = ModuleType(name)

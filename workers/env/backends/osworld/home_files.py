@@ -11,7 +11,7 @@ FILES = {
     "/home/user/.config/gtk-3.0/settings.ini": (
         b"[Settings]\ngtk-cursor-blink=false\ngtk-enable-animations=false\ngtk-recent-files-enabled=true\n"
     ),
-    f"{HOME}/{office_profile.FOLDER}/registrymodifications.xcu": office_profile.registry(
+    f"{HOME}/{office_profile.FOLDER}/registrymodifications.xcu": office_profile.registry_xml(
         *office_profile.SETTINGS,
         ("Setup/Product", "ooSetupLastVersion", "7.4"),
         ("Office.Impress/Misc/Start", "AutoPilot", "false"),

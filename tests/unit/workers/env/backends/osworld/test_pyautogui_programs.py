@@ -26,12 +26,12 @@ from dart_streams.config import Config, Env, Osworld, OsworldMachine, parse
 from dart_streams.errors import ConfigError
 from workers.env.backends.osworld.backend import OsworldBackend
 from workers.env.backends.osworld.connection import MachineEndpoint
-from workers.env.backends.osworld.programs import program
+from workers.env.backends.osworld.pyautogui_programs import build_program
 
 
 def calls(action: Action) -> list[str]:
     """Return the calls of an action's program, without what each begins with."""
-    source = program(action)
+    source = build_program(action)
     if source is None:
         return []
     body = ast.parse(source).body
@@ -100,7 +100,7 @@ def test_no_name_of_a_key_is_code(names):
 
 
 def test_every_program_turns_the_fail_safe_off():
-    assert str(program(Click(0, 0))).startswith("import pyautogui\npyautogui.FAILSAFE = False\n")
+    assert str(build_program(Click(0, 0))).startswith("import pyautogui\npyautogui.FAILSAFE = False\n")
 
 
 # --- where machines come from

@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from workers.env.backends.desktop.guest import commands
-from workers.env.backends.desktop.guest.answers import given
+from workers.env.backends.desktop.guest.answers import read_json
 from workers.env.backends.desktop.guest.session import HOME
 
 FILE_BYTES = 512 * 2**20
@@ -25,7 +25,7 @@ DOWNLOAD_S = 300.0
 CHUNK_BYTES = 2**20
 
 
-class ContractFiles:
+class OsworldFilesApi:
     """The endpoints about files; ``in_thread`` runs a call that waits."""
 
     def __init__(self, in_thread: "Callable[[Callable[[], Any]], Awaitable[Any]]") -> None:
@@ -52,17 +52,17 @@ class ContractFiles:
 
     async def wallpaper(self, _: web.Request) -> web.StreamResponse:
         """Answer the image of the background."""
-        path = await self.in_thread(background)
+        path = await self.in_thread(wallpaper_path)
         if path is None:
             return web.Response(text="Wallpaper file not found", status=404)
         return web.FileResponse(path, headers={"Content-Type": "image/png"})
 
     async def list_directory(self, request: web.Request) -> web.Response:
         """Answer a folder with all that is in it."""
-        path = (await given(request)).get("path")
+        path = (await read_json(request)).get("path")
         if path is None:
             return web.json_response({"error": "Missing 'path' parameter"}, status=400)
-        listed = await self.in_thread(lambda: directory(Path(str(path)), [ENTRIES], DEPTH))
+        listed = await self.in_thread(lambda: list_tree(Path(str(path)), [ENTRIES], DEPTH))
         if listed is None:
             return web.json_response({"error": "The provided path is not a directory"}, status=400)
         return web.json_response({"directory_tree": listed})
@@ -72,7 +72,7 @@ class ContractFiles:
         name = (await request.post()).get("file_path")
         if name is None:
             return web.json_response({"error": "file_path is required"}, status=400)
-        path = expanded(str(name))
+        path = expand_path(str(name))
         try:
             found = path.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -90,7 +90,7 @@ class ContractFiles:
         name, data = form.get("file_path"), form.get("file_data")
         if name is None or not isinstance(data, web.FileField):
             return web.json_response({"error": "file_path and file_data are required"}, status=400)
-        path = expanded(str(name))
+        path = expand_path(str(name))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
@@ -103,10 +103,10 @@ class ContractFiles:
 
     async def change_wallpaper(self, request: web.Request) -> web.Response:
         """Set the image of the background."""
-        name = (await given(request)).get("path")
+        name = (await read_json(request)).get("path")
         if not name:
             return web.Response(text="Path not supplied!", status=400)
-        path = expanded(str(name))
+        path = expand_path(str(name))
         if not path.exists():
             return web.Response(text=f"File not found: {path}", status=404)
         await self.in_thread(lambda: commands.run(["gsettings", "set", *SETTING, f"file://{path}"], SETTING_S))
@@ -114,11 +114,11 @@ class ContractFiles:
 
     async def download_file(self, request: web.Request) -> web.Response:
         """Fetch a file; from a sandbox without a network this ends as a failure, with the reason."""
-        wanted = await given(request)
+        wanted = await read_json(request)
         url, name = wanted.get("url"), wanted.get("path")
         if not url or not name:
             return web.Response(text="Path or URL not supplied!", status=400)
-        path = expanded(str(name))
+        path = expand_path(str(name))
         try:
             size = await self.in_thread(lambda: download(str(url), path))
         except (OSError, ValueError) as error:
@@ -127,7 +127,7 @@ class ContractFiles:
         return web.Response(text=f"File downloaded successfully: {size} bytes")
 
 
-def expanded(name: str) -> Path:
+def expand_path(name: str) -> Path:
     """Return a path with the home and the variables of the sandbox."""
     return Path(os.path.expandvars(Path(name).expanduser()))
 
@@ -148,22 +148,22 @@ def command_words(command: Any, shell: bool) -> "str | list[str]":
     return [str(Path(word).expanduser()) if word.startswith("~/") else word for word in command]
 
 
-def opener(name: str) -> "tuple[str, list[str] | None]":
+def open_command(name: str) -> "tuple[str, list[str] | None]":
     """Return what a window's title will have, and the command that opens a file or program; None if there is none."""
-    path = expanded(name)
+    path = expand_path(name)
     if path.exists():
         return path.name, ["xdg-open", str(path)]
     return name, [name] if shutil.which(name) else None
 
 
-def background() -> "Path | None":
+def wallpaper_path() -> "Path | None":
     """Return the image of the background, None if there is none."""
     said = commands.run(["gsettings", "get", *SETTING], SETTING_S).output
     path = Path(said.strip().replace("file://", "").replace("'", "") or "none")
     return path if path.is_file() else None
 
 
-def directory(path: Path, left: "list[int]", depth: int) -> "dict[str, Any] | None":
+def list_tree(path: Path, left: "list[int]", depth: int) -> "dict[str, Any] | None":
     """Return a folder's tree, None if it is no folder.
 
     ``left`` is how many entries may still be listed, and ``depth`` how deep.
@@ -177,7 +177,7 @@ def directory(path: Path, left: "list[int]", depth: int) -> "dict[str, Any] | No
                 break
             left[0] -= 1
             if entry.is_dir() and depth:
-                children.append(directory(entry, left, depth - 1))
+                children.append(list_tree(entry, left, depth - 1))
             else:
                 children.append({"type": "file", "name": entry.name})
     except OSError as error:

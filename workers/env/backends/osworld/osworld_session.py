@@ -12,14 +12,14 @@ import msgspec
 from dart_streams.actions import Action, CallUser
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
-from workers.env.backends.osworld import browser_setup, image, steps
+from workers.env.backends.osworld import browser_setup, home_files, steps
 from workers.env.backends.osworld.machine import Machine
 from workers.env.backends.osworld.mirror import Mirror
 from workers.env.backends.osworld.oracles import oracle_of
 from workers.env.backends.osworld.prerequisites import Prerequisites, asks_devtools
-from workers.env.backends.osworld.quiet import settle_of
+from workers.env.backends.osworld.process_idle import settle_of
 from workers.env.backends.osworld.setup import TaskSetup, fill_cache
-from workers.env.backends.osworld.sidecar import GRACE_S, EvaluatorSidecar, Ready
+from workers.env.backends.osworld.sidecar import GRACE_S, EvaluatorSidecar, SidecarReady
 from workers.env.backends.osworld.tasks import OsworldTask, settled_score
 from workers.env.environment import EnvironmentFault
 
@@ -48,7 +48,7 @@ class TaskResources(msgspec.Struct, frozen=True):
     ours: bool
 
 
-class TaskAssignment:
+class OsworldTaskSession:
     """One task on one machine, for one episode."""
 
     def __init__(self, task: OsworldTask, shared: TaskResources) -> None:
@@ -61,7 +61,7 @@ class TaskAssignment:
 
     async def set_up(self, machine: Machine, deadline: Deadline) -> None:
         """Carry out the task's steps, and wait until their applications are at rest, where the machine can say it."""
-        async with within(deadline, f"{self.task.page}: its set-up is not done in time"):
+        async with limit_time(deadline, f"{self.task.page}: its set-up is not done in time"):
             await self._require_prerequisites()
             await self.close()
             self._cache = Path(tempfile.mkdtemp(prefix="task-", dir=self.shared.evaluators.cache))
@@ -70,12 +70,12 @@ class TaskAssignment:
             settle = settle_of(machine) if self.shared.ours else None
             self._setup = TaskSetup(machine, self.shared.mirror, self._cache, values, settle)
             if self.shared.ours:
-                await image.prepare(machine)
+                await home_files.prepare(machine)
             await self._setup.carry_out(self.task.config, deadline)
             if settle is not None:
                 await settle(min(FIRST_REST_S, deadline.remaining_s))
             if asks_devtools(self.task):
-                await browser_setup.require(machine.endpoint)
+                await browser_setup.require_devtools(machine.endpoint)
 
     async def is_over(self, machine: Machine, deadline: Deadline) -> bool:
         """Return False: only the policy, or the step limit, ends a task of OSWorld."""
@@ -87,7 +87,7 @@ class TaskAssignment:
             return score
         if self._setup is None or self._cache is None:
             raise EnvironmentFault(f"{self.task.page} was not set up")
-        async with within(deadline, f"{self.task.page}: its evaluation is not done in time"):
+        async with limit_time(deadline, f"{self.task.page}: its evaluation is not done in time"):
             await self._setup.carry_out((*self.task.evaluator.postconfig, steps.Sleep(seconds=FLUSH_S)), deadline)
             # After these: what the last action has set off may take as long to fill the machine.
             await require_usable(machine, deadline)
@@ -121,12 +121,12 @@ class TaskAssignment:
 
     async def _require_prerequisites(self) -> None:
         """Raise EnvironmentFault with the reason if the task cannot be played: before anything is done for it."""
-        ready = Ready() if self.task.evaluator.infeasible else await self._start_evaluators()
+        ready = SidecarReady() if self.task.evaluator.infeasible else await self._start_evaluators()
         needs = Prerequisites(ready.metrics, ready.getters, self.shared.mirror, ours=self.shared.ours)
         if (obstacle := needs.obstacle(self.task)) is not None:
             raise EnvironmentFault(f"{self.task.page} cannot be played here: {obstacle}")
 
-    async def _start_evaluators(self) -> Ready:
+    async def _start_evaluators(self) -> SidecarReady:
         try:
             return await self.shared.evaluators.start()
         except ServiceUnavailable as error:
@@ -141,7 +141,7 @@ async def require_usable(machine: Machine, deadline: Deadline) -> None:
 
 
 @contextlib.asynccontextmanager
-async def within(deadline: Deadline, late: str) -> AsyncIterator[None]:
+async def limit_time(deadline: Deadline, late: str) -> AsyncIterator[None]:
     """Bound what is done here; raise EnvironmentFault with ``late`` past the deadline, and for an error of files."""
     try:
         async with deadline.timeout():
