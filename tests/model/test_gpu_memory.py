@@ -1,11 +1,11 @@
-"""What ``doctor --model`` counts, against what torch allocates in the trainer's own forward and backward pass."""
+"""The counts of ``doctor --model`` against torch's allocations in the trainer's forward and backward pass."""
 
 import dataclasses
 import hashlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from dart_streams.config import Config, parse
-from dart_streams.console.sizing import adapter_memory, gpu_memory, model_files
-from dart_streams.console.sizing.model_files import ModelShape
+from dart_streams.console.sizing.gpu_memory import CUDA_BYTES, MemoryEstimate
+from dart_streams.console.sizing.model_files import ModelShape, read_shape
 from dart_streams.policy import tiny, tiny_architectures
 from dart_streams.policy.rendering import Renderer
 from topics.values import BlobRef, MessagePart
@@ -48,6 +48,7 @@ CASES = (
     Case(128, 384, 2, 5, (480, 320), 2),
     Case(256, 512, 4, 3, (320, 240), 2, answers=4),
 )
+DEEP = Case(128, 384, 24, 2, (160, 210), 2)
 
 
 class Made(NamedTuple):
@@ -85,7 +86,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Made]
         batch = batch_of(case, renderer)
         images = {name: image.to(dtype) if image.is_floating_point() else image for name, image in batch.images.items()}
         batch = dataclasses.replace(batch, images=images)
-        return Made(scorer, model_files.read(folder), batch)
+        return Made(scorer, read_shape(folder), batch)
 
     return make
 
@@ -123,117 +124,96 @@ def saved_bytes(found: Made) -> int:
     return sum(storage.nbytes() for storage in kept.values())
 
 
-def counted(found: Made, width: int, recompute: bool) -> float:
-    """Return what the command counts for this micro-batch's forward pass."""
-    saved = gpu_memory.activations(found.shape, found.tokens, found.patches, width, recompute)
-    return saved + gpu_memory.logits(found.shape, found.batch.answers_BA.numel())
+def trainer_config(dtype: torch.dtype = torch.float32, **trainer: object) -> Config:
+    return parse({"trainer": {"dtype": str(dtype).removeprefix("torch."), **trainer}})
 
 
-def one_layer(found: Made, width: int) -> float:
-    """Return what is counted for the layer that is computed again; it is saved in the backward pass only."""
-    text = found.tokens * gpu_memory.text_activations(found.shape, width)
-    return max(text, found.patches * gpu_memory.vision_activations(found.shape, width))
-
-
-def lora(*targets: str, recompute: bool = False) -> Config:
+def lora_config(*targets: str, dtype: torch.dtype = torch.float32, **trainer: object) -> Config:
     """Return a configuration with adapters on these layers, on all without any."""
-    return parse({"trainer": {"recompute": recompute, "lora": {"rank": 16, "targets": list(targets)}}})
+    return trainer_config(dtype, lora={"rank": 16, "targets": list(targets)}, **trainer)
 
 
-def counted_with_adapters(found: Made, config: Config, width: int) -> float:
-    """Return what the command counts for this micro-batch's forward pass beside frozen weights."""
-    saved = gpu_memory.saved(found.shape, config, found.tokens, found.patches, width)
-    return saved + gpu_memory.logits(found.shape, found.batch.answers_BA.numel())
+def saved_estimate(found: Made, config: Config) -> float:
+    """Return the estimate for this micro-batch's forward pass; a layer that is computed again saves nothing in it."""
+    estimate = MemoryEstimate(found.shape, config)
+    token, patch = estimate.layer_activations()
+    recomputed = max(found.tokens * token, found.patches * patch) if config.trainer.recompute else 0
+    saved = estimate.activations(found.tokens, found.patches) - recomputed
+    return saved + estimate.logits(found.batch.answers_BA.numel())
 
 
 TARGETS = [(), ("q_proj", "v_proj"), ("down_proj",), ("o_proj", "up_proj")]
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 
 
-@pytest.mark.parametrize("targets", TARGETS, ids=["all", "query-value", "down", "output-up"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("case", CASES[1:3], ids=["1", "2"])
-def test_what_is_saved_beside_frozen_weights_is_counted_within_a_tenth(made, case: Case, dtype: torch.dtype, targets):
-    config = lora(*targets)
-    found = made(case, dtype=dtype, config=config)
-    assert counted_with_adapters(found, config, dtype.itemsize) == pytest.approx(saved_bytes(found), rel=CLOSE)
-
-
-def test_what_is_saved_beside_frozen_weights_with_recomputing_is_counted_within_a_tenth(made):
-    config = lora(recompute=True)
-    found = made(CASES[1], recompute=True, config=config)
-    one = adapter_memory.activations(found.shape, found.tokens, 4, config.trainer.lora) / found.shape.text.layers
-    assert counted_with_adapters(found, config, 4) - one == pytest.approx(saved_bytes(found), rel=CLOSE)
-
-
-def test_only_adapters_have_gradients_and_state(made):
-    config = lora()
-    found = made(CASES[1], config=config)
-    parameters = list(found.scorer.parameters())
-    trained = [p for p in parameters if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=1e-3, fused=True)
-
-    def forward_and_backward() -> None:
-        logp_BA, entropy_BA = found.scorer(found.batch)
-        (logp_BA.sum() + entropy_BA.sum()).backward()
-
-    forward_and_backward()
-    optimizer.step()
-    real = {
-        "parameters": sum(p.nbytes for p in parameters),
-        "gradients": sum(p.grad.nbytes for p in parameters if p.grad is not None),
-        "optimizer state (AdamW)": sum(t.nbytes for state in optimizer.state.values() for t in state.values()),
-    }
-    items = {item.what: item.size for item in gpu_memory.trainer(found.shape, config, 1)}
-    for what, size in real.items():
-        assert items[what] == pytest.approx(size, rel=0.01), what
-
-
-@pytest.mark.parametrize("adapters", [True, False])
-def test_what_is_kept_while_a_version_is_made_is_counted_within_a_tenth(made, adapters: bool):
-    """By torch's own tracker, while the weights are rounded, or the adapters merged into them."""
-    published = {"publish": {"dtype": "bfloat16"}}
-    config = parse({"trainer": published | ({"lora": {"rank": 16}} if adapters else {})})
-    found = made(CASES[1], config=config)
-    tracker = MemTracker()
-    tracker.track_external(found.scorer)
-    with tracker, model.as_published(found.scorer, torch.bfloat16):
-        pass
-    [peak] = [taken["Total"] for device, taken in tracker.get_tracker_snapshot("peak").items() if device.type == "cpu"]
-    states = {item.what: item.size for item in gpu_memory.state(found.shape, config, 1)}
-    counted = gpu_memory.publishing(found.shape, config, 1) - gpu_memory.CUDA_GIB * gpu_memory.GIB
-    expected = counted - states["optimizer state (AdamW)"]
-    assert expected == pytest.approx(peak, rel=CLOSE)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@DTYPES
 @pytest.mark.parametrize("case", CASES, ids=map(str, range(len(CASES))))
 def test_saved_activations_are_counted_within_a_tenth(made, case: Case, dtype: torch.dtype):
     found = made(case, dtype=dtype)
-    assert counted(found, dtype.itemsize, False) == pytest.approx(saved_bytes(found), rel=CLOSE)
+    assert saved_estimate(found, trainer_config(dtype)) == pytest.approx(saved_bytes(found), rel=CLOSE)
 
 
 @pytest.mark.parametrize("case", CASES, ids=map(str, range(len(CASES))))
-def test_what_is_saved_with_recomputing_is_counted_within_a_tenth(made, case: Case):
+def test_saved_activations_with_recompute_are_counted_within_a_tenth(made, case: Case):
     found = made(case, recompute=True)
-    assert counted(found, 4, True) - one_layer(found, 4) == pytest.approx(saved_bytes(found), rel=CLOSE)
+    assert saved_estimate(found, trainer_config(recompute=True)) == pytest.approx(saved_bytes(found), rel=CLOSE)
 
 
-@pytest.mark.parametrize("case", CASES[:2], ids=["0", "1"])
-def test_parameters_gradients_and_the_optimizers_state_are_counted(made, case: Case):
-    found = made(case)
-    optimizer = torch.optim.AdamW(found.scorer.parameters(), lr=1e-3, fused=True)
-    logp_BA, entropy_BA = found.scorer(found.batch)
-    (logp_BA.sum() + entropy_BA.sum()).backward()
-    optimizer.step()
-    parameters = list(found.scorer.parameters())
+@DTYPES
+@pytest.mark.parametrize("targets", TARGETS, ids=["all", "query-value", "down", "output-up"])
+def test_activations_beside_frozen_weights_are_counted_within_a_tenth(made, dtype: torch.dtype, targets):
+    """In the first layer, what comes before the first adapter saves nothing, which is not counted."""
+    config = lora_config(*targets, dtype=dtype)
+    found = made(DEEP, dtype=dtype, config=config)
+    assert saved_estimate(found, config) == pytest.approx(saved_bytes(found), rel=CLOSE)
+
+
+def test_activations_beside_frozen_weights_with_recompute_are_counted_within_a_tenth(made):
+    config = lora_config(recompute=True)
+    found = made(CASES[1], recompute=True, config=config)
+    assert saved_estimate(found, config) == pytest.approx(saved_bytes(found), rel=CLOSE)
+
+
+def step_of(scorer: model.Scorer, batch: MicroBatch) -> Callable[[], torch.optim.Optimizer]:
+    """Return a step of the trainer's optimizer, which leaves the gradients in place."""
+    optimizer = torch.optim.AdamW([p for p in scorer.parameters() if p.requires_grad], lr=1e-3, fused=True)
+
+    def step() -> torch.optim.Optimizer:
+        optimizer.zero_grad(set_to_none=True)
+        logp_BA, entropy_BA = scorer(batch)
+        (logp_BA.sum() + entropy_BA.sum()).backward()
+        optimizer.step()
+        return optimizer
+
+    return step
+
+
+def local_bytes(tensors: Iterable[Any]) -> int:
+    """Return the bytes of tensors, of sharded ones this rank's; what FSDP2 does not shard is left out."""
+    tensors = list(tensors)
+    sharded = [tensor.to_local() for tensor in tensors if isinstance(tensor, DTensor)]
+    return sum(tensor.nbytes for tensor in sharded or tensors)
+
+
+def assert_state_is_counted(found: Made, scorer: model.Scorer, config: Config, ranks: int, rel: float) -> None:
+    """Compare the estimate with the parameters, gradients and optimizer state after a step."""
+    optimizer = step_of(scorer, found.batch)()
+    parameters = list(scorer.parameters())
     real = {
-        "parameters": sum(p.nbytes for p in parameters),
-        "gradients": sum(p.grad.nbytes for p in parameters if p.grad is not None),
-        "optimizer state (AdamW)": sum(t.nbytes for state in optimizer.state.values() for t in state.values()),
+        "parameters": local_bytes(parameters),
+        "gradients": local_bytes(p.grad for p in parameters if p.grad is not None),
+        "optimizer state (AdamW)": local_bytes(t for state in optimizer.state.values() for t in state.values()),
     }
-    items = {item.what: item.size for item in gpu_memory.trainer(found.shape, Config(), 1)}
-    for what, size in real.items():
-        assert items[what] == pytest.approx(size, rel=0.01), what
+    items = {item.what: item.size for item in MemoryEstimate(found.shape, config).trainer_step(ranks)}
+    assert {what: items[what] for what in real} == pytest.approx(real, rel=rel)
+
+
+@pytest.mark.parametrize(
+    ("case", "config"), [(CASES[0], Config()), (CASES[1], Config()), (CASES[1], lora_config())], ids=["0", "1", "lora"]
+)
+def test_parameters_gradients_and_optimizer_state_are_counted(made, case: Case, config: Config):
+    found = made(case, config=config)
+    assert_state_is_counted(found, found.scorer, config, 1, rel=0.01)
 
 
 @pytest.fixture(params=[2, 8])
@@ -248,43 +228,50 @@ def test_the_share_of_a_rank_is_counted_within_a_tenth(made, ranks: int):
     """FSDP2 pads what it cannot divide: of a large model that is nothing, of the tiny one little."""
     found = made(CASES[1])
     scorer = model.shard(found.scorer, init_device_mesh("cpu", (ranks,)), "float32")
-    optimizer = torch.optim.AdamW(scorer.parameters(), lr=1e-3, fused=True)
-    logp_BA, entropy_BA = scorer(found.batch)
-    (logp_BA.sum() + entropy_BA.sum()).backward()
-    optimizer.step()
-    parameters = [p for p in scorer.parameters() if isinstance(p, DTensor)]
-    state = [t for state in optimizer.state.values() for t in state.values() if isinstance(t, DTensor)]
-    real = {
-        "parameters": sum(p.to_local().nbytes for p in parameters),
-        "gradients": sum(p.grad.to_local().nbytes for p in parameters if p.grad is not None),
-        "optimizer state (AdamW)": sum(t.to_local().nbytes for t in state),
-    }
-    items = {item.what: item.size for item in gpu_memory.trainer(found.shape, Config(), ranks)}
-    for what, size in real.items():
-        assert items[what] == pytest.approx(size, rel=CLOSE), what
+    assert_state_is_counted(found, scorer, Config(), ranks, rel=CLOSE)
+
+
+def peak_bytes(tracked: tuple[Any, ...], body: Callable[[], object]) -> int:
+    """Return the peak of CPU memory in ``body``, by torch's own tracker."""
+    tracker = MemTracker()
+    tracker.track_external(*tracked)
+    with tracker:
+        body()
+    [peak] = [taken["Total"] for device, taken in tracker.get_tracker_snapshot("peak").items() if device.type == "cpu"]
+    return peak
+
+
+@pytest.mark.parametrize("adapters", [True, False])
+def test_the_peak_of_publishing_is_counted_within_a_tenth(made, adapters: bool):
+    published = {"publish": {"dtype": "bfloat16"}}
+    config = lora_config(**published) if adapters else trainer_config(**published)
+    found = made(CASES[1], config=config)
+
+    def publish() -> None:
+        with model.as_published(found.scorer, torch.bfloat16):
+            pass
+
+    peak = peak_bytes((found.scorer,), publish)
+    estimate = MemoryEstimate(found.shape, config)
+    states = {item.what: item.size for item in estimate.trainer_state(1)}
+    expected = estimate.publishing(1) - CUDA_BYTES - states["optimizer state (AdamW)"]
+    assert expected == pytest.approx(peak, rel=CLOSE)
 
 
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("case", CASES[1:3], ids=["1", "2"])
 def test_the_peak_of_a_step_is_counted_within_a_tenth(made, case: Case, recompute: bool):
-    """By torch's own tracker, over the second step, when the optimizer has its state."""
+    """The second step is tracked, when the optimizer has its state."""
     found = made(case, recompute=recompute)
-    optimizer = torch.optim.AdamW(found.scorer.parameters(), lr=1e-3, fused=True)
-
-    def step() -> None:
-        logp_BA, entropy_BA = found.scorer(found.batch)
-        (logp_BA.sum() + entropy_BA.sum()).backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    step()
-    tracker = MemTracker()
-    tracker.track_external(found.scorer, optimizer)
-    with tracker:
-        step()
-    [peak] = [taken["Total"] for device, taken in tracker.get_tracker_snapshot("peak").items() if device.type == "cpu"]
-    states = {item.what: item.size for item in gpu_memory.trainer(found.shape, parse({}), 1)}
-    parts = [states["parameters"], states["optimizer state (AdamW)"]]
-    expected = sum(parts) + counted(found, 4, recompute)
+    step = step_of(found.scorer, found.batch)
+    optimizer = step()
+    optimizer.zero_grad(set_to_none=True)
+    peak = peak_bytes((found.scorer, optimizer), step)
+    config = trainer_config(recompute=recompute)
+    estimate = MemoryEstimate(found.shape, config)
+    states = {item.what: item.size for item in estimate.trainer_step(1)}
+    kept = states["parameters"] + states["optimizer state (AdamW)"]
+    expected = kept + estimate.activations(found.tokens, found.patches)
+    expected += estimate.logits(found.batch.answers_BA.numel())
     assert expected <= peak * (1 + CLOSE)
     assert peak <= (expected + states["gradients"]) * (1 + CLOSE)

@@ -168,7 +168,9 @@ def test_the_command_says_why_and_a_run_is_refused_with_its_reason(
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dart_streams.console.cli "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    assert (found := model_fit.ask(qwen, program, parse({}))).architecture == "Qwen2_5_VLForConditionalGeneration"
+    assert (
+        found := model_fit.check_model(qwen, program, parse({}))
+    ).architecture == "Qwen2_5_VLForConditionalGeneration"
     assert 0 < found.prompt < found.context == 4096
     BertConfig().save_pretrained(copy)
     with pytest.raises(ConfigError, match=r"policy\.path: .* cannot be the policy: .* of the type 'bert'"):

@@ -202,7 +202,7 @@ def check_model(config: Config) -> Finding:
         return Finding("model", "fail", f"{folder} has no {', '.join(missing)}", advice)
     if not (program := programs().model).exists():
         return Finding("model", "warn", f"{folder} was not checked: no {program}", "make setup")
-    if (found := model_fit.ask(folder.absolute(), program, config)).reason:
+    if (found := model_fit.check_model(folder.absolute(), program, config)).reason:
         return Finding(
             "model",
             "fail",

@@ -7,8 +7,8 @@ import typer
 
 from dart_streams.config import Config
 from dart_streams.console.cli.output import show, show_json
-from dart_streams.console.sizing import gpu_memory, host_memory, model_files
-from dart_streams.console.sizing.gpu_memory import GIB, Item
+from dart_streams.console.sizing.gpu_memory import GIB, Item, MemoryEstimate, total_bytes
+from dart_streams.console.sizing.model_files import read_shape
 from dart_streams.episodes import context
 from dart_streams.policy.staged_weights import SecondSetPlace
 
@@ -47,21 +47,19 @@ class GpuFit(msgspec.Struct, frozen=True):
 
 def fit(folder: Path, config: Config, gpus: int, gpu_gib: float) -> GpuFit:
     """Return whether a model fits; raise UserError if its directory does not say how large it is."""
-    model = model_files.read(folder)
-    found = gpu_memory.split(model, config, gpus, gpu_gib)
+    estimate = MemoryEstimate(read_shape(folder), config)
+    found = estimate.split(gpus, gpu_gib)
     shown = found.trainer if found else max(1, gpus - 1)
-    place = gpu_memory.place_of_second_set(model, config, gpu_gib)
-    engine = list(gpu_memory.engine(model, config, place == "device"))
-    training = list(gpu_memory.trainer(model, config, shown))
-    at_start = gpu_memory.loading(model, config, shown), "a whole model in float32, before it is sharded"
-    publishing = gpu_memory.publishing(model, config, shown), "what is rounded or merged, once more"
+    place = estimate.second_set(gpu_gib)
+    loading = Item("at its start", estimate.loading(shown), "a whole model in float32, before it is sharded")
+    publishing = Item("while a version is made", estimate.publishing(shown), "what is rounded or merged, once more")
     rows = [
-        *rows_of("rollout", engine),
-        *rows_of(f"trainer on {shown}", training),
-        row(f"trainer on {shown}", Item("at its start", *at_start)),
-        row(f"trainer on {shown}", Item("while a version is made", *publishing)),
-        *rows_of("rollout, main memory", list(host_memory.rollout(model, config, gpu_gib))),
-        *rows_of("trainer's rank 0, main memory", list(host_memory.trainer(model, config))),
+        *rows_of("rollout", list(estimate.engine(place == "device"))),
+        *rows_of(f"trainer on {shown}", list(estimate.trainer_step(shown))),
+        row(f"trainer on {shown}", loading),
+        row(f"trainer on {shown}", publishing),
+        *rows_of("rollout, main memory", list(estimate.rollout_host(gpu_gib))),
+        *rows_of("trainer's rank 0, main memory", list(estimate.trainer_host())),
     ]
     return GpuFit(
         fits=found is not None,
@@ -69,13 +67,13 @@ def fit(folder: Path, config: Config, gpus: int, gpu_gib: float) -> GpuFit:
         gpu_gib=gpu_gib,
         rollout_gpus=found.rollout if found else 0,
         trainer_gpus=found.trainer if found else 0,
-        sequence_tokens=gpu_memory.lengths(model, config).sequence,
+        sequence_tokens=estimate.sequence,
         second_set=place,
-        cache_blocks=max(0, gpu_memory.cache_blocks(model, config, gpu_gib, place == "device")),
-        requests=gpu_memory.requests_at_once(model, config, gpu_gib, place == "device"),
-        requests_with_second_set=gpu_memory.requests_at_once(model, config, gpu_gib, second_set=True),
+        cache_blocks=estimate.cache_blocks(gpu_gib, place == "device"),
+        requests=estimate.requests(gpu_gib, place == "device"),
+        requests_with_second_set=estimate.requests(gpu_gib, second_set=True),
         too_long=context.refusal(folder, config, context.most_steps(config)),
-        advice=[] if found else gpu_memory.advice(model, config, gpus, gpu_gib),
+        advice=[] if found else [estimate.advise(gpus, gpu_gib)],
         allocations=rows,
     )
 
@@ -84,7 +82,7 @@ def rows_of(process: str, items: list[Item]) -> list[Allocation]:
     """Return a process's allocations and their sum; nothing of nothing."""
     if not items:
         return []
-    whole = Item("sum", sum(item.size for item in items), "")
+    whole = Item("sum", total_bytes(items), "")
     return [row(process, item) for item in [*items, whole]]
 
 

@@ -13,13 +13,12 @@ from dart_streams.config import tasks as task_sets
 from dart_streams.console.cli.options import AsJson
 from dart_streams.console.cli.output import cell, show, show_json
 from dart_streams.console.sizing import capacity as planning
-from dart_streams.console.sizing import gpu_memory as memory
-from dart_streams.console.sizing import model_files
 from dart_streams.console.sizing.capacity import Constant
+from dart_streams.console.sizing.gpu_memory import MAX_GPUS, MemoryEstimate
+from dart_streams.console.sizing.model_files import read_shape
 from dart_streams.console.views.console import PlainConsole
 from dart_streams.errors import UserError
 
-MOST_GPUS = 256
 DESKTOP = Path("deploy/config/workload/desktop.toml")
 
 
@@ -54,7 +53,7 @@ def plan(
         table.add_column(name, overflow="fold", justify="right" if name == "needed" else "left")
     for figure in sizing.figures:
         table.add_row(
-            figure.what, cell(f"{planning.readable(figure.needed)} {figure.unit}".strip()), cell(figure.formula)
+            figure.what, cell(f"{planning.format_number(figure.needed)} {figure.unit}".strip()), cell(figure.formula)
         )
     PlainConsole().print(table)
     show(sizing.constants, as_json=False, title="constants")
@@ -65,14 +64,14 @@ def gpu_constants(folder: Path, config: Config, gpu_gib: float) -> list[Constant
 
     A rollout worker has one GPU, and its cache and its second set of weights share it; the trainer as few as hold it.
     """
-    model = model_files.read(folder)
-    found = memory.split(model, config, MOST_GPUS, gpu_gib)
+    estimate = MemoryEstimate(read_shape(folder), config)
+    found = estimate.split(MAX_GPUS, gpu_gib)
     if found is None:
-        raise UserError(f"{folder} on GPUs of {gpu_gib:g} GiB: {'; '.join(memory.advice(model, config, 2, gpu_gib))}")
-    place = memory.place_of_second_set(model, config, gpu_gib)
+        raise UserError(f"{folder} on GPUs of {gpu_gib:g} GiB: {estimate.advise(2, gpu_gib)}")
+    place = estimate.second_set(gpu_gib)
     source = f"doctor --model {folder.name} --gpu-memory {gpu_gib:g}"
     beside = {"device": ", beside a second set of weights", "host": ", a second set in main memory", "none": ""}[place]
-    cache = f"{source}: of {memory.lengths(model, config).sequence:,} tokens{beside}"
+    cache = f"{source}: of {estimate.sequence:,} tokens{beside}"
     places = min(found.requests, config.rollout.max_in_flight)
     known = {constant.name: constant for constant in planning.CONSTANTS}
     published, trained = known["trainer_gpus"].value, known["trained_per_step"]

@@ -35,7 +35,7 @@ from dart_streams.console.runs import evaluation, run_folder
 from dart_streams.console.runs.resumption import changes
 from dart_streams.console.runs.run_folder import RunFolder
 from dart_streams.console.runs.run_follower import following
-from dart_streams.console.sizing import adapter_memory, model_files, model_fit
+from dart_streams.console.sizing import gpu_memory, model_files, model_fit
 from dart_streams.console.views.console import PlainConsole
 from dart_streams.episodes import context
 from dart_streams.errors import ConfigError, UserError
@@ -187,8 +187,8 @@ def refuse_unfit_model(config: Config) -> None:
     if config.rollout.engine == "vllm":
         model_fit.refuse_unfit(folder, run_processes.programs().model, config)
         if config.trainer.lora.rank:
-            linear = list(model_files.linear_layers(model_files.shapes_in(folder)))
-            adapter_memory.adapted_layers(linear, config.trainer.lora)
+            linear = model_files.linear_layers(model_files.read_headers(folder))
+            gpu_memory.adapted_layers(linear, config.trainer.lora)
 
 
 def refuse_missing_key(config: Config) -> None:

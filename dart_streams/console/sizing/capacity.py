@@ -1,7 +1,7 @@
-"""How large a deployment must be for a number of environments: formulas over measured unit costs. Pure.
+"""Size of a deployment for a number of environments, by formulas over measured unit costs. Pure.
 
-Every figure carries its formula, with the numbers in it, and every constant its source. A constant that was assumed
-says so; measure yours and replace it with ``--set``.
+Every figure carries its formula, with the numbers in it, and every constant its source. ``--set`` replaces a constant
+by your own measurement.
 """
 
 import math
@@ -16,11 +16,10 @@ from dart_streams.config.workload import Spread, Workload, typical_steps
 from dart_streams.errors import UserError
 
 DRAWS = 20_000
-"""Draws of a distribution for its mean."""
 
 
 class Constant(msgspec.Struct, frozen=True):
-    """A number that a plan rests on."""
+    """A unit cost or another input of the plan."""
 
     name: str
     value: float
@@ -30,7 +29,7 @@ class Constant(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A number of the plan, and how it was computed."""
+    """A number of the plan, and its formula."""
 
     what: str
     needed: float
@@ -65,7 +64,7 @@ CONSTANTS = (
 
 
 class Sizing(msgspec.Struct, frozen=True):
-    """A plan: what is needed, from what."""
+    """The plan for ``envs`` environments, and the constants that it uses."""
 
     envs: int
     figures: list[Figure]
@@ -149,13 +148,13 @@ FORMULAS = {
         " x {trainer_gpus} GPUs",
     ),
 }
-"""By value: what it is, its unit, and its formula, where names in braces stand for values."""
+"""Title, unit and formula of each value; names in braces stand for values."""
 
 
 def with_changes(changes: Mapping[str, float], counted: Sequence[Constant] = ()) -> dict[str, Constant]:
-    """Return the constants by name, with some replaced; raise :class:`UserError` for a name that is none.
+    """Return the constants by name; ``counted`` ones override defaults, and ``changes`` override both.
 
-    What was ``counted`` takes the place of an assumption, and a change that of both.
+    Raises :class:`UserError` if a name in ``changes`` is unknown.
     """
     known = {constant.name: constant for constant in (*CONSTANTS, *counted)}
     for name, value in changes.items():
@@ -173,63 +172,57 @@ def plan(
     changes: Mapping[str, float],
     counted: Sequence[Constant] = (),
 ) -> Sizing:
-    """Return what ``envs`` environments need when all are busy."""
+    """Return the plan for ``envs`` busy environments."""
     constants = with_changes(changes, counted)
     values = {name: constant.value for name, constant in constants.items()}
     values |= workload_values(workload, tasks, values["full"])
     values |= {"envs": envs, "staleness": max(1, max_staleness)}
-    add_rates(values)
-    add_services(values)
-    add_gpus(values)
-    shown = {name: readable(number) for name, number in values.items()}
+    add_figures(values)
+    texts = {name: format_number(number) for name, number in values.items()}
     figures = [
-        Figure(what, rounded(values[name]), unit, formula.format_map(shown))
+        Figure(what, round_figure(values[name]), unit, formula.format_map(texts))
         for name, (what, unit, formula) in FORMULAS.items()
     ]
     return Sizing(envs, figures, list(constants.values()))
 
 
-def rounded(number: float) -> float:
-    """Return a number of the plan with three digits, or whole."""
+def round_figure(number: float) -> float:
+    """Round to three digits, or to a whole number from 100 on."""
     return float(f"{number:.3g}") if number < 100 else round(number)
 
 
-def readable(number: float) -> str:
-    """Format a number of a formula with four digits, or whole."""
+def format_number(number: float) -> str:
+    """Format with four digits, or as a whole number from 1,000 on."""
     return f"{number:.4g}" if abs(number) < 1000 else f"{number:,.0f}"
 
 
 @lru_cache(maxsize=64)
-def mean(spread: Spread) -> float:
-    """Return a distribution's mean, of many draws."""
+def estimate_mean(spread: Spread) -> float:
+    """Return a distribution's mean over :data:`DRAWS` draws."""
     rng = random.Random(0)
     return sum(spread.draw(rng) for _ in range(DRAWS)) / DRAWS
 
 
 def workload_values(workload: Workload, tasks: TaskSet, fullness: float) -> dict[str, float]:
-    """Return the mean of each time that the workload draws, and of an episode's steps."""
+    """Return the mean of each time that the workload draws, and of the steps of an episode."""
     lengths = [typical_steps(task.page) or task.max_steps for task in tasks.train]
     return {
         "steps": sum(lengths) / len(lengths) * math.exp(workload.steps_sigma**2 / 2),
-        "reset_s": mean(workload.reset_s),
-        "settle_s": mean(workload.settle_s),
-        "evaluate_s": mean(workload.evaluate_s),
-        "generate_s": workload.generation.takes_s(mean(workload.generation.tokens), fullness),
-        "optimizer_s": mean(workload.optimizer_s),
+        "reset_s": estimate_mean(workload.reset_s),
+        "settle_s": estimate_mean(workload.settle_s),
+        "evaluate_s": estimate_mean(workload.evaluate_s),
+        "generate_s": workload.generation.takes_s(estimate_mean(workload.generation.tokens), fullness),
+        "optimizer_s": estimate_mean(workload.optimizer_s),
         "switch_s": workload.switch_s,
     }
 
 
-def add_rates(v: dict[str, float]) -> None:
-    """Add how much happens a second."""
+def add_figures(v: dict[str, float]) -> None:
+    """Add the values of :data:`FORMULAS` to the constants and the workload's means."""
     v["episode_s"] = v["reset_s"] + v["steps"] * (v["settle_s"] + v["generate_s"]) + v["evaluate_s"]
     v["episodes_per_s"] = v["envs"] / v["episode_s"]
-    v["steps_per_s"] = v["episodes_per_s"] * v["steps"]
-
-
-def add_services(v: dict[str, float]) -> None:
-    """Add what Kafka, Cassandra, the recorder and the curator need."""
-    steps_per_s, copies = v["steps_per_s"], v["copies"]
+    steps_per_s = v["steps_per_s"] = v["episodes_per_s"] * v["steps"]
+    copies = v["copies"]
     hosts = v["envs"] / v["slots_a_host"]
     v["partitions"] = math.ceil(max(steps_per_s / v["partition_per_s"], hosts))
     v["order_partitions"] = math.ceil(hosts)
@@ -240,15 +233,11 @@ def add_services(v: dict[str, float]) -> None:
     v["events_mb_per_s"] = steps_per_s * v["event_kb"] * (copies + 1) / 1000
     v["screenshots_mb_per_s"] = steps_per_s * v["screenshot_kb"] * (copies + v["images"]) / 1000
     v["screenshots_tb_a_day"] = steps_per_s * v["screenshot_kb"] * copies * 86_400 / 1e9
-
-
-def add_gpus(v: dict[str, float]) -> None:
-    """Add what generation and training need, and which batch keeps all slots busy."""
-    v["under_way"] = v["steps_per_s"] * v["generate_s"]
+    v["under_way"] = steps_per_s * v["generate_s"]
     v["rollout_workers"] = math.ceil(v["under_way"] / v["places"] / v["full"])
     v["rollout_gpus"] = v["rollout_workers"] * v["gpus_a_worker"]
     v["batch"] = math.ceil(v["envs"] / v["running"] / v["staleness"])
     v["version_s"] = max(v["optimizer_s"], v["episode_s"] * v["rollouts"] / v["running"] / v["staleness"])
     v["switching"] = math.ceil(2 * v["rollout_workers"] * v["switch_s"] / v["version_s"])
-    steps_a_version = v["steps_per_s"] * v["trained_share"] * v["optimizer_s"]
+    steps_a_version = steps_per_s * v["trained_share"] * v["optimizer_s"]
     v["train_gpus"] = math.ceil(steps_a_version / v["trained_per_step"]) * v["trainer_gpus"]

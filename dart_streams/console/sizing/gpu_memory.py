@@ -1,298 +1,298 @@
-"""What the rollout engine and the trainer allocate on each GPU, and how many GPUs each needs. Pure.
+"""Memory that the rollout engine and the trainer allocate, and the number of GPUs that each needs. Pure.
 
-Parameters, gradients, optimizer state and saved activations are counted from the model's own shapes, as the trainer
-makes them (``tests/model/test_gpu_memory.py`` compares them with what torch allocates). What depends on CUDA, kernels
-and the allocator is assumed, and says so.
+Parameters, gradients, optimizer state and saved activations are counted from the shapes of the model's tensors
+(``tests/model/test_gpu_memory.py`` compares them with torch's allocations). CUDA, kernels and the allocator are
+assumed, as the formulas say.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from dart_streams.config import Config
-from dart_streams.console.sizing import adapter_memory
+from dart_streams.config.trainer import Lora, is_target
 from dart_streams.console.sizing.model_files import ModelShape
+from dart_streams.errors import UserError
 from dart_streams.policy.staged_weights import UTILIZATION, SecondSetPlace, second_set_place
 
 GIB = 2**30
 FLOAT32 = 4
 BATCHED_TOKENS = 8192
-"""Prompt tokens of an engine step, at least (``workers/rollout/vllm_settings.py``)."""
+"""Fewest prompt tokens of an engine step (``workers/rollout/vllm_settings.py``)."""
 CACHE_BLOCK = 16
 """Tokens of a block of vLLM's key-value cache."""
-CUDA_GIB = 1.5
-"""Assumed: CUDA's context, the communicators, kernels and fragmentation of a process."""
+CUDA_BYTES = 1.5 * GIB
+"""Assumed size of CUDA's context, communicators, kernels and fragmentation in each process."""
 TEXT_ALLOWANCE = 256
-"""Tokens of a prompt beside screenshots and earlier answers: the instruction and the chat template."""
+"""Prompt tokens of the instruction and the chat template."""
 LOGIT_COPIES = 3
 """Float32 tensors of the size of the logits that the backward pass keeps (``trainer.objective.token_logp``)."""
+MAX_GPUS = 256
 
 
 class Item(msgspec.Struct, frozen=True):
-    """Something that is allocated on a GPU, in bytes, and how it was counted."""
+    """One allocation in bytes, and its formula."""
 
     what: str
     size: float
     formula: str
-    assumed: bool = False
-
-
-class Lengths(msgspec.Struct, frozen=True):
-    """Tokens of a screenshot, of a prompt, and of a prompt with its answer."""
-
-    image: int
-    prompt: int
-    sequence: int
-
-
-def lengths(model: ModelShape, config: Config) -> Lengths:
-    """Return the longest that the configuration allows."""
-    policy = config.policy
-    image = -(-policy.max_pixels // model.pixels_per_token)
-    prompt = policy.max_images * image + policy.max_texts * policy.max_tokens + TEXT_ALLOWANCE
-    return Lengths(image, prompt, prompt + policy.max_tokens)
-
-
-def text_activations(model: ModelShape, width: int) -> int:
-    """Return the bytes that a token's passage of one language layer saves for the backward pass.
-
-    ``width`` is that of the compute dtype in bytes. Two norms keep a float32 copy of their input, what they normalized
-    and their output; attention its query, its keys and values for each head, and its output; the MLP four
-    intermediates.
-    """
-    text = model.text
-    attention = text.heads * text.head_dim
-    return 2 * (FLOAT32 + 2 * width) * text.hidden + width * (4 * attention + 4 * text.intermediate)
-
-
-def vision_activations(model: ModelShape, width: int) -> int:
-    """Return the bytes that a patch's passage of one vision layer saves: as in the text, with one fused projection."""
-    vision = model.vision
-    return 2 * (FLOAT32 + 2 * width) * vision.hidden + width * (7 * vision.hidden + 4 * vision.intermediate)
-
-
-def activations(model: ModelShape, tokens: int, patches: int, width: int, recompute: bool) -> float:
-    """Return the bytes that a forward pass of ``tokens`` and ``patches`` saves in all layers, without the logits.
-
-    With ``recompute`` each layer saves its input, and one layer at a time all of the above.
-    """
-    text, vision = text_activations(model, width), vision_activations(model, width)
-    # The patches themselves, and what the merger and the last norm keep.
-    pixels = patches * values(model) * width
-    ends = patches * 5 * model.vision.hidden * width + tokens * (FLOAT32 + width) * model.text.hidden
-    if not recompute:
-        return tokens * text * model.text.layers + patches * vision * model.vision.layers + pixels + ends
-    inputs = tokens * model.text.hidden * model.text.layers + patches * model.vision.hidden * model.vision.layers
-    return inputs * width + max(tokens * text, patches * vision) + pixels + ends
-
-
-def saved(model: ModelShape, config: Config, tokens: int, patches: int, width: int) -> float:
-    """Return the bytes that a forward pass saves in all layers: frozen ones, beside adapters, save less."""
-    settings = config.trainer
-    if not settings.lora.rank:
-        return activations(model, tokens, patches, width, settings.recompute)
-    of_layers = adapter_memory.activations(model, tokens, width, settings.lora)
-    ends = tokens * (FLOAT32 + width) * model.text.hidden
-    if not settings.recompute:
-        return of_layers + ends
-    # Each layer's input, and the rotations of three axes, which all layers share.
-    inputs = tokens * width * (model.text.hidden * model.text.layers + 6 * model.text.head_dim)
-    return inputs + of_layers / model.text.layers + ends
-
-
-def values(model: ModelShape) -> int:
-    """Return the values of a patch: two frames, three colors."""
-    return 2 * 3 * model.vision.patch**2
-
-
-def logits(model: ModelShape, answer_tokens: int) -> int:
-    """Return the bytes that the log-probabilities of ``answer_tokens`` save."""
-    return answer_tokens * model.text.vocabulary * FLOAT32 * LOGIT_COPIES
-
-
-def trainer(model: ModelShape, config: Config, gpus: int) -> Iterator[Item]:
-    """Yield what each of ``gpus`` ranks allocates in a step; parameters are float32, whatever the layers compute in."""
-    settings, lora = config.trainer, config.trainer.lora
-    width = FLOAT32 if settings.dtype == "float32" else 2
-    adapted = adapter_memory.adapted_layers(model.linear, lora)
-    yield from state(model, config, gpus)
-    of_trained = trained(model, config)
-    yield Item("gradients", FLOAT32 * of_trained / gpus, f"{FLOAT32} B x {of_trained / 1e9:.3g} G parameters / {gpus}")
-    if settings.kl_beta:
-        size = FLOAT32 * model.parameters / gpus
-        yield Item("reference model (trainer.kl_beta)", size, f"{FLOAT32} B x {model.parameters / 1e9:.3g} G / {gpus}")
-    beside = adapter_memory.largest(adapted, lora.rank)
-    roots = 2 if settings.kl_beta else 1
-    gathered = width * (roots * model.root + 2 * (model.layer + beside))
-    yield Item("gathered parameters", gathered, f"{width} B x (embeddings and head, and two layers)")
-    # Reduced in float32, from gradients in the compute dtype.
-    unsharded = (width + FLOAT32) * (beside if adapted else max(model.root, model.layer))
-    yield Item("gradients before they are reduced", unsharded, f"({width} + 4) B x the largest part")
-    of = lengths(model, config)
-    tokens = max(settings.micro_batch_tokens, of.sequence)
-    patches = model.vision.merge**2 * of.image * max(1, round(tokens / of.sequence)) * config.policy.max_images
-    yield Item("screenshots", FLOAT32 * patches * values(model), f"4 B x {patches:,} patches")
-    how = "recomputed" if settings.recompute else "kept"
-    kept = saved(model, config, tokens, patches, width)
-    yield Item(f"activations, {how}", kept, f"{tokens:,} tokens, {patches:,} patches, {width} B")
-    yield attention_mask(model, config, tokens, width)
-    answers = max(1, round(tokens / of.sequence)) * config.policy.max_tokens
-    # As much again is under way while they are made and while their gradients are.
-    yield Item("logits", 2 * logits(model, answers), f"2 x {LOGIT_COPIES} x 4 B x {answers:,} tokens x the vocabulary")
-    yield Item("CUDA and fragmentation", CUDA_GIB * GIB, "assumed", assumed=True)
-
-
-def trained(model: ModelShape, config: Config) -> int:
-    """Return the number of parameters that have gradients: all, or those of the adapters."""
-    adapted = adapter_memory.adapted_layers(model.linear, config.trainer.lora)
-    return adapter_memory.parameters(adapted, config.trainer.lora.rank) if adapted else model.parameters
-
-
-def state(model: ModelShape, config: Config, gpus: int) -> Iterator[Item]:
-    """Yield what each of ``gpus`` ranks keeps from step to step."""
-    of_trained, all_of = trained(model, config), model.parameters
-    if config.trainer.lora.rank:
-        all_of += of_trained
-    for what, of, copies in (("parameters", all_of, 1), ("optimizer state (AdamW)", of_trained, 2)):
-        formula = f"{copies * FLOAT32} B x {of / 1e9:.3g} G parameters / {gpus}"
-        yield Item(what, copies * FLOAT32 * of / gpus, formula)
-
-
-def publishing(model: ModelShape, config: Config, gpus: int) -> float:
-    """Return what each rank allocates while a version is made: what is rounded, or merged, is kept as it was.
-
-    One tensor at a time is gathered.
-    """
-    settings = config.trainer
-    copied = 0
-    if settings.lora.rank:
-        copied = adapter_memory.frozen(adapter_memory.adapted_layers(model.linear, settings.lora))
-    elif settings.publish.dtype != "float32":
-        copied = model.parameters
-    reference = model.parameters / gpus if settings.kl_beta else 0
-    kept = total(state(model, config, gpus)) + FLOAT32 * (copied / gpus + reference + model.largest_tensor)
-    return kept + CUDA_GIB * GIB
-
-
-def attention_mask(model: ModelShape, config: Config, tokens: int, width: int) -> Item:
-    """Return the mask of rows of a prompt with a group's answers: as booleans, and as each layer's kernel adds it."""
-    answers = config.curation.budget.base * config.policy.max_tokens
-    row = min(tokens, lengths(model, config).prompt + answers)
-    layers = 1 if config.trainer.recompute else model.text.layers
-    size = max(1, tokens // row) * row**2 * (1 + layers * width)
-    return Item("attention mask", size, f"(1 + {layers} x {width}) B x ({row:,} tokens of a row)²", assumed=True)
-
-
-def loading(model: ModelShape, config: Config, gpus: int) -> float:
-    """Return what each rank allocates at its start: a whole model in float32, before it is sharded.
-
-    With a reference model it is the second one, beside its share of the first.
-    """
-    share = model.parameters / gpus if config.trainer.kl_beta else 0
-    return FLOAT32 * (model.parameters + share) + CUDA_GIB * GIB
-
-
-def served_bytes(model: ModelShape) -> int:
-    """Return the bytes of the weights as they are served."""
-    return model.bits // 8 * model.parameters
-
-
-def place_of_second_set(model: ModelShape, config: Config, gpu_gib: float) -> SecondSetPlace:
-    """Return where a rollout worker puts its second set on such a GPU (``rollout.vllm.second_set``)."""
-    return second_set_place(config.rollout.vllm.second_set, True, served_bytes(model), gpu_gib * GIB)
-
-
-def engine(model: ModelShape, config: Config, second_set: bool = False) -> Iterator[Item]:
-    """Yield what a rollout worker's vLLM allocates on its GPU beside its key-value cache.
-
-    Adapters take nothing there: their versions are merged before vLLM has them.
-    """
-    width = model.bits // 8
-    of, text, vision = lengths(model, config), model.text, model.vision
-    weights = served_bytes(model)
-    yield Item("weights", weights, f"{width} B x {model.parameters / 1e9:.2f} G parameters")
-    if second_set:
-        yield Item("second set of weights", weights, "a switch is a copy between two steps")
-    batched = max(BATCHED_TOKENS, of.image * config.policy.max_images)
-    of_text = batched * width * (2 * text.intermediate + 2 * text.hidden + 3 * text.heads * text.head_dim)
-    of_vision = batched * vision.merge**2 * width * (2 * vision.intermediate + 6 * vision.hidden)
-    work = max(of_text, of_vision)
-    yield Item("activations", work, f"{batched:,} tokens of a step, estimated", assumed=True)
-    drawn = 4 * FLOAT32 * config.rollout.max_in_flight * text.vocabulary
-    yield Item("logits", drawn, f"4 x 4 B x {config.rollout.max_in_flight} requests x the vocabulary")
-    yield Item("CUDA and graphs", CUDA_GIB * GIB, "assumed", assumed=True)
-
-
-def cache_token(model: ModelShape) -> int:
-    """Return the bytes of the key-value cache of one token, in all layers."""
-    return 2 * model.text.layers * model.text.kv_heads * model.text.head_dim * model.bits // 8
-
-
-def cache_blocks(model: ModelShape, config: Config, gpu_gib: float, second_set: bool = False) -> int:
-    """Return the blocks of cache for which a GPU has room; 0 or less: none."""
-    room = UTILIZATION * gpu_gib * GIB - total(engine(model, config, second_set))
-    return int(room // (CACHE_BLOCK * cache_token(model)))
-
-
-def total(items: Iterator[Item]) -> float:
-    """Return the sum in bytes."""
-    return sum(item.size for item in items)
 
 
 class Split(msgspec.Struct, frozen=True):
-    """How GPUs are shared: ``requests`` of full length that fit into a rollout GPU's cache at a time."""
+    """GPUs of each process; ``requests`` is how many requests of full length fit into a rollout GPU's cache."""
 
     rollout: int
     trainer: int
     requests: int
 
 
-def requests_at_once(model: ModelShape, config: Config, gpu_gib: float, second_set: bool = False) -> int:
-    """Return how many requests of full length a rollout GPU's cache holds."""
-    of_one = -(-lengths(model, config).sequence // CACHE_BLOCK)
-    return max(0, cache_blocks(model, config, gpu_gib, second_set)) // of_one
+def adapted_layers(linear: Mapping[str, tuple[int, int]], lora: Lora) -> dict[str, tuple[int, int]]:
+    """Return the linear layers that have an adapter; raise UserError if a target is not among the layers."""
+    if not lora.rank:
+        return {}
+    for target in lora.targets:
+        if not any(is_target(layer, target) for layer in linear):
+            raise UserError(
+                f"trainer.lora.targets: no linear layer of the language model is named {target!r}; it has "
+                f"{', '.join(sorted({layer.rpartition('.')[2] for layer in linear}))}"
+            )
+    if not linear:
+        raise UserError("trainer.lora.rank: the language model's layers have no matrices to adapt: set it to 0")
+    return {layer: shape for layer, shape in linear.items() if lora.adapts(layer)}
 
 
-def fits_trainer(model: ModelShape, config: Config, gpu_gib: float, gpus: int) -> bool:
-    """Return whether a trainer on ``gpus`` GPUs fits, at its start and in a step."""
-    step = total(trainer(model, config, gpus))
-    return max(loading(model, config, gpus), publishing(model, config, gpus), step) <= gpu_gib * GIB
+class MemoryEstimate:
+    """Memory of the trainer and of rollout workers, in bytes, for one model and configuration.
 
+    ``image``, ``prompt`` and ``sequence`` are the longest lengths in tokens that the configuration allows; a sequence
+    is a prompt with its answer. ``width`` is the compute dtype's bytes.
+    """
 
-def split(model: ModelShape, config: Config, gpus: int, gpu_gib: float) -> Split | None:
-    """Return the smallest trainer that fits, and the other GPUs for rollout; None if there is none."""
-    on_device = place_of_second_set(model, config, gpu_gib) == "device"
-    requests = requests_at_once(model, config, gpu_gib, on_device)
-    training = next((count for count in range(1, gpus) if fits_trainer(model, config, gpu_gib, count)), None)
-    return Split(gpus - training, training, requests) if training and requests else None
+    def __init__(self, model: ModelShape, config: Config) -> None:
+        policy = config.policy
+        self.model = model
+        self.config = config
+        self.lora = config.trainer.lora
+        self.width = FLOAT32 if config.trainer.dtype == "float32" else 2
+        adapted = adapted_layers(model.linear, self.lora)
+        self.adapted = {layer.rpartition(".")[2] for layer in adapted}
+        self.adapters = self.lora.rank * sum(map(sum, adapted.values()))
+        self.merged = sum(out * into for out, into in adapted.values())
+        self.trained = self.adapters or model.parameters
+        self.image = -(-policy.max_pixels // model.pixels_per_token)
+        self.prompt = policy.max_images * self.image + policy.max_texts * policy.max_tokens + TEXT_ALLOWANCE
+        self.sequence = self.prompt + policy.max_tokens
 
+    def layer_activations(self) -> tuple[float, float]:
+        """Return the bytes that a language layer saves for a token, and a vision layer for a patch.
 
-def advice(model: ModelShape, config: Config, gpus: int, gpu_gib: float) -> list[str]:
-    """Return what to change so that it fits, each change alone tried by the same count; nothing helps: more GPUs."""
-    replace = msgspec.structs.replace
-    settings, policy = config.trainer, config.policy
-    of = lengths(model, config)
-    tried: list[tuple[str, Config]] = []
-    halved = replace(settings, dtype="bfloat16")
-    tried.append(('trainer.dtype = "bfloat16"', replace(config, trainer=halved)))
-    thrifty = replace(halved, recompute=True)
-    tried.append(('trainer.dtype = "bfloat16" and trainer.recompute = true', replace(config, trainer=thrifty)))
-    least = replace(thrifty, micro_batch_tokens=of.sequence)
-    text = f"these and trainer.micro_batch_tokens = {of.sequence}, one row of full length"
-    tried.append((text, replace(config, trainer=least)))
-    smaller = replace(policy, max_pixels=policy.max_pixels // 2, max_images=max(1, policy.max_images // 2))
-    least = replace(least, micro_batch_tokens=lengths(model, replace(config, policy=smaller)).sequence)
-    text = f"these, policy.max_pixels = {smaller.max_pixels} and policy.max_images = {smaller.max_images}"
-    tried.append((text, replace(config, trainer=least, policy=smaller)))
-    if settings.kl_beta:
-        tried.append(
-            ("these and trainer.kl_beta = 0", replace(config, trainer=replace(least, kl_beta=0.0), policy=smaller))
+        Norms keep a float32 copy of their input; attention its queries, keys and values per head, and its output; the
+        MLP its intermediates. Trained weights keep their inputs as well. Of a frozen model, adapters keep their inputs
+        and ``rank`` values, and the vision tower nothing.
+        """
+        text, vision, width = self.model.text, self.model.vision, self.width
+        if not self.adapters:
+            norms = 2 * (FLOAT32 + 2 * width)
+            return (
+                norms * text.hidden + width * 4 * (text.attention + text.intermediate),
+                norms * vision.hidden + width * (7 * vision.hidden + 4 * vision.intermediate),
+            )
+        # Adapters that read the same tensor share it, and attention keeps what the output layer reads.
+        inputs = text.hidden * (bool(self.adapted & {"q_proj", "k_proj", "v_proj"}))
+        inputs += text.hidden * (bool(self.adapted & {"gate_proj", "up_proj"}))
+        inputs += text.intermediate * ("down_proj" in self.adapted) + len(self.adapted) * self.lora.rank
+        rotation = 2 * text.attention // text.heads
+        return 2 * FLOAT32 * text.hidden + width * (4 * text.attention + rotation + 3 * text.intermediate + inputs), 0.0
+
+    def activations(self, tokens: int, patches: int) -> float:
+        """Return the bytes that a forward pass saves in all layers, logits not included.
+
+        With ``trainer.recompute`` each layer saves its input, and one layer at a time all of its activations.
+        """
+        text, vision, width = self.model.text, self.model.vision, self.width
+        token, patch = self.layer_activations()
+        ends = tokens * (FLOAT32 + width) * text.hidden
+        inputs = tokens * text.hidden * text.layers
+        if self.adapters:
+            inputs += tokens * 6 * text.attention // text.heads  # rotations of three axes, which layers share
+        else:
+            ends += patches * width * (vision.patch_values + 5 * vision.hidden)
+            inputs += patches * vision.hidden * vision.layers
+        if self.config.trainer.recompute:
+            return width * inputs + max(tokens * token, patches * patch) + ends
+        return tokens * token * text.layers + patches * patch * vision.layers + ends
+
+    def logits(self, answer_tokens: int) -> int:
+        """Return the bytes that the log-probabilities of ``answer_tokens`` save."""
+        return answer_tokens * self.model.text.vocabulary * FLOAT32 * LOGIT_COPIES
+
+    def trainer_step(self, gpus: int) -> Iterator[Item]:
+        """Yield the allocations of each of ``gpus`` ranks in a step; parameters are float32 in every compute dtype."""
+        model, settings, width = self.model, self.config.trainer, self.width
+        yield from self.trainer_state(gpus)
+        yield float32_item("gradients", 1, self.trained, gpus)
+        if settings.kl_beta:
+            yield float32_item("reference model (trainer.kl_beta)", 1, model.parameters, gpus)
+        adapters = self.adapters // model.text.layers
+        gathered = width * ((2 if settings.kl_beta else 1) * model.root + 2 * (model.layer + adapters))
+        yield Item("gathered parameters", gathered, f"{width} B x (embeddings and head, and two layers)")
+        # Gradients are in the compute dtype, and are reduced in float32.
+        unsharded = (width + FLOAT32) * (adapters or max(model.root, model.layer))
+        yield Item("gradients before they are reduced", unsharded, f"({width} + 4) B x the largest part")
+        tokens = max(settings.micro_batch_tokens, self.sequence)
+        rows = max(1, round(tokens / self.sequence))
+        patches = model.vision.merge**2 * self.image * rows * self.config.policy.max_images
+        yield Item("screenshots", FLOAT32 * patches * model.vision.patch_values, f"4 B x {patches:,} patches")
+        saved = f"{tokens:,} tokens, {patches:,} patches, {width} B"
+        how = "recomputed" if settings.recompute else "kept"
+        yield Item(f"activations, {how}", self.activations(tokens, patches), saved)
+        yield self.attention_mask(tokens)
+        answers = rows * self.config.policy.max_tokens
+        # The forward and the backward pass have as much again while they compute.
+        yield Item(
+            "logits", 2 * self.logits(answers), f"2 x {LOGIT_COPIES} x 4 B x {answers:,} tokens x the vocabulary"
         )
-    for text, changed in tried:
-        if changed != config and split(model, changed, gpus, gpu_gib) is not None:
-            return [f"set {text}"]
-    best = tried[-1][1]
-    enough = next((count for count in range(gpus + 1, 257) if split(model, best, count, gpu_gib) is not None), None)
-    if enough is None:
-        return [f"no number of GPUs of {gpu_gib:g} GiB is enough: take larger ones, or a smaller model"]
-    return [f"take {enough} GPUs of {gpu_gib:g} GiB (with {tried[-1][0]}), larger ones, or a smaller model"]
+        yield Item("CUDA and fragmentation", CUDA_BYTES, "assumed")
+
+    def trainer_state(self, gpus: int) -> list[Item]:
+        """Return what each of ``gpus`` ranks keeps from step to step."""
+        return [
+            float32_item("parameters", 1, self.model.parameters + self.adapters, gpus),
+            float32_item("optimizer state (AdamW)", 2, self.trained, gpus),
+        ]
+
+    def attention_mask(self, tokens: int) -> Item:
+        """Return the masks of rows that share a prompt: booleans, and each layer's copy in the compute dtype."""
+        answers = self.config.curation.budget.base * self.config.policy.max_tokens
+        row = min(tokens, self.prompt + answers)
+        layers = 1 if self.config.trainer.recompute else self.model.text.layers
+        size = max(1, tokens // row) * row**2 * (1 + layers * self.width)
+        return Item("attention mask", size, f"(1 + {layers} x {self.width}) B x ({row:,} tokens of a row)²")
+
+    def publishing(self, gpus: int) -> float:
+        """Return the peak of each rank while it publishes: it copies what it rounds or merges, and gathers a tensor."""
+        rounded = 0 if self.config.trainer.publish.dtype == "float32" else self.model.parameters
+        copied = self.merged if self.adapters else rounded
+        reference = self.model.parameters if self.config.trainer.kl_beta else 0
+        gathered = FLOAT32 * ((copied + reference) / gpus + self.model.largest_tensor)
+        return total_bytes(self.trainer_state(gpus)) + gathered + CUDA_BYTES
+
+    def loading(self, gpus: int) -> float:
+        """Return the peak of each rank at its start: a whole float32 model, beside the share of one loaded before."""
+        share = self.model.parameters / gpus if self.config.trainer.kl_beta else 0
+        return FLOAT32 * (self.model.parameters + share) + CUDA_BYTES
+
+    def fits_trainer(self, gpu_gib: float, gpus: int) -> bool:
+        """Return whether a trainer on ``gpus`` GPUs has memory at its start, in a step and while it publishes."""
+        peaks = self.loading(gpus), self.publishing(gpus), total_bytes(self.trainer_step(gpus))
+        return max(peaks) <= gpu_gib * GIB
+
+    @property
+    def served_bytes(self) -> int:
+        """Bytes of the served weights."""
+        return self.model.width * self.model.parameters
+
+    def second_set(self, gpu_gib: float) -> SecondSetPlace:
+        """Return where ``rollout.vllm.second_set`` puts the second set of weights on such a GPU."""
+        return second_set_place(self.config.rollout.vllm.second_set, True, self.served_bytes, gpu_gib * GIB)
+
+    def engine(self, second_set: bool = False) -> Iterator[Item]:
+        """Yield a vLLM engine's allocations beside its cache; vLLM gets merged weights, so adapters take nothing."""
+        text, vision, width = self.model.text, self.model.vision, self.model.width
+        yield Item("weights", self.served_bytes, f"{width} B x {self.model.parameters / 1e9:.2f} G parameters")
+        if second_set:
+            yield Item("second set of weights", self.served_bytes, "a switch is a copy between two steps")
+        batched = max(BATCHED_TOKENS, self.image * self.config.policy.max_images)
+        of_text = 2 * text.intermediate + 2 * text.hidden + 3 * text.attention
+        of_vision = vision.merge**2 * (2 * vision.intermediate + 6 * vision.hidden)
+        work = batched * width * max(of_text, of_vision)
+        yield Item("activations", work, f"{batched:,} tokens of a step, estimated")
+        requests = self.config.rollout.max_in_flight
+        yield Item(
+            "logits", 4 * FLOAT32 * requests * text.vocabulary, f"4 x 4 B x {requests} requests x the vocabulary"
+        )
+        yield Item("CUDA and graphs", CUDA_BYTES, "assumed")
+
+    @property
+    def cache_token(self) -> int:
+        """Bytes of the key-value cache of one token, in all layers."""
+        return 2 * self.model.text.layers * self.model.text.key_values * self.model.width
+
+    def cache_blocks(self, gpu_gib: float, second_set: bool = False) -> int:
+        """Return how many cache blocks fit on a GPU beside the engine."""
+        room = UTILIZATION * gpu_gib * GIB - total_bytes(self.engine(second_set))
+        return max(0, int(room // (CACHE_BLOCK * self.cache_token)))
+
+    def requests(self, gpu_gib: float, second_set: bool = False) -> int:
+        """Return how many requests of full length a rollout GPU's cache holds."""
+        return self.cache_blocks(gpu_gib, second_set) // -(-self.sequence // CACHE_BLOCK)
+
+    def split(self, gpus: int, gpu_gib: float) -> Split | None:
+        """Return the smallest trainer that fits, and the other GPUs for rollout; None if there is none."""
+        requests = self.requests(gpu_gib, self.second_set(gpu_gib) == "device")
+        trainer = next((count for count in range(1, gpus) if self.fits_trainer(gpu_gib, count)), None)
+        return Split(gpus - trainer, trainer, requests) if trainer and requests else None
+
+    def rollout_host(self, gpu_gib: float) -> Iterator[Item]:
+        """Yield the main memory that a rollout worker keeps from version to version."""
+        whole = self.published_item("weights that the next version is applied to")
+        if self.config.trainer.publishes_parts:
+            yield whole
+        if self.lora.rank:
+            yield msgspec.structs.replace(whole, what="frozen weights beside the merged ones")
+        if self.second_set(gpu_gib) == "host":
+            yield Item("second set of weights, pinned", self.served_bytes, "copied to the GPU in the switch")
+
+    def trainer_host(self) -> Iterator[Item]:
+        """Yield the main memory that rank 0 of the trainer keeps from version to version."""
+        if self.config.trainer.publishes_parts:
+            yield self.published_item("frozen weights" if self.lora.rank else "newest version, for the next delta")
+
+    def published_item(self, what: str) -> Item:
+        """Return a whole model in the published dtype."""
+        width = FLOAT32 if self.config.trainer.publish.dtype == "float32" else 2
+        parameters = self.model.parameters
+        return Item(what, width * parameters, f"{width} B x {parameters / 1e9:.2f} G parameters")
+
+    def advise(self, gpus: int, gpu_gib: float) -> str:
+        """Return the fewest changes of keys that make the model fit, or the number of GPUs on which it does."""
+        changed = self
+        for text, tables in self.changes():
+            replaced = {name: msgspec.structs.replace(getattr(changed.config, name), **tables[name]) for name in tables}
+            changed = MemoryEstimate(self.model, msgspec.structs.replace(changed.config, **replaced))
+            if changed.config != self.config and changed.split(gpus, gpu_gib) is not None:
+                return f"set {text}"
+        enough = (count for count in range(gpus + 1, MAX_GPUS + 1) if changed.split(count, gpu_gib) is not None)
+        if (count := next(enough, None)) is None:
+            return f"no number of GPUs of {gpu_gib:g} GiB is enough: take larger ones, or a smaller model"
+        return f"take {count} GPUs of {gpu_gib:g} GiB (with {text}), larger ones, or a smaller model"
+
+    def changes(self) -> Iterator[tuple[str, dict[str, dict[str, object]]]]:
+        """Yield changes that save memory, each on top of those before: its text, and keys by table."""
+        policy = self.config.policy
+        pixels, images = policy.max_pixels // 2, max(1, policy.max_images // 2)
+        smaller = msgspec.structs.replace(policy, max_pixels=pixels, max_images=images)
+        row = MemoryEstimate(self.model, msgspec.structs.replace(self.config, policy=smaller)).sequence
+        yield 'trainer.dtype = "bfloat16"', {"trainer": {"dtype": "bfloat16"}}
+        yield 'trainer.dtype = "bfloat16" and trainer.recompute = true', {"trainer": {"recompute": True}}
+        yield (
+            f"these and trainer.micro_batch_tokens = {self.sequence}, one row of full length",
+            {"trainer": {"micro_batch_tokens": self.sequence}},
+        )
+        yield (
+            f"these, policy.max_pixels = {pixels} and policy.max_images = {images}",
+            {"policy": {"max_pixels": pixels, "max_images": images}, "trainer": {"micro_batch_tokens": row}},
+        )
+        if self.config.trainer.kl_beta:
+            yield "these and trainer.kl_beta = 0", {"trainer": {"kl_beta": 0.0}}
+
+
+def float32_item(what: str, copies: int, parameters: int, gpus: int) -> Item:
+    """Return ``copies`` of float32 values for each parameter, sharded over ``gpus``."""
+    width = copies * FLOAT32
+    return Item(what, width * parameters / gpus, f"{width} B x {parameters / 1e9:.3g} G parameters / {gpus}")
+
+
+def total_bytes(items: Iterable[Item]) -> float:
+    """Return the sum of the items' sizes."""
+    return sum(item.size for item in items)

@@ -1,62 +1,66 @@
-"""What a model directory says of its size: config.json and the headers of its safetensors. Nothing is loaded."""
+"""The size of a model, read from config.json and the headers of its safetensors files. Weights are not loaded."""
 
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dart_streams.config.section import Positive
 from dart_streams.errors import UserError
 
-LONGEST_HEADER = 100_000_000
-"""Bytes of a safetensors header; the format's own bound."""
-LAYER = re.compile(r"\.(?:layers|blocks)\.\d+\.")
+MAX_HEADER_BYTES = 100_000_000
+"""The safetensors format's limit."""
+LAYER = re.compile(r"^.*?\.(?:layers|blocks)\.\d+\.")
 VISION = re.compile(r"(?:^|\.)vis(?:ual|ion)")
 
 
 class TextShape(msgspec.Struct, frozen=True, kw_only=True):
-    """The language model: widths and counts."""
+    """The language model's widths and counts, as config.json has them."""
 
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocabulary: int
+    hidden: Positive = msgspec.field(name="hidden_size")
+    layers: Positive = msgspec.field(name="num_hidden_layers")
+    heads: Positive = msgspec.field(name="num_attention_heads")
+    kv_heads: Positive | None = msgspec.field(name="num_key_value_heads", default=None)
+    head_dim: Positive | None = None
+    intermediate: Positive = msgspec.field(name="intermediate_size")
+    vocabulary: Positive = msgspec.field(name="vocab_size")
+
+    @property
+    def attention(self) -> int:
+        """Width of all query heads."""
+        return self.heads * (self.head_dim or self.hidden // self.heads)
+
+    @property
+    def key_values(self) -> int:
+        """Width of all key heads, which is that of the value heads."""
+        return self.attention // self.heads * (self.kv_heads or self.heads)
 
 
 class VisionShape(msgspec.Struct, frozen=True, kw_only=True):
-    """The vision tower; ``patch`` in pixels, ``merge`` patches a side become one token."""
+    """The vision tower; ``patch`` is in pixels, and ``merge`` patches a side become one token."""
 
-    hidden: int
-    layers: int
-    intermediate: int
-    patch: int
-    merge: int
-
-
-class LinearLayer(msgspec.Struct, frozen=True):
-    """A linear layer, by its module's name: ``out`` x ``into`` parameters without the bias."""
-
-    name: str
-    out: int
-    into: int
+    hidden: Positive = msgspec.field(name="hidden_size")
+    layers: Positive = msgspec.field(name="depth")
+    intermediate: Positive = msgspec.field(name="intermediate_size")
+    patch: Positive = msgspec.field(name="patch_size")
+    merge: Positive = msgspec.field(name="spatial_merge_size", default=1)
 
     @property
-    def block(self) -> str:
-        """The name of the layer of the model that it is a part of."""
-        found = LAYER.search(self.name)
-        return self.name[: found.end()] if found else ""
+    def patch_values(self) -> int:
+        """Input values of a patch: two frames of three colors."""
+        return 2 * 3 * self.patch**2
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's size in parameters; ``root`` are those outside all layers, embeddings and head among them.
+    """Parameter counts of a model.
 
-    ``linear`` are the language model's linear layers; ``bits`` are those of a parameter as it is served.
+    ``layer`` is the largest layer, and ``root`` all parameters outside layers, such as the embeddings. ``linear`` has
+    (outputs, inputs) of the language model's linear layers by module name, and ``width`` is a served parameter's bytes.
     """
 
     text: TextShape
@@ -65,8 +69,8 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     layer: int
     root: int
     largest_tensor: int
-    bits: int
-    linear: tuple[LinearLayer, ...] = ()
+    width: int
+    linear: dict[str, tuple[int, int]]
 
     @property
     def pixels_per_token(self) -> int:
@@ -74,39 +78,33 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         return (self.vision.patch * self.vision.merge) ** 2
 
 
-def read(folder: Path) -> ModelShape:
-    """Read a Hugging Face directory; raise UserError if it lacks what is needed, or is of a kind that is not known."""
+def read_shape(folder: Path) -> ModelShape:
+    """Read a Hugging Face directory; raise UserError if it lacks a size, or if its kind of model is not supported."""
     try:
         config = json.loads((folder / "config.json").read_text())
     except OSError as error:
         raise UserError(f"{folder} has no config.json: {error.strerror}; name a Hugging Face model directory") from None
     except ValueError as error:
-        raise UserError(f"{folder / 'config.json'} is no JSON: {error}") from None
-    return shape_of(config, shapes_in(folder))
+        raise UserError(f"{folder / 'config.json'} is not JSON: {error}") from None
+    return shape_of(config, read_headers(folder))
 
 
-def shapes_in(folder: Path) -> dict[str, list[int]]:
+def read_headers(folder: Path) -> dict[str, list[int]]:
     """Return the shapes of a model's tensors by name; raise UserError if the directory has none."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise UserError(f"{folder} has no *.safetensors: their headers say how large each tensor is")
     shapes: dict[str, list[int]] = {}
-    for file in files:
-        shapes |= header(file)
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with file.open("rb") as stream:
+                length = int.from_bytes(stream.read(8), "little")
+                if length > MAX_HEADER_BYTES:
+                    raise ValueError(f"a header of {length} bytes")
+                entries = json.loads(stream.read(length))
+            shapes |= {name: list(entry["shape"]) for name, entry in entries.items() if name != "__metadata__"}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{file} is no safetensors file: {error}") from None
+    if not shapes:
+        raise UserError(f"{folder} has no *.safetensors with tensors: their headers give the size of each tensor")
     return shapes
-
-
-def header(file: Path) -> dict[str, list[int]]:
-    """Return the shapes of a safetensors file by name, from its first bytes alone."""
-    try:
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            if length > LONGEST_HEADER:
-                raise ValueError(f"a header of {length} bytes")
-            entries = json.loads(stream.read(length))
-        return {name: list(entry["shape"]) for name, entry in entries.items() if name != "__metadata__"}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} is no safetensors file: {error}") from None
 
 
 def shape_of(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> ModelShape:
@@ -115,58 +113,34 @@ def shape_of(config: Mapping[str, Any], shapes: Mapping[str, list[int]]) -> Mode
     if not vision:
         raise UserError(f"a model of type {config.get('model_type')!r} has no vision_config: it takes no screenshots")
     if any(key in text for key in ("num_experts", "num_local_experts", "n_routed_experts")):
-        raise UserError("a mixture of experts: its memory is not modeled here, only that of dense models")
+        raise UserError("a mixture of experts: only the memory of dense models can be estimated")
     counts = {name: math.prod(shape) for name, shape in shapes.items()}
-    if not counts:
-        raise UserError("the safetensors files have no tensors")
-    hidden, heads = needed(text, "hidden_size"), needed(text, "num_attention_heads")
+    layers: Counter[str] = Counter()
+    for name, count in counts.items():
+        if layer := LAYER.match(name):
+            layers[layer[0]] += count
+    try:
+        text_shape = msgspec.convert(text, TextShape)
+        vision_shape = msgspec.convert({"depth": vision.get("num_hidden_layers"), **vision}, VisionShape)
+    except msgspec.ValidationError as error:
+        raise UserError(f"config.json: {error}: the memory of this kind of model can't be estimated") from None
+    dtype = config.get("dtype") or text.get("dtype") or config.get("torch_dtype")
     return ModelShape(
-        text=TextShape(
-            hidden=hidden,
-            layers=needed(text, "num_hidden_layers"),
-            heads=heads,
-            kv_heads=text.get("num_key_value_heads") or heads,
-            head_dim=text.get("head_dim") or hidden // heads,
-            intermediate=needed(text, "intermediate_size"),
-            vocabulary=needed(text, "vocab_size"),
-        ),
-        vision=VisionShape(
-            hidden=needed(vision, "hidden_size"),
-            layers=needed(vision, "depth", "num_hidden_layers"),
-            intermediate=needed(vision, "intermediate_size"),
-            patch=needed(vision, "patch_size"),
-            merge=vision.get("spatial_merge_size") or 1,
-        ),
+        text=text_shape,
+        vision=vision_shape,
         parameters=sum(counts.values()),
-        layer=largest_layer(counts),
-        root=sum(count for name, count in counts.items() if not LAYER.search(name)),
+        layer=max(layers.values(), default=0),
+        root=sum(counts.values()) - layers.total(),
         largest_tensor=max(counts.values()),
-        bits=32 if (config.get("dtype") or text.get("dtype") or config.get("torch_dtype")) == "float32" else 16,
-        linear=tuple(linear_layers(shapes)),
+        width=4 if dtype == "float32" else 2,
+        linear=linear_layers(shapes),
     )
 
 
-def linear_layers(shapes: Mapping[str, list[int]]) -> Iterator[LinearLayer]:
-    """Yield the linear layers of the language model: matrices in its layers, whose norms and biases are vectors."""
-    for name, shape in shapes.items():
-        own, _, kind = name.rpartition(".")
-        if kind == "weight" and len(shape) == 2 and LAYER.search(name) and not VISION.search(name):
-            yield LinearLayer(own, *shape)
-
-
-def needed(table: Mapping[str, Any], *names: str) -> int:
-    """Return a whole number of a configuration; raise UserError if it has none of these."""
-    for name in names:
-        if isinstance(value := table.get(name), int) and value > 0:
-            return value
-    raise UserError(f"config.json gives no {' or '.join(names)}: this kind of model is not modeled here")
-
-
-def largest_layer(counts: Mapping[str, int]) -> int:
-    """Return the parameters of the largest layer."""
-    layers: dict[str, int] = {}
-    for name, count in counts.items():
-        if found := LAYER.search(name):
-            place = name[: found.end()]
-            layers[place] = layers.get(place, 0) + count
-    return max(layers.values(), default=0)
+def linear_layers(shapes: Mapping[str, list[int]]) -> dict[str, tuple[int, int]]:
+    """Return (outputs, inputs) of the language model's linear layers: the matrices among its layers' weights."""
+    return {
+        name.removesuffix(".weight"): (shape[0], shape[1])
+        for name, shape in shapes.items()
+        if name.endswith(".weight") and len(shape) == 2 and LAYER.match(name) and not VISION.search(name)
+    }

@@ -1,4 +1,4 @@
-"""Asks the model environment whether a model can be the policy, before anything is started. Without torch."""
+"""Checks with the model environment that a model can be the policy, before processes are started. Without torch."""
 
 import subprocess
 import tempfile
@@ -12,13 +12,13 @@ from dart_streams.console.runs.run_folder import without_nulls
 from dart_streams.errors import ConfigError
 
 TIMEOUT_S = 300.0
-"""transformers and vLLM are imported and read the model's configuration, which takes half a minute on a slow disk."""
+"""Importing transformers and vLLM takes half a minute on a slow disk."""
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """What was found: the model's class, or the reason why it cannot be the policy.
+    """The model's class, or the ``reason`` why it cannot be the policy.
 
-    ``context`` is the model's, ``prompt`` the longest of the configuration, both in tokens.
+    ``context`` is the model's, and ``prompt`` the longest of the configuration, both in tokens.
     """
 
     architecture: str = ""
@@ -27,26 +27,23 @@ class Fit(msgspec.Struct, frozen=True):
     prompt: int = 0
 
 
-def ask(model_dir: Path, program: Path, config: Config) -> Fit:
-    """Return what ``program``, the ``dart-streams`` of the model environment, finds of the model in ``model_dir``."""
+def check_model(model_dir: Path, program: Path, config: Config) -> Fit:
+    """Run ``policy check`` with ``program``, the ``dart-streams`` of the model environment, and return its result."""
     with tempfile.TemporaryDirectory(prefix="model-fit-") as folder:
         file = Path(folder) / "config.toml"
         file.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
-        return answer_of([str(program), "policy", "check", str(model_dir), "--config", str(file), "--json"])
-
-
-def answer_of(command: list[str]) -> Fit:
-    """Return what a command says in its last line, or why it says nothing."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-        return msgspec.json.decode(done.stdout.strip().rpartition("\n")[2], type=Fit)
-    except subprocess.TimeoutExpired:
-        return Fit(reason=f"`{' '.join(command)}` did not end within {TIMEOUT_S:g} s")
-    except msgspec.DecodeError:
-        return Fit(reason=f"`{' '.join(command)}` failed: {done.stderr.strip().rpartition(chr(10))[2]}")
+        command = [str(program), "policy", "check", str(model_dir), "--config", str(file), "--json"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+            # Libraries may print before the last line.
+            return msgspec.json.decode(done.stdout.strip().rpartition("\n")[2], type=Fit)
+        except subprocess.TimeoutExpired:
+            return Fit(reason=f"`{' '.join(command)}` did not end within {TIMEOUT_S:g} s")
+        except msgspec.DecodeError:
+            return Fit(reason=f"`{' '.join(command)}` failed: {done.stderr.strip().rpartition(chr(10))[2]}")
 
 
 def refuse_unfit(model_dir: Path, program: Path, config: Config) -> None:
     """Raise :class:`ConfigError`, with the reason, if the model cannot be the policy of a configuration."""
-    if program.exists() and (found := ask(model_dir, program, config)).reason:
-        raise ConfigError(f"policy.path: {model_dir} cannot be the policy: {found.reason}")
+    if program.exists() and (fit := check_model(model_dir, program, config)).reason:
+        raise ConfigError(f"policy.path: {model_dir} cannot be the policy: {fit.reason}")

@@ -9,7 +9,7 @@ import pytest
 from dart_streams.config import Config, Policy
 from dart_streams.console.cli import doctor
 from dart_streams.console.launch import processes
-from dart_streams.console.sizing.model_fit import Fit, ask, refuse_unfit
+from dart_streams.console.sizing.model_fit import Fit, check_model, refuse_unfit
 from dart_streams.errors import ConfigError
 
 
@@ -22,7 +22,7 @@ def program(folder: Path, *lines: str) -> Path:
 
 def test_the_last_line_is_the_answer_whatever_libraries_print_before(tmp_path: Path) -> None:
     asked = program(tmp_path, "print('a library greets')", 'print(\'{"architecture": "X"}\')')
-    assert ask(tmp_path, asked, Config()) == Fit(architecture="X")
+    assert check_model(tmp_path, asked, Config()) == Fit(architecture="X")
     refuse_unfit(tmp_path, asked, Config())
 
 
@@ -34,7 +34,7 @@ def test_the_reason_of_a_refusal_is_passed_on(tmp_path: Path) -> None:
 
 def test_a_check_that_fails_itself_is_a_refusal_with_its_last_words(tmp_path: Path) -> None:
     asked = program(tmp_path, "sys.exit('Traceback\\nImportError: no vllm')")
-    assert "ImportError: no vllm" in ask(tmp_path, asked, Config()).reason
+    assert "ImportError: no vllm" in check_model(tmp_path, asked, Config()).reason
 
 
 def test_without_the_other_environment_nothing_is_refused_here(tmp_path: Path) -> None:
