@@ -21,11 +21,14 @@ class Backend(Optional, frozen=True):
 
 
 class Miniwob(Backend, frozen=True):
-    """The ``miniwob`` backend: MiniWoB++ in Chromium."""
+    """The ``miniwob`` backend: MiniWoB++ and web pages of your own in Chromium."""
 
     screen: ClassVar[tuple[int, int]] = (160, 210)
     """Width and height of every page, in pixels."""
 
+    pages_folder: str = ""
+    """Folder of your own pages, relative to the configuration file (``docs/tutorial.md``). They come before MiniWoB++'s
+    pages of the same name."""
     isolation: Isolation = "context"
     """A browser ``context`` for each episode; or, for less CPU, a ``document`` loaded afresh in a wiped context; or,
     for the least, a ``problem`` started again in a restored document."""

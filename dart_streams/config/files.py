@@ -106,7 +106,7 @@ def load(path: Path, *, recorded: bool = False) -> Config:
         config,
         bus=replace(bus, tls=anchored(bus.tls, folder), login=anchored(bus.login, folder)),
         store=replace(store, tls=anchored(store.tls, folder), login=anchored(store.login, folder)),
-        env=replace(config.env, osworld=osworld),
+        env=replace(config.env, osworld=osworld, miniwob=anchored(config.env.miniwob, folder)),
         desktops=anchored(config.desktops, folder),
         rollout=replace(config.rollout, openai=anchored(config.rollout.openai, folder)),
     )

@@ -4,7 +4,9 @@ It plays a few episodes of a task and raises :class:`ContractViolation` with the
 cannot see from outside stays with the backend's own tests: bounds of time, and what a crash leaves behind.
 """
 
+import contextlib
 import io
+from collections.abc import AsyncIterator
 
 from PIL import Image
 
@@ -23,7 +25,7 @@ from dart_streams.actions import (
     Wait,
 )
 from dart_streams.config.tasks import Task
-from workers.env.environment import Environment, EnvironmentBackend, Screen
+from workers.env.environment import Environment, EnvironmentBackend, NoOracle, Screen
 
 ANY_ACTION: tuple[Action, ...] = (
     Move(1, 1),
@@ -87,8 +89,8 @@ async def check_ids(backend: EnvironmentBackend, task: Task) -> None:
     environment = await backend.open(task)
     await environment.reset(task)
     before = await environment.step(Wait(), "seen")
-    if (demonstrate := getattr(environment, "demonstrate", None)) is not None:
-        async for action in demonstrate(task):
+    with contextlib.suppress(NoOracle):
+        async for action in demonstration(environment, task):
             after = await environment.step(action, "seen")
             require(task, same_screen(after, before), "an action with the id of the one before only looks again")
             break
@@ -156,17 +158,26 @@ async def check_close(backend: EnvironmentBackend, task: Task) -> None:
 
 async def solve(environment: Environment, task: Task) -> bool:
     """Play the oracle's actions; return whether there is an oracle."""
+    number = 0
+    try:
+        async for action in demonstration(environment, task):
+            number += 1
+            require(task, number <= task.max_steps, f"the oracle needs at most the {task.max_steps} steps of the task")
+            screen = await environment.step(action, f"oracle-{number}")
+            if screen.done:
+                break
+    except NoOracle:
+        return False
+    return True
+
+
+def demonstration(environment: Environment, task: Task) -> AsyncIterator[Action]:
+    """Return the oracle's actions; raise :class:`NoOracle`, now or at the first one, if there is no oracle."""
     demonstrate = getattr(environment, "demonstrate", None)
     if demonstrate is None:
-        return False
-    number = 0
-    async for action in demonstrate(task):
-        number += 1
-        require(task, number <= task.max_steps, f"the oracle needs at most the {task.max_steps} steps of the task")
-        screen = await environment.step(action, f"oracle-{number}")
-        if screen.done:
-            break
-    return True
+        raise NoOracle("the environment has no oracle")
+    actions: AsyncIterator[Action] = demonstrate(task)
+    return actions
 
 
 async def require_start(environment: Environment, task: Task) -> None:

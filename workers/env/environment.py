@@ -20,6 +20,10 @@ class EnvironmentFault(Exception):
     """The environment itself failed (crash, time-out, lost page): ends the episode as ``env_error``, never as 0."""
 
 
+class NoOracle(EnvironmentFault):
+    """The task has no oracle, so it cannot be demonstrated."""
+
+
 class Screen(msgspec.Struct, frozen=True, kw_only=True):
     """An encoded image of ``width`` x ``height`` pixels, and the task as text.
 

@@ -21,7 +21,7 @@ import structlog
 
 from dart_streams.actions import Action
 from dart_streams.config.tasks import Task
-from workers.env.environment import EnvironmentBackend, EnvironmentFault, Preparer, Screen
+from workers.env.environment import EnvironmentBackend, EnvironmentFault, NoOracle, Preparer, Screen
 from workers.env.returned_values import checked_action, checked_reward, checked_screen, printable_text
 
 CANCEL_S = 5.0
@@ -128,10 +128,10 @@ class ContainedEnvironment:
         return check_value("give_up", checked_reward, await self._call("give_up", self.environment.give_up))
 
     async def begin_demonstration(self, task: Task) -> None:
-        """Make :meth:`next_action` yield the oracle's actions; raise EnvironmentFault if there is no oracle."""
+        """Make :meth:`next_action` yield the oracle's actions; raise NoOracle if there is none."""
         if not await self._has("demonstrate"):
             name = type(self.environment).__name__
-            raise EnvironmentFault(f"{name} has no oracle: it cannot demonstrate a task")
+            raise NoOracle(f"{name} has no oracle: it cannot demonstrate a task")
 
         async def begin() -> AsyncIterator[object]:
             return cast(AsyncIterator[object], aiter(self.environment.demonstrate(task)))

@@ -36,6 +36,7 @@ COMMANDS = (
     Command("eval", "run:evaluate", "Evaluate a policy on the held-out tasks."),
     Command("report", "run:report", "Write the report of a run again."),
     Command("config", "config:app", "Show and check configuration files."),
+    Command("env", "env:app", "Try the tasks of a configuration in their environment."),
     Command("topics", "topics:app", "Plan, apply and describe the topics."),
     Command(
         "worker",

@@ -7,7 +7,8 @@ from dart_streams.config import Config
 from dart_streams.config.tasks import Task
 from workers.env.backends.miniwob.context_pool import documents_kept
 from workers.env.backends.miniwob.memory import memory_limit
-from workers.env.backends.miniwob.page import MiniwobPage, document_of
+from workers.env.backends.miniwob.own_pages import OwnPage, find_page
+from workers.env.backends.miniwob.page import ANY, MiniwobPage, document_of
 from workers.env.backends.miniwob.pooled_browser import PooledBrowser
 from workers.env.environment import EnvironmentFault
 
@@ -34,13 +35,14 @@ class MiniwobBackend:
 
     async def open(self, task: Task) -> MiniwobPage:
         """Return a page that no open episode shares; raise :class:`EnvironmentFault` if the browser refuses."""
-        document = document_of(task.page, self.own.isolation)
+        own = find_page(self.own.pages_folder, task.page)
+        document = ANY if own else document_of(task.page, self.own.isolation)
         browser = self._browser_for(document)
         try:
             seat = await browser.take(document)
         except KeyError as missing:
             raise EnvironmentFault(f"the browser's response lacks {missing}") from None
-        return MiniwobPage(browser, seat, self.own)
+        return (OwnPage if own else MiniwobPage)(browser, seat, self.own)
 
     async def stop(self) -> None:
         """End the browsers."""

@@ -4,7 +4,7 @@ from importlib.resources import files
 from typing import Any
 
 from dart_streams import actions
-from workers.env.environment import EnvironmentFault
+from workers.env.environment import NoOracle
 
 HELPERS = files("workers.env.backends.miniwob").joinpath("oracle.js").read_text()
 
@@ -52,11 +52,9 @@ NEXT = {
 
 
 def next_action(page: str) -> str:
-    """Return a script that yields what :func:`as_action` takes; raise :class:`EnvironmentFault` without an oracle."""
+    """Return a script that yields what :func:`as_action` takes; raise :class:`NoOracle` without one."""
     if page not in NEXT:
-        raise EnvironmentFault(
-            f"no oracle for MiniWoB++ page {page!r}: add one to workers/env/backends/miniwob/oracle.py"
-        )
+        raise NoOracle(f"no oracle for MiniWoB++ page {page!r}: add one to workers/env/backends/miniwob/oracle.py")
     return f"(() => {{ {HELPERS}; return {NEXT[page]} || null; }})()"
 
 

@@ -17,7 +17,7 @@ from workers.env.backends.miniwob.oracle import NEXT, as_action, next_action
 from workers.env.backends.miniwob.pooled_browser import PooledBrowser
 from workers.env.backends.miniwob.problem import STATE, in_problem
 from workers.env.backends.miniwob.target import Target
-from workers.env.environment import EnvironmentFault, Screen
+from workers.env.environment import EnvironmentFault, NoOracle, Screen
 
 ORIGIN = "file://"
 NON_DETERMINISTIC = {"chase-circle", "click-pie", "moving-items"}
@@ -38,12 +38,18 @@ def page_folder() -> Path:
     return Path(miniwob.__file__).parent / "html" / "miniwob"
 
 
-def page_url(name: str) -> str:
-    """Return the address of a page; raise :class:`EnvironmentFault` if MiniWoB++ has none of this name."""
+def page_url(name: str, own: str = "") -> str:
+    """Return the address of a page of MiniWoB++; raise :class:`EnvironmentFault` if it has none of this name.
+
+    ``own`` is the folder of the user's pages, which has none of this name either.
+    """
     path = page_folder() / f"{name}.html"
     if name in NON_DETERMINISTIC or not path.is_file():
         reason = "is not determined by its seed" if name in NON_DETERMINISTIC else "does not exist"
-        raise EnvironmentFault(f"MiniWoB++ page {name!r} {reason}: see {page_folder()} for the existing pages")
+        elsewhere = f", and {own} has no {name}.html" if own else ""
+        raise EnvironmentFault(
+            f"MiniWoB++ page {name!r} {reason}{elsewhere}: see {page_folder()} for the existing pages"
+        )
     return path.as_uri()
 
 
@@ -73,6 +79,9 @@ class MiniwobPage:
     away. A seat that had a fault is never used again.
     """
 
+    state_script = STATE
+    """The script that yields whether the episode has ended, and its raw reward."""
+
     def __init__(self, browser: PooledBrowser, seat: PooledContext, settings: Miniwob) -> None:
         self.browser = browser
         self.seat = seat
@@ -80,18 +89,31 @@ class MiniwobPage:
         self.isolation = settings.isolation
         self.last_screen = settings.last_screen
         self.partial_credit = settings.partial_credit
+        self.pages_folder = settings.pages_folder
         self.instruction = ""
         self.page = ""
         self.done = False
         self.raw_reward = 0.0
         self._executed = ""
 
+    def document(self, task: Task) -> str:
+        """Return the document of a seat that an episode of ``task`` is played in."""
+        return document_of(task.page, self.isolation)
+
+    def url(self, task: Task) -> str:
+        """Return the address of the task's page; raise :class:`EnvironmentFault` if there is none."""
+        return page_url(task.page, self.pages_folder)
+
+    def next_script(self, task: Task) -> str:
+        """Return the script that yields the next correct action; raise :class:`EnvironmentFault` without an oracle."""
+        return next_action(task.page)
+
     async def reset(self, task: Task) -> Screen:
         """Start the task's problem, in a document loaded afresh or restored, and return the first screen."""
         self.page = task.page
         self.done, self.raw_reward, self._executed = False, 0.0, ""
         self.seat.episodes += 1
-        document = document_of(task.page, self.isolation)
+        document = self.document(task)
         try:
             target = await self.seat.show(document)
         except KeyError as missing:
@@ -108,13 +130,17 @@ class MiniwobPage:
 
     async def _load(self, target: Target, task: Task) -> str:
         metrics.documents_loaded.add(1)
-        url = page_url(task.page)
+        url = self.url(task)
         if self.seat.episodes > 1:
             await target.call("Storage.clearDataForOrigin", origin=ORIGIN, storageTypes="all")
         await target.load(task.page, url)
+        instruction = await self._start(target, task)
+        await target.settle()
+        return instruction
+
+    async def _start(self, target: Target, task: Task) -> str:
         instruction = str(await target.evaluate_script(in_problem(f"first({task.seed})")))
         await target.evaluate_script(in_problem("loadIcons()"), wait=True)
-        await target.settle()
         return instruction
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
@@ -122,7 +148,7 @@ class MiniwobPage:
         if action_id != self._executed:
             self._executed = action_id
             await self.target.act(action)
-            self.done, self.raw_reward = await self.evaluate_script(STATE)
+            self.done, self.raw_reward = await self.evaluate_script(self.state_script)
         return await self._screen(self.last_screen or not (self.done or last))
 
     async def evaluate(self) -> float:
@@ -136,9 +162,11 @@ class MiniwobPage:
     async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
         """Yield the oracle's actions, each computed from the page as it then is."""
         while not self.done:
-            found = await self.evaluate_script(next_action(task.page))
+            found = await self.evaluate_script(self.next_script(task))
             if found is None:
                 return
+            if "missing" in found:
+                raise NoOracle(f"page {task.page!r} has no task.demonstrate(): its tasks cannot be demonstrated")
             yield as_action(found)
 
     async def close(self) -> None:

@@ -21,7 +21,7 @@ from workers.env.backends.osworld.process_idle import settle_of
 from workers.env.backends.osworld.setup import TaskSetup, fill_cache
 from workers.env.backends.osworld.sidecar import GRACE_S, EvaluatorSidecar, SidecarReady
 from workers.env.backends.osworld.tasks import OsworldTask, settled_score
-from workers.env.environment import EnvironmentFault
+from workers.env.environment import EnvironmentFault, NoOracle
 
 PASSWORD = "password"
 """Of the user of OSWorld's image, which commands of tasks name."""
@@ -104,7 +104,7 @@ class OsworldTaskSession:
             return
         made = await asyncio.to_thread(self.shared.mirror.is_made_for, self.task)
         if (oracle := oracle_of(self.task, made)) is None:
-            raise EnvironmentFault(f"{self.task.page} has no oracle: it cannot be demonstrated")
+            raise NoOracle(f"{self.task.page} has no oracle: it cannot be demonstrated")
 
         async def has_terminal() -> bool:
             listed = await machine.execute(["wmctrl", "-lx"], deadline=Deadline(deadline_s))

@@ -1,0 +1,57 @@
+"""Web pages of the user's, in the folder ``env.miniwob.pages_folder``.
+
+A page is an HTML file with a global object ``task`` of three methods:
+
+- ``reset(seed)`` prepares the problem of a seed and returns the instruction (a promise of it works too);
+- ``evaluate()`` returns null while the episode goes on, and its reward, in [0, 1], once it has ended;
+- ``demonstrate()`` returns the next correct action. It is needed for demonstrations only.
+"""
+
+from importlib.resources import files
+from pathlib import Path
+
+from dart_streams.config.tasks import Task
+from workers.env.backends.miniwob.oracle import HELPERS
+from workers.env.backends.miniwob.page import ANY, MiniwobPage
+from workers.env.backends.miniwob.target import Target
+from workers.env.environment import EnvironmentFault
+
+SCRIPT = files("workers.env.backends.miniwob").joinpath("own_page.js").read_text()
+
+
+def find_page(folder: str, name: str) -> Path | None:
+    """Return the file of the user's page ``name``; None if there is none, or no folder is configured."""
+    path = Path(folder) / f"{name}.html"
+    return path if folder and path.is_file() else None
+
+
+def page_script(expression: str) -> str:
+    """Return a script that yields an expression over the functions of own_page.js."""
+    return f"(() => {{ {HELPERS}; {SCRIPT}; return {expression}; }})()"
+
+
+class OwnPage(MiniwobPage):
+    """An episode on a page of the user's; its document is loaded afresh each time."""
+
+    state_script = page_script("state()")
+
+    def document(self, task: Task) -> str:
+        """Return no document: nothing is known of what a problem leaves behind in it."""
+        return ANY
+
+    def url(self, task: Task) -> str:
+        """Return the address of the task's file; raise :class:`EnvironmentFault` if it is gone."""
+        if (path := find_page(self.pages_folder, task.page)) is None:
+            raise EnvironmentFault(f"page {task.page!r} is gone from {self.pages_folder}")
+        return path.absolute().as_uri()
+
+    def next_script(self, task: Task) -> str:
+        """Return the script that yields the page's next correct action."""
+        return page_script("next()")
+
+    async def evaluate(self) -> float:
+        """Return the page's reward; 0 while the episode goes on."""
+        return float(self.raw_reward)
+
+    async def _start(self, target: Target, task: Task) -> str:
+        return str(await target.evaluate_script(page_script(f"first({task.seed})"), wait=True))
