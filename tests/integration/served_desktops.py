@@ -60,6 +60,12 @@ class Served:
             await self.ask("DELETE", f"/leases/{lease['id']}")
 
 
+async def wait_for_window(machine: Machine, title: str) -> None:
+    """Wait until a window has this text in its title."""
+    command = f"until wmctrl -l | grep -qF '{title}'; do sleep 0.1; done"
+    assert (await machine.execute(command, shell=True))["returncode"] == 0
+
+
 @contextlib.asynccontextmanager
 async def served(folder: Path, size: tuple[int, int] = (640, 480), **desktops: Any) -> AsyncIterator[Served]:
     """Run ``dart-streams worker desktops`` with the settings of ``[desktops]``."""

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 from PIL import Image
 
-from tests.integration.served_desktops import served
+from tests.integration.served_desktops import served, wait_for_window
 from workers.env.backends.osworld.connection import MachineEndpoint
 from workers.env.backends.osworld.machine import Machine
 
@@ -94,7 +94,7 @@ async def test_the_pointer_is_where_it_was_moved_to(machine):
 
 async def test_the_accessibility_tree_is_xml_in_osworlds_namespaces(machine):
     await machine.launch(["zenity", "--info", "--title", "Contract", "--no-markup", "--text", "a & b < c"])
-    await machine.execute_with_verification(["true"], {"window_exists": "Contract"}, wait_s=120, interval_s=0.1)
+    await wait_for_window(machine, "Contract")
     found = (await ask(machine, "GET", "/accessibility")).require(200, {"AT": str})
     root = ElementTree.fromstring(found["AT"])
     assert root.tag == "desktop-frame"
@@ -116,7 +116,7 @@ async def test_no_terminal_is_no_error(machine):
 async def test_a_window_has_a_size(machine):
     assert (await ask(machine, "POST", "/window_size")).require(400, {"error": str})
     await machine.launch(["zenity", "--info", "--title", "Sized"])
-    await machine.execute_with_verification(["true"], {"window_exists": "Sized"}, wait_s=120, interval_s=0.1)
+    await wait_for_window(machine, "Sized")
     found = await ask(machine, "POST", "/window_size", form={"app_class_name": "ZENITY"})
     assert all(value > 50 for value in found.require(200, {"width": int, "height": int}).values())
     await machine.close_window("Sized")

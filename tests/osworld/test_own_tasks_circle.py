@@ -40,16 +40,16 @@ MAX_STEPS = 30
 """The commands of one oracle take some seconds, in which it waits."""
 ACQUIRE = """
 import asyncio, json, os, sys, urllib.request
-from workers.env.backends.osworld import image
 from workers.env.backends.osworld.connection import MachineEndpoint
 from workers.env.backends.osworld.machine import Machine
+from workers.env.backends.osworld.osworld_session import prepare_home
 server, token = sys.argv[1], open(sys.argv[2]).read()
 body = json.dumps({"ttl_s": float(os.environ["DART_LEASE_S"]), "wait_s": 60}).encode()
 request = urllib.request.Request(server + "/leases", body, {"Authorization": "Bearer " + token})
 made = urllib.request.urlopen(request).read().decode()
 async def prepare(lease):
     async with Machine(MachineEndpoint(url=lease["url"], token=lease["token"]), 60.0) as machine:
-        await image.prepare(machine)
+        await prepare_home(machine)
 asyncio.run(prepare(json.loads(made)))
 print(made)
 """

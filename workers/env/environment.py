@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from dart_streams import pictures
 from dart_streams.actions import Action
 from dart_streams.config.tasks import Task
 
@@ -98,6 +99,15 @@ class EnvironmentBackend(Protocol):
 
     async def stop(self) -> None:
         """Free everything."""
+
+
+def screen_of(image: bytes, instruction: str, done: bool) -> Screen:
+    """Return a screen of an encoded image; raise EnvironmentFault if the image cannot be read."""
+    try:
+        kind, width, height = pictures.facts_of(image)
+    except pictures.UnusablePicture as error:
+        raise EnvironmentFault(f"the screen is no screenshot: {error}") from None
+    return Screen(image=image, media_type=kind, width=width, height=height, instruction=instruction, done=done)
 
 
 def rescale(action: Action, source: Size, target: Size) -> Action:

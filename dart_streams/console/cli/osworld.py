@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from workers.env.backends.osworld.tasks import OsworldTask, UnusableTask
 
 AT_ONCE = 2
+LEASE_S, CALL_S = 60.0, 45.0
 HOW_TO_FILL = """Nothing is downloaded here. To fill the mirror:
 - clone the dataset {dataset} of the Hugging Face hub (with Git LFS) into {folder}, as it is;
 - put each other file where its path says: `--json` lists URLs and paths;
@@ -161,10 +162,10 @@ async def check_all(
     tasks: "Sequence[OsworldTask]", folder: Path, desktops: str, token: str, results: Path, at_once: int
 ) -> "list[TaskCheck]":
     """Return the checks of all tasks; each is written to ``results`` as it ends."""
-    from workers.env.backends.osworld.desktop_leases import DesktopLeases
     from workers.env.backends.osworld.episode_check import TaskChecker, read_checks
     from workers.env.backends.osworld.mirror import Mirror
     from workers.env.backends.osworld.prerequisites import Prerequisites
+    from workers.env.backends.osworld.providers import LeaseServerProvider
     from workers.env.backends.osworld.sidecar import EvaluatorSidecar
 
     evaluators: EvaluatorSidecar = EvaluatorSidecar()
@@ -172,7 +173,8 @@ async def check_all(
         ready = await evaluators.start()
         mirror = Mirror(folder)
         needs = Prerequisites(ready.metrics, ready.getters, mirror)
-        checker = TaskChecker(DesktopLeases(desktops, token).machine if desktops else None, mirror, evaluators, needs)
+        provider = LeaseServerProvider(desktops, token, LEASE_S, CALL_S) if desktops else None
+        checker = TaskChecker(provider, mirror, evaluators, needs)
         found = read_checks(results)
         results.parent.mkdir(parents=True, exist_ok=True)
         todo = [task for task in tasks if task.page not in found or found[task.page].verdict == "obstacle"]

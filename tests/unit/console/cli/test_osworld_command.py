@@ -1,20 +1,19 @@
-import contextlib
 import csv
 import json
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import typer
 
 from dart_streams.console.cli import osworld
+from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
 from workers.env.backends.osworld import tasks
 from workers.env.backends.osworld.episode_check import TaskCheck, TaskChecker, read_checks
-from workers.env.backends.osworld.machine import Machine
 from workers.env.backends.osworld.mirror import Mirror, needed_urls
 from workers.env.backends.osworld.prerequisites import Prerequisites
+from workers.env.backends.osworld.providers import HeldMachine
 from workers.env.backends.osworld.sidecar import EvaluatorSidecar
 
 CHECKS = [
@@ -66,14 +65,13 @@ def test_results_that_were_cut_off_are_read_as_far_as_they_are_whole(tmp_path: P
 
 
 async def test_a_task_that_breaks_its_check_in_any_way_is_refused_with_the_reason():
-    @contextlib.asynccontextmanager
-    async def broken() -> AsyncIterator[Machine]:
-        raise KeyError("window")
-        yield
+    class Broken:
+        async def acquire(self, deadline: Deadline) -> HeldMachine:
+            raise KeyError("window")
 
     task = tasks.parse({"evaluator": {"func": "infeasible"}}, "os", "t")
     mirror = Mirror(Path("nowhere"))
-    checker = TaskChecker(broken, mirror, EvaluatorSidecar(), Prerequisites((), (), mirror))
+    checker = TaskChecker(Broken(), mirror, EvaluatorSidecar(), Prerequisites((), (), mirror))
     found = await checker.check(task)
     assert (found.verdict, found.reason) == ("refused", "KeyError: 'window'")
 

@@ -22,10 +22,9 @@ from workers.env.backends.adapters.settings import (
     convert_options,
     encode_image,
     number_of,
-    screen_of,
     text_of,
 )
-from workers.env.environment import EnvironmentFault, Screen
+from workers.env.environment import EnvironmentFault, Screen, screen_of
 from workers.env.returned_values import describe_value
 
 ANSWER_CHARACTERS = 300

@@ -22,10 +22,9 @@ from workers.env.backends.adapters.settings import (
     encode_image,
     flag_of,
     number_of,
-    screen_of,
     text_of,
 )
-from workers.env.environment import EnvironmentFault, Screen
+from workers.env.environment import EnvironmentFault, Screen, screen_of
 
 
 class GymnasiumOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

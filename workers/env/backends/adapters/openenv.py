@@ -22,10 +22,9 @@ from workers.env.backends.adapters.settings import (
     field_of,
     flag_of,
     number_of,
-    screen_of,
     text_of,
 )
-from workers.env.environment import EnvironmentFault, Screen
+from workers.env.environment import EnvironmentFault, Screen, screen_of
 
 MESSAGE_BYTES = 64 * 2**20
 CLOSE_S = 2.0

@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 import msgspec
 from PIL import Image
 
-from dart_streams import pictures
 from dart_streams.config import Config
 from dart_streams.errors import ConfigError
-from workers.env.environment import EnvironmentFault, Screen
+from workers.env.environment import EnvironmentFault
 from workers.env.returned_values import describe_value
 
 T = TypeVar("T")
@@ -44,15 +43,6 @@ def encode_image(found: Any) -> bytes:
     except (TypeError, ValueError, IndexError, KeyError) as error:
         raise EnvironmentFault(f"the screenshot is neither base64 nor rows of pixels: {error}") from None
     return buffer.getvalue()
-
-
-def screen_of(image: bytes, instruction: str, done: bool) -> Screen:
-    """Return an image as a screen; raise EnvironmentFault if it cannot be read."""
-    try:
-        kind, width, height = pictures.facts_of(image)
-    except pictures.UnusablePicture as error:
-        raise EnvironmentFault(f"the screen is no screenshot: {error}") from None
-    return Screen(image=image, media_type=kind, width=width, height=height, instruction=instruction, done=done)
 
 
 def field_of(fields: Mapping[str, Any], path: str) -> Any:

@@ -1,4 +1,4 @@
-"""The ``osworld`` environment: tasks on machines that serve OSWorld's HTTP contract, wherever they are."""
+"""The ``osworld`` environment: tasks on machines that serve OSWorld's HTTP API, wherever they are."""
 
 from pathlib import Path
 
@@ -7,14 +7,15 @@ import structlog
 from dart_streams.config import Config, Osworld, tasks
 from dart_streams.config.tasks import OsworldTasks, Task
 from dart_streams.errors import ConfigError, ServiceUnavailable
-from workers.env.backends.osworld.environment import OsworldEnvironment
+from workers.env.backends.desktop.families import problem_of
+from workers.env.backends.osworld.environment import OsworldEnvironment, StartStates, TaskSession
+from workers.env.backends.osworld.family_session import FamilyTaskSession
 from workers.env.backends.osworld.mirror import Mirror
-from workers.env.backends.osworld.osworld_session import TaskResources
+from workers.env.backends.osworld.osworld_session import OsworldTaskSession, TaskResources
 from workers.env.backends.osworld.providers import provider_of
 from workers.env.backends.osworld.sidecar import EvaluatorSidecar
-from workers.env.backends.osworld.start_states import StartStates
-from workers.env.backends.osworld.task_sessions import TaskSessions, is_osworld_page
-from workers.env.backends.osworld.tasks import load_all
+from workers.env.backends.osworld.tasks import load, load_all
+from workers.env.environment import EnvironmentFault
 
 log = structlog.get_logger()
 
@@ -26,45 +27,62 @@ class OsworldBackend:
         self.settings = config.env.osworld
         self.tasks_file = Path(config.tasks.file)
         self.provider = provider_of(self.settings)
-        self.assignments = TaskSessions()
         self.starts = StartStates()
-        self.evaluators: EvaluatorSidecar | None = None
+        self.examples: Path | None = None
+        self.shared: TaskResources | None = None
 
     async def start(self) -> None:
-        """Look for what tasks of OSWorld need, if the task set has any: machines and evaluators start when needed.
+        """Check the task set and the files that its OSWorld tasks need; machines and evaluators start on demand.
 
-        Raises ConfigError for folders that are not there, ServiceUnavailable without the evaluators' environment.
+        Raises ConfigError for a missing folder, ServiceUnavailable without the evaluators' environment.
         """
         file = tasks.task_file(self.tasks_file)
         pages = [page.page for page in file.all_pages(self.tasks_file.parent) if is_osworld_page(page.page)]
         if not pages:
             return
-        self.assignments.examples = (file.osworld or OsworldTasks()).examples(self.tasks_file.parent)
-        for task in load_all(self.assignments.examples, pages)[1]:
+        self.examples = (file.osworld or OsworldTasks()).examples(self.tasks_file.parent)
+        for task in load_all(self.examples, pages)[1]:
             log.warning("a task cannot be played: each episode of it is a fault", task=task.page, reason=task.reason)
-        mirror = mirror_of(self.settings)
-        self.evaluators = EvaluatorSidecar()
-        if not self.evaluators.python.exists():
+        mirror, evaluators = mirror_of(self.settings), EvaluatorSidecar()
+        self.shared = TaskResources(mirror, evaluators, ours=bool(self.settings.lease_url))
+        if not evaluators.python.exists():
             raise ServiceUnavailable("tasks of OSWorld need their evaluators: run `make osworld`")
-        ours = bool(self.settings.lease_url)
-        self.assignments.shared = TaskResources(mirror, self.evaluators, ours)
 
     async def open(self, task: Task) -> OsworldEnvironment:
         """Return an environment that has no machine yet."""
-        return OsworldEnvironment(self.settings, self.provider, self.assignments.of, self.starts)
+        return OsworldEnvironment(self.settings, self.provider, self.session_of, self.starts)
+
+    def session_of(self, task: Task) -> TaskSession:
+        """Return the session of a task: ``app/id`` is one of OSWorld, any other page a desktop family.
+
+        Raises EnvironmentFault if there is no such task, or its file cannot be used.
+        """
+        if not is_osworld_page(task.page):
+            return FamilyTaskSession(problem_of(task.page, task.seed))
+        if self.examples is None or self.shared is None:
+            raise EnvironmentFault(f"{task.page}: the worker started without a task set that has tasks of OSWorld")
+        try:
+            return OsworldTaskSession(load(self.examples, task.page), self.shared)
+        except ConfigError as error:
+            raise EnvironmentFault(str(error)) from None
 
     async def stop(self) -> None:
-        """End the evaluators; each episode gives its machine back by itself."""
-        if self.evaluators is not None:
-            await self.evaluators.stop()
+        """Stop the evaluators; each episode gives its machine back itself."""
+        if self.shared is not None:
+            await self.shared.evaluators.stop()
+
+
+def is_osworld_page(page: str) -> bool:
+    """Return whether a page names a task of OSWorld."""
+    return "/" in page
 
 
 def mirror_of(settings: Osworld) -> Mirror:
     """Return the configured mirror; raise ConfigError if none is named, or it is no folder."""
-    named = settings.mirror_folder
-    if not named or not Path(named).is_dir():
+    folder = settings.mirror_folder
+    if not folder or not Path(folder).is_dir():
         raise ConfigError(
-            f"env.osworld.mirror_folder: {f'no folder {named}' if named else 'name the folder'} "
+            f"env.osworld.mirror_folder: {f'no folder {folder}' if folder else 'name the folder'} "
             "of the files of OSWorld's tasks: `dart-streams osworld mirror` says how to fill it"
         )
-    return Mirror(Path(named))
+    return Mirror(Path(folder))

@@ -1,7 +1,6 @@
-"""Requests to one machine: each bounded in time and size, and sent at most once.
+"""Requests to one machine: each is bounded in time and size, and sent at most once.
 
-A connection serves one request. So none is lost with a connection that the other side had closed meanwhile, and aiohttp
-has no reason to send one again.
+Each request has its own connection: aiohttp repeats a request when a reused connection turns out to be closed.
 """
 
 import json
@@ -22,25 +21,24 @@ class FileMissing(EnvironmentFault):
 
 
 class MachineGone(EnvironmentFault):
-    """The machine has ended, or its lease has: it will not answer again."""
+    """The machine or its lease has ended; it will not answer again."""
 
 
 class MachineEndpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a machine is reached, and by which token; the further ports are those that evaluators ask for."""
+    """Address and token of a machine, and the further ports that evaluators use."""
 
     url: str
     token: str = ""
     chromium_port: int = 9222
-    vnc_port: int = 8006
     vlc_port: int = 8080
 
     def __repr__(self) -> str:
-        """Show all but the token, for this ends up in logs."""
+        """Omit the token: endpoints are logged."""
         return f"MachineEndpoint({self.url!r}{', with a token' if self.token else ''})"
 
 
 class Connection:
-    """Sends requests to one machine; raises EnvironmentFault, with the reason, for any end but the wanted one."""
+    """Sends requests to one machine; raises EnvironmentFault with the reason if one fails."""
 
     def __init__(self, endpoint: MachineEndpoint, call_timeout_s: float) -> None:
         self.endpoint = endpoint
@@ -49,7 +47,7 @@ class Connection:
         self._closed = False
 
     async def close(self) -> None:
-        """Send nothing more."""
+        """Close the session; later requests fail."""
         self._closed = True
         if self._session is not None:
             await self._session.close()
@@ -66,10 +64,10 @@ class Connection:
         data: aiohttp.FormData | None = None,
         missing: str = "",
     ) -> bytes:
-        """Send one request once; return the answer's body.
+        """Send a request once and return the body of its response.
 
-        Raises EnvironmentFault for any status but 200, and for an answer that is late or too long. ``missing`` is what
-        a 404 lacks.
+        Raises EnvironmentFault for any status but 200, and for a response that is late or too long; FileMissing for
+        404 if ``missing`` names what is requested.
         """
         status, body = await self.exchange(
             method, path, deadline, limit_s=limit_s, limit_bytes=limit_bytes, json_body=json_body, data=data
@@ -93,10 +91,7 @@ class Connection:
         json_body: object = None,
         data: aiohttp.FormData | None = None,
     ) -> tuple[int, bytes]:
-        """Send one request once; return the answer's status and body.
-
-        Raises EnvironmentFault for an answer that does not come, is late or too long.
-        """
+        """Send a request once and return status and body; raise EnvironmentFault if they are late or too long."""
         bound_s = min(limit_s or self.call_timeout_s, deadline.remaining_s if deadline else float("inf"))
         if bound_s <= 0:
             raise EnvironmentFault(f"{self.at(path)}: no time is left to ask")
@@ -121,18 +116,18 @@ class Connection:
         return f"{self.endpoint.url.rstrip('/')}{path}"
 
     def field(self, path: str, answer: bytes, name: str, kind: type) -> Any:
-        """Return a field of a JSON answer; raise EnvironmentFault if it has none of this type."""
+        """Return a field of a JSON response; raise EnvironmentFault if there is none of this type."""
         value = self.decode(path, answer, dict[str, Any]).get(name)
         if not isinstance(value, kind):
             raise EnvironmentFault(f"{self.at(path)} answers without {name!r}: {excerpt(answer)}")
         return value
 
     def decode(self, path: str, answer: bytes, kind: Any) -> Any:
-        """Return a JSON answer as a ``kind``; raise EnvironmentFault if it is none."""
+        """Decode a JSON response as a ``kind``; raise EnvironmentFault if it is invalid."""
         try:
             return msgspec.convert(json.loads(answer), kind)
         except ValueError as error:
-            raise EnvironmentFault(f"{self.at(path)} answers what it should not: {error}: {excerpt(answer)}") from None
+            raise EnvironmentFault(f"{self.at(path)} returns an invalid response: {error}: {excerpt(answer)}") from None
 
     def _client(self) -> aiohttp.ClientSession:
         if self._closed:
@@ -159,5 +154,5 @@ async def read(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
 
 
 def excerpt(body: bytes) -> str:
-    """Return the beginning of a body, for an error's text."""
+    """Return the beginning of a body for an error message."""
     return body[:REASON_CHARACTERS].decode(errors="replace").strip()

@@ -1,11 +1,13 @@
-"""One episode at a machine: a lease of it, a task set up there, and a program for each action."""
+"""One episode on a leased machine: its task is set up there, and each action is a program that it runs."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from dart_streams import pictures
+import msgspec
+
 from dart_streams.actions import Action
 from dart_streams.config import Osworld
 from dart_streams.config.tasks import Task
@@ -15,76 +17,116 @@ from workers.env.backends.osworld.connection import MachineGone
 from workers.env.backends.osworld.machine import Machine
 from workers.env.backends.osworld.providers import HeldMachine, MachineProvider
 from workers.env.backends.osworld.pyautogui_programs import build_program
-from workers.env.backends.osworld.screen_stable import wait_stable
-from workers.env.backends.osworld.start_states import StartStates
-from workers.env.backends.osworld.task_sessions import TaskSession
-from workers.env.environment import EnvironmentFault, Screen
+from workers.env.backends.osworld.settling import wait_stable
+from workers.env.environment import EnvironmentFault, Screen, screen_of
 
 T = TypeVar("T")
 POLL_INTERVAL_S = 0.5
-"""Between looks whether a machine has started."""
-QUIET_S = 0.1
-"""How long a still screen stays the same."""
+STABLE_S = 0.1
+"""Time without a change after which a screen is stable."""
+
+
+class TaskSession(Protocol):
+    """One task in one episode. Each call raises EnvironmentFault if the machine fails or the deadline passes."""
+
+    instruction: str
+    giving_up: float
+    """Reward of an episode that the policy ends by ``call_user``."""
+    start_is_scored: bool
+    """Whether the untouched start state is scored before the task is first played."""
+
+    async def set_up(self, machine: Machine, deadline: Deadline) -> None:
+        """Bring a fresh machine into the task's start state."""
+
+    async def is_over(self, machine: Machine, deadline: Deadline) -> bool:
+        """Return whether the task has ended by itself."""
+
+    async def evaluate(self, machine: Machine, deadline: Deadline) -> float:
+        """Return the reward of the present state, in [0, 1]."""
+
+    def demonstrate(self, machine: Machine, deadline_s: float) -> AsyncIterator[Action]:
+        """Yield the oracle's actions; raise EnvironmentFault without an oracle."""
+
+    async def close(self) -> None:
+        """Free the resources of the episode; never raises."""
+
+
+class StartStates:
+    """Scores of untouched start states; each is found once, on a machine that is used for nothing else."""
+
+    def __init__(self) -> None:
+        self._scores: dict[str, float] = {}
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def require_unsolved(self, page: str, score: Callable[[], Awaitable[float]]) -> None:
+        """Raise EnvironmentFault if a task's start state is worth more than 0: such a task teaches nothing.
+
+        ``score`` evaluates without playing; its faults are raised, and the next call tries again.
+        """
+        async with self._locks[page]:
+            if page not in self._scores:
+                self._scores[page] = await score()
+        if (reward := self._scores[page]) > 0:
+            raise EnvironmentFault(f"{page} is not played: its untouched start state is worth {reward:g} already")
 
 
 class OsworldEnvironment:
-    """An episode. A fault leaves the machine in an unknown state: it is given back, and nothing is sent to it again."""
+    """One episode. A fault leaves the machine in an unknown state: it is given back and not used again."""
 
     def __init__(
         self,
         settings: Osworld,
         provider: MachineProvider,
-        assignment_of: Callable[[Task], TaskSession],
+        session_of: Callable[[Task], TaskSession],
         starts: StartStates | None = None,
     ) -> None:
         self.settings = settings
         self.provider = provider
-        self.assignment_of = assignment_of
+        self.session_of = session_of
         self.starts = starts or StartStates()
         self._held: HeldMachine | None = None
         self._machine: Machine | None = None
-        self._assignment: TaskSession | None = None
+        self._session: TaskSession | None = None
         self._executed: set[str] = set()
-        self._over = False
 
     async def reset(self, task: Task) -> Screen:
-        """Take a fresh machine, set the task up on it, and return its first screen.
+        """Set the task up on a fresh machine and return its first screen.
 
-        A worker's first reset of a task whose start state is not known takes another one before, to score it untouched.
+        The worker's first reset of a task scores its untouched start state on another machine before.
         """
         await self._give_back()
-        assignment = self.assignment_of(task)
-        if self.settings.check_start and assignment.start_is_scored:
+        session = self.session_of(task)
+        if self.settings.check_start and session.start_is_scored:
             await self.starts.require_unsolved(task.page, lambda: self._untouched(task))
-        return await self._begin(assignment)
+        return await self._begin(session)
 
     async def _untouched(self, task: Task) -> float:
-        await self._begin(self.assignment_of(task))
+        await self._begin(self.session_of(task))
         try:
             return await self.evaluate()
         finally:
             await asyncio.shield(self._give_back())
 
-    async def _begin(self, assignment: TaskSession) -> Screen:
+    async def _begin(self, session: TaskSession) -> Screen:
         deadline = Deadline(self.settings.reset_timeout_s)
-        self._over = False
         self._executed.clear()
         self._held = await self.provider.acquire(deadline)
         machine = Machine(self._held.endpoint, self.settings.call_timeout_s)
-        self._machine, self._assignment = machine, assignment
-        await self._or_give_back(self._set_up(machine, assignment, deadline))
-        return await self._or_give_back(self._screen(machine, assignment, deadline, settle=False))
+        self._machine, self._session = machine, session
+        await self._or_give_back(wait_ready(machine, deadline))
+        await self._or_give_back(session.set_up(machine, deadline))
+        return await self._or_give_back(self._screen(machine, session, deadline, settle=False))
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
-        """Execute an action, given in screen pixels, with at most one request that is sent once."""
-        machine, assignment = self._required()
-        return await self._or_give_back(self._step(machine, assignment, action, action_id, last))
+        """Execute an action, given in screen pixels, by at most one request that is sent once."""
+        machine, session = self._required()
+        return await self._or_give_back(self._step(machine, session, action, action_id, last))
 
     async def evaluate(self) -> float:
-        """Return the task's reward of the present state."""
-        machine, assignment = self._required()
+        """Return the reward of the present state."""
+        machine, session = self._required()
         deadline = Deadline(self.settings.reset_timeout_s)
-        reward = await self._or_give_back(assignment.evaluate(machine, deadline))
+        reward = await self._or_give_back(session.evaluate(machine, deadline))
         if not 0.0 <= reward <= 1.0:
             raise EnvironmentFault(f"the evaluator says {reward!r}: a reward is in [0, 1]")
         return reward
@@ -94,9 +136,9 @@ class OsworldEnvironment:
         return self._required()[1].giving_up
 
     async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
-        """Yield the oracle's actions, each computed from what is then shown."""
-        machine, assignment = self._required()
-        async with aclosing(assignment.demonstrate(machine, self.settings.call_timeout_s)) as actions:  # type: ignore[type-var]
+        """Yield the oracle's actions, each computed from the current screen."""
+        machine, session = self._required()
+        async with aclosing(session.demonstrate(machine, self.settings.call_timeout_s)) as actions:  # type: ignore[type-var]
             async for action in actions:
                 yield action
 
@@ -104,40 +146,35 @@ class OsworldEnvironment:
         """Give the machine back; never raises."""
         await self._give_back()
 
-    async def _set_up(self, machine: Machine, assignment: TaskSession, deadline: Deadline) -> None:
-        await wait_ready(machine, deadline)
-        await assignment.set_up(machine, deadline)
-
-    async def _step(
-        self, machine: Machine, assignment: TaskSession, action: Action, action_id: str, last: bool
-    ) -> Screen:
+    async def _step(self, machine: Machine, session: TaskSession, action: Action, action_id: str, last: bool) -> Screen:
         deadline = Deadline(self.settings.call_timeout_s)
         if action_id not in self._executed:
-            # Before it is sent: whatever becomes of the answer, it may have been carried out.
-            self._executed.add(action_id)
+            self._executed.add(action_id)  # Before it is sent: it may be executed though no response comes.
             if (source := build_program(action)) is not None:
                 ended = await machine.execute(["python", "-c", source], deadline=deadline)
                 if ended["returncode"]:
-                    said = ended["error"].strip().splitlines() or ["no error text"]
-                    raise EnvironmentFault(f"the action failed on the machine: {said[-1][:300]}")
-        screen = await self._screen(machine, assignment, deadline, settle=True)
-        return screen if self.settings.last_screen or not (last or screen.done) else without_image(screen)
+                    lines = ended["error"].strip().splitlines() or ["no error text"]
+                    raise EnvironmentFault(f"the action failed on the machine: {lines[-1][:300]}")
+        screen = await self._screen(machine, session, deadline, settle=True)
+        if self.settings.last_screen or not (last or screen.done):
+            return screen
+        return msgspec.structs.replace(screen, image=None)
 
-    async def _screen(self, machine: Machine, assignment: TaskSession, deadline: Deadline, *, settle: bool) -> Screen:
+    async def _screen(self, machine: Machine, session: TaskSession, deadline: Deadline, *, settle: bool) -> Screen:
         if settle:
             await asyncio.sleep(min(self.settings.pause_s, deadline.remaining_s))
         if settle and self.settings.settle == "still":
-            image, still = await wait_stable(machine, deadline, QUIET_S, self.settings.settle_s)
+            image, still = await wait_stable(machine, deadline, STABLE_S, self.settings.settle_s)
             metrics.desktops_restless.add(int(not still))
         else:
             image = await machine.screenshot(deadline)
-        over = await assignment.is_over(machine, deadline)
-        return decode_screen(image, assignment.instruction, over)
+        over = await session.is_over(machine, deadline)
+        return screen_of(image, session.instruction, over)
 
     def _required(self) -> tuple[Machine, TaskSession]:
-        if self._machine is None or self._assignment is None:
+        if self._machine is None or self._session is None:
             raise EnvironmentFault("there is no machine: it was not reset to a task, or has been given back")
-        return self._machine, self._assignment
+        return self._machine, self._session
 
     async def _or_give_back(self, call: Awaitable[T]) -> T:
         try:
@@ -148,9 +185,9 @@ class OsworldEnvironment:
 
     async def _give_back(self) -> None:
         held, machine, self._held, self._machine = self._held, self._machine, None, None
-        assignment, self._assignment = self._assignment, None
-        if assignment is not None:
-            await assignment.close()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
         if machine is not None:
             await machine.close()
         if held is not None:
@@ -158,7 +195,7 @@ class OsworldEnvironment:
 
 
 async def wait_ready(machine: Machine, deadline: Deadline) -> None:
-    """Wait until a machine shows a screen; raise EnvironmentFault with what it last answered if it does not."""
+    """Wait until a machine shows a screen; raise EnvironmentFault with its last response if it does not."""
     while True:
         try:
             await machine.screenshot(deadline)
@@ -169,24 +206,3 @@ async def wait_ready(machine: Machine, deadline: Deadline) -> None:
             if deadline.remaining_s <= POLL_INTERVAL_S:
                 raise EnvironmentFault(f"the machine is not ready: {fault}") from None
         await asyncio.sleep(POLL_INTERVAL_S)
-
-
-def decode_screen(image: bytes, instruction: str, done: bool) -> Screen:
-    """Return an image with its size; raise EnvironmentFault if it cannot be read."""
-    try:
-        kind, width, height = pictures.facts_of(image)
-    except pictures.UnusablePicture as error:
-        raise EnvironmentFault(f"the screen is no screenshot: {error}") from None
-    return Screen(image=image, media_type=kind, width=width, height=height, instruction=instruction, done=done)
-
-
-def without_image(screen: Screen) -> Screen:
-    """Return a screen whose image is not wanted."""
-    return Screen(
-        image=None,
-        media_type=screen.media_type,
-        width=screen.width,
-        height=screen.height,
-        instruction=screen.instruction,
-        done=screen.done,
-    )

@@ -14,7 +14,7 @@ from dart_streams.deadline import Deadline
 from workers.env.backends.desktop.problem import Content, Element, MissingElement, Problem, SessionOutcome
 from workers.env.backends.osworld.connection import FileMissing
 from workers.env.backends.osworld.machine import Machine
-from workers.env.backends.osworld.screen_stable import wait_stable
+from workers.env.backends.osworld.settling import wait_stable
 from workers.env.environment import EnvironmentFault
 
 FOLDER = "/tmp/dart-family"

@@ -11,8 +11,8 @@ import msgspec
 
 from dart_streams.actions import Action, Hotkey, Type, Wait
 from workers.env.backends.osworld.machine import Machine
-from workers.env.backends.osworld.process_idle import wait_idle
 from workers.env.backends.osworld.pyautogui_programs import build_program
+from workers.env.backends.osworld.settling import wait_idle
 from workers.env.backends.osworld.tasks import CLOUD, OsworldTask
 from workers.env.environment import EnvironmentFault
 

@@ -1,4 +1,4 @@
-"""A task of OSWorld on a machine: prepared by its own steps, and scored by its own evaluator in the sidecar."""
+"""A task of OSWorld on a machine: its own steps prepare it, and its evaluator in the sidecar scores it."""
 
 import asyncio
 import contextlib
@@ -12,36 +12,61 @@ import msgspec
 from dart_streams.actions import Action, CallUser
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
-from workers.env.backends.osworld import browser_setup, home_files, steps
+from workers.env.backends.desktop import office_profile
+from workers.env.backends.desktop.command_line import HOME
+from workers.env.backends.osworld import browser_setup, steps
 from workers.env.backends.osworld.machine import Machine
 from workers.env.backends.osworld.mirror import Mirror
 from workers.env.backends.osworld.oracles import oracle_of
 from workers.env.backends.osworld.prerequisites import Prerequisites, asks_devtools
-from workers.env.backends.osworld.process_idle import settle_of
+from workers.env.backends.osworld.settling import wait_idle
 from workers.env.backends.osworld.setup import TaskSetup, fill_cache
 from workers.env.backends.osworld.sidecar import GRACE_S, EvaluatorSidecar, SidecarReady
 from workers.env.backends.osworld.tasks import OsworldTask, settled_score
 from workers.env.environment import EnvironmentFault, NoOracle
 
 PASSWORD = "password"
-"""Of the user of OSWorld's image, which commands of tasks name."""
+"""Password of the user of OSWorld's image, which commands of tasks contain."""
 FIRST_REST_S = 30.0
-"""How long applications may take to be at rest after the last step."""
+"""Time limit for applications to become idle after the last step."""
 FLUSH_S = 2.0
-"""What LibreOffice takes to write its settings after the dialog has closed."""
+"""Time in which LibreOffice writes its settings after a dialog was closed."""
 MARGIN_S = 5.0
-"""By which a sidecar that hangs is found out before the evaluation's deadline."""
+"""Time before the evaluation's deadline at which a hanging sidecar is detected."""
 USABLE = """
 for folder in "$HOME" /tmp; do
     file=$(mktemp -p "$folder" .usable-XXXXXX) && echo x >"$file" || exit 1
     rm "$file"
 done
 """
-"""Starts processes, and writes to the folders that a task may have filled."""
+"""Starts processes and writes to the folders that a task may have filled."""
+
+
+HOME_FILES = {
+    "/home/user/.config/vlc/vlcrc": b"[core]\n",
+    "/home/user/.config/vlc/vlc-qt-interface.conf": b"[General]\nIsFirstRun=0\n",
+    "/home/user/.config/gtk-3.0/settings.ini": (
+        b"[Settings]\ngtk-cursor-blink=false\ngtk-enable-animations=false\ngtk-recent-files-enabled=true\n"
+    ),
+    f"{HOME}/{office_profile.FOLDER}/registrymodifications.xcu": office_profile.registry_xml(
+        *office_profile.SETTINGS,
+        ("Setup/Product", "ooSetupLastVersion", "7.4"),
+        ("Office.Impress/Misc/Start", "AutoPilot", "false"),
+    ),
+}
+"""Files that OSWorld's image has and our desktops lack. VLC's settings are evaluated though it was never started."""
+TERMINAL_KEY = """
+set -e
+mkdir -p ~/.config/openbox
+key='<keybind key="C-A-t"><action name="Execute"><command>gnome-terminal</command></action></keybind>'
+sed "s#</keyboard>#$key</keyboard>#" /etc/xdg/openbox/rc.xml >~/.config/openbox/rc.xml
+openbox --reconfigure
+"""
+"""Binds the keys that open a terminal in OSWorld's image."""
 
 
 class TaskResources(msgspec.Struct, frozen=True):
-    """What all tasks of a worker share; ``ours`` if its machines are our desktops, which can say that they rest."""
+    """Resources that all tasks of a worker share; ``ours`` if its machines are desktops of this project."""
 
     mirror: Mirror
     evaluators: EvaluatorSidecar
@@ -60,36 +85,35 @@ class OsworldTaskSession:
         self._setup: TaskSetup | None = None
 
     async def set_up(self, machine: Machine, deadline: Deadline) -> None:
-        """Carry out the task's steps, and wait until their applications are at rest, where the machine can say it."""
+        """Execute the task's steps, and wait until their applications are idle if the machine can say so."""
         async with limit_time(deadline, f"{self.task.page}: its set-up is not done in time"):
             await self._require_prerequisites()
             await self.close()
             self._cache = Path(tempfile.mkdtemp(prefix="task-", dir=self.shared.evaluators.cache))
             await asyncio.to_thread(fill_cache, self.task, self.shared.mirror, self._cache)
             values = steps.screen_values(*await machine.screen_size(deadline), PASSWORD)
-            settle = settle_of(machine) if self.shared.ours else None
-            self._setup = TaskSetup(machine, self.shared.mirror, self._cache, values, settle)
+            self._setup = TaskSetup(machine, self.shared.mirror, self._cache, values, self.shared.ours)
             if self.shared.ours:
-                await home_files.prepare(machine)
+                await prepare_home(machine)
             await self._setup.carry_out(self.task.config, deadline)
-            if settle is not None:
-                await settle(min(FIRST_REST_S, deadline.remaining_s))
+            if self.shared.ours:
+                await wait_idle(machine, min(FIRST_REST_S, deadline.remaining_s))
             if asks_devtools(self.task):
                 await browser_setup.require_devtools(machine.endpoint)
 
     async def is_over(self, machine: Machine, deadline: Deadline) -> bool:
-        """Return False: only the policy, or the step limit, ends a task of OSWorld."""
+        """Return False: only the policy or the step limit ends a task of OSWorld."""
         return False
 
     async def evaluate(self, machine: Machine, deadline: Deadline) -> float:
-        """Return the score of the present state, after the steps that the task has before its evaluation."""
+        """Execute the steps before the evaluation, and return the score of the state after them."""
         if (score := settled_score(self.task, gave_up=False)) is not None:
             return score
         if self._setup is None or self._cache is None:
             raise EnvironmentFault(f"{self.task.page} was not set up")
         async with limit_time(deadline, f"{self.task.page}: its evaluation is not done in time"):
             await self._setup.carry_out((*self.task.evaluator.postconfig, steps.Sleep(seconds=FLUSH_S)), deadline)
-            # After these: what the last action has set off may take as long to fill the machine.
+            # After the steps: an effect of the last action may take as long to fill the machine.
             await require_usable(machine, deadline)
             await self._start_evaluators()
             limit_s = deadline.remaining_s - GRACE_S - MARGIN_S
@@ -98,7 +122,7 @@ class OsworldTaskSession:
             return await self.shared.evaluators.evaluate(self.task, machine.endpoint, self._cache, limit_s)
 
     async def demonstrate(self, machine: Machine, deadline_s: float) -> AsyncIterator[Action]:
-        """Yield the oracle's actions, ``call_user`` for a task that cannot be done; there is one for few others."""
+        """Yield the oracle's actions: ``call_user`` for an infeasible task; few others have an oracle."""
         if self.task.evaluator.infeasible:
             yield CallUser()
             return
@@ -120,7 +144,7 @@ class OsworldTaskSession:
             await asyncio.to_thread(shutil.rmtree, cache, ignore_errors=True)
 
     async def _require_prerequisites(self) -> None:
-        """Raise EnvironmentFault with the reason if the task cannot be played: before anything is done for it."""
+        """Raise EnvironmentFault with the reason if the task cannot be played here."""
         ready = SidecarReady() if self.task.evaluator.infeasible else await self._start_evaluators()
         needs = Prerequisites(ready.metrics, ready.getters, self.shared.mirror, ours=self.shared.ours)
         if (obstacle := needs.obstacle(self.task)) is not None:
@@ -133,8 +157,17 @@ class OsworldTaskSession:
             raise EnvironmentFault(str(error)) from None
 
 
+async def prepare_home(machine: Machine) -> None:
+    """Give a fresh desktop the files and key of OSWorld's image; raise EnvironmentFault if it does not take them."""
+    for path, content in HOME_FILES.items():
+        await machine.upload(path, content)
+    ended = await machine.execute(TERMINAL_KEY, shell=True)
+    if ended["returncode"]:
+        raise EnvironmentFault(f"the desktop takes no key for a terminal: {ended['error'][-200:].strip()}")
+
+
 async def require_usable(machine: Machine, deadline: Deadline) -> None:
-    """Raise EnvironmentFault if a machine starts no process or writes no file: any state would be scored 0 there."""
+    """Raise EnvironmentFault if a machine starts no process or writes no file: it would score 0 in any state."""
     ended = await machine.execute(USABLE, shell=True, deadline=deadline)
     if ended["returncode"]:
         raise EnvironmentFault(f"the machine cannot be evaluated: {(ended['error'] or ended['output'])[-300:].strip()}")
@@ -142,7 +175,7 @@ async def require_usable(machine: Machine, deadline: Deadline) -> None:
 
 @contextlib.asynccontextmanager
 async def limit_time(deadline: Deadline, late: str) -> AsyncIterator[None]:
-    """Bound what is done here; raise EnvironmentFault with ``late`` past the deadline, and for an error of files."""
+    """Bound a block in time; raise EnvironmentFault with ``late`` past the deadline, and for an OSError."""
     try:
         async with deadline.timeout():
             yield

@@ -1,4 +1,4 @@
-"""Where machines come from: a list, a lease server, or programs of one's own. Each episode holds a lease of one."""
+"""Providers of machines: a list, a lease server, or the user's programs. Each episode holds a lease of one machine."""
 
 import asyncio
 import contextlib
@@ -23,35 +23,34 @@ from workers.env.backends.osworld.connection import Connection, MachineEndpoint,
 from workers.env.environment import EnvironmentFault
 
 POLL_INTERVAL_S = 0.25
-"""Between looks whether a machine of the list is free."""
 WAIT_S = 30.0
-"""How long one request waits for a desktop of a lease server."""
+"""Time for which the lease server holds a request until a desktop is free."""
 RELEASE_S = 30.0
 RENEWALS = 3
-"""Of a lease in the time in which it would end."""
+"""Renewals of a lease within its lifetime."""
 LOCKS = "dart-osworld-locks"
 
 log = structlog.get_logger()
 
 
 class HeldMachine(msgspec.Struct, frozen=True):
-    """A machine that this episode has; :attr:`release` gives it back, and never raises."""
+    """A leased machine; :attr:`release` gives it back, and never raises."""
 
     endpoint: MachineEndpoint
     release: Callable[[], Awaitable[None]]
 
 
 class MachineProvider(Protocol):
-    """Gives out machines."""
+    """Leases machines."""
 
     async def acquire(self, deadline: Deadline) -> HeldMachine:
-        """Return a machine that nobody else has; raise EnvironmentFault if there is none in time."""
+        """Lease a machine exclusively; raise EnvironmentFault if none is free in time."""
 
 
 def provider_of(settings: Osworld) -> MachineProvider:
-    """Return the provider that a configuration means.
+    """Return the configured provider.
 
-    Raises ConfigError unless it means exactly one, and machines that are fresh in each episode.
+    Raises ConfigError unless exactly one is configured, and its machines are fresh in each episode.
     """
     given = [name for name in ("machines", "lease_url", "acquire") if getattr(settings, name)]
     if len(given) != 1:
@@ -64,9 +63,9 @@ def provider_of(settings: Osworld) -> MachineProvider:
         return ProgramProvider(settings.acquire, settings.release, settings.lease_s)
     if settings.fresh != "given":
         raise ConfigError(
-            "env.osworld.machines: a machine of a list cannot be reverted from here, so an episode would begin with "
-            'what the one before left. Use lease_url or acquire, which give a fresh one; or set fresh = "given" if '
-            "somebody else reverts the machines between episodes"
+            "env.osworld.machines: machines of a list are not reverted, so an episode would begin in the state that "
+            'the previous one left. Use lease_url or acquire, which give fresh machines; or set fresh = "given" if '
+            "another program reverts the machines between episodes"
         )
     return ListProvider(
         [
@@ -82,14 +81,14 @@ def provider_of(settings: Osworld) -> MachineProvider:
 
 
 class ListProvider:
-    """Machines of a list. A file is locked for each, so that two workers of this host never have the same one."""
+    """Machines of a list; a locked file for each keeps two workers of this host from using the same one."""
 
     def __init__(self, endpoints: Sequence[MachineEndpoint], locks: Path | None = None) -> None:
         self.endpoints = endpoints
         self.locks = locks or Path(tempfile.gettempdir()) / f"{LOCKS}-{os.geteuid()}"
 
     async def acquire(self, deadline: Deadline) -> HeldMachine:
-        """Return one that is free, or wait for one."""
+        """See :class:`MachineProvider`."""
         while True:
             for endpoint in self.endpoints:
                 if (descriptor := self._locked(endpoint)) is not None:
@@ -99,7 +98,7 @@ class ListProvider:
             await asyncio.sleep(min(POLL_INTERVAL_S, deadline.remaining_s))
 
     def _locked(self, endpoint: MachineEndpoint) -> int | None:
-        """Return the descriptor that holds a machine's lock, None if somebody else does."""
+        """Return the descriptor that holds a machine's lock, None if it is in use."""
         self.locks.mkdir(mode=0o700, exist_ok=True)
         name = hashlib.sha256(endpoint.url.rstrip("/").encode()).hexdigest()[:32]
         descriptor = os.open(self.locks / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -112,18 +111,18 @@ class ListProvider:
 
 
 def close_once(descriptor: int) -> Callable[[], Awaitable[None]]:
-    """Return what closes a descriptor, once."""
-    open_ones = [descriptor]
+    """Return a function that closes a descriptor, once."""
+    descriptors = [descriptor]
 
     async def close() -> None:
-        while open_ones:
-            os.close(open_ones.pop())
+        while descriptors:
+            os.close(descriptors.pop())
 
     return close
 
 
 class LeaseGrant(msgspec.Struct, frozen=True):
-    """What a lease server answers."""
+    """Response of the lease server to a request for a desktop."""
 
     id: str
     url: str
@@ -140,7 +139,7 @@ class LeaseServerProvider:
         self.call_timeout_s = call_timeout_s
 
     async def acquire(self, deadline: Deadline) -> HeldMachine:
-        """Lease one; a server that has none free is asked again, for nothing was leased."""
+        """See :class:`MachineProvider`; 503 leased nothing, so the request is repeated until the deadline."""
         while True:
             wait_s = min(WAIT_S, deadline.remaining_s)
             body = {"ttl_s": self.lease_s, "wait_s": wait_s}
@@ -163,7 +162,7 @@ class LeaseServerProvider:
         return HeldMachine(MachineEndpoint(url=granted.url, token=granted.token), release)
 
     async def _renew(self, granted: LeaseGrant) -> None:
-        """Renew until cancelled, or until the lease has ended: whoever uses the desktop finds it gone then."""
+        """Renew until cancelled or until the lease has ended; calls of the desktop then fail."""
         while True:
             await asyncio.sleep(granted.ttl_s / RENEWALS)
             if await self._ask("POST", f"/leases/{granted.id}/renew", granted.ttl_s / RENEWALS) == 404:
@@ -171,7 +170,7 @@ class LeaseServerProvider:
                 return
 
     async def _ask(self, method: str, path: str, limit_s: float) -> int | None:
-        """Return the status of a request, None if there is none."""
+        """Return the status of a request, None without a response."""
         try:
             async with self._connection() as connection:
                 status, _ = await connection.exchange(method, path, None, limit_s=limit_s)
@@ -190,9 +189,9 @@ class LeaseServerProvider:
 
 
 class ProgramProvider:
-    """Machines of programs: one prints an endpoint as JSON (``url``, …), the other is given it and releases it.
+    """Machines of two programs: one prints an endpoint as JSON (``url``, …), the other releases it.
 
-    What is printed is handed back on standard input, so that a token or the name of a container is in no command line.
+    The printed text is passed on standard input, so that no command line contains a token.
     """
 
     def __init__(self, acquire: Sequence[str], release: Sequence[str], lease_s: float) -> None:
@@ -200,7 +199,7 @@ class ProgramProvider:
         self.lease_s = lease_s
 
     async def acquire(self, deadline: Deadline) -> HeldMachine:
-        """Run the program."""
+        """See :class:`MachineProvider`."""
         printed = await self._run(self.acquire_command, b"", deadline)
         try:
             fields = json.loads(printed)
@@ -228,7 +227,7 @@ class ProgramProvider:
             log.warning("machine not released", reason=str(fault))
 
     async def _run(self, command: Sequence[str], given: bytes, deadline: Deadline) -> bytes:
-        """Return what a program writes; raise EnvironmentFault if it fails, or is killed at the deadline."""
+        """Return the output of a program; raise EnvironmentFault if it fails or is killed at the deadline."""
         pipe = asyncio.subprocess.PIPE
         environment = {**os.environ, "DART_LEASE_S": f"{self.lease_s:g}"}
         try:

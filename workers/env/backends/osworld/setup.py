@@ -1,8 +1,8 @@
-"""The steps of a task on its machine: before the first screen, and before the evaluation."""
+"""Execution of a task's steps on its machine, before the first screen and before the evaluation."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,37 +10,36 @@ from dart_streams.deadline import Deadline
 from workers.env.backends.osworld import browser_setup, steps
 from workers.env.backends.osworld.machine import CommandOutcome, Machine
 from workers.env.backends.osworld.mirror import Mirror
+from workers.env.backends.osworld.settling import wait_idle
 from workers.env.backends.osworld.tasks import OsworldTask
 from workers.env.environment import EnvironmentFault
 
-Settle = Callable[[float], Awaitable[bool]]
-"""Waits until a machine is at rest, a number of seconds at most; says whether it is."""
 STEP_S = 150.0
-"""Of any step: a command has 120 s on the machine."""
-AGAIN_S = 0.3
+"""Time limit of a step; a command has 120 s on the machine."""
+RETRY_INTERVAL_S = 0.3
 UNTIL_S = 60.0
-"""How long a command is repeated until it ends as the task wants."""
+"""Time limit for a repeated command to end as the task requires."""
 PAUSE_S = 1.0
-"""The shortest that a written pause becomes on a machine that says when it is at rest."""
+"""Minimum of a task's pauses on a machine that can say when it is idle."""
 REST_S = 10.0
-"""How long a machine may take to come to rest after a step that opens or activates something."""
+"""Time limit for a machine to become idle after a step that opens or activates a window."""
 
 
 class TaskSetup:
-    """Carries out steps on one machine for one episode.
+    """Executes steps on one machine for one episode.
 
-    ``cache`` keeps what commands wrote for the evaluator. With ``settle`` a pause ends when the machine is at rest, and
-    steps that open something wait for that too; without, pauses are as long as the task's file says.
+    ``cache`` keeps output of commands for the evaluator. With ``settles`` a pause ends when the machine is idle, and
+    steps that open a window wait for that too; without, pauses last as long as the task's file says.
     """
 
     def __init__(
-        self, machine: Machine, mirror: Mirror, cache: Path, values: dict[str, str], settle: Settle | None = None
+        self, machine: Machine, mirror: Mirror, cache: Path, values: dict[str, str], settles: bool = False
     ) -> None:
         self.machine, self.mirror, self.cache, self.values = machine, mirror, cache, values
-        self.settle = settle
+        self.settles = settles
 
     async def carry_out(self, wanted: Sequence[steps.Step], deadline: Deadline) -> None:
-        """Carry out the steps in order; raise EnvironmentFault that names the one that failed, or was too slow."""
+        """Execute the steps in order; raise EnvironmentFault that names the step that failed or was too slow."""
         for number, step in enumerate(wanted, 1):
             place = f"step {number} of {len(wanted)} ({step.name})"
             if step.refused:
@@ -66,7 +65,8 @@ class TaskSetup:
                 await self._pause(seconds)
             case steps.OpenFile() | steps.ActivateWindow() | steps.CloseWindow():
                 await self._on_window(step)
-                await self._rest()
+                if self.settles:
+                    await wait_idle(self.machine, REST_S)
             case _:
                 await self._in_browser(step)
 
@@ -103,23 +103,19 @@ class TaskSetup:
                 return
             if until.expired:
                 raise EnvironmentFault(f"it still does not end as the task wants: {str(ended)[:200]}")
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_INTERVAL_S)
 
     async def _pause(self, seconds: float) -> None:
-        if self.settle is None:
+        if not self.settles:
             await asyncio.sleep(seconds)
             return
         began = time.monotonic()
         await asyncio.sleep(min(seconds, PAUSE_S))
-        await self.settle(max(seconds, REST_S) - (time.monotonic() - began))
-
-    async def _rest(self) -> None:
-        if self.settle is not None:
-            await self.settle(REST_S)
+        await wait_idle(self.machine, max(seconds, REST_S) - (time.monotonic() - began))
 
 
 def is_wanted(ended: CommandOutcome, until: dict[str, Any]) -> bool:
-    """Return whether a command ended as wanted: any of the conditions is enough, as for OSWorld."""
+    """Return whether a command meets any of the conditions, as OSWorld requires."""
     return (
         ("returncode" in until and ended["returncode"] == until["returncode"])
         or ("stdout" in until and until["stdout"] in ended["output"])
@@ -128,12 +124,12 @@ def is_wanted(ended: CommandOutcome, until: dict[str, Any]) -> bool:
 
 
 def pause_of(step: steps.Step) -> float:
-    """Return how long a step is meant to take at least."""
+    """Return the minimum duration of a step."""
     return step.seconds if isinstance(step, steps.Sleep) else 0.0
 
 
 def fill_cache(task: OsworldTask, mirror: Mirror, cache: Path) -> None:
-    """Put what the evaluator compares with into its cache; raise EnvironmentFault for the first that is missing."""
+    """Copy the evaluator's reference files into its cache; raise EnvironmentFault for the first that is missing."""
     for url, name in task.cloud_files():
         target = cache_path(cache, name)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +137,7 @@ def fill_cache(task: OsworldTask, mirror: Mirror, cache: Path) -> None:
 
 
 def cache_path(cache: Path, name: str) -> Path:
-    """Return a file of the cache; raise EnvironmentFault if the name leads out of it."""
+    """Return the path of a file in the cache; raise EnvironmentFault if the name leads out of it."""
     path = (cache / name).resolve()
     if not path.is_relative_to(cache.resolve()):
         raise EnvironmentFault(f"{name!r} is outside of the evaluator's cache")

@@ -60,7 +60,7 @@ async def test_what_is_no_screen_is_a_fault_that_says_what_came(answer, why):
 @pytest.mark.parametrize("text", ["no JSON", "[]", '{"width": 0, "height": 3}', '{"width": "a", "height": 3}', "null"])
 async def test_an_answer_of_another_form_is_a_fault(text):
     async with machine(always(lambda: web.Response(text=text))) as client:
-        with pytest.raises(EnvironmentFault, match="/screen_size answers"):
+        with pytest.raises(EnvironmentFault, match="/screen_size returns"):
             await client.screen_size()
 
 
@@ -122,8 +122,8 @@ async def test_a_body_is_bounded(monkeypatch):
 
 async def test_nobody_listening_is_a_fault():
     async with Machine(MachineEndpoint(url="http://127.0.0.1:1")) as client:
-        with pytest.raises(EnvironmentFault, match=r"http://127\.0\.0\.1:1/platform"):
-            await client.platform()
+        with pytest.raises(EnvironmentFault, match=r"http://127\.0\.0\.1:1/screen_size"):
+            await client.screen_size()
 
 
 async def test_a_closed_client_sends_nothing():
@@ -131,7 +131,7 @@ async def test_a_closed_client_sends_nothing():
         await client.close()
         await client.close()
         with pytest.raises(EnvironmentFault, match="closed"):
-            await client.platform()
+            await client.screen_size()
 
 
 async def test_a_missing_file_is_told_from_a_fault():
@@ -176,7 +176,7 @@ async def test_the_token_travels_in_a_header_and_is_in_no_text():
 
     async with machine(check, token=SECRET) as client:
         with pytest.raises(EnvironmentFault, match="status 500") as caught:
-            await client.platform()
+            await client.screen_size()
         assert SECRET not in f"{caught.value!r} {client.endpoint!r} {client.endpoint}"
 
 

@@ -113,7 +113,7 @@ LISTED = (OsworldMachine(url="http://127.0.0.1:5000"),)
     [
         (Osworld(), "needs one of machines, lease_url and acquire; it has none"),
         (Osworld(lease_url="http://h", acquire=("x",)), "it has lease_url and acquire"),
-        (Osworld(machines=LISTED), "cannot be reverted"),
+        (Osworld(machines=LISTED), "are not reverted"),
         (Osworld(lease_url="http://h", lease_token="env:DART_NO_SUCH_VARIABLE"), "env.osworld.lease_token"),
     ],
 )

@@ -54,11 +54,11 @@ async def served() -> AsyncIterator[tuple[Recorder, Machine]]:
     await runner.cleanup()
 
 
-def prepared(machine: Machine, folder: Path, settle: setup.Settle | None = None) -> setup.TaskSetup:
+def prepared(machine: Machine, folder: Path, settles: bool = False) -> setup.TaskSetup:
     (folder / "mirror/os").mkdir(parents=True)
     (folder / "mirror/os/start.txt").write_bytes(b"start")
     (folder / "cache").mkdir()
-    return setup.TaskSetup(machine, mirror.Mirror(folder / "mirror"), folder / "cache", VALUES, settle)
+    return setup.TaskSetup(machine, mirror.Mirror(folder / "mirror"), folder / "cache", VALUES, settles)
 
 
 async def test_steps_are_carried_out_in_order_with_values_and_what_they_wrote_is_kept(
@@ -110,16 +110,15 @@ async def test_a_step_that_fails_is_a_fault_that_names_it(
         await prepared(served[1], tmp_path).carry_out([steps.Launch(command="x"), step], Deadline(limit_s))
 
 
-async def test_where_a_machine_says_that_it_is_at_rest_a_pause_ends_then(
-    served: tuple[Recorder, Machine], tmp_path: Path
-):
+async def test_a_pause_ends_once_the_machine_is_idle(served, tmp_path, monkeypatch):
     limits: list[float] = []
 
-    async def settle(limit_s: float) -> bool:
+    async def wait_idle(_: Machine, limit_s: float) -> bool:
         limits.append(limit_s)
         return True
 
+    monkeypatch.setattr(setup, "wait_idle", wait_idle)
     wanted = [steps.Sleep(seconds=3600), steps.CloseWindow(window_name="x")]
-    await prepared(served[1], tmp_path, settle).carry_out(wanted, Deadline(60))
+    await prepared(served[1], tmp_path, settles=True).carry_out(wanted, Deadline(60))
     assert limits[0] > 3590
     assert limits[1] == setup.REST_S

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from workers.env.backends.osworld.start_states import StartStates
+from workers.env.backends.osworld.environment import StartStates
 from workers.env.environment import EnvironmentFault
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from workers.env.backends.osworld.process_idle import settle_of, wait_idle
+from workers.env.backends.osworld.settling import wait_idle
 from workers.env.environment import EnvironmentFault
 
 ALONE = ["bwrap", "--dev-bind", "/", "/", "--unshare-user", "--unshare-pid", "--proc", "/proc", "--die-with-parent"]
@@ -43,7 +43,7 @@ async def test_a_machine_whose_processes_all_sleep_is_at_rest(beside):
 
 async def test_a_machine_that_computes_is_not_at_rest_when_the_time_is_over():
     began = time.monotonic()
-    assert not await settle_of(Alone("(while :; do :; done) &"))(1.5)
+    assert not await wait_idle(Alone("(while :; do :; done) &"), 1.5)
     assert time.monotonic() - began >= 1.5
 
 

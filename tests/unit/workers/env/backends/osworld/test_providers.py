@@ -1,0 +1,66 @@
+"""Leases of desktops, from a server that gives scripted responses over HTTP."""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from dart_streams.deadline import Deadline
+from workers.env.backends.osworld.providers import LeaseServerProvider
+from workers.env.environment import EnvironmentFault
+
+
+class Leasing:
+    """Responds to requests for leases with these statuses in turn, and records the requests."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses = list(statuses)
+        self.asked: list[tuple[str, str, str]] = []
+        self.url = ""
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked.append((request.method, request.path, request.headers.get("Authorization", "")))
+        if request.method == "DELETE":
+            return web.Response(status=204)
+        status = self.statuses.pop(0)
+        granted = {"id": "one", "url": f"{self.url}/desktop", "token": "of the desktop", "ttl_s": 60.0}
+        return web.json_response(granted if status == 201 else {"error": "2 of 2 are leased"}, status=status)
+
+
+@contextlib.asynccontextmanager
+async def serving(leasing: Leasing) -> AsyncIterator[Leasing]:
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", leasing.answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    leasing.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield leasing
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize(("token", "header"), [("secret", "Bearer secret"), ("", "")])
+async def test_a_desktop_is_leased_and_released_once(token, header):
+    async with serving(Leasing(503, 201)) as leasing:
+        held = await LeaseServerProvider(leasing.url + "/", token, 60.0, 60.0).acquire(Deadline(60.0))
+        assert (held.endpoint.url, held.endpoint.token) == (f"{leasing.url}/desktop", "of the desktop")
+        assert leasing.asked == [("POST", "/leases", header)] * 2
+        await held.release()
+        assert leasing.asked[2:] == [("DELETE", "/leases/one", header)]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "why"), [((401,), "leases no desktop: status 401"), ((503, 503), "503: .*2 of 2 are leased")]
+)
+async def test_a_server_that_leases_none_is_a_fault_with_its_reason(statuses, why):
+    async with serving(Leasing(*statuses)) as leasing:
+        now = iter([*[0.0] * 5, *[60.0] * 20])
+        with pytest.raises(EnvironmentFault, match=why):
+            await LeaseServerProvider(leasing.url, "", 60.0, 60.0).acquire(Deadline(30.0, lambda: next(now)))
+        assert len(leasing.asked) == len(statuses)
+
+
+async def test_a_server_that_does_not_respond_is_named():
+    with pytest.raises(EnvironmentFault, match=r"http://127\.0\.0\.1:1/leases: "):
+        await LeaseServerProvider("http://127.0.0.1:1", "", 60.0, 60.0).acquire(Deadline(60.0))

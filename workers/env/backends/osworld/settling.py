@@ -1,0 +1,72 @@
+"""Waits until a machine is at rest: no process computes, or the screen no longer changes.
+
+The first is for desktops of ours, which run nothing but the task: on a whole system some service is always at work.
+"""
+
+import asyncio
+import time
+
+from dart_streams.deadline import Deadline
+from workers.env.backends.osworld.machine import Machine
+from workers.env.environment import EnvironmentFault
+
+POLL_INTERVAL_S = 0.05
+IDLE_S = 0.4
+"""Time without a computing process after which a machine is idle."""
+SLACK_S = 10.0
+SCRIPT = """
+import os, sys, time
+quiet_s, limit_s = map(float, sys.argv[1:])
+own = {os.getpid(), os.getppid()}
+def busy():
+    for pid in os.listdir("/proc"):
+        if not pid.isdigit() or int(pid) in own or int(pid) == 1:
+            continue
+        try:
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                stat = open(f"/proc/{pid}/task/{thread}/stat").read()
+                if stat[stat.rindex(")") + 2] in "RD":
+                    return True
+        except OSError:
+            return True
+    return False
+end = time.monotonic() + limit_s
+since = time.monotonic()
+while time.monotonic() < end:
+    if busy():
+        since = time.monotonic()
+    elif time.monotonic() - since >= quiet_s:
+        print("quiet")
+        break
+    time.sleep(0.02)
+"""
+
+
+async def wait_idle(machine: Machine, limit_s: float) -> bool:
+    """Wait until no process computes or waits for a disk, ``limit_s`` at most; return whether that is so.
+
+    Raises EnvironmentFault if the machine cannot run the check.
+    """
+    command = ["/usr/bin/python3", "-c", SCRIPT, str(IDLE_S), str(max(limit_s, IDLE_S))]
+    ended = await machine.execute(command, limit_s=limit_s + SLACK_S)
+    if ended["returncode"] != 0:
+        raise EnvironmentFault(f"the machine cannot say whether it is at rest: {ended['error'][-200:]}")
+    return ended["output"].strip() == "quiet"
+
+
+async def wait_stable(machine: Machine, deadline: Deadline, stable_s: float, limit_s: float) -> tuple[bytes, bool]:
+    """Return the screen and True once it has been the same for ``stable_s``; as it is and False after ``limit_s``.
+
+    At least two screens are compared.
+    """
+    began = time.monotonic()
+    last, since = await machine.screenshot(deadline), began
+    while True:
+        await asyncio.sleep(max(POLL_INTERVAL_S, min(stable_s / 2, deadline.remaining_s)))
+        screen, now = await machine.screenshot(deadline), time.monotonic()
+        if screen != last:
+            last, since = screen, now
+        elif now - since >= stable_s:
+            return screen, True
+        if now - began > limit_s:
+            return screen, False
