@@ -23,7 +23,7 @@ from aiokafka import AIOKafkaConsumer
 
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.bus import admin
-from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
 from dart_streams.bus.codec import encode
 from dart_streams.bus.lag import lag_reader
 from dart_streams.config import Bus, Config, parse
@@ -171,7 +171,7 @@ async def measure(folder: Path, servers: str, count: int, core: int | None = Non
     changelogs = importlib.import_module("workers.curator.changelogs")
     admin.apply_all(config.bus, changelogs.changelog_topics(config))
     events = finished_trajectories(config, count + LONE_TRAJECTORIES)
-    log = consumer(config.bus, curation_log.TOPIC, group="bench", client_id="bench")
+    log = create_consumer(config.bus, curation_log.TOPIC, group="bench", client_id="bench")
     async with Publisher(config.bus, "bench") as publisher:
         await publisher.publish(weights.TOPIC, CountingTrainer(1).weights())
         await write(publisher, events[:count])

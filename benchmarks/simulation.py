@@ -21,7 +21,7 @@ from dart_streams.config.tasks import TaskSet
 from dart_streams.config.workload import Course, course, typical_steps
 from dart_streams.curation import groups
 from dart_streams.curation.in_memory import InMemoryCircle
-from dart_streams.curation.staleness import staleness
+from dart_streams.curation.staleness import group_staleness
 from topics import curated, rollout_orders, trajectories, weights, weights_serving
 from topics.curated import CuratedGroup
 from topics.rollout_orders import RolloutOrder
@@ -293,7 +293,7 @@ class SimulatedTrainer:
         while self.arrived and not self.busy:
             group = self.arrived.popleft()
             self.consumed += 1
-            if staleness(group, self.version) <= config.curation.max_staleness:
+            if group_staleness(group, self.version) <= config.curation.max_staleness:
                 self.chosen.append(group)
             if len(self.chosen) >= config.trainer.groups_per_step:
                 self.busy = True
@@ -304,7 +304,7 @@ class SimulatedTrainer:
     def made(self, groups: list[CuratedGroup], began: float, consumed: int) -> None:
         """End a step: announce its version, let workers switch, and go on."""
         steps = sum(len(member.selected) for group in groups for member in group.members if member.source == "online")
-        oldest = max((staleness(group, self.version) for group in groups), default=0)
+        oldest = max((group_staleness(group, self.version) for group in groups), default=0)
         self.simulation.account.trained.append(OptimizerStep(self.simulation.now, began, steps, oldest))
         self.version += 1
         self.busy = False

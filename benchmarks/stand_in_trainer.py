@@ -15,11 +15,11 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.clock import now_ms
 from dart_streams.config import Config, load
-from dart_streams.curation.staleness import staleness
+from dart_streams.curation.staleness import group_staleness
 from dart_streams.store import SyncStore, connect
 from dart_streams.telemetry import names, setup, spans
 from topics import curated, trained, weights
@@ -61,7 +61,7 @@ async def run_trainer(config: Config) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     session = connect(config.store)
     store = SyncStore(session, config.bus.run, 1)
-    records = consumer(config.bus, group=None, client_id="trainer")
+    records = create_consumer(config.bus, group=None, client_id="trainer")
     place = TopicPartition(config.bus.prefix + curated.TOPIC.name, 0)
     rows = store.trained()
     epoch = store.claim_epoch(config.policy.model_id)
@@ -85,7 +85,7 @@ async def run_trainer(config: Config) -> None:
                 # A curator that was killed publishes its last groups again.
                 new = [] if group.group_id in taken else [group]
                 taken.add(group.group_id)
-                groups = [g for g in (*groups, *new) if staleness(g, version) <= config.curation.max_staleness]
+                groups = [g for g in (*groups, *new) if group_staleness(g, version) <= config.curation.max_staleness]
             if len(groups) == config.trainer.groups_per_step:
                 version += 1
                 lasts_s = workload.clock_s(workload.optimizer_s.draw(chance)) if workload else 0.0

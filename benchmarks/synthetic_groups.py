@@ -129,7 +129,7 @@ class Maker:
     def _take(self, observations: Sequence[Observation], order: RolloutOrder, chance: random.Random) -> ExecutedAction:
         """Return a click somewhere, as generated from the prompt that ``observations`` make."""
         limits = self.config.policy
-        prompt = self.renderer.prompt(prompts.turns(observations, limits))
+        prompt = self.renderer.prompt(prompts.prompt_turns(observations, limits))
         text = f"click(start_box='({chance.randrange(self.shape.width)},{chance.randrange(self.shape.height)})')"
         tokens = self.renderer.answer_tokens(text)
         return ExecutedAction(

@@ -102,7 +102,7 @@ def prepare(config: Config, groups: Sequence[SyntheticBacklog]) -> None:
             session.cluster.shutdown()
 
     asyncio.run(store())
-    with contextlib.closing(sync_clients.producer(config.bus, "bench")) as producer:
+    with contextlib.closing(sync_clients.create_producer(config.bus, "bench")) as producer:
         for made in groups:
             record = encode(curated.TOPIC, made.group)
             name = config.bus.prefix + curated.TOPIC.name

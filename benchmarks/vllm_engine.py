@@ -206,7 +206,7 @@ def prepare_policy(scratch: Path, model: Path | None) -> tuple[Path, WeightVersi
     if model is None:
         tiny.build(folder)
     published = scratch / "version-0"
-    digest = weights.save(weights.of_model(folder), str(published))
+    digest = weights.save(weights.model_state(folder), str(published))
     version = WeightVersion(
         model_id="bench", version=0, uri=str(published), sha256=digest, train_step=0, epoch=1, groups_consumed=0
     )

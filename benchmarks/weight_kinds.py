@@ -81,7 +81,7 @@ def build(folder: Path, size: Size) -> None:
 
     tiny.build(folder)
     if size == "larger":
-        tables = tiny.configuration().to_dict()
+        tables = tiny.build_configuration().to_dict()
         del tables["text_config"]["layer_types"]
         for part, values in LARGER.items():
             tables[part] |= values
@@ -106,7 +106,7 @@ class OptimizerSteps:
         from trainer.data.samples import TrainingSample
         from trainer.learning import step
 
-        prompt = self.renderer.prompt(probe.turns())
+        prompt = self.renderer.prompt(probe.probe_turns())
         self.made += 1
         answers = [
             f"Action: click(start_box='({(31 * self.made + 7 * row) % 150},{(17 * self.made + 11 * row) % 200})')"
@@ -116,7 +116,7 @@ class OptimizerSteps:
             TrainingSample(prompt=prompt.token_ids, images=prompt.images, answer=self.renderer.answer_tokens(answer))
             for answer in answers
         ]
-        batch = self.learner.collator.collate(items, {prompt.images[0].sha256: probe.screen()})
+        batch = self.learner.collator.collate(items, {prompt.images[0].sha256: probe.draw_screen()})
         scorer = self.learner.scorer
         logp_BA, _ = scorer(batch.to(scorer.forbidden_V.device))
         (-logp_BA.mean()).backward()

@@ -10,7 +10,7 @@ from typing import Self
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from benchmarks.weight_switch_metrics import Answer
-from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from topics import action_requests, actions
@@ -47,7 +47,7 @@ class SteadyLoad:
         self._numbers = itertools.count()
         self._asked: dict[str, asyncio.Future[ActionResponse]] = {}
         self._stopping = False
-        self._records: AIOKafkaConsumer = consumer(config.bus, group=None, client_id="bench-answers")
+        self._records: AIOKafkaConsumer = create_consumer(config.bus, group=None, client_id="bench-answers")
 
     async def __aenter__(self) -> Self:
         await start_within(self._records, self.config.bus)

@@ -24,7 +24,7 @@ from benchmarks.synthetic_groups import Maker, SyntheticBacklog
 from benchmarks.weight_switch_metrics import Records, SwitchRecord, Window, switch_metrics
 from benchmarks.weights_load import SteadyLoad
 from dart_streams.bus import admin
-from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
 from dart_streams.clock import now_ms
 from dart_streams.config import Config, parse
 from dart_streams.console.launch import subreaper
@@ -69,7 +69,7 @@ class Versions:
         self.folder = folder
         self.model = folder / "policy"
         tiny.build(self.model)
-        self.state: Mapping[str, Any] = weight_files.of_model(self.model)
+        self.state: Mapping[str, Any] = weight_files.model_state(self.model)
 
     def publish(self, number: int) -> WeightVersion:
         """Write version ``number`` and return its announcement."""
@@ -105,7 +105,7 @@ class Workers:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.serving: dict[str, WeightsServing] = {}
         self.switches: dict[tuple[str, int], SwitchRecord] = {}
-        self._records: AIOKafkaConsumer = consumer(config.bus, group=None, client_id="bench-serving")
+        self._records: AIOKafkaConsumer = create_consumer(config.bus, group=None, client_id="bench-serving")
 
     async def __aenter__(self) -> Self:
         await start_within(self._records, self.config.bus)
@@ -269,7 +269,7 @@ def prompts_of(config: Config, made: Sequence[SyntheticBacklog]) -> list[list[Me
     """Return the prompt of every step of every trajectory."""
     limits = config.policy
     return [
-        prompts.turns(observations[:step], limits)
+        prompts.prompt_turns(observations[:step], limits)
         for group in made
         for observations in group.observations.values()
         for step in range(1, len(observations))

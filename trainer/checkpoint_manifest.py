@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from dart_streams.policy.weights import digest
+from dart_streams.policy.weights import digest_file
 
 MANIFEST = "manifest.json"
 
@@ -20,7 +20,7 @@ class CheckpointFile(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, file: Path) -> "CheckpointFile":
         """Return what there is of a file now; raise OSError if it can't be read."""
-        return cls(name=file.name, size=file.stat().st_size, sha256=digest(file))
+        return cls(name=file.name, size=file.stat().st_size, sha256=digest_file(file))
 
     def damage_in(self, folder: Path) -> str:
         """Return what is wrong with this file in ``folder``, empty if nothing is."""
@@ -29,7 +29,7 @@ class CheckpointFile(msgspec.Struct, frozen=True, kw_only=True):
             size = file.stat().st_size
             if size != self.size:
                 return f"{self.name} is torn: {size} of {self.size} bytes"
-            found = digest(file)
+            found = digest_file(file)
         except FileNotFoundError:
             return f"{self.name} is missing"
         except OSError as error:

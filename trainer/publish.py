@@ -79,7 +79,7 @@ class WeightPublisher:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as opened:
-            self._producer: KafkaProducer = sync_clients.producer(self.bus, "trainer-weights")
+            self._producer: KafkaProducer = sync_clients.create_producer(self.bus, "trainer-weights")
             opened.callback(self._producer.close, timeout=CLOSE_TIMEOUT_S)
             reader = sync_clients.TopicReader(self.bus, "trainer-weights-serving", weights_serving.TOPIC)
             self._serving_reader = opened.enter_context(reader)
@@ -102,7 +102,9 @@ class WeightPublisher:
         found = self.weights
         # Rollout workers read nothing that lies elsewhere, as after a change of trainer.weights_uri.
         there = found.newest is not None and weight_location.is_covered(found.newest.uri, self.base)
-        same = there and found.newest is not None and weight_files.digest_of(snapshot.tensors) == found.newest.sha256
+        same = (
+            there and found.newest is not None and weight_files.digest_tensors(snapshot.tensors) == found.newest.sha256
+        )
         if there and found.newest is not None and snapshot.adapter is not None:
             self.writer.adopt_base(found.newest, snapshot.adapter)
         version = first_version(restored.version if restored else None, found.newest, same)
@@ -125,9 +127,9 @@ class WeightPublisher:
     def _resume(self, newest: WeightVersion, snapshot: WeightSnapshot) -> WeightVersion:
         """Go on after the newest version; its files are written again if they are damaged."""
         parts = [] if newest.kind == "delta" else newest.parts  # of a delta all is written whole now anyway
-        if damage := next(filter(None, map(weight_files.damage, parts)), ""):
+        if damage := next(filter(None, map(weight_files.find_damage, parts)), ""):
             log.warning("weights written again", version=newest.version, reason=damage)
-            newest = self.writer.write_whole(newest, weight_files.distinct(snapshot.tensors))
+            newest = self.writer.write_whole(newest, weight_files.distinct_tensors(snapshot.tensors))
         return self.writer.resume(newest, snapshot.tensors, snapshot.adapter)
 
     def publish(self, state: TrainerState, snapshot: WeightSnapshot) -> WrittenVersion:
@@ -182,7 +184,7 @@ class WeightPublisher:
             return
         started = time.monotonic()
         try:
-            damage = weight_files.damage(newest.parts[-1])
+            damage = weight_files.find_damage(newest.parts[-1])
         except StorageUnreachable as error:
             log.warning("weights not looked at", version=newest.version, reason=str(error))
             damage = ""
@@ -265,7 +267,7 @@ class WeightPublisher:
         stay = versions_to_keep(list(self.published.values()), self.keep, oldest)
         self.published = {version.uri: version for version in stay}
         kept = {part.uri.rpartition("/")[2] for version in stay for part in version.parts}
-        storage = weight_storage.of(self.base)
+        storage = weight_storage.open_storage(self.base)
         try:
             with storage.reached():
                 for path in storage.filesystem.ls(storage.folder, detail=False):

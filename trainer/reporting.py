@@ -8,7 +8,7 @@ import psutil
 import structlog
 from opentelemetry import metrics
 
-from dart_streams.curation.staleness import staleness
+from dart_streams.curation.staleness import group_staleness
 from dart_streams.telemetry import names
 from topics.curated import CuratedGroup
 from topics.trained import MISMATCH_ALARM_NATS
@@ -34,7 +34,7 @@ def step_metrics(
     from online rollouts. ``rss_mb`` is rank 0's memory.
     """
     groups = [ready.group for ready in batch.groups]
-    ages = [staleness(group, version) for group in groups]
+    ages = [group_staleness(group, version) for group in groups]
     rewards = [member.reward for group in groups for member in group.members if member.source == "online"]
     busy_ms = batch.waited_ms + result.train_ms
     found = result.metrics | {

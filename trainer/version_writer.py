@@ -50,7 +50,7 @@ class VersionWriter:
     def adopt_base(self, newest: WeightVersion, adapter: Adapter) -> None:
         """Go on with the base of the ``newest`` version, if that is the adapter's."""
         full = newest.parts[0]
-        if full.sha256 == weight_files.digest_of(adapter.base):
+        if full.sha256 == weight_files.digest_tensors(adapter.base):
             self.base = full
 
     def resume(
@@ -60,7 +60,7 @@ class VersionWriter:
 
         It is now a full one, unless it is an ``adapter`` of the same base.
         """
-        tensors = weight_files.distinct(tensors)
+        tensors = weight_files.distinct_tensors(tensors)
         self.adapter = adapter
         if adapter is not None and self.base is not None and newest.kind in ("adapter", "full"):
             return newest
@@ -84,7 +84,7 @@ class VersionWriter:
         Otherwise the ``adapter`` that they are made of, or a delta.
         """
         beside = {weight_files.PROBE: msgspec.json.encode(probe)}
-        tensors = weight_files.distinct(tensors)
+        tensors = weight_files.distinct_tensors(tensors)
         if adapter is not None:
             return self._write_adapter(uri, version, tensors, beside, adapter, whole)
         size = size_of(tensors)
@@ -96,7 +96,7 @@ class VersionWriter:
         else:
             size = size_of(delta.tensors)
             file_sha256 = weight_files.save(delta.tensors, uri, beside, "delta")
-            base, sha256 = self.parts, weight_files.digest_of(tensors)
+            base, sha256 = self.parts, weight_files.digest_tensors(tensors)
             own = WeightPart(version=version, uri=uri, sha256=sha256, kind="delta", file_sha256=file_sha256)
         self._keep(tensors, [*base, own])
         return WrittenVersion(own, base, size, share)
@@ -115,8 +115,8 @@ class VersionWriter:
         Whoever asked for whole weights may have found the base damaged, so it is written again for the next version.
         """
         self.adapter = adapter
-        sha256 = weight_files.digest_of(tensors)
-        is_base = self.base is None and sha256 == weight_files.digest_of(adapter.base)
+        sha256 = weight_files.digest_tensors(tensors)
+        is_base = self.base is None and sha256 == weight_files.digest_tensors(adapter.base)
         if whole or is_base:
             own = WeightPart(version=version, uri=uri, sha256=weight_files.save(tensors, uri, beside))
             self.base = own if is_base else None
@@ -149,7 +149,7 @@ class VersionWriter:
         if not self.tensors:
             return None
         try:
-            return deltas.between(self.tensors, tensors)
+            return deltas.diff_weights(self.tensors, tensors)
         except deltas.Unrelated:
             return None
 

@@ -16,7 +16,7 @@ from benchmarks.learning.screens import Recording
 from dart_streams.config import Config, Trainer
 from dart_streams.config.tasks import TaskSet
 from dart_streams.curation.in_memory import InMemoryCircle
-from dart_streams.curation.staleness import staleness
+from dart_streams.curation.staleness import group_staleness
 from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import UserError
 from dart_streams.policy.rendering import Prompt, Renderer, renderer_of
@@ -203,7 +203,7 @@ class LearningCircle:
         """Make a step of every ``groups_per_step`` groups that are fresh enough; wait with the others."""
         for group in self.circle.poll(curated.TOPIC.name):
             self.consumed += 1
-            if staleness(group, self.policy.version) > self.config.curation.max_staleness:
+            if group_staleness(group, self.policy.version) > self.config.curation.max_staleness:
                 self.stale += 1
                 continue
             self.groups.append(group)

@@ -67,7 +67,7 @@ class RecordedEpisode:
     def request(self) -> ActionRequest:
         """Return the request for its next action."""
         self.episode = self.episode.mark_published()
-        turns = prompts.turns(self.episode.observations, self.policy)
+        turns = prompts.prompt_turns(self.episode.observations, self.policy)
         return self.episode.request(0, turns, 0, 0)
 
     def respond(self, response: ActionResponse) -> list[Observation] | None:

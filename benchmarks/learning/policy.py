@@ -19,7 +19,7 @@ from trainer.warmup.demonstrations import demonstration_orders
 
 def warm_policy(config: Config, tasks: TaskSet, recording: Recording, parent: Path) -> Path:
     """Return the directory of the policy, built in ``parent`` if it is not there; the same seeds give the same."""
-    folder = parent / f"policy-{recipe.digest(config, tasks)}"
+    folder = parent / f"policy-{recipe.tiny_policy_digest(config, tasks)}"
     if not folder.is_dir():
         with scratch(folder) as partial:
             write_untrained(partial, config.warmup)

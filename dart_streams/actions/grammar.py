@@ -46,15 +46,15 @@ def call(action: Action) -> str:
     """Return an action as the grammar's function call."""
     match action:
         case Hotkey(keys):
-            return written("hotkey", key=" ".join(keys))
+            return write_call("hotkey", key=" ".join(keys))
         case KeyDown(key):
-            return written("press", key=key)
+            return write_call("press", key=key)
         case KeyUp(key):
-            return written("release", key=key)
+            return write_call("release", key=key)
         case Type(content):
-            return written("type", content=content)
+            return write_call("type", content=content)
         case Finished(content):
-            return written("finished", content=content)
+            return write_call("finished", content=content)
         case Wait():
             return "wait()"
         case CallUser():
@@ -69,20 +69,20 @@ def pointer_call(action: Click | Move | Drag | MouseDown | MouseUp | Scroll) -> 
     match action:
         case Click(_, _, button, count):
             name = CLICK_NAMES.get((button, count))
-            return written(name, box) if name else written("click", box, button=button, count=count)
+            return write_call(name, box) if name else write_call("click", box, button=button, count=count)
         case Drag(_, _, to_x, to_y, button):
-            return written("drag", box, end_box=f"({to_x},{to_y})", button=button)
+            return write_call("drag", box, end_box=f"({to_x},{to_y})", button=button)
         case Move():
-            return written("move", box)
+            return write_call("move", box)
         case MouseDown(_, _, button):
-            return written("mouse_down", box, button=button)
+            return write_call("mouse_down", box, button=button)
         case MouseUp(_, _, button):
-            return written("mouse_up", box, button=button)
+            return write_call("mouse_up", box, button=button)
         case Scroll(_, _, direction, amount):
-            return written("scroll", box, direction=direction, amount=amount)
+            return write_call("scroll", box, direction=direction, amount=amount)
 
 
-def written(name: str, start_box: str | None = None, **others: str | int | None) -> str:
+def write_call(name: str, start_box: str | None = None, **others: str | int | None) -> str:
     """Return a call with quoted arguments, but for those that are the same when left out."""
     arguments = {"start_box": start_box} | others
     given = {key: str(value) for key, value in arguments.items() if value is not None and value != LEFT_OUT.get(key)}
@@ -136,7 +136,7 @@ def split_call(text: str) -> tuple[str, dict[str, str]]:
     return head["name"], arguments
 
 
-def point(box: str) -> Point:
+def parse_point(box: str) -> Point:
     """Return the point a box means: ``(x,y)``, or the center of ``(x1,y1,x2,y2)``; square brackets are the same."""
     match = BOX.fullmatch(box.strip().removeprefix("<|box_start|>").removesuffix("<|box_end|>"))
     if match is None:
@@ -147,7 +147,7 @@ def point(box: str) -> Point:
     return round((numbers[0] + numbers[2]) / 2), round((numbers[1] + numbers[3]) / 2)
 
 
-def direction(text: str) -> Direction:
+def parse_direction(text: str) -> Direction:
     """Return a scroll direction, or raise :class:`Unparsable`."""
     match text.strip().lower():
         case "up" | "down" | "left" | "right" as known:
@@ -155,7 +155,7 @@ def direction(text: str) -> Direction:
     raise Unparsable(f"unknown direction {text[:80]!r}: known are up, down, left, right")
 
 
-def button(text: str) -> Button:
+def parse_button(text: str) -> Button:
     """Return a mouse button, or raise :class:`Unparsable`."""
     match text.strip().lower():
         case "left" | "middle" | "right" as known:
@@ -163,14 +163,14 @@ def button(text: str) -> Button:
     raise Unparsable(f"unknown button {text[:80]!r}: known are left, middle, right")
 
 
-def number(text: str, most: int) -> int:
+def parse_number(text: str, most: int) -> int:
     """Return a whole number from 1 to ``most``, or raise :class:`Unparsable`."""
     if WHOLE.fullmatch(text) is None or not 1 <= int(text) <= most:
         raise Unparsable(f"not a whole number from 1 to {most}: {text[:80]!r}")
     return int(text)
 
 
-def keys(text: str) -> tuple[str, ...]:
+def parse_keys(text: str) -> tuple[str, ...]:
     """Return the keys of a hotkey, or raise :class:`Unparsable` if there is none."""
     pressed = tuple(text.split())
     if not pressed:
@@ -178,9 +178,9 @@ def keys(text: str) -> tuple[str, ...]:
     return pressed
 
 
-def one_key(text: str) -> str:
+def parse_key(text: str) -> str:
     """Return the only key, or raise :class:`Unparsable`."""
-    pressed = keys(text)
+    pressed = parse_keys(text)
     if len(pressed) > 1:
         raise Unparsable(f"more than one key: {text[:80]!r}")
     return pressed[0]
@@ -226,9 +226,9 @@ Arguments = dict[str, str]
 Parameters = tuple[str, ...]
 
 
-def clicks(button: Button, count: int) -> Callable[[Arguments], Action]:
+def click_builder(button: Button, count: int) -> Callable[[Arguments], Action]:
     """Return how a named kind of click is made."""
-    return lambda a: Click(*point(a["start_box"]), button, count)
+    return lambda a: Click(*parse_point(a["start_box"]), button, count)
 
 
 GRAMMAR: dict[str, tuple[Parameters, Parameters, Callable[[Arguments], Action]]] = {
@@ -236,38 +236,40 @@ GRAMMAR: dict[str, tuple[Parameters, Parameters, Callable[[Arguments], Action]]]
         ("start_box", "button", "count"),
         ("button", "count"),
         lambda a: Click(
-            *point(a["start_box"]), button(a.get("button", "left")), number(a.get("count", "1"), MOST_CLICKS)
+            *parse_point(a["start_box"]),
+            parse_button(a.get("button", "left")),
+            parse_number(a.get("count", "1"), MOST_CLICKS),
         ),
     ),
-    **{name: (("start_box",), (), clicks(*kind)) for kind, name in CLICK_NAMES.items() if name != "click"},
-    "move": (("start_box",), (), lambda a: Move(*point(a["start_box"]))),
+    **{name: (("start_box",), (), click_builder(*kind)) for kind, name in CLICK_NAMES.items() if name != "click"},
+    "move": (("start_box",), (), lambda a: Move(*parse_point(a["start_box"]))),
     "drag": (
         ("start_box", "end_box", "button"),
         ("button",),
-        lambda a: Drag(*point(a["start_box"]), *point(a["end_box"]), button(a.get("button", "left"))),
+        lambda a: Drag(*parse_point(a["start_box"]), *parse_point(a["end_box"]), parse_button(a.get("button", "left"))),
     ),
     "mouse_down": (
         ("start_box", "button"),
         ("button",),
-        lambda a: MouseDown(*point(a["start_box"]), button(a.get("button", "left"))),
+        lambda a: MouseDown(*parse_point(a["start_box"]), parse_button(a.get("button", "left"))),
     ),
     "mouse_up": (
         ("start_box", "button"),
         ("button",),
-        lambda a: MouseUp(*point(a["start_box"]), button(a.get("button", "left"))),
+        lambda a: MouseUp(*parse_point(a["start_box"]), parse_button(a.get("button", "left"))),
     ),
     "scroll": (
         ("start_box", "direction", "amount"),
         ("amount",),
         lambda a: Scroll(
-            *point(a["start_box"]),
-            direction(a["direction"]),
-            number(a["amount"], MOST_NOTCHES) if "amount" in a else None,
+            *parse_point(a["start_box"]),
+            parse_direction(a["direction"]),
+            parse_number(a["amount"], MOST_NOTCHES) if "amount" in a else None,
         ),
     ),
-    "hotkey": (("key",), (), lambda a: Hotkey(keys(a["key"]))),
-    "press": (("key",), (), lambda a: KeyDown(one_key(a["key"]))),
-    "release": (("key",), (), lambda a: KeyUp(one_key(a["key"]))),
+    "hotkey": (("key",), (), lambda a: Hotkey(parse_keys(a["key"]))),
+    "press": (("key",), (), lambda a: KeyDown(parse_key(a["key"]))),
+    "release": (("key",), (), lambda a: KeyUp(parse_key(a["key"]))),
     "type": (("content",), (), lambda a: Type(a["content"])),
     "wait": ((), (), lambda _: Wait()),
     "finished": (("content",), ("content",), lambda a: Finished(a.get("content", ""))),

@@ -94,7 +94,7 @@ NAMED = MODIFIERS | EDITING | MOVING | OTHERS | {f"f{number}" for number in rang
 """Keys with a name; every other key is the character that it types."""
 
 
-def canonical(key: str) -> str:
+def canonical_name(key: str) -> str:
     """Return a key's one name, or its character; what is neither comes back in lower case.
 
     A single character keeps its case. Underscores and hyphens within a name do not count (``page_up``).
@@ -105,25 +105,25 @@ def canonical(key: str) -> str:
     return ALIASES.get(name, name if name in NAMED else key.lower())
 
 
-def known(key: str) -> str | None:
+def known_name(key: str) -> str | None:
     """Return a key's one name, or its character; None if no keyboard has it (a control character, a dead key)."""
-    name = canonical(key)
+    name = canonical_name(key)
     return name if name in NAMED or (len(name) == 1 and name.isprintable()) else None
 
 
-def shifted(character: str) -> str:
+def with_shift(character: str) -> str:
     """Return what the key of a character types with Shift."""
     upper = character.upper()
     return SHIFTED.get(character, upper if len(upper) == 1 else character)
 
 
-def unshifted(character: str) -> str:
+def without_shift(character: str) -> str:
     """Return what the key of a character types without Shift."""
     lower = character.lower()
     return UNSHIFTED.get(character, lower if len(lower) == 1 else character)
 
 
-def combination(names: Sequence[str], held: Iterable[str] = ()) -> tuple[str, ...]:
+def combine_keys(names: Sequence[str], held: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the keys that are pressed together, in order, each by its one name or the character that it types then.
 
     With Shift a character's key types its upper one: shift and 1 are ``!``. With Ctrl, Alt or Meta a capital means its
@@ -131,7 +131,7 @@ def combination(names: Sequence[str], held: Iterable[str] = ()) -> tuple[str, ..
     left out.
     """
     down, pressed = set(held), []
-    for key in (key for name in names if (key := known(name)) is not None):
+    for key in (key for name in names if (key := known_name(name)) is not None):
         down.add(key)
         pressed.append(key if key in NAMED else typed_with(key, down))
     return tuple(pressed)
@@ -140,5 +140,5 @@ def combination(names: Sequence[str], held: Iterable[str] = ()) -> tuple[str, ..
 def typed_with(character: str, down: Iterable[str]) -> str:
     """Return what the key of a character types, or is called, while the keys in ``down`` are held."""
     if "shift" in down:
-        return shifted(character)
-    return character if COMMANDING.isdisjoint(down) or character in UNSHIFTED else unshifted(character)
+        return with_shift(character)
+    return character if COMMANDING.isdisjoint(down) or character in UNSHIFTED else without_shift(character)

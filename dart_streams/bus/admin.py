@@ -10,12 +10,12 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, Of
 from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from dart_streams.bus import sync_clients
-from dart_streams.bus.topology import Change, TopicSpec, declared, plan
+from dart_streams.bus.topology import Change, TopicSpec, declare_topics, plan
 from dart_streams.config import Bus
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable, UserError
 
-REQUEST_S = 30.0
+REQUEST_TIMEOUT_S = 30.0
 
 
 class TopicsRefused(UserError):
@@ -41,7 +41,7 @@ def apply_all(bus: Bus, extra: Sequence[TopicSpec] = (), *, keep_grown: bool = F
     Raises :class:`ServiceUnavailable` if no broker answers within ``bus.wait_s``, and else as :func:`apply` does.
     """
     with connect(bus) as admin:
-        changes = plan_against(admin, declared(bus, extra))
+        changes = plan_against(admin, declare_topics(bus, extra))
         if keep_grown:
             changes = [change for change in changes if change.action != "shrink"]
         apply(admin, changes)
@@ -50,18 +50,18 @@ def apply_all(bus: Bus, extra: Sequence[TopicSpec] = (), *, keep_grown: bool = F
 
 def plan_against(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[Change]:
     """Return the changes that make the broker's topics as ``wanted``."""
-    return plan(wanted, actual(admin, wanted))
+    return plan(wanted, read_topics(admin, wanted))
 
 
 @contextlib.contextmanager
 def connect(bus: Bus) -> Iterator[KafkaAdminClient]:
     """Yield an admin client; raise as :func:`~dart_streams.bus.sync_clients.connect` does."""
-    client = sync_clients.connect(KafkaAdminClient, bus, request_timeout_ms=int(REQUEST_S * 1000))
+    client = sync_clients.connect(KafkaAdminClient, bus, request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000))
     with contextlib.closing(client) as admin:
         yield admin
 
 
-def actual(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> dict[str, TopicSpec]:
+def read_topics(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> dict[str, TopicSpec]:
     """Return those of the wanted topics that exist, by name, with the configurations that are declared for them."""
     found = {topic["name"]: topic for topic in admin.describe_topics([spec.name for spec in wanted])}
     existing = [spec for spec in wanted if found[spec.name]["error_code"] == 0]
@@ -128,7 +128,7 @@ def create(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
         error = for_code(answer["error_code"])
         if answer["error_code"] and error is not TopicAlreadyExistsError:
             raise TopicsRefused(f"topic {answer['name']} was not created: {answer['error_message'] or error.__name__}")
-    admin.wait_for_topics(list(wanted), timeout_ms=int(REQUEST_S * 1000))
+    admin.wait_for_topics(list(wanted), timeout_ms=int(REQUEST_TIMEOUT_S * 1000))
 
 
 def alter(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
@@ -145,21 +145,23 @@ def alter(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
 def await_visible(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
     """Return when every change is in the brokers' metadata, which lags behind the answer to a request."""
     wanted = [TopicSpec(name=change.topic, configs=change.after) for change in changes]
-    deadline = Deadline(REQUEST_S)
+    deadline = Deadline(REQUEST_TIMEOUT_S)
     while True:
-        present = actual(admin, wanted).values()
+        present = read_topics(admin, wanted).values()
         found = {spec.name: spec.configs | {"partitions": str(spec.partitions)} for spec in present}
         late = [c.topic for c in changes if not c.after.items() <= found.get(c.topic, {}).items()]
         if not late:
             return
         if deadline.expired:
-            raise ServiceUnavailable(f"the broker accepted changes that are not visible after {REQUEST_S:g} s: {late}")
+            raise ServiceUnavailable(
+                f"the broker accepted changes that are not visible after {REQUEST_TIMEOUT_S:g} s: {late}"
+            )
         time.sleep(0.05)
 
 
 def describe(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[TopicState]:
     """Return the state of those of the wanted topics that exist."""
-    specs = actual(admin, wanted).values()
+    specs = read_topics(admin, wanted).values()
     partitions = {spec.name: [TopicPartition(spec.name, number) for number in range(spec.partitions)] for spec in specs}
     every = [partition for ours in partitions.values() for partition in ours]
     if not every:

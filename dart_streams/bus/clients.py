@@ -17,7 +17,7 @@ from aiokafka.structs import OffsetAndMetadata
 from tenacity import AsyncRetrying
 
 from dart_streams.bus import compressed_batches, refused_batches
-from dart_streams.bus.clock_refusal import clock_refused, stamped_anew
+from dart_streams.bus.clock_refusal import clock_refused, is_accepted_now
 from dart_streams.bus.codec import Encoded, Header, decode, encode
 from dart_streams.bus.readiness import await_broker_async, until_ready
 from dart_streams.bus.topic_ids import topic_ids
@@ -34,18 +34,18 @@ default_partitioner = DefaultPartitioner()
 BATCH_BYTES = 256 * 1024
 """Maximum batch of a partition. Action requests take kilobytes each, and senders to a full batch wait for the one
 before it to be acknowledged: with a few records a batch, hundreds of slots would queue up."""
-GAP_S = 0.01
+SEND_INTERVAL_S = 0.01
 """Minimum interval between sends; records queued meanwhile are batched, for a request costs more than a record."""
-SESSION_MS = 10_000
+SESSION_TIMEOUT_MS = 10_000
 """A group member without heartbeats for this long is dead, and its partitions are assigned to the others."""
-METADATA_MS = 10_000
+METADATA_MAX_AGE_MS = 10_000
 """How old a consumer's view of its topics may be: records of a partition that was added wait so long at most."""
-COMMIT_WAIT_S = 5.0
+COMMIT_TIMEOUT_S = 5.0
 """A commit is given up after this long, and left to the next. The client tries again for ever, also for a partition
 that is gone; a member that commits before it gives its partitions up would never come back to its group."""
-POLL_MS = 200
+POLL_TIMEOUT_MS = 200
 FETCH_BYTES = 1 << 20
-FETCH_MS = 400
+FETCH_WAIT_MS = 400
 """A fetch waits this long for :data:`FETCH_BYTES`, or each new record would cost the broker a fetch of its own."""
 
 
@@ -128,7 +128,7 @@ class Publisher:
     def __init__(self, bus: Bus, client_id: str, batch_bytes: int = BATCH_BYTES) -> None:
         refused_batches.install()
         self.bus = bus
-        self.coalescer = SendCoalescer(GAP_S)
+        self.coalescer = SendCoalescer(SEND_INTERVAL_S)
         self.producer = AIOKafkaProducer(
             **auth.kafka(bus),
             client_id=client_id,
@@ -196,7 +196,7 @@ class Publisher:
             try:
                 await sent()
             except InvalidTimestampError as refusal:
-                if not stamped_anew(str(refusal), now_ms()):
+                if not is_accepted_now(str(refusal), now_ms()):
                     raise
                 await sent()
         except (KafkaTimeoutError, KafkaConnectionError, InvalidTimestampError) as error:
@@ -278,20 +278,20 @@ class Publisher:
         return {name: len(partitions) for name, partitions in found.items() if partitions}
 
 
-def consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **settings: Any) -> AIOKafkaConsumer:
+def create_consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **settings: Any) -> AIOKafkaConsumer:
     """Return an unstarted consumer without automatic commits, subscribed to ``topics`` as a member of ``group``.
 
     Without a group, assign partitions after :func:`start_within`.
     """
-    compressed_batches.bound(aiokafka.consumer.fetcher)
+    compressed_batches.limit_fetches(aiokafka.consumer.fetcher)
     names = [bus.prefix + topic.name for topic in topics] if group else []
     defaults: dict[str, Any] = {
         "auto_offset_reset": "earliest",
         "enable_auto_commit": False,
-        "session_timeout_ms": SESSION_MS,
+        "session_timeout_ms": SESSION_TIMEOUT_MS,
         "heartbeat_interval_ms": 3_000,
         "max_poll_interval_ms": 600_000,
-        "metadata_max_age_ms": METADATA_MS,
+        "metadata_max_age_ms": METADATA_MAX_AGE_MS,
     }
     return AIOKafkaConsumer(
         *names,
@@ -324,14 +324,14 @@ async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) ->
 async def commit_within(records: AIOKafkaConsumer, offsets: Mapping[TopicPartition, int | tuple[int, str]]) -> None:
     """Commit offsets, each with a text if there is one.
 
-    Raises ``KafkaTimeoutError`` if they are not committed within :data:`COMMIT_WAIT_S`, and
+    Raises ``KafkaTimeoutError`` if they are not committed within :data:`COMMIT_TIMEOUT_S`, and
     ``CommitFailedError`` or ``IllegalStateError`` if a partition is not this member's any more.
     """
     try:
-        async with asyncio.timeout(COMMIT_WAIT_S):
+        async with asyncio.timeout(COMMIT_TIMEOUT_S):
             await records.commit(dict(offsets))
     except TimeoutError:
-        raise KafkaTimeoutError(f"not done within {COMMIT_WAIT_S:g} s") from None
+        raise KafkaTimeoutError(f"not done within {COMMIT_TIMEOUT_S:g} s") from None
 
 
 async def committed_within(
@@ -339,17 +339,17 @@ async def committed_within(
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return what is committed of these partitions, with the text of each; without those of which nothing is.
 
-    Raises ``KafkaTimeoutError`` if the broker does not say so within :data:`COMMIT_WAIT_S`.
+    Raises ``KafkaTimeoutError`` if the broker does not say so within :data:`COMMIT_TIMEOUT_S`.
     """
     try:
-        async with asyncio.timeout(COMMIT_WAIT_S):
+        async with asyncio.timeout(COMMIT_TIMEOUT_S):
             # `committed` of the client itself returns the offset without its text.
             found: dict[TopicPartition, OffsetAndMetadata] = await records._coordinator.fetch_committed_offsets(
                 list(partitions)
             )
             return found
     except TimeoutError:
-        raise KafkaTimeoutError(f"not known within {COMMIT_WAIT_S:g} s") from None
+        raise KafkaTimeoutError(f"not known within {COMMIT_TIMEOUT_S:g} s") from None
 
 
 def event_of(topic: Topic, record: ConsumerRecord) -> Any:
@@ -358,8 +358,8 @@ def event_of(topic: Topic, record: ConsumerRecord) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def reading(
-    bus: Bus, publisher: Publisher, topics: tuple[Topic, ...], fetch_ms: int = FETCH_MS
+async def open_topics(
+    bus: Bus, publisher: Publisher, topics: tuple[Topic, ...], fetch_ms: int = FETCH_WAIT_MS
 ) -> AsyncIterator[AIOKafkaConsumer]:
     """Yield a consumer at the beginning of all partitions of ``topics``; ``publisher`` has their metadata.
 
@@ -367,7 +367,9 @@ async def reading(
 
     Raises :class:`ServiceUnavailable` if there is no broker, or it lacks the topics.
     """
-    records = consumer(bus, group=None, client_id="watch", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=fetch_ms)
+    records = create_consumer(
+        bus, group=None, client_id="watch", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=fetch_ms
+    )
     await start_within(records, bus)
     try:
         partitions = [
@@ -387,10 +389,10 @@ async def read_to_end(
 ) -> AsyncIterator[dict[TopicPartition, list[ConsumerRecord]]]:
     """Yield polls (at most ``max_records`` each) of the assigned partitions up to their present end offsets."""
     ends = await records.end_offsets(sorted(records.assignment()))
-    while not await reached(records, ends):
-        yield await records.getmany(timeout_ms=POLL_MS, max_records=max_records)
+    while not await has_reached(records, ends):
+        yield await records.getmany(timeout_ms=POLL_TIMEOUT_MS, max_records=max_records)
 
 
-async def reached(records: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]) -> bool:
+async def has_reached(records: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]) -> bool:
     """Return whether the consumer's position is at or past these end offsets, in all partitions."""
     return all([await records.position(partition) >= end for partition, end in ends.items()])

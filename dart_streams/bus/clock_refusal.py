@@ -42,7 +42,7 @@ class AcceptedTimes(NamedTuple):
         return self.earliest_ms <= at_ms <= self.latest_ms
 
 
-def stamped_anew(message: str, now_ms: int) -> bool:
+def is_accepted_now(message: str, now_ms: int) -> bool:
     """Say whether the broker would take the refused record with the present time.
 
     A record is stamped before it is sent, and the machine may have slept, or its clock been set, in between.
@@ -54,23 +54,23 @@ def stamped_anew(message: str, now_ms: int) -> bool:
 def clock_refused(servers: str, topic: str, message: str, now_ms: int) -> ClockRefused:
     """Return the error that names this machine's clock and by how much it is off the broker's."""
     accepted = AcceptedTimes.of(message)
-    off = "which is not the time of the broker" if accepted is None else gap(accepted, now_ms)
+    off = "which is not the time of the broker" if accepted is None else describe_gap(accepted, now_ms)
     return ClockRefused(
         f"the broker at {servers} refuses the time of records on {topic}: the clock of this machine says "
-        f"{moment(now_ms)}, {off}. Set the clock (of this machine, or the broker's) by NTP; the processes whose clocks "
-        "are right go on"
+        f"{format_time(now_ms)}, {off}. Set the clock (of this machine, or the broker's) by NTP; the processes whose "
+        "clocks are right go on"
     )
 
 
-def gap(accepted: AcceptedTimes, now_ms: int) -> str:
+def describe_gap(accepted: AcceptedTimes, now_ms: int) -> str:
     """Return by how much a clock is off the broker's, in words."""
     off_ms = now_ms - accepted.broker_ms
     bound_ms = accepted.latest_ms - accepted.broker_ms
     side = "ahead of" if off_ms > 0 else "behind"
-    return f"{span(abs(off_ms))} {side} the broker's; at most {span(bound_ms)} is taken"
+    return f"{format_duration(abs(off_ms))} {side} the broker's; at most {format_duration(bound_ms)} is taken"
 
 
-def moment(at_ms: int) -> str:
+def format_time(at_ms: int) -> str:
     """Return a time (epoch ms) in words, also one that no calendar has."""
     try:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -78,7 +78,7 @@ def moment(at_ms: int) -> str:
         return f"{at_ms} ms since 1970"
 
 
-def span(duration_ms: int) -> str:
+def format_duration(duration_ms: int) -> str:
     """Return a duration in words: days, hours and minutes, or seconds of less than two minutes."""
     if duration_ms < 120_000:
         return f"{duration_ms / 1000:.0f} s"

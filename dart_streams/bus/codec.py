@@ -59,7 +59,7 @@ def encode(topic: Topic, event: msgspec.Struct, headers: Iterable[Header] = (), 
     try:
         own = [(SCHEMA, topic.schema.encode()), (ID, (record_id or uuid.uuid4().hex).encode())]
         record = Encoded(topic.key_of(event).encode(), _encoder.encode(event), [*own, *headers])
-        read = decode_json(topic, _decoder(topic.event), sized(topic, record.value, record.headers))
+        read = decode_json(topic, _decoder(topic.event), check_size(topic, record.value, record.headers))
     except (Undecodable, TypeError, ValueError, RecursionError) as error:
         raise Unencodable(f"an event of {topic.name} cannot be published: {error}") from None
     if read != event and (difference := difference_of(event, read)):
@@ -70,17 +70,17 @@ def encode(topic: Topic, event: msgspec.Struct, headers: Iterable[Header] = (), 
 def difference_of(event: msgspec.Struct, read: msgspec.Struct) -> str:
     """Return where ``read`` differs from the event that was encoded; empty if only kinds of sequences do."""
     sent, found = (msgspec.to_builtins(one, builtin_types=(bytes, bytearray, memoryview)) for one in (event, read))
-    return next(differences(sent, found, "$"), "")
+    return next(find_differences(sent, found, "$"), "")
 
 
-def differences(sent: Any, found: Any, path: str) -> Iterator[str]:
+def find_differences(sent: Any, found: Any, path: str) -> Iterator[str]:
     """Yield each place where two trees of builtins differ, with both values."""
     if isinstance(sent, dict) and isinstance(found, dict) and sent.keys() == found.keys():
         for name, value in sent.items():
-            yield from differences(value, found[name], f"{path}.{name}")
+            yield from find_differences(value, found[name], f"{path}.{name}")
     elif isinstance(sent, list | tuple) and isinstance(found, list | tuple) and len(sent) == len(found):
         for number, (one, other) in enumerate(zip(sent, found, strict=True)):
-            yield from differences(one, other, f"{path}[{number}]")
+            yield from find_differences(one, other, f"{path}[{number}]")
     elif sent != found:
         yield f"{sent!r} at {path} is read as {found!r}"
 
@@ -93,8 +93,8 @@ def decode(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> Any:
     Raises :class:`Undecodable` if the value is empty, larger than a record of the topic may be, not JSON, lacks a
     field, or is of another or a newer schema; or if the headers are larger than :data:`MAX_HEADER_BYTES`.
     """
-    value = sized(topic, value, headers)
-    if (declared := header(headers, SCHEMA)) is not None:
+    value = check_size(topic, value, headers)
+    if (declared := find_header(headers, SCHEMA)) is not None:
         schema = declared.decode(errors="replace")
         name, _, version = schema.rpartition("/")
         if name != topic.name or not version.isdecimal() or len(version) > 9:
@@ -104,12 +104,12 @@ def decode(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> Any:
     return decode_json(topic, _decoder(topic.event), value)
 
 
-def sized(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> bytes:
+def check_size(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> bytes:
     """Return the value of a record of ``topic``; raise :class:`Undecodable` if there is none, or too much of it.
 
     A record that was compressed may be larger than the topic takes.
     """
-    if (reason := header(headers, UNREADABLE)) is not None:
+    if (reason := find_header(headers, UNREADABLE)) is not None:
         raise Undecodable(f"not read: {reason.decode(errors='replace')}")
     if value is None:
         raise Undecodable("the record has no value")
@@ -128,7 +128,7 @@ def decode_json(topic: Topic, decoder: "msgspec.json.Decoder[T]", value: bytes) 
         raise Undecodable(f"not a {topic.schema}: {error}") from None
 
 
-def header(headers: Sequence[Header], name: str) -> bytes | None:
+def find_header(headers: Sequence[Header], name: str) -> bytes | None:
     """Return the value of the first header called ``name``, or None."""
     return next((value for key, value in headers if key == name), None)
 

@@ -55,10 +55,10 @@ class RecordBatch(NamedTuple):
     records: int
 
 
-def readable(fetched: bytes) -> bytes:
+def replace_unreadable(fetched: bytes) -> bytes:
     """Return the record batches of a fetch, with a stand-in for each that could not be read."""
     parts, kept = [], 0
-    for start, end, batch in batches(fetched):
+    for start, end, batch in split_batches(fetched):
         read = readable_batch(batch, fetched[start:end])
         if read is not None:
             parts += [fetched[kept:start], read]
@@ -70,7 +70,7 @@ def readable_batch(batch: RecordBatch, fetched: bytes) -> bytes | None:
     """Return what takes the place of a batch that the clients could not read; None if they can."""
     data = fetched[HEADER.size :]
     is_compressed = bool(batch.attributes & CODEC)
-    if is_compressed and (reason := refusal(batch, data)):
+    if is_compressed and (reason := refusal_reason(batch, data)):
         return stand_in(batch, data, reason)
     if header_names.decodes(fetched):
         return None
@@ -85,7 +85,7 @@ def expanded_batch(fetched: bytes) -> bytes:
     return fetched[: HEADER.size] + gzip.decompress(fetched[HEADER.size :])
 
 
-def batches(fetched: bytes) -> Iterator[tuple[int, int, RecordBatch]]:
+def split_batches(fetched: bytes) -> Iterator[tuple[int, int, RecordBatch]]:
     """Yield start, end and header of each whole batch of version 2."""
     start = 0
     while start + HEADER.size <= len(fetched):
@@ -98,7 +98,7 @@ def batches(fetched: bytes) -> Iterator[tuple[int, int, RecordBatch]]:
         start = end
 
 
-def refusal(batch: RecordBatch, data: bytes) -> str:
+def refusal_reason(batch: RecordBatch, data: bytes) -> str:
     """Return why a compressed batch is not read, empty if it is."""
     codec = CODECS.get(batch.attributes & CODEC, "an unknown codec")
     first, last = batch.base_offset, batch.base_offset + batch.last_offset_delta
@@ -145,18 +145,17 @@ def stand_in(batch: RecordBatch, data: bytes, reason: str) -> bytes:
     return bytes(built)
 
 
-def bound(client: Any) -> None:
-    """Have every consumer of a client library (its module ``consumer.fetcher``) read only what :func:`readable` leaves.
+def limit_fetches(client: Any) -> None:
+    """Make the fetchers of ``client``, a library's module ``consumer.fetcher``, apply :func:`replace_unreadable`.
 
-    Neither aiokafka (0.14) nor kafka-python (3.0) has a bound or a hook: the name by which their fetchers parse what
-    came is replaced, once.
+    Neither aiokafka (0.14) nor kafka-python (3.0) has a hook, so their parser is replaced, once.
     """
     parse = client.MemoryRecords
     if getattr(parse, "bounded", False):
         return
 
     def bounded(fetched: Any) -> Any:
-        return parse(readable(bytes(fetched)))
+        return parse(replace_unreadable(bytes(fetched)))
 
     bounded.bounded = True  # type: ignore[attr-defined]
     client.MemoryRecords = bounded

@@ -14,7 +14,7 @@ from aiokafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 from opentelemetry import metrics
 
 from dart_streams.bus.clients import Publisher
-from dart_streams.bus.codec import UNREADABLE, Header, header, header_bytes
+from dart_streams.bus.codec import UNREADABLE, Header, find_header, header_bytes
 from dart_streams.bus.topology import DEAD_LETTERS as SUFFIX
 from dart_streams.bus.topology import has_dead_letters, letter_bytes
 from dart_streams.clock import now_ms
@@ -59,7 +59,7 @@ def letter_of(topic: Topic, record: Any, place: list[Header]) -> Letter:
     """Return the letter of a client's ``record`` of ``topic``: whole if a dead-letter topic takes it, else a stub."""
     if record.key is None and record.value is None:
         return stub_of(record, place, "the record has neither key nor value, and no client sends such a one")
-    if (unread := header(record.headers, UNREADABLE)) is not None:
+    if (unread := find_header(record.headers, UNREADABLE)) is not None:
         return Letter(None, record.value, [*record.headers, *place, (STUB, unread)])
     whole = Letter(record.key, record.value, [*record.headers, *place])
     size = len(record.key or b"") + len(record.value or b"") + header_bytes(whole.headers) + OVERHEAD_BYTES
@@ -95,11 +95,11 @@ async def send(publisher: Publisher, topic: Topic, record: Any, error: str, trie
     try:
         await publisher.send(topic.name + SUFFIX, *letter)
     except (MessageSizeTooLargeError, RecordListTooLargeError) as refusal:
-        await publisher.send(topic.name + SUFFIX, *stub_of(record, place, refused(refusal)))
+        await publisher.send(topic.name + SUFFIX, *stub_of(record, place, refusal_reason(refusal)))
     count(topic)
 
 
-def refused(error: Exception) -> str:
+def refusal_reason(error: Exception) -> str:
     """Return a stub's reason where the broker takes less than is declared for its dead-letter topic."""
     return f"the dead-letter topic took no letter of this size ({type(error).__name__}): see `dart-streams topics plan`"
 

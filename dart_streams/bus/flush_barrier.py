@@ -14,7 +14,7 @@ from dart_streams.bus.lag import LagReader
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic
 
-POLL_S = 1.0
+POLL_INTERVAL_S = 1.0
 """Time between two looks at the committed offsets."""
 
 
@@ -25,20 +25,20 @@ class Stage(NamedTuple):
     group: str
 
 
-def behind(ends: Mapping[int, int], processed: Mapping[int, int]) -> dict[int, int]:
+def unprocessed_offsets(ends: Mapping[int, int], processed: Mapping[int, int]) -> dict[int, int]:
     """Return the partitions of which records below ``ends`` are not processed, each with the offset that is reached."""
     reached = {partition: processed.get(partition, 0) for partition in ends}
     return {partition: offset for partition, offset in reached.items() if offset < ends[partition]}
 
 
-def shrunk(ends: Mapping[int, int] | None, now: Mapping[int, int]) -> dict[int, int]:
+def clamp_ends(ends: Mapping[int, int] | None, now: Mapping[int, int]) -> dict[int, int]:
     """Return the ends to wait for: the first ones, or what is there of them now. A topic made anew has less."""
     return (
         dict(now) if ends is None else {partition: min(end, now.get(partition, 0)) for partition, end in ends.items()}
     )
 
 
-def described(stage: Stage, ends: Mapping[int, int], missing: Mapping[int, int]) -> str:
+def describe_stage(stage: Stage, ends: Mapping[int, int], missing: Mapping[int, int]) -> str:
     """Return what a stage has still to process, in words."""
     places = [
         f"{stage.topic.name}[{partition}] is committed up to {offset} of {ends[partition]}"
@@ -67,12 +67,12 @@ class FlushBarrier:
             except (KafkaError, OSError) as error:
                 waiting.last_from = f"nobody ({type(error).__name__})"
             else:
-                ends = shrunk(ends, {partition: one.end for partition, one in now.items()})
-                missing = behind(ends, {partition: one.processed for partition, one in now.items()})
+                ends = clamp_ends(ends, {partition: one.end for partition, one in now.items()})
+                missing = unprocessed_offsets(ends, {partition: one.processed for partition, one in now.items()})
                 if not missing:
                     return
                 if missing != before:
                     waiting.note_arrival(f"group {stage.group}")
-                before, waiting.what = missing, described(stage, ends, missing)
+                before, waiting.what = missing, describe_stage(stage, ends, missing)
             waiting.check()
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(POLL_INTERVAL_S)

@@ -65,7 +65,7 @@ def with_stand_ins(batch: bytes) -> bytes:
         batch_size=1 << 30,
     )
     for record in raw_records(batch):
-        key, value, headers = decoded(record)
+        key, value, headers = decode_record(record)
         builder.append(record.offset_delta, record.timestamp, key, value, headers)
     made = bytearray(builder.build())
     made[:8] = batch[:8]
@@ -75,7 +75,7 @@ def with_stand_ins(batch: bytes) -> bytes:
     return bytes(made)
 
 
-def decoded(record: RawRecord) -> tuple[bytes | None, bytes | None, Headers]:
+def decode_record(record: RawRecord) -> tuple[bytes | None, bytes | None, Headers]:
     """Return key, value and headers of a record, or of its stand-in."""
     try:
         return record.key, record.value, [(name.decode(), value) for name, value in record.headers]
@@ -104,25 +104,25 @@ def raw_records(batch: bytes) -> Iterator[RawRecord]:
     [count] = struct.unpack_from(">i", batch, COUNT_AT)
     at = RECORDS_AT
     for _ in range(count):
-        length, at = varint(batch, at)
+        length, at = read_varint(batch, at)
         end = at + length
-        timestamp_delta, at = varint(batch, at + 1)
-        offset_delta, at = varint(batch, at)
-        key, at = field(batch, at)
-        value, at = field(batch, at)
+        timestamp_delta, at = read_varint(batch, at + 1)
+        offset_delta, at = read_varint(batch, at)
+        key, at = read_field(batch, at)
+        value, at = read_field(batch, at)
         headers = []
-        number, at = varint(batch, at)
+        number, at = read_varint(batch, at)
         for _ in range(number):
-            name, at = field(batch, at)
-            content, at = field(batch, at)
+            name, at = read_field(batch, at)
+            content, at = read_field(batch, at)
             headers.append((name or b"", content))
         yield RawRecord(offset_delta, base_timestamp + timestamp_delta, key, value, headers)
         at = end
 
 
-def field(batch: bytes, at: int) -> tuple[bytes | None, int]:
+def read_field(batch: bytes, at: int) -> tuple[bytes | None, int]:
     """Return the bytes that begin with their length, None for a negative one, and where they end."""
-    length, at = varint(batch, at)
+    length, at = read_varint(batch, at)
     if length < 0:
         return None, at
     if at + length > len(batch):
@@ -130,7 +130,7 @@ def field(batch: bytes, at: int) -> tuple[bytes | None, int]:
     return bytes(batch[at : at + length]), at + length
 
 
-def varint(batch: bytes, at: int) -> tuple[int, int]:
+def read_varint(batch: bytes, at: int) -> tuple[int, int]:
     """Return the zigzag-encoded number at a place, and where it ends; raise ``IndexError`` past the batch."""
     value = shift = 0
     while True:

@@ -10,7 +10,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 from aiokafka.structs import OffsetAndMetadata
 
-from dart_streams.bus.clients import consumer, start_within
+from dart_streams.bus.clients import create_consumer, start_within
 from dart_streams.config import Bus
 from dart_streams.connection import auth
 from topics import Topic
@@ -131,7 +131,7 @@ class LagReader:
 @asynccontextmanager
 async def lag_reader(bus: Bus) -> AsyncIterator[LagReader]:
     """Yield a reader with connections of its own."""
-    records = consumer(bus, group=None, client_id="lag")
+    records = create_consumer(bus, group=None, client_id="lag")
     await start_within(records, bus)
     admin = AIOKafkaAdminClient(**auth.kafka(bus), client_id="lag")
     try:

@@ -28,8 +28,8 @@ from dart_streams.connection.retrying import until
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
 
-TRY_S = 1.0
-ANSWER_S = 10.0
+RETRY_INTERVAL_S = 1.0
+ANSWER_TIMEOUT_S = 10.0
 """A broker that has just started takes seconds for its first handshake."""
 
 
@@ -53,7 +53,7 @@ def until_ready(bus: Bus, deadline: Deadline) -> dict[str, Any]:
     """Return the retry policy of a connection to the broker."""
     return until(
         deadline,
-        min(TRY_S, bus.wait_s / 10),
+        min(RETRY_INTERVAL_S, bus.wait_s / 10),
         f"broker at {bus.servers}",
         retryable=lambda error: isinstance(error, KafkaError | OSError),
         unavailable=lambda error: no_broker(bus, error),
@@ -77,14 +77,14 @@ async def try_each(bus: Bus, endpoints: list[Endpoint], settings: dict[str, Any]
             return await request(endpoint, MetadataRequest([]), settings, deadline)
         except (KafkaError, OSError) as error:
             last = error
-        if (refused := await refusal(bus, endpoint, settings, last)) is not None:
+        if (refused := await find_refusal(bus, endpoint, settings, last)) is not None:
             raise refused
     raise last
 
 
 async def request(endpoint: Endpoint, message: Any, settings: dict[str, Any], deadline: Deadline) -> Any:
     """Return the answer to one request over a new connection, TLS and login included."""
-    limit_s = max(TRY_S, min(ANSWER_S, deadline.remaining_s))
+    limit_s = max(RETRY_INTERVAL_S, min(ANSWER_TIMEOUT_S, deadline.remaining_s))
     async with asyncio.timeout(limit_s):
         connection = await create_conn(endpoint.host, endpoint.port, request_timeout_ms=int(limit_s * 1000), **settings)
         try:
@@ -93,7 +93,9 @@ async def request(endpoint: Endpoint, message: Any, settings: dict[str, Any], de
             connection.close()
 
 
-async def refusal(bus: Bus, endpoint: Endpoint, settings: dict[str, Any], error: Exception) -> AccessRefused | None:
+async def find_refusal(
+    bus: Bus, endpoint: Endpoint, settings: dict[str, Any], error: Exception
+) -> AccessRefused | None:
     """Return why the broker rejects this client; None if a later try may succeed."""
     if isinstance(error, ConnectionRefusedError):
         return None
@@ -129,7 +131,7 @@ def login_refusal(bus: Bus, endpoint: Endpoint, error: Exception) -> str | None:
 async def requires_login(endpoint: Endpoint, settings: dict[str, Any]) -> bool:
     """Return whether a broker offers SASL mechanisms: it closes connections that send other requests first."""
     try:
-        answer = await request(endpoint, SaslHandShakeRequest("PLAIN"), settings, Deadline(ANSWER_S))
+        answer = await request(endpoint, SaslHandShakeRequest("PLAIN"), settings, Deadline(ANSWER_TIMEOUT_S))
     except (KafkaError, OSError):
         return False
     return bool(answer.error_code != IllegalSaslStateError.errno)

@@ -32,7 +32,7 @@ class SendHandler(sender.SendProduceReqHandler):
     def handle_response(self, response: Any) -> None:
         """Give numbers of refused batches back, and fail them with the broker's message, before the rest is done."""
         numbers = self._sender._txn_manager
-        for place, error in refusals(response):
+        for place, error in find_refusals(response):
             if (batch := self._batches.get(place)) is not None:
                 if numbers is not None:
                     numbers.increment_sequence_number(place, -batch.record_count)
@@ -40,7 +40,7 @@ class SendHandler(sender.SendProduceReqHandler):
         super().handle_response(response)
 
 
-def refusals(response: Any) -> Iterator[tuple[TopicPartition, KafkaError]]:
+def find_refusals(response: Any) -> Iterator[tuple[TopicPartition, KafkaError]]:
     """Yield the partitions whose batch was refused, and why."""
     for topic, partitions in response.topics:
         for partition, code, *rest in partitions:

@@ -15,7 +15,7 @@ from kafka.net.transport import KafkaTCPTransport
 from dart_streams.bus import compressed_batches
 from dart_streams.bus.codec import Undecodable, decode
 from dart_streams.bus.readiness import await_broker, no_broker
-from dart_streams.bus.topic_watch import gone_from
+from dart_streams.bus.topic_watch import gone_error
 from dart_streams.bus.topology import MAX_LETTER_BYTES
 from dart_streams.config import Bus
 from dart_streams.connection import auth
@@ -23,33 +23,33 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from topics import Topic
 
-RETRY_S = 0.2
-CHECK_S = 10.0
-POLL_MS = 200
-FETCH_MS = 500
+RETRY_INTERVAL_S = 0.2
+CHECK_INTERVAL_S = 10.0
+POLL_TIMEOUT_MS = 200
+FETCH_WAIT_MS = 500
 """How long the broker holds a fetch without records; it answers at the first one."""
 
 log = structlog.get_logger()
 T = TypeVar("T")
 
 
-def consumer(bus: Bus, client_id: str, **settings: Any) -> KafkaConsumer:
+def create_consumer(bus: Bus, client_id: str, **settings: Any) -> KafkaConsumer:
     """Return a consumer without an assignment or automatic commits.
 
     Raises :class:`ServiceUnavailable` if no broker answers within ``bus.wait_s``, and ``AccessRefused`` if one rejects
     the client or is not trusted.
     """
-    compressed_batches.bound(kafka.consumer.fetcher)
+    compressed_batches.limit_fetches(kafka.consumer.fetcher)
     defaults: dict[str, Any] = {
         "enable_auto_commit": False,
         "auto_offset_reset": "earliest",
-        "fetch_max_wait_ms": FETCH_MS,
+        "fetch_max_wait_ms": FETCH_WAIT_MS,
     }
     return connect(KafkaConsumer, bus, client_id=client_id, **{**defaults, **settings})
 
 
-def producer(bus: Bus, client_id: str, *, idempotent: bool = True) -> KafkaProducer:
-    """Return a producer, acknowledged by all replicas; raise as :func:`consumer` does.
+def create_producer(bus: Bus, client_id: str, *, idempotent: bool = True) -> KafkaProducer:
+    """Return a producer, acknowledged by all replicas; raise as :func:`create_consumer` does.
 
     An idempotent one of kafka-python sends nothing any more once the broker has refused a record, for its size say.
     """
@@ -58,7 +58,7 @@ def producer(bus: Bus, client_id: str, *, idempotent: bool = True) -> KafkaProdu
 
 
 def connect(client: Any, bus: Bus, **settings: Any) -> Any:
-    """Return a client of kafka-python once a broker is ready; raise as :func:`consumer` does."""
+    """Return a client of kafka-python once a broker is ready; raise as :func:`create_consumer` does."""
     # Its network thread warns whenever the training thread has held the interpreter for 0.1 s.
     logging.getLogger("kafka.net").setLevel(logging.ERROR)
     logging.getLogger("kafka.net.transport").addFilter(is_of_an_open_connection)
@@ -82,7 +82,7 @@ def is_of_an_open_connection(record: logging.LogRecord) -> bool:
     return True
 
 
-def answered(ask: Callable[[], T], bus: Bus) -> T:
+def ask_until_answered(ask: Callable[[], T], bus: Bus) -> T:
     """Return what ``ask`` returns, which is asked again while the broker cannot say.
 
     A broker that stood still for longer than its session names no brokers, itself included, until it has registered
@@ -95,20 +95,20 @@ def answered(ask: Callable[[], T], bus: Bus) -> T:
         except RetriableError as error:
             if deadline.expired:
                 raise no_broker(bus, error) from None
-        time.sleep(min(RETRY_S, bus.wait_s / 10))
+        time.sleep(min(RETRY_INTERVAL_S, bus.wait_s / 10))
 
 
-def partitions(records: KafkaConsumer, bus: Bus, topic: Topic) -> list[TopicPartition]:
+def await_partitions(records: KafkaConsumer, bus: Bus, topic: Topic) -> list[TopicPartition]:
     """Return the partitions of a topic, waiting for it to appear; raise :class:`ServiceUnavailable` if it does not."""
     name = bus.prefix + topic.name
     deadline = Deadline(bus.wait_s)
-    while not (numbers := answered(lambda: records.partitions_for_topic(name), bus)):
+    while not (numbers := ask_until_answered(lambda: records.partitions_for_topic(name), bus)):
         if deadline.expired:
             raise ServiceUnavailable(
                 f"the broker at {bus.servers} has no topic {name} after {bus.wait_s:g} s: "
                 "create the topics with `dart-streams topics apply`, or check bus.prefix"
             )
-        time.sleep(min(RETRY_S, bus.wait_s / 10))
+        time.sleep(min(RETRY_INTERVAL_S, bus.wait_s / 10))
     return [TopicPartition(name, number) for number in sorted(numbers)]
 
 
@@ -132,7 +132,7 @@ class TopicReader:
         self.settings = settings
         self.positions = dict(offsets or {})
         self.client = self._open()
-        self._until_check = Deadline(CHECK_S)
+        self._until_check = Deadline(CHECK_INTERVAL_S)
 
     def __enter__(self) -> Self:
         return self
@@ -148,7 +148,7 @@ class TopicReader:
         if records or self._until_check.expired:
             if not records:
                 self._replace_if_stuck()
-            self._until_check = Deadline(CHECK_S)
+            self._until_check = Deadline(CHECK_INTERVAL_S)
         return records
 
     def end_offsets(self) -> dict[TopicPartition, int]:
@@ -166,11 +166,11 @@ class TopicReader:
         Raises :class:`ServiceUnavailable` if the broker does not say where that is, or no record comes, for
         ``bus.wait_s``, or for as long as the replacement of a stuck client takes.
         """
-        ends = answered(self.end_offsets, self.bus) if ends is None else ends
-        limit_s = max(self.bus.wait_s, 2 * CHECK_S)
+        ends = ask_until_answered(self.end_offsets, self.bus) if ends is None else ends
+        limit_s = max(self.bus.wait_s, 2 * CHECK_INTERVAL_S)
         deadline = Deadline(limit_s)
         while not self.has_reached(ends):
-            records = self.poll(POLL_MS)
+            records = self.poll(POLL_TIMEOUT_MS)
             yield from records
             # New records of one partition are no progress of another, which may be without a leader.
             if any(record.offset < ends.get(TopicPartition(record.topic, record.partition), 0) for record in records):
@@ -188,7 +188,7 @@ class TopicReader:
     def _replace_if_stuck(self) -> None:
         try:
             if self.bus.prefix + self.topic.name not in self.client.topics():
-                raise gone_from(self.bus, self.topic.name)
+                raise gone_error(self.bus, self.topic.name)
             if self.has_reached(self.end_offsets()):
                 return
         except KafkaError as error:
@@ -199,11 +199,11 @@ class TopicReader:
         old.close()
 
     def _open(self) -> KafkaConsumer:
-        client = consumer(self.bus, self.client_id, **self.settings)
+        client = create_consumer(self.bus, self.client_id, **self.settings)
         try:
-            self.partitions = partitions(client, self.bus, self.topic)
+            self.partitions = await_partitions(client, self.bus, self.topic)
             client.assign(self.partitions)
-            begins = answered(lambda: client.beginning_offsets(self.partitions), self.bus)
+            begins = ask_until_answered(lambda: client.beginning_offsets(self.partitions), self.bus)
             for partition, earliest in begins.items():
                 wanted = self.positions.get(partition.partition, 0)
                 if 0 < wanted < earliest:

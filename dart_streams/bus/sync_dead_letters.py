@@ -5,7 +5,7 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 
-from dart_streams.bus.dead_letters import Letter, count, letter_of, log, place_headers, refused, stub_of
+from dart_streams.bus.dead_letters import Letter, count, letter_of, log, place_headers, refusal_reason, stub_of
 from dart_streams.bus.topology import DEAD_LETTERS
 from dart_streams.clock import now_ms
 from topics import Topic
@@ -22,7 +22,7 @@ def send(producer: KafkaProducer, topic: Topic, record: Any, error: str, timeout
     try:
         produce(producer, record.topic, letter, timeout_s)
     except (MessageSizeTooLargeError, RecordListTooLargeError) as refusal:
-        produce(producer, record.topic, stub_of(record, place, refused(refusal)), timeout_s)
+        produce(producer, record.topic, stub_of(record, place, refusal_reason(refusal)), timeout_s)
     count(topic)
 
 

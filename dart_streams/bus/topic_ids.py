@@ -124,6 +124,6 @@ async def topic_ids(client: AIOKafkaClient, names: Collection[str]) -> dict[str,
     return {name: str(topic_id) for error, name, topic_id, *_ in answer.topics if not error and topic_id != UNKNOWN}
 
 
-def made_anew(before: dict[str, str], now: dict[str, str]) -> list[str]:
+def recreated_topics(before: dict[str, str], now: dict[str, str]) -> list[str]:
     """Return the topics that have another id than before; where one is not known, nothing is said."""
     return sorted(name for name, known in before.items() if now.get(name, known) != known)

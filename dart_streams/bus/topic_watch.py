@@ -13,12 +13,12 @@ import structlog
 from aiokafka.errors import KafkaError
 
 from dart_streams.bus.clients import Publisher
-from dart_streams.bus.topic_ids import made_anew
+from dart_streams.bus.topic_ids import recreated_topics
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable, UserError
 from topics import Topic
 
-CHECK_S = 5.0
+CHECK_INTERVAL_S = 5.0
 """Time between two looks. A topic has to be missing twice: a broker that has just started may not know all of them."""
 
 log = structlog.get_logger()
@@ -28,7 +28,7 @@ class TopicGrown(UserError):
     """A topic was given partitions although records of one key must stay together."""
 
 
-class TopicMadeAnew(UserError):
+class TopicRecreated(UserError):
     """A topic was deleted and made again; the supervisor starts this process again."""
 
     exit_code = 1
@@ -45,7 +45,7 @@ async def watch_topics(
     ``ids`` are those of when the process began to use them, by default of now.
 
     Raises :class:`ServiceUnavailable` that names a topic which is gone, :class:`TopicGrown` one that was grown, and
-    :class:`TopicMadeAnew` one that has another id.
+    :class:`TopicRecreated` one that has another id.
     """
     before = {topic.name: await publisher.partitions_of(topic) for topic in fixed}
     names = [topic.name for topic in used]
@@ -54,20 +54,20 @@ async def watch_topics(
         known = known or await publisher.topic_ids(names)
     missing: set[str] = set()
     while True:
-        await asyncio.sleep(CHECK_S)
+        await asyncio.sleep(CHECK_INTERVAL_S)
         try:
             now = await publisher.partition_counts(names)
             found = await publisher.topic_ids(names)
         except KafkaError as error:
             log.debug("topics not watched", reason=str(error) or type(error).__name__)
             continue
-        if anew := made_anew(known, found):
-            raise again_of(publisher.bus, anew[0])
+        if anew := recreated_topics(known, found):
+            raise remade_error(publisher.bus, anew[0])
         known = found | known
         refuse_growth(publisher.bus, before, now)
         gone = set(names) - now.keys()
         if lost := sorted(gone & missing):
-            raise gone_from(publisher.bus, lost[0])
+            raise gone_error(publisher.bus, lost[0])
         missing = gone
 
 
@@ -82,16 +82,16 @@ def refuse_growth(bus: Bus, before: Mapping[str, int], now: Mapping[str, int]) -
             )
 
 
-def again_of(bus: Bus, name: str) -> TopicMadeAnew:
+def remade_error(bus: Bus, name: str) -> TopicRecreated:
     """Return the error that a topic is another one than before."""
-    return TopicMadeAnew(
+    return TopicRecreated(
         f"topic {bus.prefix}{name} was deleted and made again while this process used it: what was in it is gone. "
         "Nothing needs to be done: started again, this process reads it from its beginning, and orders that can never "
         "end are found and ordered again"
     )
 
 
-def gone_from(bus: Bus, name: str) -> ServiceUnavailable:
+def gone_error(bus: Bus, name: str) -> ServiceUnavailable:
     """Return the error that a topic which was there is not any more."""
     return ServiceUnavailable(
         f"topic {bus.prefix}{name} is gone from the broker at {bus.servers}: somebody has deleted it, and the records "

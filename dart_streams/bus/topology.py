@@ -48,14 +48,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     after: dict[str, str]
 
 
-def named(name: str) -> Topic:
+def find_topic(name: str) -> Topic:
     """Return the topic of this name (without a prefix); raise :class:`UserError` if the contract has none."""
     if name not in topics.BY_NAME:
         raise UserError(f"no topic {name!r}: use one of {', '.join(topics.BY_NAME)}")
     return topics.BY_NAME[name]
 
 
-def declared(bus: Bus, extra: Sequence[TopicSpec] = ()) -> list[TopicSpec]:
+def declare_topics(bus: Bus, extra: Sequence[TopicSpec] = ()) -> list[TopicSpec]:
     """Return every topic of a deployment: the contract's and their dead letters, under its prefix, then ``extra``.
 
     The weights have no dead letters: a worker that can't read a version reports that on ``weights-serving``.

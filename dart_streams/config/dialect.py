@@ -39,9 +39,8 @@ class ActionDialect(Optional, frozen=True):
             fitting = ", ".join(f'"{name}"' for name, keys in KEYS.items() if key in keys)
             raise ValueError(f'{key} = "{getattr(self, key)}" is not for name = "{self.name}", but for {fitting}')
 
-    @property
-    def made(self) -> dialects.Dialect:
-        """The dialect itself."""
+    def build(self) -> dialects.Dialect:
+        """Return the dialect with these settings."""
         places, strictness, several = self.coordinates, self.strictness, self.several
         match self.name:
             case "native":

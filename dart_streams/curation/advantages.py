@@ -15,7 +15,7 @@ from topics.transitions import REWARDED
 EPSILON = 1e-6
 
 
-def rewarded(trajectory: Trajectory) -> float | None:
+def checked_reward(trajectory: Trajectory) -> float | None:
     """Return the reward of a trajectory, None where its outcome carries none; raise InvalidEvent if it is invalid."""
     if trajectory.outcome not in REWARDED:
         return None
@@ -38,7 +38,7 @@ def shortest_path(rewards: Sequence[float], steps: Sequence[int], alpha: float) 
     ]
 
 
-def statistics(rewards: Sequence[float], steps: Sequence[int]) -> tuple[float, float]:
+def reward_statistics(rewards: Sequence[float], steps: Sequence[int]) -> tuple[float, float]:
     """Return mean and unbiased standard deviation of the rewards over all steps of a group.
 
     ``rewards`` and ``steps`` have one entry a trajectory. A group of fewer than two steps has deviation 0.
@@ -53,13 +53,13 @@ def statistics(rewards: Sequence[float], steps: Sequence[int]) -> tuple[float, f
     return mean, math.sqrt(squares / (count - 1))
 
 
-def step_level(rewards: Sequence[float], steps: Sequence[int]) -> list[float]:
+def step_level_advantages(rewards: Sequence[float], steps: Sequence[int]) -> list[float]:
     """Return the advantage of each trajectory's steps: (R - mean) / (sigma + 1e-6), both over all steps of the group.
 
     Long failures thus weigh more than short successes. Source: DART, step-wise GRPO; the deviation is unbiased as in
     the authors' release.
     """
-    mean, std = statistics(rewards, steps)
+    mean, std = reward_statistics(rewards, steps)
     return [(reward - mean) / (std + EPSILON) for reward in rewards]
 
 
@@ -68,7 +68,7 @@ def future_returns(reward: float, steps: int, discount: float) -> list[float]:
     return [reward * discount ** (steps - 1 - step) for step in range(steps)]
 
 
-def of_single_steps(rewards: Sequence[float], steps: Sequence[int], discount: float) -> list[list[float]]:
+def single_step_advantages(rewards: Sequence[float], steps: Sequence[int], discount: float) -> list[list[float]]:
     """Return, for each trajectory, the advantage of each of its steps.
 
     It is (return - mean) / (sigma + 1e-6) over the trajectories of the group that have a step of that number, and 0 for
@@ -80,7 +80,7 @@ def of_single_steps(rewards: Sequence[float], steps: Sequence[int], discount: fl
     advantages: list[list[float]] = [[] for _ in returns]
     for step in range(max(steps, default=0)):
         members = [index for index, n in enumerate(steps) if step < n]
-        of_step = step_level([returns[index][step] for index in members], [1] * len(members))
+        of_step = step_level_advantages([returns[index][step] for index in members], [1] * len(members))
         for index, advantage in zip(members, of_step, strict=True):
             advantages[index].append(advantage)
     return advantages

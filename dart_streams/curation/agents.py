@@ -10,7 +10,7 @@ from dart_streams.curation.reducer import Agent
 from topics import curated, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights, weights_serving
 
 
-def agents(config: Config, tasks: TaskSet) -> tuple[Agent, ...]:
+def bind_agents(config: Config, tasks: TaskSet) -> tuple[Agent, ...]:
     """Return difficulty, budget, groups and dispatch, bound to this configuration and task set.
 
     Only a coupled dispatch waits for the rollout workers, so only that one reads their heartbeats.

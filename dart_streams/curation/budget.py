@@ -54,11 +54,12 @@ def apply(
     limit = step_limit(tasks, difficulty.task_id)
     rollouts, why_rollouts = rollouts_of(difficulty, settings)
     max_steps, why_steps = steps_of(difficulty, settings, limit)
+    orders, steps = count_noun(rollouts, "rollout"), count_noun(max_steps, "step")
     budget = RolloutBudget(
         task_id=difficulty.task_id,
         rollouts=rollouts,
         max_steps=max_steps,
-        reason=f"{counted(rollouts, 'rollout')} {why_rollouts}; at most {counted(max_steps, 'step')}, {why_steps}",
+        reason=f"{orders} {why_rollouts}; at most {steps}, {why_steps}",
         cause=difficulty.cause,
     )
     return state, [Decision(rollout_budgets.TOPIC, cause_id(NAME, record), budget)]
@@ -95,6 +96,6 @@ def step_limit(tasks: TaskSet, task_id: str) -> int:
     return max((page.max_steps for page in tasks.pages), default=1)
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """Return, for instance, ``1 rollout`` or ``3 rollouts``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -7,7 +7,7 @@ each claims a higher one with a record, and whoever finds a higher claim than it
 
 import secrets
 
-from dart_streams.curation.journal_keys import CLAIM, parsed
+from dart_streams.curation.journal_keys import CLAIM, parse_key
 
 STRIDE = 1 << 32
 """By how much the incarnation grows at most with each owner."""
@@ -33,7 +33,7 @@ class ChangelogView:
         """Note one record; what is between it and the position stays unknown."""
         if offset >= self._records.get(key, (-1, None))[0]:
             self._records[key] = (offset, value)
-        name = parsed(key)
+        name = parse_key(key)
         if name and name.kind == CLAIM and value is not None and name.incarnation > self.claimed:
             self.claimed, self.claimed_at = name.incarnation, offset
         if offset == self.position:
@@ -57,15 +57,15 @@ class ChangelogView:
         later = [
             (key.incarnation, value)
             for name, value in self.stored().items()
-            if (key := parsed(name)) and key.kind == CLAIM and key.incarnation > incarnation
+            if (key := parse_key(name)) and key.kind == CLAIM and key.incarnation > incarnation
         ]
         return [value for _, value in sorted(later)]
 
     def next_incarnation(self) -> int:
         """Return an id higher than that of every record; it is unique under concurrent calls."""
-        newest = max((key.incarnation for name in self._records if (key := parsed(name))), default=0)
+        newest = max((key.incarnation for name in self._records if (key := parse_key(name))), default=0)
         return newest + 1 + secrets.randbelow(STRIDE)
 
     def superseded(self, incarnation: int) -> list[bytes]:
         """Return the keys of what owners before ``incarnation`` wrote."""
-        return [name for name in self.stored() if (key := parsed(name)) and key.incarnation < incarnation]
+        return [name for name in self.stored() if (key := parse_key(name)) and key.incarnation < incarnation]

@@ -8,7 +8,7 @@ an oracle takes the shortest path, and a length cap of that would end rollouts t
 
 import msgspec
 
-from dart_streams.curation.advantages import rewarded
+from dart_streams.curation.advantages import checked_reward
 from dart_streams.curation.order_tracker import Limits, OrderKey, OrderTracker, format_order_id, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from topics import task_difficulty
@@ -41,7 +41,7 @@ def apply(
 ) -> tuple[DifficultyState, list[Decision]]:
     """Apply one trajectory; raise InvalidEvent if its reward or its order is invalid."""
     trajectory: Trajectory = record.event
-    reward = rewarded(trajectory)
+    reward = checked_reward(trajectory)
     if trajectory.purpose == "eval":
         return state, []
     if trajectory.purpose == "train":
@@ -50,7 +50,7 @@ def apply(
         if state.orders.finish(key, trajectory.outcome, limits.attempts) == "repeated":
             if trajectory.outcome != "lost":
                 return state, []
-            trajectory = restated(trajectory, state.orders.ended_attempt(key, limits.attempts))
+            trajectory = restate_lost(trajectory, state.orders.ended_attempt(key, limits.attempts))
     task = state.tasks.setdefault(trajectory.task_id, Finishes())
     if reward is not None and trajectory.purpose == "train":
         task.rewards.append(reward)
@@ -60,7 +60,7 @@ def apply(
     return state, [Decision(task_difficulty.TOPIC, cause_id(NAME, record), difficulty_of(task, trajectory))]
 
 
-def restated(lost: Trajectory, ended: OrderKey) -> Trajectory:
+def restate_lost(lost: Trajectory, ended: OrderKey) -> Trajectory:
     """Return what dispatch has to know of an order that it reports as lost and that has ended here.
 
     The finish that came here never came to dispatch: it stands at an earlier attempt.

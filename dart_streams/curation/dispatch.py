@@ -4,9 +4,9 @@ It starts with the first weight version. A fault is ordered again. Every input c
 refill, and no clock is needed. When one more group may be opened is a rule of the mode (:func:`admits`):
 
 ``rollout-wise`` is DART's: a backlog of single rollouts, without waiting for a group or a batch. Only the staleness
-bound limits it (:func:`dart_streams.curation.staleness.capacity`), counting curated groups that the newest version has
-not consumed, and of the open ones as many as are expected to be curated, for a group whose rewards are equal takes no
-place in a step. The other two are the baselines:
+bound limits it (:func:`dart_streams.curation.staleness.group_capacity`), counting curated groups that the newest
+version has not consumed, and of the open ones as many as are expected to be curated: a group whose rewards are equal
+takes no place in a step. The other two are the baselines:
 
 ``task-wise``: a group reserves as many slots as it has rollouts, until its slowest rollout has ended.
 ``coupled``: a whole batch is ordered at once; then nothing until all of its groups have ended, the trainer has taken
@@ -22,9 +22,9 @@ from dart_streams.curation.order_tracker import (
     Limits,
     OrderKey,
     OrderTracker,
-    backlog,
     format_group_id,
     format_order_id,
+    order_backlog,
     parse_order_id,
 )
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord
@@ -112,7 +112,7 @@ def apply(state: DispatchState, record: InputRecord, settings: Settings) -> tupl
     elif isinstance(event, WeightsServing):
         state.serving[event.worker_id] = event.version
     if state.version is not None and settings.task_ids:
-        decisions += refill(state, settings)
+        decisions += refill_backlog(state, settings)
     return state, decisions
 
 
@@ -160,7 +160,7 @@ def finish(state: DispatchState, budget: RolloutBudget, settings: Settings) -> l
         return []
     kind = state.orders.finish(key, outcome, settings.limits.attempts)
     if kind == "ordered":
-        return [order(state, settings, key._replace(attempt=key.attempt + 1))]
+        return [order_rollout(state, settings, key._replace(attempt=key.attempt + 1))]
     if kind in ("rewarded", "exhausted"):
         state.open_orders -= 1
         if task is not None and kind == "rewarded":
@@ -178,7 +178,7 @@ def close_group(state: DispatchState, number: int) -> None:
     state.tasks[group.task_id].open -= 1
 
 
-def refill(state: DispatchState, settings: Settings) -> list[Decision]:
+def refill_backlog(state: DispatchState, settings: Settings) -> list[Decision]:
     """Open groups for as long as the mode's rule admits more."""
     decisions: list[Decision] = []
     while admits(state, settings.config):
@@ -200,7 +200,7 @@ def admits(state: DispatchState, config: Config) -> bool:
     if curation.dispatch.mode == "task-wise":
         slots = config.env.workers * config.env.slots
         return not state.groups or state.reserved + curation.budget.base <= slots
-    return state.open_orders < backlog(config)
+    return state.open_orders < order_backlog(config)
 
 
 def begins_batch(state: DispatchState, workers: int) -> bool:
@@ -230,10 +230,10 @@ def open_group(state: DispatchState, settings: Settings) -> list[Decision]:
     state.reserved += size
     task.open += 1
     task.last_group = number
-    return [order(state, settings, OrderKey(number, sample, 0)) for sample in range(size)]
+    return [order_rollout(state, settings, OrderKey(number, sample, 0)) for sample in range(size)]
 
 
-def order(state: DispatchState, settings: Settings, key: OrderKey) -> Decision:
+def order_rollout(state: DispatchState, settings: Settings, key: OrderKey) -> Decision:
     """Return the order of one rollout of an open group; its record has the order's own id."""
     group = state.groups[key.number]
     event = RolloutOrder(

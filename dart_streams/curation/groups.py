@@ -19,7 +19,7 @@ import msgspec
 from dart_streams import stateless_random
 from dart_streams.config import Curation
 from dart_streams.curation import advantages, entropy
-from dart_streams.curation.advantages import rewarded, shortest_path
+from dart_streams.curation.advantages import checked_reward, shortest_path
 from dart_streams.curation.order_tracker import Limits, OrderTracker, format_group_id, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from dart_streams.curation.staleness import is_stale
@@ -83,7 +83,7 @@ def apply(
 ) -> tuple[GroupsState, list[Decision]]:
     """Apply one trajectory; decide on its group if it completes it. Raise InvalidEvent if it is invalid."""
     trajectory: Trajectory = record.event
-    reward = rewarded(trajectory)
+    reward = checked_reward(trajectory)
     if trajectory.purpose == "train":
         group = finish(state, trajectory, reward, settings, limits)
         return state, [Decision(curated.TOPIC, cause_id(NAME, record), group)] if group else []
@@ -206,11 +206,11 @@ def group_of(
     """
     members: list[Finish | PooledSuccess] = [*online, stored] if stored else [*online]
     rewards, steps = shaped_rewards(members, settings), [member.steps for member in members]
-    mean, std = advantages.statistics(rewards, steps)
+    mean, std = advantages.reward_statistics(rewards, steps)
     selected = selected_steps(online, settings)
     if stored:
         selected.append(list(range(stored.steps)))
-    of_trajectories = advantages.step_level(rewards, steps)
+    of_trajectories = advantages.step_level_advantages(rewards, steps)
     of_steps = step_advantages(rewards, steps, of_trajectories, settings)
     return CuratedGroup(
         group_id=group_id,
@@ -254,7 +254,7 @@ def step_advantages(
     weight = settings.ui_s1.step_weight
     if not weight:
         return [[] for _ in rewards]
-    of_steps = advantages.of_single_steps(rewards, steps, settings.ui_s1.discount)
+    of_steps = advantages.single_step_advantages(rewards, steps, settings.ui_s1.discount)
     return [[whole + weight * step for step in own] for whole, own in zip(of_trajectories, of_steps, strict=True)]
 
 

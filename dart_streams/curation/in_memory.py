@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
-from dart_streams.curation.agents import agents
+from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult, advance
 from topics.curated import CuratedGroup
 from topics.weights import WeightVersion
@@ -58,7 +58,7 @@ class InMemoryCircle:
     def __init__(self, config: Config, tasks: TaskSet) -> None:
         self.config = config
         self.tasks = tasks
-        self.agents = {agent.name: agent for agent in agents(config, tasks)}
+        self.agents = {agent.name: agent for agent in bind_agents(config, tasks)}
         self.states: dict[str, Any] = {name: agent.state() for name, agent in self.agents.items()}
         self.subscriptions: list[Subscription] = [
             (agent, topic.name) for agent in self.agents.values() for topic in agent.inputs

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 import topics
-from dart_streams.bus.codec import ID, decode, header
-from dart_streams.curation.journal_keys import CLAIM, ENTRY, SNAPSHOT, parsed
+from dart_streams.bus.codec import ID, decode, find_header
+from dart_streams.curation.journal_keys import CLAIM, ENTRY, SNAPSHOT, parse_key
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult, advance
 from dart_streams.errors import UserError
 from topics.curation_log import Applied
@@ -28,7 +28,7 @@ Place = tuple[str, int, int]
 """Where a record is: its topic without prefix, its partition and its offset."""
 
 
-class Input(msgspec.Struct, frozen=True, array_like=True):
+class JournalInput(msgspec.Struct, frozen=True, array_like=True):
     """A record as it was read, whole; ``topic`` carries no prefix, ``at_ms`` is the record's timestamp (epoch ms)."""
 
     topic: str
@@ -45,7 +45,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     sequence: int
     before: str
-    inputs: list[Input]
+    inputs: list[JournalInput]
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -56,7 +56,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
     sequence: int
     state: bytes
-    unpublished: list[Input] = []
+    unpublished: list[JournalInput] = []
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
@@ -65,7 +65,7 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
     owner: str
 
 
-class Restored(msgspec.Struct):
+class RestoredState(msgspec.Struct):
     """A restored state: as of batch ``sequence``, with ``last``, the inputs and results that may be unpublished.
 
     ``snapshot`` is what restores all this. ``entries`` counts the batches since the snapshot found. ``diverged`` is the
@@ -76,12 +76,12 @@ class Restored(msgspec.Struct):
     state: Any
     sequence: int
     entries: int
-    last: list[tuple[Input, ReducerResult]]
+    last: list[tuple[JournalInput, ReducerResult]]
     snapshot: Snapshot
     diverged: int | Place | None = None
 
 
-class Gap(Exception):
+class JournalGap(Exception):
     """A journal that lacks a batch: applying the rest would decide differently from what was decided."""
 
 
@@ -99,7 +99,7 @@ def encode(record: Entry | Snapshot | Claim) -> bytes:
     return _pack.encode(record)
 
 
-def snapshot_of(sequence: int, state: Any, unpublished: Sequence[Input] = ()) -> Snapshot:
+def snapshot_of(sequence: int, state: Any, unpublished: Sequence[JournalInput] = ()) -> Snapshot:
     """Return the snapshot after batch ``sequence`` of a state that ``unpublished`` has yet to be applied to."""
     return Snapshot(sequence, zlib.compress(_pack.encode(state), level=1), list(unpublished))
 
@@ -109,7 +109,7 @@ def state_of(agent: Agent, snapshot: Snapshot) -> Any:
     return msgspec.msgpack.decode(zlib.decompress(snapshot.state), type=agent.state)
 
 
-def restore(agent: Agent, stored: Mapping[bytes, bytes], partition: int) -> Restored:
+def restore(agent: Agent, stored: Mapping[bytes, bytes], partition: int) -> RestoredState:
     """Return the state of ``agent`` for one partition from its stored records; the empty state from none.
 
     Raises
@@ -117,31 +117,31 @@ def restore(agent: Agent, stored: Mapping[bytes, bytes], partition: int) -> Rest
     Gap
         If an entry between the snapshot and the newest entry is missing.
     """
-    snapshot, entries = history(stored, partition)
+    snapshot, entries = read_history(stored, partition)
     snapshot = snapshot or snapshot_of(0, agent.state())
     later = sorted((entry for entry in entries if entry.sequence > snapshot.sequence), key=lambda e: e.sequence)
-    state, last = apply_all(agent, state_of(agent, snapshot), read_again(snapshot.unpublished))
-    restored = Restored(state, snapshot.sequence, len(later), last, snapshot)
+    state, last = apply_all(agent, state_of(agent, snapshot), with_records(snapshot.unpublished))
+    restored = RestoredState(state, snapshot.sequence, len(later), last, snapshot)
     for entry in later:
         if entry.sequence != restored.sequence + 1:
-            raise Gap(f"{agent.name}: the journal of partition {partition} has no batch {restored.sequence + 1}")
+            raise JournalGap(f"{agent.name}: the journal of partition {partition} has no batch {restored.sequence + 1}")
         if entry.before != restored.state.progress.digest and restored.diverged is None:
             restored.diverged = entry.sequence
         restored.sequence = entry.sequence
         if entry is later[-1]:
             restored.snapshot = snapshot_of(entry.sequence, restored.state, entry.inputs)
-        restored.state, restored.last = apply_all(agent, restored.state, read_again(entry.inputs))
+        restored.state, restored.last = apply_all(agent, restored.state, with_records(entry.inputs))
     return restored
 
 
-def history(stored: Mapping[bytes, bytes], partition: int) -> tuple[Snapshot | None, list[Entry]]:
+def read_history(stored: Mapping[bytes, bytes], partition: int) -> tuple[Snapshot | None, list[Entry]]:
     """Return the snapshot of a partition and its entries, in no order: those of the newest owner that has a snapshot.
 
     Journals of before there were incarnations count as those of owner 0, which need neither claim nor snapshot.
     """
     records: dict[int, dict[bytes, bytes]] = {}
     for name, value in stored.items():
-        key = parsed(name)
+        key = parse_key(name)
         if key and key.partition == partition:
             records.setdefault(key.incarnation, {})[key.kind] = value
     owned = [incarnation for incarnation, kinds in records.items() if {CLAIM, SNAPSHOT} <= kinds.keys()]
@@ -152,8 +152,12 @@ def history(stored: Mapping[bytes, bytes], partition: int) -> tuple[Snapshot | N
 
 
 def rebuild(
-    agent: Agent, logged: Sequence[Applied], inputs: Mapping[Place, Input], last: int, journaled: Iterable[Entry] = ()
-) -> Restored:
+    agent: Agent,
+    logged: Sequence[Applied],
+    inputs: Mapping[Place, JournalInput],
+    last: int,
+    journaled: Iterable[Entry] = (),
+) -> RestoredState:
     """Apply the inputs that ``logged`` of the curation log names, in their order; repeated entries change nothing.
 
     Batches that are left of the journal go on from there, as they may not have been logged yet, or not whole: each that
@@ -166,7 +170,7 @@ def rebuild(
     MissingInputs
         If one of the inputs is not there.
     """
-    rebuilt = Restored(agent.state(), 1, 1, [], snapshot_of(1, agent.state()))
+    rebuilt = RestoredState(agent.state(), 1, 1, [], snapshot_of(1, agent.state()))
     reached = {rebuilt.state.progress.digest}
     unpublished = max(0, len(logged) - last)
     for index, entry in enumerate(logged):
@@ -186,14 +190,14 @@ def rebuild(
         rebuilt.snapshot = snapshot_of(1, rebuilt.state)
     for batch in sorted(journaled, key=lambda entry: entry.sequence):
         if batch.before in reached:
-            rebuilt.state, steps = apply_all(agent, rebuilt.state, read_again(batch.inputs))
+            rebuilt.state, steps = apply_all(agent, rebuilt.state, with_records(batch.inputs))
             rebuilt.last += [(read, step) for read, step in steps if step.applied is not None]
             reached.add(rebuilt.state.progress.digest)
     rebuilt.snapshot = msgspec.structs.replace(rebuilt.snapshot, unpublished=[read for read, _ in rebuilt.last])
     return rebuilt
 
 
-def logged_input(agent: Agent, entry: Applied, inputs: Mapping[Place, Input]) -> Input:
+def logged_input(agent: Agent, entry: Applied, inputs: Mapping[Place, JournalInput]) -> JournalInput:
     """Return the input that an entry of the curation log names; raise MissingInputs if it is not there."""
     source = entry.source
     read = inputs.get((source.topic, source.partition, source.offset))
@@ -205,14 +209,14 @@ def logged_input(agent: Agent, entry: Applied, inputs: Mapping[Place, Input]) ->
     return read
 
 
-def read_again(inputs: Iterable[Input]) -> list[tuple[Input, InputRecord]]:
+def with_records(inputs: Iterable[JournalInput]) -> list[tuple[JournalInput, InputRecord]]:
     """Return inputs with the records that they stand for."""
     return [(read, record_of(read)) for read in inputs]
 
 
 def apply_all(
-    agent: Agent, state: Any, inputs: Sequence[tuple[Input, InputRecord]]
-) -> tuple[Any, list[tuple[Input, ReducerResult]]]:
+    agent: Agent, state: Any, inputs: Sequence[tuple[JournalInput, InputRecord]]
+) -> tuple[Any, list[tuple[JournalInput, ReducerResult]]]:
     """Apply inputs in order; return the state after them, and each with its result."""
     steps = []
     for read, record in inputs:
@@ -222,8 +226,8 @@ def apply_all(
     return state, steps
 
 
-def record_of(read: Input) -> InputRecord:
+def record_of(read: JournalInput) -> InputRecord:
     """Return the record that an input stands for; raise Undecodable if it is not an event of its topic."""
     event = decode(topics.BY_NAME[read.topic], read.value, read.headers)
-    identity = header(read.headers, ID) or b""
+    identity = find_header(read.headers, ID) or b""
     return InputRecord(read.topic, read.partition, read.offset, event, identity.decode(errors="replace"), read.at_ms)

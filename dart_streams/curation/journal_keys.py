@@ -21,7 +21,7 @@ class JournalKey(NamedTuple):
     kind: bytes
 
 
-def parsed(key: bytes) -> JournalKey | None:
+def parse_key(key: bytes) -> JournalKey | None:
     """Return the parts of a key, None if it is not a journal's."""
     layout = _LAYOUT.fullmatch(key)
     return JournalKey(int(layout[1]), int(layout[2] or 0), layout[3]) if layout else None

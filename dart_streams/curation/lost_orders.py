@@ -55,7 +55,7 @@ def open_orders(state: DispatchState) -> set[OpenOrder]:
     }
 
 
-def of_orders(orders: Iterable[RolloutOrder]) -> set[OpenOrder]:
+def select_fields(orders: Iterable[RolloutOrder]) -> set[OpenOrder]:
     """Return what is kept of orders that are open."""
     return {
         OpenOrder(one.order_id, one.group_id, one.group_size, one.attempt, one.task_id, one.purpose) for one in orders

@@ -36,7 +36,7 @@ class Limits(NamedTuple):
     @classmethod
     def of(cls, config: Config) -> "Limits":
         """Return the limits of a deployment: the horizon is far beyond what dispatch keeps open at a time."""
-        horizon = max(256, 8 * backlog(config), 2 * config.trainer.groups_per_step)
+        horizon = max(256, 8 * order_backlog(config), 2 * config.trainer.groups_per_step)
         return cls(attempts=ORDER_ATTEMPTS, horizon=horizon)
 
 
@@ -48,7 +48,7 @@ class OrderKey(NamedTuple):
     attempt: int
 
 
-def backlog(config: Config) -> int:
+def order_backlog(config: Config) -> int:
     """Return how many orders dispatch keeps open: a few for each slot of all environment workers."""
     return max(1, ORDERS_PER_SLOT * config.env.workers * config.env.slots)
 

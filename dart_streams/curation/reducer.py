@@ -120,7 +120,7 @@ def advance(agent: Agent, state: Any, record: InputRecord) -> ReducerResult:
             state, decisions = agent.apply(state, record._replace(offset=base + record.offset) if base else record)
         except InvalidEvent as error:
             refused = str(error)
-    progress.digest = chained(progress.digest, partition, record.offset, decisions)
+    progress.digest = chain_digest(progress.digest, partition, record.offset, decisions)
     applied = Applied(
         agent=agent.name,
         source=Source(topic=record.topic, partition=record.partition, offset=record.offset),
@@ -150,7 +150,7 @@ def is_repeated(progress: AgentProgress, record: InputRecord) -> bool:
 _encoder = msgspec.json.Encoder()
 
 
-def chained(digest: str, partition: str, offset: int, decisions: list[Decision]) -> str:
+def chain_digest(digest: str, partition: str, offset: int, decisions: list[Decision]) -> str:
     """Return the digest after one more input: of the digest before, the input's place and the decisions, whole.
 
     A digest of the whole state would cost more than all else; states that differ show up here with the first decision

@@ -12,7 +12,7 @@ SHARES = [max(LEAST_SHARE, Fraction(number, WINDOW)) for number in range(WINDOW 
 """By how many of the window count as curated."""
 
 
-def capacity(groups_per_step: int, max_staleness: int) -> int:
+def group_capacity(groups_per_step: int, max_staleness: int) -> int:
     """Return how many groups may be open or wait for the trainer, all together.
 
     The trainer takes ``G = groups_per_step`` groups a step, and each step makes one version, whatever it imitates too.
@@ -37,7 +37,7 @@ def admits(opened: int, unconsumed: int, share: Fraction, groups_per_step: int, 
     A group without a learning signal takes no place in a step. So of the open groups, the new one included, only the
     ``share`` that is expected to be curated counts: with ``q`` of them, a group is trained after ``q * O + U`` others.
     """
-    room = capacity(groups_per_step, max_staleness) - unconsumed
+    room = group_capacity(groups_per_step, max_staleness) - unconsumed
     return share.numerator * (opened + 1) <= share.denominator * room  # integers: dispatch asks at each of its inputs
 
 
@@ -56,7 +56,7 @@ def is_stale(version_min: int | None, newest: int, max_staleness: int) -> bool:
     return version_min is not None and newest - version_min > max_staleness
 
 
-def staleness(group: CuratedGroup, version: int) -> int:
+def group_staleness(group: CuratedGroup, version: int) -> int:
     """Return how many versions separate ``version``, about to be trained, from the oldest that acted in the group.
 
     Only online members count; members from the pool are stale by design. A group without any is not stale.

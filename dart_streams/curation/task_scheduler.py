@@ -55,12 +55,12 @@ class TaskScheduler(msgspec.Struct):
 
 
 @lru_cache(maxsize=4)
-def shuffled(task_ids: tuple[str, ...], seed: int, pass_index: int) -> tuple[str, ...]:
+def shuffle_tasks(task_ids: tuple[str, ...], seed: int, pass_index: int) -> tuple[str, ...]:
     """Return the tasks in the order of pass ``pass_index``, which depends only on it and on the seed."""
     return tuple(sorted(task_ids, key=lambda name: (stateless_random.number("turn", seed, pass_index, name), name)))
 
 
-def weight(finishes: Sequence[bool]) -> float:
+def signal_weight(finishes: Sequence[bool]) -> float:
     """Return a task's expected learning signal in (0, 1]: 4 p (1 - p) of its success rate, add-one smoothed.
 
     The signal of a group is the differences within it, and those are most likely at a rate of one half. A task never
@@ -120,7 +120,7 @@ def next_in_pass(
     while True:
         if scheduler.position >= len(task_ids):
             scheduler.pass_index, scheduler.position = scheduler.pass_index + 1, 0
-        task_id = shuffled(task_ids, settings.dispatch.seed, scheduler.pass_index)[scheduler.position]
+        task_id = shuffle_tasks(task_ids, settings.dispatch.seed, scheduler.pass_index)[scheduler.position]
         scheduler.position += 1
         task = state_of(tasks, task_id)
         if 0 < settings.mobilerl.rest_after <= task.failures:
@@ -156,4 +156,4 @@ def is_skipped(task: TaskState, settings: Curation, pass_index: int, task_id: st
     dispatch = settings.dispatch
     if dispatch.choice == "even" or task.skips + 1 >= PATIENCE:
         return False
-    return stateless_random.share("turn lost", dispatch.seed, pass_index, task_id) >= weight(task.finishes)
+    return stateless_random.share("turn lost", dispatch.seed, pass_index, task_id) >= signal_weight(task.finishes)

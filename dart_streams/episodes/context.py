@@ -21,7 +21,7 @@ CHARACTERS = 5
 """Of a token, at most in the mean: an estimate must not refuse what fits."""
 
 
-class Longest(msgspec.Struct, frozen=True):
+class LongestPrompt(msgspec.Struct, frozen=True):
     """Tokens of the longest prompt: of ``images`` screens, of earlier ``answers``, and of the words around them."""
 
     images: int
@@ -62,18 +62,18 @@ def largest_screen(config: Config) -> tuple[int, int]:
     return config.env.screen or (side, side)
 
 
-def shown(policy: Policy, steps: int) -> tuple[int, int]:
+def shown_counts(policy: Policy, steps: int) -> tuple[int, int]:
     """Return how many screens and earlier answers the longest prompt of episodes of ``steps`` steps has."""
     return min(policy.max_images, steps), min(policy.max_texts, steps - 1)
 
 
-def estimated(pixels_per_token: int, config: Config, steps: int) -> Longest:
+def estimate_longest(pixels_per_token: int, config: Config, steps: int) -> LongestPrompt:
     """Return the longest prompt, with images of a model whose tokens stand for ``pixels_per_token``; 0: not known."""
     policy, (width, height) = config.policy, largest_screen(config)
     seen = smart_resize(width, height, policy.min_pixels, policy.max_pixels)
-    turns = prompts.longest("", (width, height), 1, policy)
-    images, answers = shown(policy, steps)
-    return Longest(
+    turns = prompts.longest_prompt("", (width, height), 1, policy)
+    images, answers = shown_counts(policy, steps)
+    return LongestPrompt(
         images=images,
         image=math.prod(seen) // pixels_per_token if pixels_per_token else 0,
         answers=answers,
@@ -82,7 +82,7 @@ def estimated(pixels_per_token: int, config: Config, steps: int) -> Longest:
     )
 
 
-def refusal(folder: Path, config: Config, steps: int) -> str:
+def context_refusal(folder: Path, config: Config, steps: int) -> str:
     """Return why the prompts of episodes of ``steps`` steps do not fit the model in ``folder``; empty if they may."""
     try:
         model = json.loads((folder / "config.json").read_text())
@@ -90,7 +90,7 @@ def refusal(folder: Path, config: Config, steps: int) -> str:
         return ""
     if not isinstance(model, dict) or not (context := context_of(model)):
         return ""
-    return estimated(pixels_per_token(model), config, steps).refusal(context)
+    return estimate_longest(pixels_per_token(model), config, steps).refusal(context)
 
 
 def context_of(model: dict[str, Any]) -> int:

@@ -163,7 +163,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         if response.error is not None:
             return self, self.retry_or_stop(attempt, response.error)
         try:
-            reading = self.policy.dialect.made.read(response.text, prompts.view_of(self.published, self.policy))
+            reading = self.policy.dialect.build().read(response.text, prompts.view_of(self.published, self.policy))
         except actions.Unparsable as error:
             stop = Stop(EpisodeEnd(kind="invalid_action", reward=0.0, reason=str(error)))
             pending = executed_action(response, None)
@@ -188,7 +188,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     def demonstrate(self, action: actions.Action) -> "tuple[Episode, Move]":
         """Apply the oracle's next action, in pixels of the policy's image, as if it were the policy's response."""
         try:
-            text = self.policy.dialect.made.write(action, prompts.view_of(self.published, self.policy))
+            text = self.policy.dialect.build().write(action, prompts.view_of(self.published, self.policy))
         except UnsupportedAction as error:
             reason = f"policy.dialect cannot demonstrate this task: {error}"
             return self, Stop(EpisodeEnd(kind="env_error", reward=None, reason=reason))

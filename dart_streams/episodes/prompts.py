@@ -21,7 +21,7 @@ Step = tuple[str | None, BlobRef | None]
 """The answer that led to a screen, None before the first, and the screen."""
 
 
-def turns(observations: Sequence[Observation], policy: Policy) -> list[MessagePart]:
+def prompt_turns(observations: Sequence[Observation], policy: Policy) -> list[MessagePart]:
     """Return the prompt for the action that follows ``observations`` (steps 0..n of one trajectory, in order).
 
     The last ``policy.max_images`` screens are shown, the present one included; of the earlier answers the last
@@ -31,7 +31,9 @@ def turns(observations: Sequence[Observation], policy: Policy) -> list[MessagePa
     return turns_of(observations[0].instruction, view_of(observations[:1], policy), steps, policy)
 
 
-def longest(instruction: str, size: tuple[int, int], steps: int, policy: Policy, answer: str = "") -> list[MessagePart]:
+def longest_prompt(
+    instruction: str, size: tuple[int, int], steps: int, policy: Policy, answer: str = ""
+) -> list[MessagePart]:
     """Return the longest prompt of episodes of ``steps`` steps, with screens of this size and the same answers."""
     screen = BlobRef(sha256="", size=0, width=size[0], height=size[1])
     answered: list[Step] = [(answer, screen)] * min(steps - 1, max(policy.max_texts, policy.max_images))
@@ -40,7 +42,7 @@ def longest(instruction: str, size: tuple[int, int], steps: int, policy: Policy,
 
 def turns_of(instruction: str, view: View, steps: Sequence[Step], policy: Policy) -> list[MessagePart]:
     """Return the prompt after ``steps``, each the answer that led to a screen, and the screen."""
-    dialect = policy.dialect.made
+    dialect = policy.dialect.build()
     separate = True if dialect.separate else msgspec.UNSET
     last = len(steps) - 1
 
@@ -49,16 +51,16 @@ def turns_of(instruction: str, view: View, steps: Sequence[Step], policy: Policy
     ) -> MessagePart:
         return MessagePart(role=role, text=text, image=image, separate=separate)
 
-    result = [part(role, text) for role, text in dialect.opening(instruction, view)]
+    result = [part(role, text) for role, text in dialect.system_messages(instruction, view)]
     for index, (answer, screen) in enumerate(steps):
         if answer is not None and index > last - policy.max_texts:
-            result.append(part("assistant", dialect.recalled(answer)))
+            result.append(part("assistant", dialect.history_text(answer)))
         if index > last - policy.max_images and screen is not None:
             result.append(part("user", image=screen))
     return result
 
 
-def messages(parts: Iterable[MessagePart]) -> Iterator[list[MessagePart]]:
+def split_messages(parts: Iterable[MessagePart]) -> Iterator[list[MessagePart]]:
     """Yield the messages that the parts of a prompt make, in order."""
     message: list[MessagePart] = []
     for part in parts:

@@ -36,7 +36,7 @@ def summarize(observations: Sequence[Observation]) -> Trajectory:
     return trajectory_of(observations, end)
 
 
-def broken(last: Observation, reason: str) -> Trajectory:
+def broken_trajectory(last: Observation, reason: str) -> Trajectory:
     """Return what to announce for a trajectory that cannot be summarized: an ``env_error``, so it is tried again."""
     step = msgspec.structs.replace(last, taken=None)
     return trajectory_of([step], EpisodeEnd(kind="env_error", reward=None, reason=reason))
@@ -64,11 +64,11 @@ def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Traje
         version_max=max(versions, default=None),
         started_ms=first.at_ms,
         finished_ms=last.at_ms,
-        untrainable=untrainable(taken, order.sampling) if order.purpose == "train" else "",
+        untrainable=untrainable_reason(taken, order.sampling) if order.purpose == "train" else "",
     )
 
 
-def untrainable(taken: Sequence[ExecutedAction], sampling: Sampling) -> str:
+def untrainable_reason(taken: Sequence[ExecutedAction], sampling: Sampling) -> str:
     """Return why a training rollout cannot be trained on; empty if it can.
 
     Each answer needs its tokens, drawn from the whole distribution.

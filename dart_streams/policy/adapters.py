@@ -46,7 +46,7 @@ class Adapter(NamedTuple):
         return {SCALING: json.dumps(self.scaling)}
 
 
-def merged(weight_OI: Tensor, down_RI: Tensor, up_OR: Tensor, scaling: float) -> Tensor:
+def merge_weight(weight_OI: Tensor, down_RI: Tensor, up_OR: Tensor, scaling: float) -> Tensor:
     """Return W + scaling · B·A, (O, I), in float32 rounded to the type of W; each element by itself, to the bit.
 
     The rows may be any part of a layer's, of W and B alike.
@@ -93,5 +93,5 @@ def with_adapter(base: Mapping[str, Tensor], tensors: Mapping[str, Tensor], scal
         )
         if weight is None or up is None or weight.shape != (up.shape[0], down.shape[1]) or up.shape[1] != len(down):
             raise TornAdapter(f"{layer} is of no layer that there is")
-        found[f"{layer}.weight"] = merged(weight, down, up, scaling)
+        found[f"{layer}.weight"] = merge_weight(weight, down, up, scaling)
     return found

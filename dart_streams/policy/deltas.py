@@ -37,7 +37,7 @@ class Delta(NamedTuple):
     elements: int
 
 
-def between(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Delta:
+def diff_weights(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Delta:
     """Return what makes ``after`` of ``before``; raise :class:`Unrelated` if they are not of one model and dtype."""
     if before.keys() != after.keys():
         raise Unrelated(f"other tensors: {sorted(before.keys() ^ after.keys())[:3]}")
@@ -47,19 +47,19 @@ def between(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Delta:
         old = before[name]
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise Unrelated(f"{name} was {old.dtype} {list(old.shape)} and is {new.dtype} {list(new.shape)}")
-        differs_N = bits(old) != bits(new)
+        differs_N = element_bits(old) != element_bits(new)
         count = int(differs_N.sum())
         changed, elements = changed + count, elements + new.numel()
         if count:
-            tensors |= {f"{name}:{part}": value for part, value in coded(new, differs_N, count)}
+            tensors |= {f"{name}:{part}": value for part, value in encode_tensor(new, differs_N, count)}
     return Delta(tensors, changed, elements)
 
 
-def coded(new: Tensor, differs_N: Tensor, count: int) -> Iterator[tuple[str, Tensor]]:
+def encode_tensor(new: Tensor, differs_N: Tensor, count: int) -> Iterator[tuple[str, Tensor]]:
     """Yield the parts of a tensor of which ``count`` elements differ: the whole, or gaps and values."""
     values_N = new.detach().reshape(-1)
     if count * (1 + new.element_size()) < new.nbytes:
-        gaps_K = coded_gaps(differs_N.nonzero()[:, 0].numpy())
+        gaps_K = encode_gaps(differs_N.nonzero()[:, 0].numpy())
         if gaps_K.nbytes + count * new.element_size() < new.nbytes:
             yield GAPS, gaps_K
             yield VALUES, values_N[differs_N]
@@ -67,7 +67,7 @@ def coded(new: Tensor, differs_N: Tensor, count: int) -> Iterator[tuple[str, Ten
     yield WHOLE, new.detach().contiguous()
 
 
-def coded_gaps(places_K: np.ndarray[Any, Any]) -> Tensor:
+def encode_gaps(places_K: np.ndarray[Any, Any]) -> Tensor:
     """Return the codes of increasing places, of the width that takes fewer bytes."""
     gap_K = np.diff(places_K, prepend=-1) - 1
     found = []
@@ -80,7 +80,7 @@ def coded_gaps(places_K: np.ndarray[Any, Any]) -> Tensor:
     return min(found, key=lambda code: code.nbytes)
 
 
-def places(codes: Tensor) -> np.ndarray[Any, Any]:
+def decode_gaps(codes: Tensor) -> np.ndarray[Any, Any]:
     """Return the places that gaps were coded from."""
     width = codes.element_size()
     if STORED.get(width) != codes.dtype:
@@ -108,7 +108,7 @@ def apply(state: Mapping[str, Tensor], delta: Mapping[str, Tensor]) -> None:
                 raise TornDelta(f"{key} is {list(tensor.shape)}, not {list(target.shape)}")
             target.copy_(tensor)
         elif part == GAPS:
-            place_K, values_K = places(tensor), delta.get(f"{name}:{VALUES}")
+            place_K, values_K = decode_gaps(tensor), delta.get(f"{name}:{VALUES}")
             if values_K is None or values_K.shape != place_K.shape or len(place_K) == 0:
                 raise TornDelta(f"{key} and its values differ in number")
             if place_K[-1] >= target.numel():
@@ -116,6 +116,6 @@ def apply(state: Mapping[str, Tensor], delta: Mapping[str, Tensor]) -> None:
             target.view(-1)[torch.from_numpy(place_K)] = values_K
 
 
-def bits(tensor: Tensor) -> Tensor:
+def element_bits(tensor: Tensor) -> Tensor:
     """Return the bits of a tensor's elements as integers, (N,)."""
     return tensor.detach().contiguous().reshape(-1).view(BITS[tensor.element_size()])

@@ -78,6 +78,6 @@ def export(model_dir: Path, version: WeightVersion, target: Path) -> None:
         shutil.copytree(model_dir, partial, ignore=shutil.ignore_patterns(*WEIGHTS))
         model = AutoModelForImageTextToText.from_pretrained(model_dir, dtype="auto")
         with torch.no_grad():
-            weights.load(model, resident_weights.whole(version, Path(scratch) / "cache"))
+            weights.load(model, resident_weights.materialize_weights(version, Path(scratch) / "cache"))
         model.save_pretrained(partial)
         partial.replace(target)

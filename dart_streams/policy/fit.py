@@ -23,10 +23,10 @@ def check(model_dir: Path, min_pixels: int, max_pixels: int) -> str:
     Raises :class:`UnsupportedModel` that says why one cannot, :class:`~dart_streams.errors.UserError` if there is none.
     """
     refuse_missing(model_dir)
-    kind = class_of(configuration(model_dir))
+    kind = class_of(load_configuration(model_dir))
     refuse_unusable(kind)
     renderer = Renderer(model_dir, min_pixels, max_pixels)
-    renderer.prompt(conversation())
+    renderer.prompt(sample_conversation())
     image = renderer.expansion(160, 210)
     if renderer.image_token not in image:
         raise UnsupportedModel(
@@ -36,7 +36,7 @@ def check(model_dir: Path, min_pixels: int, max_pixels: int) -> str:
     return kind.__name__
 
 
-def configuration(model_dir: Path) -> PreTrainedConfig:
+def load_configuration(model_dir: Path) -> PreTrainedConfig:
     """Return a model's configuration; raise :class:`UnsupportedModel` for a type that transformers does not know."""
     try:
         return AutoConfig.from_pretrained(model_dir)
@@ -68,8 +68,8 @@ def refuse_unusable(kind: Any) -> None:
         )
 
 
-def conversation() -> list[MessagePart]:
+def sample_conversation() -> list[MessagePart]:
     """Return turns of every kind that a prompt has: a history of screens and answers after an instruction."""
-    instruction, image = probe.turns()
+    instruction, image = probe.probe_turns()
     answer = MessagePart(role="assistant", text=probe.ANSWER)
     return [MessagePart(role="system", text=native.SYSTEM), instruction, image, answer, image, answer, answer, image]

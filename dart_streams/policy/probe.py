@@ -25,7 +25,7 @@ class ParityFault(UserError):
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """``logprobs`` (nats) has one entry a token of the answer ``tokens`` to ``prompt`` that shows :func:`screen`.
+    """``logprobs`` (nats) has one entry a token of the answer ``tokens`` to ``prompt`` that shows :func:`draw_screen`.
 
     ``dtype`` is what the layers computed in.
     """
@@ -36,7 +36,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "float32"
 
 
-def screen() -> bytes:
+def draw_screen() -> bytes:
     """Return the probe's screenshot, a PNG of the size of a MiniWoB++ page; the same each time."""
     image = Image.new("RGB", (160, 210), "white")
     draw = ImageDraw.Draw(image)
@@ -47,9 +47,9 @@ def screen() -> bytes:
     return data.getvalue()
 
 
-def turns() -> list[MessagePart]:
+def probe_turns() -> list[MessagePart]:
     """Return the probe's prompt."""
-    data = screen()
+    data = draw_screen()
     ref = BlobRef(sha256=hashlib.sha256(data).hexdigest(), size=len(data), width=160, height=210)
     return [MessagePart(role="user", text=INSTRUCTION), MessagePart(role="user", image=ref)]
 
@@ -62,7 +62,7 @@ def read(model_dir: Path) -> Probe | None:
 
 def refuse_other_rendering(probe: Probe, renderer: Renderer) -> None:
     """Raise :class:`ParityFault` unless ``renderer`` makes the prompt and the answer that ``probe`` was stored with."""
-    own = {"prompt": renderer.prompt(turns()).token_ids, "answer": renderer.answer_tokens(ANSWER)}
+    own = {"prompt": renderer.prompt(probe_turns()).token_ids, "answer": renderer.answer_tokens(ANSWER)}
     for part, stored in (("prompt", probe.prompt), ("answer", probe.tokens)):
         if own[part] != stored:
             raise ParityFault(
@@ -71,6 +71,6 @@ def refuse_other_rendering(probe: Probe, renderer: Renderer) -> None:
             )
 
 
-def mismatch(probe: Probe, logprobs: Sequence[float]) -> float:
+def mean_mismatch(probe: Probe, logprobs: Sequence[float]) -> float:
     """Return how far an engine's ``logprobs`` of the probe's tokens are from the stored ones: a mean, in nats."""
     return sum(abs(own - stored) for own, stored in zip(logprobs, probe.logprobs, strict=True)) / len(probe.logprobs)

@@ -29,7 +29,11 @@ DIGITS = 16
 
 def model_folder(config: Config) -> Path:
     """Return the directory of the model to start from; raise :class:`UserError` that says how to get one."""
-    path = Path(config.policy.path) if config.policy.path else folder(config, tasks.load(Path(config.tasks.file)))
+    path = (
+        Path(config.policy.path)
+        if config.policy.path
+        else tiny_policy_folder(config, tasks.load(Path(config.tasks.file)))
+    )
     if not path.is_dir():
         raise UserError(
             f"no model directory {path}: build the tiny policy with `dart-streams policy build`, or set policy.path "
@@ -38,12 +42,12 @@ def model_folder(config: Config) -> Path:
     return path
 
 
-def folder(config: Config, task_set: tasks.TaskSet) -> Path:
+def tiny_policy_folder(config: Config, task_set: tasks.TaskSet) -> Path:
     """Return the directory of the tiny policy of this deployment, built or not."""
-    return Path(config.run.state_dir) / "policies" / digest(config, task_set)
+    return Path(config.run.state_dir) / "policies" / tiny_policy_digest(config, task_set)
 
 
-def digest(config: Config, task_set: tasks.TaskSet) -> str:
+def tiny_policy_digest(config: Config, task_set: tasks.TaskSet) -> str:
     """Return the name of what a build would make: hex over settings, demonstrated tasks and code."""
     policy = config.policy
     shown = (policy.max_images, policy.max_texts, policy.min_pixels, policy.max_pixels, policy.dialect)

@@ -21,7 +21,7 @@ from PIL import Image
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor
 
 from dart_streams.config import Policy
-from dart_streams.episodes.prompts import messages
+from dart_streams.episodes.prompts import split_messages
 from dart_streams.errors import UserError
 from topics.values import BlobRef, MessagePart
 
@@ -106,14 +106,14 @@ class Renderer:
 
     def prompt(self, turns: Sequence[MessagePart]) -> Prompt:
         """Render ``turns``, in order, followed by the opening of the answer."""
-        shape = tuple((part[0].role, tuple(turn.image is not None for turn in part)) for part in messages(turns))
+        shape = tuple((part[0].role, tuple(turn.image is not None for turn in part)) for part in split_messages(turns))
         skeleton = self._skeleton(shape)
         texts = (turn.text or "" for turn in turns if turn.image is None)
         token_ids: list[int] = []
         for part in skeleton:
             token_ids += part if part is not None else self._text_tokens(next(texts))
         images = [turn.image for turn in turns if turn.image is not None]
-        return Prompt(token_ids=token_ids, images=images, sha=digest(token_ids, images))
+        return Prompt(token_ids=token_ids, images=images, sha=prompt_digest(token_ids, images))
 
     def answer_tokens(self, text: str) -> list[int]:
         """Return the tokens of an answer, its end included."""
@@ -244,7 +244,7 @@ def image_token_of(config: Any, placeholder: int) -> int:
 
 def renderer_of(model_dir: Path, policy: Policy) -> Renderer:
     """Return the renderer of a deployment's policy for the model in ``model_dir``."""
-    return Renderer(model_dir, policy.min_pixels, policy.max_pixels, policy.dialect.made.tokens)
+    return Renderer(model_dir, policy.min_pixels, policy.max_pixels, policy.dialect.build().tokens)
 
 
 def refuse_missing(model_dir: Path) -> None:
@@ -258,7 +258,7 @@ def refuse_missing(model_dir: Path) -> None:
             )
 
 
-def digest(token_ids: Sequence[int], images: Sequence[BlobRef]) -> str:
+def prompt_digest(token_ids: Sequence[int], images: Sequence[BlobRef]) -> str:
     """Return the name of a prompt: SHA-256 (hex) over its token ids and its images' digests."""
     state = hashlib.sha256(",".join(map(str, token_ids)).encode())
     for image in images:

@@ -70,7 +70,7 @@ class ResidentWeights:
             self.folder = folder
         if not parts or parts[-1][0].kind == "full":
             return  # its file was verified when it was fetched
-        found, newest = weights.digest_of(self.tensors), parts[-1][0]
+        found, newest = weights.digest_tensors(self.tensors), parts[-1][0]
         if found != newest.sha256:
             self.forget()
             raise weights.WrongDigest(
@@ -97,7 +97,7 @@ class ResidentWeights:
         self.sha256 = part.sha256
 
 
-def whole(version: WeightVersion, cache: Path) -> Path:
+def materialize_weights(version: WeightVersion, cache: Path) -> Path:
     """Return a local directory that holds all weights of ``version`` in one file, verified.
 
     Full versions are used where they lie if that is a local disk; others are copied, or made, once in ``cache``. Raises

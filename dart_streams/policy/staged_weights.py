@@ -21,6 +21,6 @@ def second_set_place(wanted: SecondSetWanted, on_gpu: bool, weights_bytes: float
     return "none" if wanted == "auto" else wanted
 
 
-def utilization(place: SecondSetPlace, weights_bytes: float, total_bytes: float) -> float:
+def vllm_utilization(place: SecondSetPlace, weights_bytes: float, total_bytes: float) -> float:
     """Return the share of a GPU's memory for vLLM, which does not know of a second set on the device."""
     return round(UTILIZATION - (weights_bytes / total_bytes if place == "device" else 0.0), 4)

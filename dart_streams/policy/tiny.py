@@ -98,13 +98,13 @@ def build(folder: Path, seed: int = 0, architecture: str = "qwen2_5_vl", width: 
     folder.mkdir(parents=True)
     write_tokenizer(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(image_settings(architecture), indent=2))
-    write_model(folder, seed, configuration(architecture, width))
+    write_model(folder, seed, build_configuration(architecture, width))
 
 
-def configuration(architecture: str = "qwen2_5_vl", width: int = WIDTH) -> PreTrainedConfig:
+def build_configuration(architecture: str = "qwen2_5_vl", width: int = WIDTH) -> PreTrainedConfig:
     """Return an architecture of a width, with this tokenizer's vocabulary."""
     ids = {token: index for index, token in enumerate(SPECIAL)}
-    text = text_settings(tokenizer().get_vocab_size(), ids[EOS], ids[PAD], width)
+    text = text_settings(build_tokenizer().get_vocab_size(), ids[EOS], ids[PAD], width)
     return ARCHITECTURES[architecture](text, ids)
 
 
@@ -124,30 +124,30 @@ def align_coordinates(weight_VD: Tensor) -> None:
     """Overwrite the rows of each kind of coordinate token with random waves of its value."""
     value_S = torch.arange(SIDE, dtype=torch.float32)
     shortest, longest = map(math.log, PERIODS)
-    for rows in coordinates():
+    for rows in coordinate_ids():
         period_D = torch.empty(weight_VD.shape[1]).uniform_(shortest, longest).exp()
         phase_D = torch.rand(weight_VD.shape[1]) * 2 * math.pi
         wave_SD = torch.cos(2 * math.pi * value_S[:, None] / period_D + phase_D)
         weight_VD[rows] = wave_SD * math.sqrt(2) * WAVE_SIZE
 
 
-def words() -> list[str]:
+def known_words() -> list[str]:
     """Return the words that are single tokens, alone and after a space, in a fixed order."""
     return list(dict.fromkeys([*INSTRUCTIONS.split(), *NAMES.split()]))
 
 
-def tokenizer() -> Tokenizer:
+def build_tokenizer() -> Tokenizer:
     """Return the tokenizer; the same one each time."""
     pieces = [*OPENINGS, *CLOSINGS, *ROLES]
     pieces += [f"{number}{end}" for end in NUMBER_ENDS for number in range(SIDE)]
-    pieces += [space + word for word in words() for space in ("", " ")]
+    pieces += [space + word for word in known_words() for space in ("", " ")]
     vocabulary = {token: index for index, token in enumerate(SPECIAL)}
     for token in [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map(byte_level, pieces)]:
         vocabulary.setdefault(token, len(vocabulary))
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
     made.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(pattern()), "isolated"),
+            pre_tokenizers.Split(Regex(piece_pattern()), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -156,13 +156,13 @@ def tokenizer() -> Tokenizer:
     return made
 
 
-def coordinates() -> list[list[int]]:
+def coordinate_ids() -> list[list[int]]:
     """Return, for each kind of number token, the ids of 0, 1, 2 and so on up to ``SIDE``."""
-    known = tokenizer().get_vocab()
+    known = build_tokenizer().get_vocab()
     return [[known[f"{number}{end}"] for number in range(SIDE)] for end in NUMBER_ENDS]
 
 
-def pattern() -> str:
+def piece_pattern() -> str:
     """Return the expression whose matches may be single tokens; the first alternative that matches wins."""
     number = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
     alternatives = [
@@ -185,7 +185,7 @@ def byte_level(text: str) -> str:
 
 def write_tokenizer(folder: Path) -> None:
     """Write the tokenizer's files into ``folder``, as transformers and vLLM read them."""
-    tokenizer().save(str(folder / "tokenizer.json"))
+    build_tokenizer().save(str(folder / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": 4096,

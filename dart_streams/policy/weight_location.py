@@ -23,7 +23,7 @@ def is_covered(uri: str, base: str) -> bool:
     return above == base and FOLDER.fullmatch(name) is not None
 
 
-def refusal(uri: str, base: str) -> str:
+def location_refusal(uri: str, base: str) -> str:
     """Return why a version at ``uri`` is not read, empty if it is."""
     if is_covered(uri, base):
         return ""

@@ -117,7 +117,7 @@ class Storage(NamedTuple):
         return found.hexdigest()
 
 
-def of(uri: str) -> Storage:
+def open_storage(uri: str) -> Storage:
     """Return the storage at a fsspec URL, as it is now; raise UserError if its protocol is not known here."""
     try:
         filesystem, folder = fsspec.core.url_to_fs(uri)

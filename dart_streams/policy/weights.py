@@ -52,13 +52,13 @@ def save(
     tensors that share memory (tied embeddings) the first is kept, as Hugging Face does. Raises
     :class:`~dart_streams.policy.finite.NotFinite`, and writes nothing, if a value is infinite or not a number.
     """
-    if fault := finite.fault_in(state_dict.items()):
+    if fault := finite.find_nonfinite(state_dict.items()):
         raise finite.NotFinite(f"weights that are not finite are not written to {uri}: {fault}")
-    storage = weight_storage.of(uri)
+    storage = weight_storage.open_storage(uri)
     with tempfile.TemporaryDirectory(prefix="weights-") as scratch:
         local = Path(scratch) / FILES[kind]
-        save_file(distinct(state_dict), local, metadata={**FORMAT, **metadata})
-        sha256 = digest(local)
+        save_file(distinct_tensors(state_dict), local, metadata={**FORMAT, **metadata})
+        sha256 = digest_file(local)
         with storage.reached():
             storage.make_folder()
             for other, data in beside.items():
@@ -74,7 +74,7 @@ def fetch(part: WeightPart, cache: Path) -> Path:
     SHA-256 is not the published one, :class:`MissingWeights` if there is no such file,
     :class:`~dart_streams.policy.weight_storage.StorageUnreachable` if the store is away.
     """
-    storage = weight_storage.of(part.uri)
+    storage = weight_storage.open_storage(part.uri)
     if storage.is_local:
         verify(Path(storage.folder) / FILES[part.kind], part)
         return Path(storage.folder)
@@ -97,7 +97,7 @@ def load(model: torch.nn.Module, path: Path) -> None:
         raise ValueError(f"{path} is of another model: missing {sorted(missing)[:3]}, unknown {sorted(unexpected)[:3]}")
 
 
-def of_model(folder: Path) -> Mapping[str, torch.Tensor]:
+def model_state(folder: Path) -> Mapping[str, torch.Tensor]:
     """Return the state of a Hugging Face directory under the model's own names, as versions have them."""
     return own_state(AutoModelForImageTextToText.from_pretrained(folder))
 
@@ -108,18 +108,18 @@ def own_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
 
 
-def digest(file: Path) -> str:
+def digest_file(file: Path) -> str:
     """Return the SHA-256 (hex) of a file."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def digest_of(state_dict: Mapping[str, torch.Tensor]) -> str:
+def digest_tensors(state_dict: Mapping[str, torch.Tensor]) -> str:
     """Return the SHA-256 (hex) of the file that :func:`save` would write of all weights, without writing it.
 
     Tensors of more than one type, whose order in a file is safetensors' own, are written to a file after all.
     """
-    tensors = distinct(state_dict)
+    tensors = distinct_tensors(state_dict)
     kinds = {tensor.dtype for tensor in tensors.values()}
     if len(kinds) != 1 or not kinds <= DTYPES.keys():
         with tempfile.TemporaryDirectory(prefix="weights-") as scratch:
@@ -141,7 +141,7 @@ def verify(file: Path, part: WeightPart) -> None:
     """Raise unless ``file`` is that of ``part``."""
     if not file.is_file():
         raise MissingWeights(f"version {part.version}: no {part.kind} weights at {part.uri} ({file} does not exist)")
-    compare(digest(file), part)
+    compare(digest_file(file), part)
 
 
 def compare(found: str, part: WeightPart) -> None:
@@ -152,12 +152,12 @@ def compare(found: str, part: WeightPart) -> None:
         )
 
 
-def damage(part: WeightPart) -> str:
+def find_damage(part: WeightPart) -> str:
     """Return what is wrong with the file of ``part``, empty if nothing is; it is read whole, wherever it lies.
 
     Raises :class:`~dart_streams.policy.weight_storage.StorageUnreachable` if its store is away: nobody knows then.
     """
-    storage = weight_storage.of(part.uri)
+    storage = weight_storage.open_storage(part.uri)
     try:
         with storage.reached():
             found = storage.digest(FILES[part.kind])
@@ -190,7 +190,7 @@ def download(storage: Storage, target: Path, part: WeightPart) -> None:
         partial.replace(target)
 
 
-def distinct(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def distinct_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return contiguous CPU tensors, without those that share memory with an earlier one."""
     seen: set[int] = set()
     kept: dict[str, torch.Tensor] = {}

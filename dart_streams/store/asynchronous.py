@@ -11,13 +11,13 @@ from tenacity import AsyncRetrying
 
 from dart_streams.deadline import Deadline
 from dart_streams.store import statements
-from dart_streams.store.blobs import BlobCache, MissingBlob, chunk_count, chunks, ref_of, whole
-from dart_streams.store.sessions import DOWN, executing, gone_of, is_down
+from dart_streams.store.blobs import BlobCache, MissingBlob, chunk_count, join_chunks, ref_of, split_chunks
+from dart_streams.store.sessions import DOWN, gone_error, is_down, request_policy
 from topics.observations import Observation
 from topics.trajectories import Trajectory
 from topics.values import BlobRef
 
-IN_FLIGHT = 128
+CONCURRENCY = 128
 PATIENCE_S = 5.0
 """A request for an action may overtake the screenshot it refers to, usually by milliseconds."""
 FIRST_PAUSE_S = 0.002
@@ -75,7 +75,7 @@ class AsyncStore:
         self.wait_s = wait_s
         self.cache = BlobCache(cache_mb * 1024 * 1024)
         self._bridge = Bridge(session)
-        self._in_flight = asyncio.Semaphore(IN_FLIGHT)
+        self._in_flight = asyncio.Semaphore(CONCURRENCY)
         self._prepared: dict[str, PreparedStatement] = {}
 
     async def put_blob(self, data: bytes, media_type: str, width: int, height: int) -> BlobRef:
@@ -86,7 +86,9 @@ class AsyncStore:
         ref = ref_of(data, media_type, width, height)
         if self.cache.get(ref.sha256) is not None and await self._has_blob(ref):
             return ref
-        writes = [self._execute(statements.PUT_CHUNK, (ref.sha256, n, piece)) for n, piece in enumerate(chunks(data))]
+        writes = [
+            self._execute(statements.PUT_CHUNK, (ref.sha256, n, piece)) for n, piece in enumerate(split_chunks(data))
+        ]
         await asyncio.gather(*writes)
         self.cache.put(ref.sha256, data)
         return ref
@@ -116,7 +118,7 @@ class AsyncStore:
         if data is None:
             rows = await self._execute(statements.GET_CHUNKS, (sha256,))
             pieces = [row[0] for row in rows]
-            data = whole(BlobRef(sha256=sha256, size=sum(map(len, pieces))), pieces) if pieces else b""
+            data = join_chunks(BlobRef(sha256=sha256, size=sum(map(len, pieces))), pieces) if pieces else b""
             if not data:
                 raise MissingBlob(BlobRef(sha256=sha256, size=0), "not in the store")
             self.cache.put(sha256, data)
@@ -127,7 +129,7 @@ class AsyncStore:
         while True:
             rows = await self._execute(statements.GET_CHUNKS, (ref.sha256,))
             try:
-                return whole(ref, (row[0] for row in rows))
+                return join_chunks(ref, (row[0] for row in rows))
             except MissingBlob:
                 if pause_s > deadline.remaining_s:
                     raise
@@ -172,14 +174,14 @@ class AsyncStore:
             except DOWN as error:  # the policy is made for a failure only: it costs more than the call
                 if is_down(error):
                     return await self._execute_again(query, values)
-                raise gone_of(error, self.run) or error from None
+                raise gone_error(error, self.run) or error from None
 
     async def _execute_again(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Wait for a database that is away."""
         try:
-            return await AsyncRetrying(**executing(self.wait_s))(self._send, query, values)
+            return await AsyncRetrying(**request_policy(self.wait_s))(self._send, query, values)
         except InvalidRequest as error:
-            raise gone_of(error, self.run) or error from None
+            raise gone_error(error, self.run) or error from None
 
     async def _send(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         statement = self._prepared.get(query)

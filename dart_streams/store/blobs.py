@@ -59,7 +59,7 @@ def ref_of(data: bytes, media_type: str, width: int, height: int) -> BlobRef:
     )
 
 
-def chunks(data: bytes) -> list[bytes]:
+def split_chunks(data: bytes) -> list[bytes]:
     """Split a blob into chunks of :data:`CHUNK_BYTES`; an empty blob is one empty chunk."""
     return [data[start : start + CHUNK_BYTES] for start in range(0, max(len(data), 1), CHUNK_BYTES)]
 
@@ -69,7 +69,7 @@ def chunk_count(size: int) -> int:
     return max(1, -(-size // CHUNK_BYTES))
 
 
-def whole(ref: BlobRef, pieces: Iterable[bytes]) -> bytes:
+def join_chunks(ref: BlobRef, pieces: Iterable[bytes]) -> bytes:
     """Join the chunks of a blob; raise :class:`MissingBlob` unless size and digest are those of ``ref``."""
     data = b"".join(pieces)
     if not data and ref.size:

@@ -37,8 +37,8 @@ from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable, 
 
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 10.0
-RECONNECT_S = 1.0
-RETRY_S = 0.5
+RECONNECT_INTERVAL_S = 1.0
+RETRY_INTERVAL_S = 0.5
 PROTOCOL = 4
 """Supported by every Cassandra since 2.2; version 5 only adds frame checksums, which cost Python CPU."""
 
@@ -74,26 +74,26 @@ def connect(store: Store) -> Session:
     ``AccessRefused`` if it rejects the client or is not trusted, and ``ConfigError`` if the keyspace's name is not
     valid, or a certificate or the password can't be read.
     """
-    session: Session = Retrying(**connecting(store))(open_keyspace, store)
+    session: Session = Retrying(**connection_policy(store))(open_keyspace, store)
     return session
 
 
 async def connect_async(store: Store) -> Session:
     """Do the same as :func:`connect` without blocking the event loop; cancelling it takes a few seconds at most."""
-    return await AsyncRetrying(**connecting(store))(asyncio.to_thread, open_keyspace, store)
+    return await AsyncRetrying(**connection_policy(store))(asyncio.to_thread, open_keyspace, store)
 
 
 def create_schema(store: Store) -> None:
     """Create the keyspace and the tables that are missing; raise as :func:`connect` does."""
-    Retrying(**connecting(store))(open_keyspace, store, create=True).cluster.shutdown()
+    Retrying(**connection_policy(store))(open_keyspace, store, create=True).cluster.shutdown()
 
 
 def check(store: Store) -> None:
     """Return when the database has accepted a session; raise as :func:`connect` does. The schema is left alone."""
-    Retrying(**connecting(store))(open_session, store).cluster.shutdown()
+    Retrying(**connection_policy(store))(open_session, store).cluster.shutdown()
 
 
-def connecting(store: Store) -> dict[str, Any]:
+def connection_policy(store: Store) -> dict[str, Any]:
     """Return the retry policy of a connection."""
     at, wait_s = place_of(store), store.wait_s
     return until(
@@ -105,21 +105,21 @@ def connecting(store: Store) -> dict[str, Any]:
         unavailable=lambda error: ServiceUnavailable(
             f"{error} after {wait_s:g} s: run `dart-streams store apply`"
             if isinstance(error, SchemaIncomplete)
-            else f"no Cassandra at {at} after {wait_s:g} s ({short(error)}): "
+            else f"no Cassandra at {at} after {wait_s:g} s ({shorten_error(error)}): "
             "start one with `dart-streams up`, or set store.hosts and store.port"
         ),
     )
 
 
-def executing(wait_s: float) -> dict[str, Any]:
+def request_policy(wait_s: float) -> dict[str, Any]:
     """Return the retry policy of a request over a session."""
     return until(
         Deadline(wait_s),
-        min(RETRY_S, wait_s / 10),
+        min(RETRY_INTERVAL_S, wait_s / 10),
         "database",
         is_down,
         unavailable=lambda error: ServiceUnavailable(
-            f"Cassandra did not answer for {wait_s:g} s ({short(error)}): see `dart-streams doctor`"
+            f"Cassandra did not answer for {wait_s:g} s ({shorten_error(error)}): see `dart-streams doctor`"
         ),
     )
 
@@ -129,7 +129,7 @@ def is_down(error: BaseException) -> bool:
     return isinstance(error, DOWN) and not isinstance(error, InvalidRequest)
 
 
-def gone_of(error: BaseException, run: str) -> TableGone | None:
+def gone_error(error: BaseException, run: str) -> TableGone | None:
     """Return the error that a table which was there is not any more, None if an error is of another kind."""
     match = GONE.search(str(error)) if isinstance(error, InvalidRequest) else None
     if match is None:
@@ -163,8 +163,8 @@ def open_keyspace(store: Store, *, create: bool = False) -> Session:
         if not isinstance(error, Unauthorized):
             raise
         raise AccessRefused(
-            f"{store.login.user!r} may not do that in Cassandra ({short(error)}): have its operator make keyspace "
-            f"{store.keyspace} and grant ALL on it, or grant CREATE on all keyspaces"
+            f"{store.login.user!r} may not do that in Cassandra ({shorten_error(error)}): have its operator make "
+            f"keyspace {store.keyspace} and grant ALL on it, or grant CREATE on all keyspaces"
         ) from None
     return session
 
@@ -184,7 +184,7 @@ def open_session(store: Store) -> Session:
         # Without it each answer waits 40 ms for a delayed acknowledgement as soon as several requests are in flight.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         # The default backs off to ten minutes, so a database that is back would long count as down.
-        reconnection_policy=ConstantReconnectionPolicy(RECONNECT_S, max_attempts=None),
+        reconnection_policy=ConstantReconnectionPolicy(RECONNECT_INTERVAL_S, max_attempts=None),
         execution_profiles={
             EXEC_PROFILE_DEFAULT: ExecutionProfile(
                 load_balancing_policy=TokenAwarePolicy(RoundRobinPolicy()),
@@ -201,12 +201,12 @@ def open_session(store: Store) -> Session:
     except BaseException as error:
         cluster.shutdown()
         context = settings.get("ssl_context")
-        if isinstance(error, NoHostAvailable) and (refused := refusal(store, error, context)) is not None:
+        if isinstance(error, NoHostAvailable) and (refused := find_refusal(store, error, context)) is not None:
             raise refused from None
         raise
 
 
-def refusal(store: Store, error: NoHostAvailable, context: ssl.SSLContext | None) -> AccessRefused | None:
+def find_refusal(store: Store, error: NoHostAvailable, context: ssl.SSLContext | None) -> AccessRefused | None:
     """Return why the database rejects this client; None if a later try may succeed."""
     if any(isinstance(cause, AuthenticationFailed) and UNABLE not in str(cause) for cause in error.errors.values()):
         place, login = f"Cassandra at {place_of(store)}", store.login
@@ -230,17 +230,17 @@ def place_of(store: Store) -> str:
 def missing_tables(session: Session, keyspace: str) -> list[str]:
     """Return the tables of the schema that the keyspace lacks; it costs no round trip."""
     existing = session.cluster.metadata.keyspaces.get(keyspace)
-    tables = filter(None, map(table_of, schema(keyspace)))
+    tables = filter(None, map(table_of, schema_statements(keyspace)))
     return [table for table in tables if existing is None or table not in existing.tables]
 
 
 def apply_schema(session: Session, keyspace: str) -> None:
     """Create what is missing, a statement after the other."""
-    for statement in schema(keyspace):
+    for statement in schema_statements(keyspace):
         session.execute(statement, timeout=30.0)
 
 
-def schema(keyspace: str) -> list[str]:
+def schema_statements(keyspace: str) -> list[str]:
     """Return the statements of schema.cql, the keyspace's first."""
     text = resources.files("dart_streams.store").joinpath("schema.cql").read_text()
     lines = [line for line in text.splitlines() if not line.startswith("--")]
@@ -254,7 +254,7 @@ def table_of(statement: str) -> str:
     return found[1] if found else ""
 
 
-def short(error: BaseException) -> str:
+def shorten_error(error: BaseException) -> str:
     """Return an error of the driver in one short line."""
     if isinstance(error, NoHostAvailable) and error.errors:
         error = next(iter(error.errors.values()))

@@ -47,15 +47,15 @@ class DamagedRow(UserError):
 
 def observation_of(run: str, trajectory_id: str, text: str) -> Observation:
     """Return the observation of a row of ``steps``; raise :class:`DamagedRow` if it is none."""
-    return decoded(_observations, text, run, f"a step of trajectory {trajectory_id}")
+    return decode_row(_observations, text, run, f"a step of trajectory {trajectory_id}")
 
 
 def trajectory_of(run: str, text: str) -> Trajectory:
     """Return the trajectory of a row; raise :class:`DamagedRow` if it is none."""
-    return decoded(_trajectories, text, run, "a trajectory")
+    return decode_row(_trajectories, text, run, "a trajectory")
 
 
-def decoded(decoder: "msgspec.json.Decoder[T]", text: str, run: str, what: str) -> T:
+def decode_row(decoder: "msgspec.json.Decoder[T]", text: str, run: str, what: str) -> T:
     """Decode the JSON of a row of ``run``; raise :class:`DamagedRow`, with the way to mend it, if that fails."""
     try:
         return decoder.decode(text)

@@ -12,8 +12,8 @@ from tenacity import Retrying
 
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.store import statements
-from dart_streams.store.blobs import BlobCache, whole
-from dart_streams.store.sessions import executing, gone_of
+from dart_streams.store.blobs import BlobCache, join_chunks
+from dart_streams.store.sessions import gone_error, request_policy
 from topics.observations import Observation
 from topics.values import BlobRef
 
@@ -50,7 +50,7 @@ class SyncStore:
         found = {sha256: data for sha256 in wanted if (data := self.cache.get(sha256)) is not None}
         missing = [sha256 for sha256 in wanted if sha256 not in found]
         for sha256, rows in zip(missing, self._read_many(statements.GET_CHUNKS, [(s,) for s in missing]), strict=True):
-            found[sha256] = whole(wanted[sha256], (row[0] for row in rows))
+            found[sha256] = join_chunks(wanted[sha256], (row[0] for row in rows))
             self.cache.put(sha256, found[sha256])
         return found
 
@@ -158,9 +158,9 @@ class SyncStore:
 
     def _retrying(self, call: Callable[[], T]) -> T:
         try:
-            result: T = Retrying(**executing(self.wait_s))(call)
+            result: T = Retrying(**request_policy(self.wait_s))(call)
         except InvalidRequest as error:
-            if (gone := gone_of(error, self.run)) is not None:
+            if (gone := gone_error(error, self.run)) is not None:
                 raise gone from None
             raise
         return result

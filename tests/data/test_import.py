@@ -25,7 +25,7 @@ from tests.integration.recorded_run import record
 from tests.unit.console.datasets.test_demonstrations import GOOD, lines, without_ids
 from topics import observations, trajectories
 from workers.recorder.main import connect
-from workers.runtime.lifecycle import live
+from workers.runtime.lifecycle import run_until_stopped
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def recorder(config: Config) -> Iterator[None]:
         event = asyncio.Event()
         stop.append((asyncio.get_running_loop(), event))
         ready.set()
-        await live(connect, config, "recorder-0", event)
+        await run_until_stopped(connect, config, "recorder-0", event)
 
     thread = threading.Thread(target=lambda: asyncio.run(record_until_stopped()))
     thread.start()

@@ -26,7 +26,7 @@ from tests.integration.test_recorder import episode
 from tests.unit.console.datasets.test_episode_rows import png
 from topics import trained
 from topics.trained import TrainedStep
-from workers.runtime.lifecycle import live
+from workers.runtime.lifecycle import run_until_stopped
 from workers.tracker.backends import wandb_run
 from workers.tracker.main import connect
 from workers.tracker.points import point_of
@@ -164,7 +164,7 @@ async def until(left: Callable[[], Awaitable[int]]) -> None:
 @contextlib.asynccontextmanager
 async def tracker(config: Config):
     stop = asyncio.Event()
-    living = asyncio.create_task(live(connect, config, "tracker-0", stop))
+    living = asyncio.create_task(run_until_stopped(connect, config, "tracker-0", stop))
     try:
         yield living
     finally:
@@ -273,7 +273,7 @@ async def test_tensorboard_shows_the_newer_of_steps_that_a_resumed_trainer_repea
 
 async def test_a_tracker_is_named_by_the_configuration(services):
     with pytest.raises(ConfigError, match="choose tensorboard, mlflow, wandb or trackio"):
-        await live(connect, services.config(), "tracker-0", asyncio.Event())
+        await run_until_stopped(connect, services.config(), "tracker-0", asyncio.Event())
 
 
 def test_wandb_s_server_without_a_key_is_an_error_that_names_the_keys(tmp_path):

@@ -15,7 +15,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import NoError
 
 from dart_streams.bus import admin, topology
-from dart_streams.bus.clients import Publisher, consumer, start_within
+from dart_streams.bus.clients import Publisher, create_consumer, start_within
 from dart_streams.config import Bus
 from dart_streams.console.runs.run_log import read_events
 from dart_streams.deadline import Deadline
@@ -29,7 +29,7 @@ TAKE_S = 60.0
 
 async def take(bus: Bus, topic: Topic, group: str, count: int) -> int:
     """Be a member of a group, take so many records at least, commit them, and leave; return how many it took."""
-    member = consumer(bus, topic, group=group, client_id="stranger")
+    member = create_consumer(bus, topic, group=group, client_id="stranger")
     await start_within(member, bus)
     taken, deadline = 0, Deadline(TAKE_S)
     try:
@@ -120,7 +120,7 @@ def ends_of(client: KafkaAdminClient, bus: Bus, names: Sequence[str]) -> dict[To
     """Return the end offset of each partition of some topics."""
     return {
         TopicPartition(state.topic, number): end
-        for state in admin.describe(client, topology.declared(bus))
+        for state in admin.describe(client, topology.declare_topics(bus))
         if state.topic in names
         for number, end in enumerate(state.end_offsets)
     }

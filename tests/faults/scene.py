@@ -12,7 +12,7 @@ import psutil
 
 from benchmarks.private_services import private_folder
 from dart_streams.bus import admin
-from dart_streams.bus.clients import consumer, start_within
+from dart_streams.bus.clients import create_consumer, start_within
 from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.console.launch.services import local
 from dart_streams.console.launch.services.daemon import Home, free_port
@@ -197,7 +197,7 @@ def log_disk_full(lasts_s: float) -> Fault:
 async def join_and_leave(bus: Bus, times: int) -> None:
     """Be a member of each group that takes partitions and does nothing, and leave again, so many times."""
     for number, (group, topic) in itertools.product(range(times), STORMS):
-        member = consumer(bus, BY_NAME[topic], group=group, client_id=f"storm-{number}")
+        member = create_consumer(bus, BY_NAME[topic], group=group, client_id=f"storm-{number}")
         await start_within(member, bus)
         deadline = Deadline(JOIN_S)
         while not member.assignment() and not deadline.expired:

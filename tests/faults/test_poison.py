@@ -36,7 +36,7 @@ from workers.env.main import connect as env_worker
 from workers.recorder.main import connect as recorder
 from workers.rollout.main import connect as rollout_worker
 from workers.rollout.scripted import ScriptedEngine
-from workers.runtime.lifecycle import Connect, live
+from workers.runtime.lifecycle import Connect, run_until_stopped
 
 BOUND_S = 240.0
 SEED = 11
@@ -129,7 +129,9 @@ async def running(config: Config, folder: Path, trainer: Trainer) -> AsyncIterat
         "env-0": env_worker,
         "rollout-0": partial(rollout_worker, engine=ScriptedEngine(config)),
     }
-    workers = {name: asyncio.create_task(live(connect, config, name, stop)) for name, connect in connects.items()}
+    workers = {
+        name: asyncio.create_task(run_until_stopped(connect, config, name, stop)) for name, connect in connects.items()
+    }
     training = asyncio.create_task(trainer.train())
     with curating(folder) as curator:
 

@@ -78,7 +78,7 @@ def publish_again(config: Config, has_headers: Callable[[int], bool]) -> dict[tu
 
     Returns the last offset of each partition by topic and number.
     """
-    producer = sync_clients.producer(config.bus, "again")
+    producer = sync_clients.create_producer(config.bus, "again")
     last: dict[tuple[str, int], int] = {}
     try:
         for topic in topics.ALL:
@@ -127,7 +127,7 @@ def publish_at_once_again(config: Config, count: int) -> None:
     """Publish each of the next finished trajectories once more as soon as it is there: its group is open still."""
     with (
         sync_clients.TopicReader(config.bus, "again", trajectories.TOPIC) as reader,
-        contextlib.closing(sync_clients.producer(config.bus, "again")) as producer,
+        contextlib.closing(sync_clients.create_producer(config.bus, "again")) as producer,
     ):
         past = {record.value for record in reader.read_to_end()}
         deadline, sent = Deadline(SEND_S), set[bytes]()

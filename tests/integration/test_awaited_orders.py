@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dart_streams.bus import flush_barrier
-from dart_streams.bus.clients import Publisher, commit_within, consumer, start_within
+from dart_streams.bus.clients import Publisher, commit_within, create_consumer, start_within
 from dart_streams.config import Config
 from dart_streams.config.tasks import load
 from dart_streams.console.launch import evaluate, order_audit
@@ -32,8 +32,8 @@ heldout_seeds = [50, 53]
 
 @pytest.fixture
 def config(services: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    monkeypatch.setattr(order_audit, "PAUSE_S", 0.2)
-    monkeypatch.setattr(flush_barrier, "POLL_S", 0.1)
+    monkeypatch.setattr(order_audit, "ROUND_INTERVAL_S", 0.2)
+    monkeypatch.setattr(flush_barrier, "POLL_INTERVAL_S", 0.1)
     (tmp_path / "tasks.toml").write_text(TASKS)
     return services.config(tasks={"file": str(tmp_path / "tasks.toml")}, evaluation={"episodes": 3})
 
@@ -44,7 +44,7 @@ async def taken(config: Config) -> AsyncIterator[asyncio.Event]:
     begin = asyncio.Event()
 
     async def take() -> None:
-        member = consumer(config.bus, rollout_orders.TOPIC, group="env", client_id="stranger")
+        member = create_consumer(config.bus, rollout_orders.TOPIC, group="env", client_id="stranger")
         await start_within(member, config.bus)
         try:
             await begin.wait()
@@ -96,7 +96,7 @@ async def test_a_stage_that_is_away_loses_nothing_and_training_is_left_to_the_cu
         await publisher.publish(rollout_orders.TOPIC, ordered)
         await follower.until(lambda state: len(state.orders) == 1, "the order", BOUND_S)
         waiting = asyncio.create_task(audit.round())
-        done, _ = await asyncio.wait({waiting}, timeout=3 * flush_barrier.POLL_S)
+        done, _ = await asyncio.wait({waiting}, timeout=3 * flush_barrier.POLL_INTERVAL_S)
         assert not done
         begin.set()
         await waiting

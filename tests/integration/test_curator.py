@@ -28,14 +28,14 @@ from faust.types import TP
 import topics
 from benchmarks.curation_world import Odds, play
 from dart_streams.bus import admin, dead_letters
-from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
-from dart_streams.bus.codec import ID, header
+from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
+from dart_streams.bus.codec import ID, find_header
 from dart_streams.config import Config
 from dart_streams.config.tasks import load
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.curation import journal
-from dart_streams.curation.agents import agents
+from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.changelog import ChangelogView
 from dart_streams.curation.in_memory import CountingTrainer
 from dart_streams.curation.reducer import InputRecord, advance
@@ -155,7 +155,7 @@ class World:
 
     async def play(self, enough: Callable[[], bool], bound_s: float = BOUND_S) -> None:
         """Go on until there is enough."""
-        records = consumer(
+        records = create_consumer(
             self.config.bus, rollout_orders.TOPIC, curated.TOPIC, group=f"w{uuid.uuid4().hex}", client_id="world"
         )
         await start_within(records, self.config.bus)
@@ -207,7 +207,7 @@ class World:
 
 async def everything(config: Config, *wanted: topics.Topic, suffix: str = "") -> dict[str, list[ConsumerRecord]]:
     """Return all records of topics as they are now, by the topic's name, in order within a partition."""
-    records = consumer(config.bus, group=None, client_id="reader")
+    records = create_consumer(config.bus, group=None, client_id="reader")
     await start_within(records, config.bus)
     found: dict[str, list[ConsumerRecord]] = {topic.name: [] for topic in wanted}
     async with Publisher(config.bus, "reader") as publisher:
@@ -232,7 +232,7 @@ async def everything(config: Config, *wanted: topics.Topic, suffix: str = "") ->
 
 
 def identity(record: ConsumerRecord) -> str:
-    return (header(record.headers, ID) or b"").decode()
+    return (find_header(record.headers, ID) or b"").decode()
 
 
 def unique(records: list[ConsumerRecord]) -> dict[str, bytes]:
@@ -254,7 +254,7 @@ async def replayed(config: Config, task_file: Path) -> tuple[dict[str, bytes], d
         (r.topic.removeprefix(config.bus.prefix), r.partition, r.offset): r for rs in found.values() for r in rs
     }
     again: dict[str, bytes] = {}
-    for agent in agents(config, load(task_file)):
+    for agent in bind_agents(config, load(task_file)):
         states = defaultdict(agent.state)
         for entry in logged.values():
             if entry["agent"] != agent.name:
@@ -443,7 +443,7 @@ async def lose_a_batch(config: Config, publisher: Publisher, agent: str) -> None
     topic, view = changelog_of(config, agent), ChangelogView()
     for record in await read_from(config.bus, topic, 0, 0):
         view.note_read(record.offset, record.key, record.value)
-    snapshot, entries = journal.history(view.stored(), 0)
+    snapshot, entries = journal.read_history(view.stored(), 0)
     assert snapshot is not None
     later = sorted((entry for entry in entries if entry.sequence > snapshot.sequence), key=lambda e: e.sequence)
     assert len(later) > 1
@@ -456,7 +456,7 @@ async def lose_a_batch(config: Config, publisher: Publisher, agent: str) -> None
 async def living(config: Config) -> AsyncIterator[None]:
     """A curator in this process; its failure fails the test, and it must drain at the end."""
     stop = asyncio.Event()
-    curator = asyncio.create_task(lifecycle.live(connect, config, "curator-0", stop))
+    curator = asyncio.create_task(lifecycle.run_until_stopped(connect, config, "curator-0", stop))
     try:
         yield
     finally:
@@ -467,7 +467,7 @@ async def living(config: Config) -> AsyncIterator[None]:
 
 async def first(config: Config, topic: topics.Topic, matching: Callable[[ConsumerRecord], bool]) -> ConsumerRecord:
     """Return the first record of a topic that matches, waiting for it."""
-    records = consumer(config.bus, topic, group=f"r{uuid.uuid4().hex}", client_id="reader")
+    records = create_consumer(config.bus, topic, group=f"r{uuid.uuid4().hex}", client_id="reader")
     await start_within(records, config.bus)
     try:
         async with asyncio.timeout(BOUND_S):
@@ -507,12 +507,13 @@ async def test_what_cannot_be_applied_is_put_aside_whole_and_the_curator_goes_on
     letters = (await everything(config, trajectories.TOPIC, suffix=dead_letters.SUFFIX))[trajectories.TOPIC.name]
     assert {letter.key for letter in letters} == {b"k", b"simulated/grid#0"}
     garbled = next(letter for letter in letters if letter.key == b"k")
-    assert (garbled.value, header(garbled.headers, "x")) == (b"not json", b"y")
+    assert (garbled.value, find_header(garbled.headers, "x")) == (b"not json", b"y")
     places = {
-        (header(letter.headers, dead_letters.TOPIC), header(letter.headers, dead_letters.OFFSET)) for letter in letters
+        (find_header(letter.headers, dead_letters.TOPIC), find_header(letter.headers, dead_letters.OFFSET))
+        for letter in letters
     }
     assert places == {(name.encode(), b"0"), (name.encode(), b"1"), (name.encode(), b"2")}
-    reasons = b" ".join(header(letter.headers, dead_letters.ERROR) or b"" for letter in letters)
+    reasons = b" ".join(find_header(letter.headers, dead_letters.ERROR) or b"" for letter in letters)
     assert b"outcome success with reward None" in reasons
     assert b"order 'not-ours'" in reasons
 
@@ -527,8 +528,10 @@ async def test_the_trace_of_a_rollout_goes_on_through_all_four_agents(configure)
             ended = finished(sample, group_size=8)
             await publisher.publish(trajectories.TOPIC, ended, headers=trace if sample in (0, 7) else [])
         for topic in (task_difficulty, rollout_budgets, curated, curation_log, rollout_orders):
-            found = await first(config, topic.TOPIC, lambda record: header(record.headers, "traceparent") is not None)
-            assert header(found.headers, "traceparent") == trace[0][1]
+            found = await first(
+                config, topic.TOPIC, lambda record: find_header(record.headers, "traceparent") is not None
+            )
+            assert find_header(found.headers, "traceparent") == trace[0][1]
 
 
 async def test_the_tasks_command_tells_every_group_of_every_task_and_why(configure, tmp_path):
@@ -610,16 +613,16 @@ async def test_no_record_is_lost_that_comes_while_a_restarted_curator_seeks_its_
 
 async def test_a_curator_whose_tables_are_never_recovered_ends_and_says_so(configure, monkeypatch):
     """As Faust does once in a while when the broker is back after a minute."""
-    monkeypatch.setattr(recovery_watch, "RECOVERY_S", 2.0)
+    monkeypatch.setattr(recovery_watch, "RECOVERY_TIMEOUT_S", 2.0)
     config = configure()
     async with Publisher(config.bus, "test") as publisher:
         async with living(config):
             await publisher.publish(trajectories.TOPIC, finished(0), record_id="t0")
             await first(config, rollout_budgets.TOPIC, lambda record: True)
         monkeypatch.setattr(Recovery, "need_recovery", lambda recovery: True)
-        with pytest.raises(RecoveryStuck, match="tables are not recovered: nothing of their changelogs has come"):
+        with pytest.raises(RecoveryStuck, match="tables are not recovered: no changelog record has arrived"):
             async with asyncio.timeout(BOUND_S):
-                await lifecycle.live(connect, config, "curator-0", asyncio.Event())
+                await lifecycle.run_until_stopped(connect, config, "curator-0", asyncio.Event())
 
 
 async def test_an_input_of_which_nothing_was_committed_is_sought_from_its_beginning(configure, monkeypatch):
@@ -783,14 +786,14 @@ async def test_dispatch_refuses_inputs_of_several_partitions(configure):
     config = configure()
     grow(config, 2, rollout_budgets.TOPIC.name)
     with pytest.raises(ConfigError, match="rollout-budgets has 2 partitions: dispatch needs it to have one"):
-        await lifecycle.live(connect, config, "curator-0", asyncio.Event())
+        await lifecycle.run_until_stopped(connect, config, "curator-0", asyncio.Event())
 
 
 async def test_a_curator_whose_topics_are_not_there_says_how_to_make_them(configure):
     config = configure()
     lost = msgspec.structs.replace(config, bus=msgspec.structs.replace(config.bus, prefix="nobody.", wait_s=1.0))
     with pytest.raises(ServiceUnavailable, match=r"has no topic 'nobody\.trajectories'.*topics apply"):
-        await lifecycle.live(connect, lost, "curator-0", asyncio.Event())
+        await lifecycle.run_until_stopped(connect, lost, "curator-0", asyncio.Event())
 
 
 def test_a_curator_without_a_broker_says_so_and_ends(tmp_path):

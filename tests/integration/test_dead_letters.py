@@ -147,7 +147,7 @@ def test_a_dead_letter_topic_that_takes_less_than_declared_gets_a_stub(deploymen
     else:
         name = config.bus.prefix + trajectories.TOPIC.name
         record = ConsumerRecord(name, 0, 0, 1, 0, b"key", b"x" * 100_000, None, 3, 100_000, ())
-        producer = sync_clients.producer(config.bus, "test", idempotent=False)
+        producer = sync_clients.create_producer(config.bus, "test", idempotent=False)
         sync_dead_letters.send(producer, trajectories.TOPIC, record, "why", 30)
         producer.close()
     (letter,) = answer("dlq", "show", "trajectories", *where)

@@ -21,8 +21,8 @@ from cassandra.cluster import Session
 from kafka import KafkaAdminClient
 
 from dart_streams.bus import dead_letters
-from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
-from dart_streams.bus.codec import header
+from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
+from dart_streams.bus.codec import find_header
 from dart_streams.config import Config
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.runs.run_folder import write_toml
@@ -37,7 +37,7 @@ from topics.values import Sampling, VersionSpan
 from workers.env import episode_runner
 from workers.env.main import connect as connect_worker
 from workers.runtime.death_counts import DeathNote, read_note
-from workers.runtime.lifecycle import live
+from workers.runtime.lifecycle import run_until_stopped
 
 BOUND_S = 120.0
 """Generous: tests run on machines that do other things at the same time."""
@@ -120,7 +120,7 @@ class World:
                 self.news.notify_all()
 
     async def read(self, *topics: Topic) -> AsyncIterator[tuple[Topic, msgspec.Struct]]:
-        records = consumer(self.config.bus, *topics, group=f"world-{uuid.uuid4().hex}", client_id="world")
+        records = create_consumer(self.config.bus, *topics, group=f"world-{uuid.uuid4().hex}", client_id="world")
         await start_within(records, self.config.bus)
         try:
             async for record in records:
@@ -168,7 +168,7 @@ def world_of(config: Config, answer: Answer = solve) -> contextlib.AbstractAsync
 async def worker(config: Config, name: str = "env-0") -> AsyncIterator[asyncio.Task[int]]:
     """An environment worker in this process; its failure fails the test, and it must drain at the end."""
     stop = asyncio.Event()
-    living = asyncio.create_task(live(connect_worker, config, name, stop))
+    living = asyncio.create_task(run_until_stopped(connect_worker, config, name, stop))
     try:
         yield living
     finally:
@@ -388,13 +388,13 @@ async def test_orders_that_cannot_be_played_are_dead_letters_and_the_worker_goes
     assert "no-such-page" in refused.end.reason
     broken = next(letter for letter in letters if letter.key == b"k")
     assert broken.value == b"{not json"
-    assert header(broken.headers, "schema") == b"rollout-orders/1"
-    assert b"not a rollout-orders/1" in header(broken.headers, dead_letters.ERROR)
+    assert find_header(broken.headers, "schema") == b"rollout-orders/1"
+    assert b"not a rollout-orders/1" in find_header(broken.headers, dead_letters.ERROR)
     assert sum(committed(config).values()) == 3
 
 
 async def read_dead_letters(config: Config, topic: Topic, count: int) -> list:
-    records = consumer(config.bus, group=None, client_id="letters")
+    records = create_consumer(config.bus, group=None, client_id="letters")
     await start_within(records, config.bus)
     try:
         records.assign([TopicPartition(config.bus.prefix + topic.name + dead_letters.SUFFIX, 0)])

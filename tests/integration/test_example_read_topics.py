@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.bus.codec import encode
-from dart_streams.bus.sync_clients import producer
+from dart_streams.bus.sync_clients import create_producer
 from dart_streams.config import parse
 from topics import BY_NAME, trajectories
 
@@ -23,7 +23,7 @@ def test_the_printed_means_are_those_of_what_was_published(services):
         circle.settle()
         circle.end_one(0)
     events = [written.event for written in circle.logs[trajectories.TOPIC.name]]
-    with contextlib.closing(producer(config.bus, "example")) as kafka:
+    with contextlib.closing(create_producer(config.bus, "example")) as kafka:
         for event in events:
             record = encode(BY_NAME["trajectories"], event, (), event.trajectory_id)
             kafka.send(

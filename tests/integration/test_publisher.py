@@ -9,7 +9,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import InvalidTimestampError, MessageSizeTooLargeError
 
 from dart_streams.bus import admin, clients, sync_clients
-from dart_streams.bus.clients import Publisher, consumer, partition_of, start_within
+from dart_streams.bus.clients import Publisher, create_consumer, partition_of, start_within
 from dart_streams.bus.clock_refusal import ClockRefused
 from dart_streams.bus.codec import MAX_HEADER_BYTES, Encoded
 from dart_streams.bus.topology import Change
@@ -32,7 +32,7 @@ def records(number: int) -> list[Encoded]:
 async def read(bus, number: int, partitions: int = PARTITIONS) -> dict[int, list[Encoded]]:
     """Return so many records, by partition, in order."""
     found: dict[int, list[Encoded]] = defaultdict(list)
-    client = consumer(bus, group=None, client_id="reader")
+    client = create_consumer(bus, group=None, client_id="reader")
     await start_within(client, bus)
     try:
         client.assign([TopicPartition(bus.prefix + NAME, partition) for partition in range(partitions)])

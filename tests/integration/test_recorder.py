@@ -13,8 +13,8 @@ import pytest
 from aiokafka import TopicPartition
 
 from dart_streams.bus import dead_letters
-from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
-from dart_streams.bus.codec import header
+from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
+from dart_streams.bus.codec import find_header
 from dart_streams.config import Config
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.runs.run_folder import write_toml
@@ -25,7 +25,7 @@ from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.trajectories import Trajectory
 from topics.values import OutcomeKind, VersionSpan
 from workers.recorder.main import connect as connect_worker
-from workers.runtime.lifecycle import live
+from workers.runtime.lifecycle import run_until_stopped
 
 BOUND_S = 120.0
 
@@ -66,7 +66,7 @@ async def tell(publisher: Publisher, *told: Observation) -> None:
 @contextlib.asynccontextmanager
 async def recorder(config: Config, name: str = "recorder-0") -> AsyncIterator[None]:
     stop = asyncio.Event()
-    living = asyncio.create_task(live(connect_worker, config, name, stop))
+    living = asyncio.create_task(run_until_stopped(connect_worker, config, name, stop))
     try:
         yield
     finally:
@@ -78,7 +78,7 @@ async def recorder(config: Config, name: str = "recorder-0") -> AsyncIterator[No
 async def announced(config: Config, enough: Callable[[list[Trajectory]], bool]) -> list[Trajectory]:
     """Return what is on ``trajectories`` once there is enough."""
     found: list[Trajectory] = []
-    records = consumer(config.bus, trajectories.TOPIC, group=uuid.uuid4().hex, client_id="reader")
+    records = create_consumer(config.bus, trajectories.TOPIC, group=uuid.uuid4().hex, client_id="reader")
     await start_within(records, config.bus)
     try:
         async with asyncio.timeout(BOUND_S):
@@ -95,7 +95,7 @@ def all_of(numbers: Sequence[int]) -> Callable[[list[Trajectory]], bool]:
 
 
 async def read_dead_letters(config: Config, count: int) -> list:
-    records = consumer(config.bus, group=None, client_id="letters")
+    records = create_consumer(config.bus, group=None, client_id="letters")
     await start_within(records, config.bus)
     try:
         records.assign([TopicPartition(config.bus.prefix + observations.TOPIC.name + dead_letters.SUFFIX, 0)])
@@ -157,14 +157,14 @@ async def test_a_record_that_is_no_observation_is_a_dead_letter_and_the_recorder
         found = await announced(config, all_of([1]))
         letters = await read_dead_letters(config, 3)
     assert len(found) == 1
-    reasons = {letter.key: header(letter.headers, dead_letters.ERROR).decode() for letter in letters}
+    reasons = {letter.key: find_header(letter.headers, dead_letters.ERROR).decode() for letter in letters}
     assert "not a observations/1" in reasons[b"bad"]
     assert "newer than this program" in reasons[b"newer"]
     assert "no value" in reasons[b"none"]
     bad = next(letter for letter in letters if letter.key == b"bad")
-    assert (bad.value, header(bad.headers, "schema")) == (b"\xff\x00", b"observations/1")
-    assert header(bad.headers, dead_letters.TOPIC).decode() == config.bus.prefix + name
-    assert header(bad.headers, dead_letters.OFFSET) == b"0"
+    assert (bad.value, find_header(bad.headers, "schema")) == (b"\xff\x00", b"observations/1")
+    assert find_header(bad.headers, dead_letters.TOPIC).decode() == config.bus.prefix + name
+    assert find_header(bad.headers, dead_letters.OFFSET) == b"0"
 
 
 async def test_a_trajectory_with_a_missing_step_is_an_error_of_the_environment_never_a_made_up_reward(services):
@@ -175,7 +175,7 @@ async def test_a_trajectory_with_a_missing_step_is_an_error_of_the_environment_n
         [trajectory] = await announced(config, all_of([7]))
         [letter] = await read_dead_letters(config, 1)
     assert (trajectory.outcome, trajectory.reward, trajectory.order_id) == ("env_error", None, "o7")
-    assert b"steps [1] of 0..3" in header(letter.headers, dead_letters.ERROR)
+    assert b"steps [1] of 0..3" in find_header(letter.headers, dead_letters.ERROR)
     assert event_of(observations.TOPIC, letter) == whole[-1]
 
 

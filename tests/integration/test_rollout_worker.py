@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from dart_streams.bus import dead_letters
-from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
-from dart_streams.bus.codec import header
+from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
+from dart_streams.bus.codec import find_header
 from dart_streams.config import Config, Rollout
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.runs.run_folder import write_toml
@@ -32,7 +32,7 @@ from workers.rollout import main, weight_updater
 from workers.rollout.engine import EngineDead, EngineFault, Generation, LoadFault
 from workers.rollout.main import connect
 from workers.rollout.scripted import ScriptedEngine
-from workers.runtime.lifecycle import live
+from workers.runtime.lifecycle import run_until_stopped
 
 BOUND_S = 120.0
 QUICK = {"engine": "scripted", "scripted": {"success_rate": 1.0}}
@@ -71,7 +71,7 @@ class Reader:
         self.records: list[Any] = []
 
     async def __aenter__(self) -> "Reader":
-        self.consumer = consumer(self.bus, group=uuid.uuid4().hex, client_id="test")
+        self.consumer = create_consumer(self.bus, group=uuid.uuid4().hex, client_id="test")
         self.consumer.subscribe([self.name])
         await start_within(self.consumer, self.bus)
         return self
@@ -100,7 +100,9 @@ class Reader:
 @contextlib.asynccontextmanager
 async def worker(config: Config, name: str = "rollout-0", engine: Any = None) -> AsyncIterator[asyncio.Task[int]]:
     stop = asyncio.Event()
-    living = asyncio.create_task(live(partial(connect, engine=engine or ScriptedEngine(config)), config, name, stop))
+    living = asyncio.create_task(
+        run_until_stopped(partial(connect, engine=engine or ScriptedEngine(config)), config, name, stop)
+    )
     try:
         yield living
     finally:
@@ -202,7 +204,7 @@ async def test_what_cannot_be_answered_is_a_dead_letter_and_the_worker_goes_on(s
             await ask(publisher, request(0, reply_partition=99), request(1))
             await replies.until(answered(range(1, 2)))
             dead = await letters.count(2)
-    reasons = {letter.key: header(letter.headers, dead_letters.ERROR).decode() for letter in dead}
+    reasons = {letter.key: find_header(letter.headers, dead_letters.ERROR).decode() for letter in dead}
     assert "not a action-requests/1" in reasons[b"bad"]
     assert "reply_partition 99" in reasons[b"t0"]
 
@@ -460,7 +462,9 @@ async def test_an_engine_that_has_died_ends_the_worker_with_its_error(services):
     engine = Faulty(config)
     async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
         await publisher.publish(weights.TOPIC, weight_version(0))
-        living = asyncio.create_task(live(partial(connect, engine=engine), config, "rollout-0", asyncio.Event()))
+        living = asyncio.create_task(
+            run_until_stopped(partial(connect, engine=engine), config, "rollout-0", asyncio.Event())
+        )
         await serving.until(bool)
         engine.dead = True
         with pytest.raises(EngineDead, match="out of memory"):

@@ -76,14 +76,14 @@ async def test_every_client_of_the_broker_is_let_in(secured: Secured, way: str):
     assert await one_record(bus) == VERSION
     with sync_clients.TopicReader(bus, "test", weights.TOPIC) as reader:
         assert [clients.event_of(weights.TOPIC, record) for record in reader.read_to_end()] == [VERSION]
-    producer = sync_clients.producer(bus, "test")
+    producer = sync_clients.create_producer(bus, "test")
     producer.send(bus.prefix + weights.TOPIC.name, value=b"x").get(timeout=BOUND_S)
     producer.close()
     await of_faust(bus)
 
 
 async def one_record(bus: Bus) -> Any:
-    reader = clients.consumer(bus, weights.TOPIC, group="test", client_id="test")
+    reader = clients.create_consumer(bus, weights.TOPIC, group="test", client_id="test")
     await clients.start_within(reader, bus)
     try:
         async with asyncio.timeout(BOUND_S):

@@ -18,7 +18,7 @@ DEADLINE_S = 120.0
 
 
 def write(bus: Bus, values: range) -> None:
-    producer = sync_clients.producer(bus, "test")
+    producer = sync_clients.create_producer(bus, "test")
     for value in values:
         producer.send(bus.prefix + curated.TOPIC.name, str(value).encode(), partition=0).get(timeout=DEADLINE_S)
     producer.close()
@@ -45,7 +45,7 @@ def test_it_starts_at_the_given_offsets(services):
 
 
 def test_a_client_that_stands_still_is_replaced_and_nothing_is_lost_or_read_twice(services, monkeypatch):
-    monkeypatch.setattr(sync_clients, "CHECK_S", 0.5)
+    monkeypatch.setattr(sync_clients, "CHECK_INTERVAL_S", 0.5)
     bus = services.config().bus
     write(bus, range(5))
     with TopicReader(bus, "test", curated.TOPIC) as reader:
@@ -61,7 +61,7 @@ def test_a_quiet_topic_keeps_its_client(services, monkeypatch):
     bus = services.config().bus
     write(bus, range(1))
     with TopicReader(bus, "test", curated.TOPIC) as reader:
-        monkeypatch.setattr(sync_clients, "CHECK_S", 0.1)
+        monkeypatch.setattr(sync_clients, "CHECK_INTERVAL_S", 0.1)
         assert read(reader, lambda found: len(found) == 1) == [0]
         client = reader.client
         for _ in range(5):

@@ -11,14 +11,14 @@ import pytest
 import topics
 from dart_streams.bus import admin
 from dart_streams.bus.admin import TopicsRefused
-from dart_streams.bus.topology import TopicSpec, declared
+from dart_streams.bus.topology import TopicSpec, declare_topics
 
 BOUND_S = 120.0
 COMMAND = [sys.executable, "-m", "dart_streams.console.cli.main", "topics"]
 
 
 def names_of(bus: Any) -> set[str]:
-    return {spec.name for spec in declared(bus)}
+    return {spec.name for spec in declare_topics(bus)}
 
 
 def run(config: Any, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -31,8 +31,8 @@ def run(config: Any, folder: Path, *arguments: str) -> subprocess.CompletedProce
 def test_every_declared_topic_is_made_and_a_second_apply_changes_nothing(services):
     bus = services.config().bus
     with admin.connect(bus) as client:
-        assert {state.topic for state in admin.describe(client, declared(bus))} == names_of(bus)
-        assert admin.plan_against(client, declared(bus)) == []
+        assert {state.topic for state in admin.describe(client, declare_topics(bus))} == names_of(bus)
+        assert admin.plan_against(client, declare_topics(bus)) == []
     assert admin.apply_all(bus) == []
 
 
@@ -45,7 +45,7 @@ def test_a_topic_is_brought_back_to_what_is_declared(services):
     (change,) = admin.apply_all(bus)
     assert change.before == {"cleanup.policy": "compact", "retention.ms": "1000"}
     with admin.connect(bus) as client:
-        assert admin.plan_against(client, declared(bus)) == []
+        assert admin.plan_against(client, declare_topics(bus)) == []
 
 
 def test_partitions_are_added_and_never_taken_away(services):
@@ -71,7 +71,7 @@ def test_a_plan_that_would_shrink_changes_nothing_at_all(services):
     with pytest.raises(TopicsRefused):
         admin.apply_all(bus, [shrunk, fresh])
     with admin.connect(bus) as client:
-        assert admin.actual(client, [fresh]) == {}
+        assert admin.read_topics(client, [fresh]) == {}
 
 
 def test_what_the_broker_refuses_is_an_error_that_names_the_topic(services):

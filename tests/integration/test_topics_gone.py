@@ -10,8 +10,8 @@ import pytest
 
 from dart_streams.bus import admin, clients, sync_clients, topic_watch
 from dart_streams.bus.clients import Publisher
-from dart_streams.bus.topic_ids import made_anew
-from dart_streams.bus.topic_watch import TopicGrown, TopicMadeAnew
+from dart_streams.bus.topic_ids import recreated_topics
+from dart_streams.bus.topic_watch import TopicGrown, TopicRecreated
 from dart_streams.config import Config
 from dart_streams.console.launch import topic_identity
 from dart_streams.console.launch.topic_identity import LogGone
@@ -26,7 +26,7 @@ from workers.env import main as env
 from workers.recorder import main as recorder
 from workers.rollout import main as rollout
 from workers.rollout.scripted import ScriptedEngine
-from workers.runtime.lifecycle import Connect, live
+from workers.runtime.lifecycle import Connect, run_until_stopped
 from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
 BOUND_S = 120.0
@@ -42,7 +42,7 @@ heldout_seeds = [50, 60]
 
 @pytest.fixture
 def config(services: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    monkeypatch.setattr(topic_watch, "CHECK_S", 0.3)
+    monkeypatch.setattr(topic_watch, "CHECK_INTERVAL_S", 0.3)
     (tmp_path / "tasks.toml").write_text(TASKS)
     made = services.config(
         env={"backend": "simulated"}, rollout={"engine": "scripted"}, tasks={"file": str(tmp_path / "tasks.toml")}
@@ -70,7 +70,7 @@ async def ended(config: Config, kind: str, change: Callable[[Any], Any]) -> None
         with admin.connect(config.bus) as client:
             change(client)
 
-    working = asyncio.create_task(live(connected, config, f"{kind}-0", asyncio.Event()))
+    working = asyncio.create_task(run_until_stopped(connected, config, f"{kind}-0", asyncio.Event()))
     try:
         async with asyncio.timeout(BOUND_S):
             await asyncio.wait({working, asyncio.create_task(begun.wait())}, return_when=asyncio.FIRST_COMPLETED)
@@ -118,7 +118,7 @@ def make_again(config: Config, name: str) -> None:
 async def test_a_worker_whose_topic_is_made_anew_ends_to_read_it_from_its_beginning(
     config: Config, kind: str, topic: str
 ):
-    with pytest.raises((TopicMadeAnew, ServiceUnavailable), match=rf"{topic} (was deleted and made again|is gone)"):
+    with pytest.raises((TopicRecreated, ServiceUnavailable), match=rf"{topic} (was deleted and made again|is gone)"):
         await ended(config, kind, lambda _: make_again(config, topic))
 
 
@@ -129,7 +129,7 @@ async def test_both_clients_read_the_same_ids_and_a_topic_made_anew_has_another(
         assert before.keys() == set(names)
         assert before == {name: known for name, known in topic_identity.read(config.bus).items() if name in names}
         await asyncio.to_thread(make_again, config, "weights")
-        assert made_anew(before, await publisher.topic_ids(names)) == ["weights"]
+        assert recreated_topics(before, await publisher.topic_ids(names)) == ["weights"]
 
 
 async def test_a_run_that_is_resumed_names_the_topics_made_anew_and_is_refused_without_its_orders(config: Config):
@@ -154,7 +154,7 @@ async def test_a_run_that_is_resumed_names_the_topics_made_anew_and_is_refused_w
 async def test_a_topic_that_is_made_again_with_fewer_partitions_before_anybody_looks_is_read_on(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(clients, "COMMIT_WAIT_S", 0.5)
+    monkeypatch.setattr(clients, "COMMIT_TIMEOUT_S", 0.5)
     topic, made_again, took = rollout_orders.TOPIC, asyncio.Event(), asyncio.Queue[str]()
     name, last = config.bus.prefix + topic.name, 2 * topic.partitions - 1
 
@@ -198,11 +198,11 @@ async def test_a_curator_that_is_started_again_refuses_what_was_grown_meanwhile(
     with admin.connect(config.bus) as client:
         client.create_partitions({f"{config.bus.prefix}trajectories": 2})
     with pytest.raises(TopicGrown, match="1 before, 2 now"):
-        await live(curator.connect, config, "curator-0", asyncio.Event())
+        await run_until_stopped(curator.connect, config, "curator-0", asyncio.Event())
 
 
 def test_a_reader_of_a_deleted_topic_names_it(config: Config, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sync_clients, "CHECK_S", 1.0)
+    monkeypatch.setattr(sync_clients, "CHECK_INTERVAL_S", 1.0)
     name = config.bus.prefix + curated.TOPIC.name
     with sync_clients.TopicReader(config.bus, "test", curated.TOPIC) as reader:
         with admin.connect(config.bus) as client:

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import pytest
 from aiokafka import TopicPartition
 
-from dart_streams.bus.clients import Publisher, consumer, start_within
+from dart_streams.bus.clients import Publisher, create_consumer, start_within
 from dart_streams.bus.lag import Lag
 from dart_streams.console.runs import open_orders
 from dart_streams.console.runs.run_follower import following
 from dart_streams.console.runs.run_state import Retention, RunState
 from dart_streams.console.views import report
-from dart_streams.episodes.trajectory_summary import broken
+from dart_streams.episodes.trajectory_summary import broken_trajectory
 from tests.integration.test_recorder import episode
 from topics import rollout_orders, trajectories
 
@@ -36,7 +36,7 @@ async def test_what_was_published_just_before_the_end_is_seen(bus):
 
 async def commit_as_env(bus) -> TopicPartition:
     """Commit the only order, as an env worker does that has told the end of its episode; return where it was."""
-    client = consumer(bus, rollout_orders.TOPIC, group="env", client_id="env-0")
+    client = create_consumer(bus, rollout_orders.TOPIC, group="env", client_id="env-0")
     await start_within(client, bus)
     try:
         record = await client.getone()
@@ -48,7 +48,7 @@ async def commit_as_env(bus) -> TopicPartition:
 
 async def test_an_order_whose_trajectory_is_announced_a_moment_later_is_not_lost(bus):
     last = episode(1)[-1]
-    finished = broken(last, "the test says so")
+    finished = broken_trajectory(last, "the test says so")
     async with Publisher(bus, "test") as publisher, following(bus, publisher, 60) as watch:
         await publisher.publish(rollout_orders.TOPIC, last.order)
         place = await commit_as_env(bus)
@@ -85,7 +85,7 @@ async def test_what_was_forgotten_of_a_long_run_is_read_again_for_its_report(ser
         for number in range(5):
             last = episode(number)[-1]
             await publisher.publish(rollout_orders.TOPIC, last.order)
-            await publisher.publish(trajectories.TOPIC, broken(last, "the test says so"))
+            await publisher.publish(trajectories.TOPIC, broken_trajectory(last, "the test says so"))
         await watch.until(lambda state: state.train_finished == 5, "five episodes", 60)
         await report.finish(SimpleNamespace(config=lambda: config), watch, None, None)
         assert len(watch.progress.finished) == min(keep, 5)

@@ -43,7 +43,7 @@ def idefics3(folder: Path, seed: int = 0) -> None:
     It has plain rotary positions, tied embeddings, and images cut into crops with tokens of text between them; its
     answers end with another token than its tokenizer's end of text.
     """
-    made = tiny.tokenizer()
+    made = tiny.build_tokenizer()
     made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in IDEFICS3_SPECIAL])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=made, eos_token=tiny.PAD, pad_token=tiny.PAD, model_max_length=4096

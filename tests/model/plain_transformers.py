@@ -32,8 +32,8 @@ def training_inputs(
 def measured(model: torch.nn.Module, renderer: Renderer) -> probe.Probe:
     """Return the probe of a loaded model."""
     model.eval()
-    prompt, tokens = renderer.prompt(probe.turns()), renderer.answer_tokens(probe.ANSWER)
-    inputs = training_inputs(renderer, prompt, [Image.open(io.BytesIO(probe.screen()))], tokens)
+    prompt, tokens = renderer.prompt(probe.probe_turns()), renderer.answer_tokens(probe.ANSWER)
+    inputs = training_inputs(renderer, prompt, [Image.open(io.BytesIO(probe.draw_screen()))], tokens)
     start = inputs.pop("answer_start")
     batch = {name: value[None] if value.ndim == 1 else value for name, value in inputs.items()}
     with torch.no_grad():

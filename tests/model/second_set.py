@@ -57,7 +57,7 @@ async def serving(folder: Path, mode: str) -> dict[str, Any]:
     await engine.start(policies.versions[0])
     assert engine.thread is not None
     encode = await engine.thread.call(lambda core: core.image_encoder(engine.renderer))
-    screen = encode(probe.screen())
+    screen = encode(probe.draw_screen())
     before, spare = await engine.thread.call(places), await engine.thread.call(spare_places)
     loader = await engine.thread.call(lambda core: type(core.loader).__name__)
     under_way = asyncio.ensure_future(engine.generate(request(1, max_tokens=100)))

@@ -43,8 +43,8 @@ def test_rows_merged_apart_are_those_merged_together_and_near_the_product(
 ) -> None:
     weight, down, up = layer(seed, outputs, inputs, rank)
     weight = weight.to(dtype)
-    found = adapters.merged(weight, down, up, SCALING)
-    parts = [adapters.merged(weight[part], down, up[part], SCALING) for part in (slice(cut), slice(cut, None))]
+    found = adapters.merge_weight(weight, down, up, SCALING)
+    parts = [adapters.merge_weight(weight[part], down, up[part], SCALING) for part in (slice(cut), slice(cut, None))]
     assert torch.equal(torch.cat(parts), found)
     assert found.dtype == dtype
     exact = weight.double() + SCALING * (up.double() @ down.double())
@@ -57,7 +57,7 @@ def test_the_merged_bits_depend_on_neither_the_number_of_threads_nor_the_instruc
     program = (
         "import torch, hashlib; from dart_streams.policy import adapters; from tests.model.random_layers import layer;"
         "torch.set_num_threads({threads}); weight, down, up = layer(7, 700, 900, 16);"
-        "made = adapters.merged(weight, down, up, 0.3); print(hashlib.sha256(made.numpy().data).hexdigest())"
+        "made = adapters.merge_weight(weight, down, up, 0.3); print(hashlib.sha256(made.numpy().data).hexdigest())"
     )
     digests = set()
     for threads, capability in ((1, "default"), (2, "avx2"), (3, "avx512")):
@@ -95,7 +95,7 @@ class Chain:
         number = len(self.versions)
         adapter = self.adapter(number)
         _, down, up = layer(number, 40, 50, 4)
-        added = adapters.merged(self.base["model.a.weight"], down, up if number else up * 0, SCALING)
+        added = adapters.merge_weight(self.base["model.a.weight"], down, up if number else up * 0, SCALING)
         state = {**self.base, "model.a.weight": added}
         uri = f"{self.folder}/v{number:06d}-e1"
         written = self.writer.write(uri, number, state, PROBE, adapter, whole=whole)
@@ -105,7 +105,7 @@ class Chain:
 
     def serves(self, resident: ResidentWeights, number: int) -> bool:
         same = all(torch.equal(resident.tensors[name], value) for name, value in self.states[number].items())
-        return same and resident.sha256 == self.versions[number].sha256 == weights.digest_of(self.states[number])
+        return same and resident.sha256 == self.versions[number].sha256 == weights.digest_tensors(self.states[number])
 
 
 @pytest.fixture(params=["disk", "object store"])
@@ -154,8 +154,8 @@ def test_who_joins_late_makes_it_from_the_base_wherever_it_lies(tmp_path: Path, 
     late = ResidentWeights(tmp_path / "late")
     late.advance(newest)
     assert chain.serves(late, 3)
-    folder = resident_weights.whole(newest, tmp_path / "export")
-    assert weights.digest(folder / weights.FILE) == newest.sha256
+    folder = resident_weights.materialize_weights(newest, tmp_path / "export")
+    assert weights.digest_file(folder / weights.FILE) == newest.sha256
     fetched = weights.fetch(newest.parts[-1], tmp_path / "cache")
     assert (fetched / weights.ADAPTER_CONFIG).is_file(), "peft needs it"
 

@@ -22,7 +22,7 @@ def copied(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 @given(GAPS)
 def test_places_come_back_whatever_lies_between_them(gaps: list[int]) -> None:
     places = np.cumsum(np.array([gap + 1 for gap in gaps], np.int64)) - 1
-    assert deltas.places(deltas.coded_gaps(places)).tolist() == places.tolist()
+    assert deltas.decode_gaps(deltas.encode_gaps(places)).tolist() == places.tolist()
 
 
 @given(HALVES)
@@ -30,12 +30,12 @@ def test_any_bits_become_any_others_also_those_of_nan_and_negative_zero(values: 
     before = torch.tensor([old for old, _, _ in values], dtype=torch.int16)
     after = torch.tensor([new if changes else old for old, new, changes in values], dtype=torch.int16)
     states = [{"w": bits.view(torch.bfloat16)} for bits in (before, after)]
-    found = deltas.between(*states)
+    found = deltas.diff_weights(*states)
     assert found.changed == int((before != after).sum())
     made = copied(states[0])
     deltas.apply(made, found.tensors)
-    assert torch.equal(deltas.bits(made["w"]), after)
-    assert weights.digest_of(made) == weights.digest_of(states[1])
+    assert torch.equal(deltas.element_bits(made["w"]), after)
+    assert weights.digest_tensors(made) == weights.digest_tensors(states[1])
 
 
 @settings(deadline=None)
@@ -44,7 +44,7 @@ def test_a_delta_is_never_larger_than_the_whole(share: float, seed: int) -> None
     random = torch.Generator().manual_seed(seed)
     before = torch.randn(4000, generator=random).bfloat16()
     after = torch.where(torch.rand(4000, generator=random) < share, -before, before)
-    found = deltas.between({"w": before}, {"w": after})
+    found = deltas.diff_weights({"w": before}, {"w": after})
     assert sum(tensor.nbytes for tensor in found.tensors.values()) <= before.nbytes
 
 
@@ -52,7 +52,7 @@ def test_one_value_in_a_hundred_takes_three_bytes_each() -> None:
     before = torch.zeros(1000, 1000, dtype=torch.bfloat16)
     after = before.clone()
     after.view(-1)[::100] = 1.0
-    found = deltas.between({"w": before}, {"w": after})
+    found = deltas.diff_weights({"w": before}, {"w": after})
     assert (found.changed, found.elements) == (10_000, 1_000_000)
     assert sum(tensor.nbytes for tensor in found.tensors.values()) == 30_000
 
@@ -60,7 +60,7 @@ def test_one_value_in_a_hundred_takes_three_bytes_each() -> None:
 def test_a_tensor_that_is_the_same_takes_nothing_and_one_that_is_all_new_is_whole() -> None:
     before = {"same": torch.ones(5), "new": torch.zeros(5), "scalar": torch.tensor(1.0)}
     after = {"same": torch.ones(5), "new": torch.arange(1.0, 6.0), "scalar": torch.tensor(2.0)}
-    found = deltas.between(before, after)
+    found = deltas.diff_weights(before, after)
     assert sorted(found.tensors) == ["new:whole", "scalar:whole"]
     deltas.apply(before, found.tensors)
     assert all(torch.equal(before[name], after[name]) for name in after)
@@ -73,7 +73,7 @@ def test_a_tensor_that_is_the_same_takes_nothing_and_one_that_is_all_new_is_whol
 )
 def test_states_of_two_models_have_no_delta(after: dict[str, torch.Tensor]) -> None:
     with pytest.raises(deltas.Unrelated):
-        deltas.between({"w": torch.ones(2)}, after)
+        deltas.diff_weights({"w": torch.ones(2)}, after)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_the_tokens_are_those_of_the_agents_messages(model_dir: Path, style: str
     whole = renderer.tokenizer.apply_chat_template(
         messages, chat_template=renderer.chat_template, tokenize=False, add_generation_prompt=True
     )
-    ours = renderer.prompt(prompts.turns(observed(steps), policy))
+    ours = renderer.prompt(prompts.prompt_turns(observed(steps), policy))
     assert ours.token_ids == renderer.tokenizer(whole, add_special_tokens=False)["input_ids"]
     assert [image.sha256 for image in ours.images] == [f"screen-{n}" for n in range(steps + 1)][-history:]
     boxes = sum(text.count(BOX_TOKENS[0]) for text in [prompt, *answers]) if style == "box" else 0

@@ -209,7 +209,7 @@ def served_and_trained(family: Family, config: Config, loop: asyncio.Runner, ran
     learner = Learner(family.folder, family.renderer, config.trainer, ranks)
     first = learner.snapshot()
     plain = plain_transformers.measured_of(family.folder, family.renderer)
-    assert probe.mismatch(plain, first.probe.logprobs) < 1e-5
+    assert probe.mean_mismatch(plain, first.probe.logprobs) < 1e-5
     engine = VllmEngine(config, read)
     loop.run(engine.start(published(first, 0, folder)))
     try:
@@ -223,7 +223,7 @@ def served_and_trained(family: Family, config: Config, loop: asyncio.Runner, ran
         assert learned.metrics["same_version_mismatch"] < TOLERANCE
 
         second = learner.snapshot()
-        assert probe.mismatch(first.probe, second.probe.logprobs) > 100 * TOLERANCE, "the step was to be seen"
+        assert probe.mean_mismatch(first.probe, second.probe.logprobs) > 100 * TOLERANCE, "the step was to be seen"
         version = published(second, 1, folder)
         loop.run(engine.load(version))
         after = loop.run(answered(engine, asked))
@@ -244,12 +244,12 @@ def test_a_family_trains_serves_switches_and_is_exported(family: Family, loop: a
 
     target = tmp_path / "exported"
     exporting.export(family.folder, version, target)
-    stored, trained = weights.of_model(target), load_file(Path(version.uri) / weights.FILE)
+    stored, trained = weights.model_state(target), load_file(Path(version.uri) / weights.FILE)
     assert stored.keys() == trained.keys()
     assert all(torch.equal(stored[name], value) for name, value in trained.items())
     renderer = Renderer(target, config.policy.min_pixels, config.policy.max_pixels)
     assert renderer.prompt(asked[2].turns).sha == family.renderer.prompt(asked[2].turns).sha
-    assert probe.mismatch(plain_transformers.measured_of(target, renderer), last.logprobs) < 1e-5
+    assert probe.mean_mismatch(plain_transformers.measured_of(target, renderer), last.logprobs) < 1e-5
 
 
 def test_two_ranks_give_the_gradients_and_weights_of_one(family: Family, tmp_path: Path) -> None:

@@ -39,15 +39,15 @@ def test_files_with_such_a_value_are_not_written(
 def test_integers_nothing_and_the_largest_numbers_are_finite() -> None:
     most = torch.finfo(torch.bfloat16).max
     state = {"i": torch.tensor([1]), "none": torch.ones(0), "most": torch.tensor([most, -most], dtype=torch.bfloat16)}
-    assert finite.fault_in(state.items()) == ""
-    assert finite.largest(state.items()) == "3.39e+38, in most"
+    assert finite.find_nonfinite(state.items()) == ""
+    assert finite.largest_value(state.items()) == "3.39e+38, in most"
 
 
 def test_a_delta_of_a_value_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
     before = {"a": torch.ones(100, dtype=torch.bfloat16)}
     after = {"a": before["a"].clone().index_fill_(0, torch.tensor([7]), NAN)}
     with pytest.raises(NotFinite, match="a:values has nan"):
-        weights.save(deltas.between(before, after).tensors, str(tmp_path), kind="delta")
+        weights.save(deltas.diff_weights(before, after).tensors, str(tmp_path), kind="delta")
 
 
 def largest_weight(learner: Learner, value: float) -> None:
@@ -132,4 +132,4 @@ def test_a_merged_matrix_beyond_its_type_is_found() -> None:
         "base_model.model.a.lora_B.weight": torch.ones(2, 1),
     }
     merged = adapters.with_adapter(base, adapter, 1e38)
-    assert "a.weight has inf (bfloat16)" in finite.fault_in(merged.items())
+    assert "a.weight has inf (bfloat16)" in finite.find_nonfinite(merged.items())

@@ -15,10 +15,10 @@ from dart_streams.console.cli.main import main
 from dart_streams.console.cli.policy import fit_of
 from dart_streams.console.sizing import model_fit
 from dart_streams.episodes import prompts
-from dart_streams.episodes.context import INSTRUCTION_TOKENS, estimated
+from dart_streams.episodes.context import INSTRUCTION_TOKENS, estimate_longest
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import fit, tiny
-from dart_streams.policy.context import counted
+from dart_streams.policy.context import count_longest
 from dart_streams.policy.rendering import UnsupportedModel, renderer_of
 from tests.model.families import FAMILIES
 from workers.rollout import vllm_settings
@@ -137,13 +137,13 @@ def test_a_model_that_vllm_does_not_implement_is_refused(copy: Path) -> None:
 def test_the_longest_prompt_is_counted_as_it_is_rendered(qwen: Path) -> None:
     config = parse({"policy": {"max_images": 2, "max_texts": 3, "max_tokens": 24}})
     renderer = renderer_of(qwen, config.policy)
-    longest = counted(renderer, config, steps=9)
-    turns = prompts.longest("", (160, 210), 9, config.policy)
+    longest = count_longest(renderer, config, steps=9)
+    turns = prompts.longest_prompt("", (160, 210), 9, config.policy)
     shown = sum(turn.image is not None for turn in turns)
     rendered = renderer.expanded(renderer.prompt(turns).token_ids, [(160, 210)] * shown)
     assert (longest.images, longest.image, longest.answers) == (2, 48, 3)
     assert longest.prompt == len(rendered) + 3 * 24 + INSTRUCTION_TOKENS
-    estimate = estimated(784, config, steps=9)
+    estimate = estimate_longest(784, config, steps=9)
     assert estimate.prompt <= longest.prompt, "an estimate refuses nothing that fits"
 
 

@@ -69,7 +69,7 @@ def players(file: Path) -> Iterator[None]:
 def test_demonstrations_become_a_policy_once(services: Any, tmp_path: Path) -> None:
     config, file = configured(services, tmp_path)
     known = tasks.load(Path(config.tasks.file))
-    folder = recipe.folder(config, known)
+    folder = recipe.tiny_policy_folder(config, known)
     told: list[tuple[int, int]] = []
     with players(file):
         build.build(config, known, folder, lambda finished, step, _: told.append((finished, step)))
@@ -82,7 +82,7 @@ def test_demonstrations_become_a_policy_once(services: Any, tmp_path: Path) -> N
 def test_without_players_the_build_says_what_is_missing_and_leaves_nothing(services: Any, tmp_path: Path) -> None:
     config, _ = configured(services, tmp_path, evaluation={"timeout_s": 1.0})
     known = tasks.load(Path(config.tasks.file))
-    folder = recipe.folder(config, known)
+    folder = recipe.tiny_policy_folder(config, known)
     with pytest.raises(UserError, match="env worker and a recorder"):
         build.build(config, known, folder, lambda *_: None)
     assert list(folder.parent.iterdir()) == []

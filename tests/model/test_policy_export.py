@@ -19,7 +19,7 @@ LIMITS = Config().policy
 
 def published(model_dir: Path, uri: str) -> WeightVersion:
     """Other weights than the model's own, as a trainer publishes them."""
-    state = {name: tensor * 1.5 for name, tensor in weights.of_model(model_dir).items()}
+    state = {name: tensor * 1.5 for name, tensor in weights.model_state(model_dir).items()}
     sha256 = weights.save(state, uri)
     return events.weight_version(7, uri=uri, sha256=sha256)
 
@@ -30,18 +30,18 @@ def test_an_exported_version_has_its_weights_and_the_tokenizer_it_was_trained_wi
     version = published(model_dir, str(tmp_path / "v7"))
     exporting.export(model_dir, version, target)
 
-    before, after = weights.of_model(model_dir), weights.of_model(target)
+    before, after = weights.model_state(model_dir), weights.model_state(target)
     assert before.keys() == after.keys()
     assert all(torch.equal(after[name], 1.5 * value) for name, value in before.items())
     assert {file.name for file in model_dir.iterdir()} == {file.name for file in target.iterdir()}
     assert [place.name for place in target.parent.iterdir()] == ["trained"], "no scratch is left"
 
     renderers = [Renderer(folder, LIMITS.min_pixels, LIMITS.max_pixels) for folder in (model_dir, target)]
-    assert len({renderer.prompt(probe.turns()).sha for renderer in renderers}) == 1
+    assert len({renderer.prompt(probe.probe_turns()).sha for renderer in renderers}) == 1
     stored = plain_transformers.measured_of(target, renderers[1])
     model = AutoModelForImageTextToText.from_pretrained(model_dir)
     weights.load(model, Path(version.uri))
-    assert probe.mismatch(plain_transformers.measured(model, renderers[0]), stored.logprobs) < 1e-6
+    assert probe.mean_mismatch(plain_transformers.measured(model, renderers[0]), stored.logprobs) < 1e-6
 
 
 def test_nothing_is_written_over_and_nothing_half_is_left(tmp_path: Path) -> None:

@@ -34,10 +34,10 @@ def renderer(model_dir: Path) -> Renderer:
 
 
 def picture() -> Image.Image:
-    return Image.open(io.BytesIO(probe.screen())).convert("RGB")
+    return Image.open(io.BytesIO(probe.draw_screen())).convert("RGB")
 
 
-TOKENIZER = tiny.tokenizer()
+TOKENIZER = tiny.build_tokenizer()
 
 
 @settings(deadline=None)

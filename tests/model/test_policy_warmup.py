@@ -42,7 +42,7 @@ def model_dir(tmp_path: Path) -> Path:
 
 def demonstrated(renderer: Renderer) -> list[ReadyGroup]:
     """Three demonstrations of one step each."""
-    data = probe.screen()
+    data = probe.draw_screen()
     name = hashlib.sha256(data).hexdigest()
     image = BlobRef(sha256=name, size=len(data))
     prompt = renderer.prompt([MessagePart(role="user", text="Click"), MessagePart(role="user", image=image)])
@@ -54,13 +54,13 @@ def demonstrated(renderer: Renderer) -> list[ReadyGroup]:
 
 def test_a_few_steps_lower_the_loss_and_change_the_weights(model_dir: Path) -> None:
     renderer = Renderer(model_dir, 3136, 1_003_520)
-    before = weights.digest(model_dir / weights.FILE)
+    before = weights.digest_file(model_dir / weights.FILE)
     losses: list[float] = []
     settings = Warmup(demonstrations=3, steps=STEPS, batch=4, learning_rate=2e-3)
     warm_up(model_dir, renderer, demonstrated(renderer), settings, lambda _, loss: losses.append(loss))
     assert len(losses) == STEPS
     assert losses[-1] < 0.5 * losses[0]
-    assert weights.digest(model_dir / weights.FILE) != before
+    assert weights.digest_file(model_dir / weights.FILE) != before
     AutoModelForImageTextToText.from_pretrained(model_dir)
 
 
@@ -78,7 +78,7 @@ def test_the_learning_rate_rises_and_falls() -> None:
 
 def test_two_builds_from_one_seed_are_the_same(tmp_path: Path, model_dir: Path) -> None:
     tiny.build(tmp_path / "again")
-    assert weights.digest(tmp_path / "again" / weights.FILE) == weights.digest(model_dir / weights.FILE)
+    assert weights.digest_file(tmp_path / "again" / weights.FILE) == weights.digest_file(model_dir / weights.FILE)
 
 
 @pytest.mark.parametrize("architecture", ["qwen2_5_vl", "qwen3_vl"])
@@ -98,7 +98,7 @@ def test_training_scores_what_generation_saw(model_dir: Path) -> None:
     """Prompts of different lengths, padded together, score as each does alone while it is generated."""
     renderer = Renderer(model_dir, 3136, 1_003_520)
     model = AutoModelForImageTextToText.from_pretrained(model_dir, dtype=torch.float32).eval()
-    picture = Image.open(io.BytesIO(probe.screen()))
+    picture = Image.open(io.BytesIO(probe.draw_screen()))
     prompts = [
         renderer.prompt(
             [MessagePart(role="user", text=text), MessagePart(role="user", image=BlobRef(sha256="s", size=1))]
@@ -128,7 +128,7 @@ def test_training_scores_what_generation_saw(model_dir: Path) -> None:
         scores.append(logp.gather(-1, answer[:, None])[:, 0])
     with torch.no_grad():
         scorer = load(model_dir, renderer, torch.device("cpu"))
-        trained, _ = scorer(Collator(renderer).collate(samples, {"s": probe.screen()}))
+        trained, _ = scorer(Collator(renderer).collate(samples, {"s": probe.draw_screen()}))
     assert torch.allclose(trained, torch.stack(scores), atol=1e-4)
 
 

@@ -37,7 +37,7 @@ def test_weights_elsewhere_are_copied_once(tmp_path: Path) -> None:
     sha256 = weights.save(STATE, "memory://runs/v3")
     announced = version("memory://runs/v3", sha256)
     folder = weights.fetch(announced, tmp_path)
-    assert weights.digest(folder / weights.FILE) == sha256
+    assert weights.digest_file(folder / weights.FILE) == sha256
     assert weights.fetch(announced, tmp_path) == folder
     assert [place.name for place in tmp_path.iterdir()] == [folder.name]
 
@@ -119,4 +119,4 @@ def test_a_half_written_file_has_another_name(tmp_path: Path) -> None:
     ids=["float32", "bfloat16", "scalar and empty", "tied", "several types"],
 )
 def test_a_digest_without_a_file_is_that_of_the_file(state: dict[str, torch.Tensor], tmp_path: Path) -> None:
-    assert weights.digest_of(state) == weights.save(state, str(tmp_path))
+    assert weights.digest_tensors(state) == weights.save(state, str(tmp_path))

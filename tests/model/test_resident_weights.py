@@ -53,7 +53,7 @@ class Chain:
     def serves(self, resident: ResidentWeights, number: int) -> bool:
         """Say whether these are the weights of a version, by value and by digest."""
         same = all(torch.equal(resident.tensors[name], value) for name, value in self.states[number].items())
-        return same and resident.sha256 == self.versions[number].sha256 == weights.digest_of(self.states[number])
+        return same and resident.sha256 == self.versions[number].sha256 == weights.digest_tensors(self.states[number])
 
 
 def announced(own: WeightPart, base: list[WeightPart]) -> WeightVersion:
@@ -129,10 +129,10 @@ def test_who_joins_late_makes_it_from_the_full_one_wherever_it_lies(tmp_path: Pa
     late = ResidentWeights(tmp_path / "late")
     late.advance(newest)
     assert chain.serves(late, 3)
-    folder = resident_weights.whole(newest, tmp_path / "export")
-    assert weights.digest(folder / weights.FILE) == newest.sha256
+    folder = resident_weights.materialize_weights(newest, tmp_path / "export")
+    assert weights.digest_file(folder / weights.FILE) == newest.sha256
     assert (folder / weights.PROBE).is_file()
-    assert resident_weights.whole(newest, tmp_path / "export") == folder
+    assert resident_weights.materialize_weights(newest, tmp_path / "export") == folder
 
 
 def truncated(file: Path) -> None:

@@ -72,8 +72,8 @@ def test_killed_anywhere_every_version_is_the_trainers_to_the_bit(
     for version in versions:
         follower.advance(version)
         assert follower.sha256 == version.sha256
-        late = resident_weights.whole(version, tmp_path / "late")
-        assert weights.digest(late / weights.FILE) == version.sha256
+        late = resident_weights.materialize_weights(version, tmp_path / "late")
+        assert weights.digest_file(late / weights.FILE) == version.sha256
     shares = [
         row["metrics"]["weights_changed_share"] for row in ours.trained() if "weights_changed_share" in row["metrics"]
     ]
@@ -105,7 +105,7 @@ class Versions:
             version, alive_ms=next(self.beats), failed_version=failed, error=failed and "torn"
         )
         record = encode(weights_serving.TOPIC, event)
-        with contextlib.closing(sync_clients.producer(self.ours.config.bus, "test")) as producer:
+        with contextlib.closing(sync_clients.create_producer(self.ours.config.bus, "test")) as producer:
             self.ours.send(producer, weights_serving.TOPIC, record.key, record.value, record.headers)
 
     def stored(self) -> list[int]:
@@ -132,7 +132,7 @@ def test_all_that_a_kept_version_is_made_of_stays_and_no_more(stored: Versions, 
         stored.announce(5)
         stored.publish(6)
         assert stored.stored() == [4, 5, 6], "version 6 is made from 4 and 5"
-        resident_weights.whole(stored.ours.versions()[-1], tmp_path)
+        resident_weights.materialize_weights(stored.ours.versions()[-1], tmp_path)
 
 
 def test_what_a_worker_could_not_load_is_published_whole_also_while_the_trainer_waits(
@@ -179,7 +179,7 @@ def test_the_probe_is_of_the_rounded_weights_and_the_trainers_stay_as_they_were(
     assert {value.dtype for value in found.tensors.values()} == {torch.bfloat16}
     plain = AutoModelForImageTextToText.from_pretrained(policy, dtype=torch.float32)
     exact = plain_transformers.measured(plain, renderer).logprobs
-    assert probe.mismatch(again, exact) < 1e-5, "the next pass is with the unrounded ones"
-    unrounded = probe.mismatch(found.probe, exact)
+    assert probe.mean_mismatch(again, exact) < 1e-5, "the next pass is with the unrounded ones"
+    unrounded = probe.mean_mismatch(found.probe, exact)
     plain.load_state_dict({name: value.float() for name, value in found.tensors.items()})
-    assert probe.mismatch(found.probe, plain_transformers.measured(plain, renderer).logprobs) < 1e-5 < unrounded
+    assert probe.mean_mismatch(found.probe, plain_transformers.measured(plain, renderer).logprobs) < 1e-5 < unrounded

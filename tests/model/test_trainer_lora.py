@@ -54,7 +54,7 @@ def test_a_step_trains_the_adapters_of_the_language_model_and_nothing_else(
     before = {name: value.clone() for name, value in learner.weights().items()}
     learn(learner, renderer, 0)
     after = learner.weights()
-    assert before.keys() == after.keys() == weights.of_model(policy).keys(), "without peft's names"
+    assert before.keys() == after.keys() == weights.model_state(policy).keys(), "without peft's names"
     moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
     layers = {f"{name}.weight" for name, _ in lora.layers_of(learner.scorer.policy)}
     assert moved == layers
@@ -111,11 +111,11 @@ def test_the_merged_weights_are_the_workers_to_the_bit_and_the_probe_is_theirs(
         found.append(announced(written.own, written.base))
         sizes.append(written.size_bytes)
         resident.advance(found[-1])
-        assert resident.sha256 == found[-1].sha256 == weights.digest_of(resident.tensors)
+        assert resident.sha256 == found[-1].sha256 == weights.digest_tensors(resident.tensors)
         assert all(torch.equal(resident.tensors[name], value) for name, value in snapshot.tensors.items())
         assert {value.dtype for value in snapshot.tensors.values()} == {getattr(torch, dtype)}
         plain.load_state_dict({name: value.float() for name, value in resident.tensors.items()})
-        assert probe.mismatch(snapshot.probe, plain_transformers.measured(plain, renderer).logprobs) < 1e-5
+        assert probe.mean_mismatch(snapshot.probe, plain_transformers.measured(plain, renderer).logprobs) < 1e-5
         learn(learner, renderer, number)
     assert [version.kind for version in found] == ["full", "adapter", "adapter"]
     assert len({version.sha256 for version in found}) == 3
@@ -178,8 +178,10 @@ def test_a_resumed_trainer_goes_on_to_the_bit_from_adapters_and_their_optimizer_
     for learner in (first, second):
         learn(learner, renderer, 1)
     one, two = (learner.snapshot().tensors for learner in (first, second))
-    assert weights.digest_of(one) == weights.digest_of(two)
-    assert weights.digest_of(one) != weights.digest_of(Learner(policy, renderer, settings().trainer, ranks).weights())
+    assert weights.digest_tensors(one) == weights.digest_tensors(two)
+    assert weights.digest_tensors(one) != weights.digest_tensors(
+        Learner(policy, renderer, settings().trainer, ranks).weights()
+    )
 
 
 @pytest.mark.parametrize(
@@ -239,8 +241,8 @@ def test_two_ranks_train_and_publish_what_one_does(policy: Path, tmp_path: Path,
     for result in (one, two):
         adapter = result["adapter"]
         worker = adapters.with_adapter(adapter["base"], adapter["tensors"], adapter["scaling"])
-        assert weights.digest_of(worker) == weights.digest_of(result["published"])
-        assert weights.digest_of(worker) != weights.digest_of(adapter["base"])
+        assert weights.digest_tensors(worker) == weights.digest_tensors(result["published"])
+        assert weights.digest_tensors(worker) != weights.digest_tensors(adapter["base"])
 
 
 @pytest.fixture
@@ -278,13 +280,13 @@ def test_killed_anywhere_every_version_is_the_trainers_to_the_bit(
     assert {version.base[0].uri for version in versions if version.base} == {versions[0].uri}, "one base for all"
 
     newest = versions[-1]
-    whole = resident_weights.whole(newest, tmp_path / "whole")
-    assert weights.digest(whole / weights.FILE) == newest.sha256
+    whole = resident_weights.materialize_weights(newest, tmp_path / "whole")
+    assert weights.digest_file(whole / weights.FILE) == newest.sha256
     exported = tmp_path / "exported"
     exporting.export(policy, newest, exported)
     served = ResidentWeights(tmp_path / "worker")
     served.advance(newest)
-    assert weights.digest_of(weights.of_model(exported)) == served.sha256
+    assert weights.digest_tensors(weights.model_state(exported)) == served.sha256
 
     alone = tmp_path / "adapter"
     exporting.export_adapter(policy, newest, alone)
@@ -333,7 +335,7 @@ def test_the_base_stays_and_what_a_worker_could_not_load_is_published_whole_and_
         healed = stored.ours.versions()[-1]
         assert (healed.version, healed.kind, healed.base) == (4, "full", [])
         late.advance(healed)
-        assert late.sha256 == weights.digest_of(stored.snapshot(4).tensors)
+        assert late.sha256 == weights.digest_tensors(stored.snapshot(4).tensors)
         publisher.heal()
         assert stored.ours.versions()[-1] == healed, "once is enough"
         stored.announce(4)
@@ -342,4 +344,4 @@ def test_the_base_stays_and_what_a_worker_could_not_load_is_published_whole_and_
         assert stored.publish(7) == "adapter"
         assert stored.names() == ["v000005-e1-base", "v000006-e1", "v000007-e1"]
         late.advance(stored.ours.versions()[-1])
-        assert late.sha256 == weights.digest_of(stored.snapshot(7).tensors)
+        assert late.sha256 == weights.digest_tensors(stored.snapshot(7).tensors)

@@ -67,7 +67,7 @@ def recorded(services: Any, tmp_path_factory: pytest.TempPathFactory, trainer: d
         session.cluster.shutdown()
 
     asyncio.run(store_all())
-    producer = sync_clients.producer(config.bus, "test")
+    producer = sync_clients.create_producer(config.bus, "test")
 
     def send(topic: Topic, event: Any) -> None:
         record = encode(topic, event)

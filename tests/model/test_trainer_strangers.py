@@ -41,7 +41,7 @@ def announced(model_id: str, version: int, epoch: int, groups_consumed: int) -> 
 def announce(ours: Run, version: int, epoch: int) -> None:
     """Write a record as a program would that is no trainer of this run."""
     record = encode(weights.TOPIC, announced(ours.config.policy.model_id, version, epoch, 0))
-    with contextlib.closing(sync_clients.producer(ours.config.bus, "stranger")) as producer:
+    with contextlib.closing(sync_clients.create_producer(ours.config.bus, "stranger")) as producer:
         ours.send(producer, weights.TOPIC, record.key, record.value, record.headers)
 
 

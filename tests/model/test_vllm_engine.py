@@ -536,7 +536,7 @@ def exported(policies: Policies, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def test_a_run_that_begins_with_an_exported_version_serves_it(engine, loop, policies, exported, monkeypatch):
     renderer = Renderer(exported, policies.config.policy.min_pixels, policies.config.policy.max_pixels)
     found = plain_transformers.measured_of(exported, renderer)
-    first = policies.release(weights.of_model(exported), 0, str(policies.folder / "begun"), found)
+    first = policies.release(weights.model_state(exported), 0, str(policies.folder / "begun"), found)
     monkeypatch.setattr(engine, "renderer", renderer)
     loop.run(engine.start(first))
     asked = request(8, images=2)
@@ -610,7 +610,7 @@ def test_an_adapter_is_switched_in_place_and_serves_what_its_merged_weights_serv
     asked = request(7, images=2, temperature=0.0)
     by_adapter, made = loaded(engine, loop), loop.run(engine.generate(asked))
     assert [segment.version for segment in made.versions] == [32]
-    whole = resident_weights.whole(adapted[2], policies.folder / "made")
+    whole = resident_weights.materialize_weights(adapted[2], policies.folder / "made")
     merged = msgspec.structs.replace(adapted[2], uri=str(whole), kind="full", file_sha256="", base=[])
     policies.versions.append(merged)
     try:
@@ -661,11 +661,11 @@ def test_a_chain_of_deltas_serves_what_the_whole_version_serves(following, loop,
     by_delta, made = loaded(engine, loop), loop.run(engine.generate(asked))
     assert [segment.version for segment in made.versions] == [23]
 
-    whole = resident_weights.whole(chain[3], policies.folder / "made")
+    whole = resident_weights.materialize_weights(chain[3], policies.folder / "made")
     uri = str(policies.folder / f"whole-{len(followed)}")
     shutil.copytree(whole, uri)
     serve(engine, loop, msgspec.structs.replace(chain[3], version=24, uri=uri, kind="full", file_sha256="", base=[]))
-    assert engine.digest() == weights.digest(whole / weights.FILE) == chain[3].sha256
+    assert engine.digest() == weights.digest_file(whole / weights.FILE) == chain[3].sha256
     by_file, again = loaded(engine, loop), loop.run(engine.generate(asked))
     assert all(torch.equal(one, other) for one, other in zip(by_delta, by_file, strict=True))
     assert again.logprobs == made.logprobs, "also what is packed is the same to the bit"

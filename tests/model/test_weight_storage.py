@@ -75,7 +75,7 @@ def test_whatever_its_library_raises_a_store_that_is_away_is_unreachable(
     for attempt in (
         lambda: weights.save(STATE, PLACE),
         lambda: weights.fetch(part(sha256), tmp_path / "cache"),
-        lambda: weights.damage(part(sha256)),
+        lambda: weights.find_damage(part(sha256)),
     ):
         store.away.append(error)
         with pytest.raises(StorageUnreachable, match=rf"{PLACE} can't be reached \({type(error).__name__}: .*"):
@@ -103,11 +103,11 @@ def test_a_protocol_that_is_not_known_is_the_users_to_mend(uri: str) -> None:
 def test_damage_is_found_wherever_the_weights_lie(store: type[ObjectStore], tmp_path: Path) -> None:
     for uri in (PLACE, str(tmp_path / "v3"), "memory://damaged/v3"):
         sha256 = weights.save(STATE, uri)
-        assert weights.damage(part(sha256, uri)) == ""
+        assert weights.find_damage(part(sha256, uri)) == ""
         other = weights.save({"a.weight": STATE["a.weight"] + 1}, uri)
-        assert f"sha256 {other}, published {sha256}" in weights.damage(part(sha256, uri))
+        assert f"sha256 {other}, published {sha256}" in weights.find_damage(part(sha256, uri))
     store.store.clear()
-    assert weights.damage(part(sha256, PLACE)) == f"version 3: no full weights at {PLACE}"
+    assert weights.find_damage(part(sha256, PLACE)) == f"version 3: no full weights at {PLACE}"
 
 
 def test_what_is_written_waits_for_the_store_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,13 +160,13 @@ def test_a_torn_newest_version_beyond_the_local_disk_is_written_again_and_a_stor
         publisher.publish(TrainerState(version=1), snapshot(1))
     newest = announced()
     assert newest.version == 1
-    assert weights.damage(newest.parts[-1]) == ""
+    assert weights.find_damage(newest.parts[-1]) == ""
     torn = f"/{BUCKET}/weights/v000001-e1/{weights.FILE}"
     store.store[torn].write(b"torn")
-    assert weights.damage(newest.parts[-1])
+    assert weights.find_damage(newest.parts[-1])
     store.away += [ConnectionResetError("reset")] * 2
     with WeightPublisher(config, epoch=2) as publisher:
         publisher.begin(TrainerState(version=1), snapshot(1))
     again = announced()
     assert (again.version, again.epoch, again.sha256, again.uri) == (1, 2, newest.sha256, newest.uri)
-    assert weights.damage(again.parts[-1]) == ""
+    assert weights.find_damage(again.parts[-1]) == ""

@@ -13,7 +13,7 @@ import structlog
 from dart_streams import stateless_random
 from dart_streams.clock import since_ms
 from dart_streams.config import Config
-from dart_streams.curation.staleness import capacity, staleness
+from dart_streams.curation.staleness import group_capacity, group_staleness
 from dart_streams.deadline import Deadline
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics.curated import CuratedGroup
@@ -109,7 +109,7 @@ class BatchBuilder:
             self.dropped.append(group)
             self.refused += 1
             return
-        age = staleness(group, version)
+        age = group_staleness(group, version)
         if age > self.max_staleness:
             log.warning("stale group dropped", group=group.group_id, staleness=age, bound=self.max_staleness)
             self.dropped.append(group)
@@ -153,7 +153,7 @@ class TokenBudget(NamedTuple):
         tokens = config.trainer.c3po.tokens_per_step
         if not tokens:
             return None
-        return cls(tokens, capacity(config.trainer.groups_per_step, config.curation.max_staleness))
+        return cls(tokens, group_capacity(config.trainer.groups_per_step, config.curation.max_staleness))
 
     def is_met(self, tokens: float, groups: int) -> bool:
         """Return whether a batch with ``tokens`` (of all ranks) in ``groups`` is full."""

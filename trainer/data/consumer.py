@@ -129,10 +129,10 @@ def resumed_position(bus: Bus, position: Position) -> Position:
     Raises :class:`ServiceUnavailable` as the clients do.
     """
     name = bus.prefix + curated.TOPIC.name
-    with contextlib.closing(sync_clients.consumer(bus, f"{CLIENT}-position")) as client:
-        places = sync_clients.partitions(client, bus, curated.TOPIC)
-        begins = sync_clients.answered(lambda: client.beginning_offsets(places), bus)
-        ends = sync_clients.answered(lambda: client.end_offsets(places), bus)
+    with contextlib.closing(sync_clients.create_consumer(bus, f"{CLIENT}-position")) as client:
+        places = sync_clients.await_partitions(client, bus, curated.TOPIC)
+        begins = sync_clients.ask_until_answered(lambda: client.beginning_offsets(places), bus)
+        ends = sync_clients.ask_until_answered(lambda: client.end_offsets(places), bus)
     with admin.connect(bus) as asked:
         topic_id = admin.topic_ids(asked, [name]).get(name, "")
     found = position.resumed(topic_id, by_number(begins), by_number(ends))
@@ -220,7 +220,9 @@ class CuratedConsumer:
         # Two clients, because kafka-python 3.0 may never resume a paused partition while it reads another one.
         bus, group = self.bus, self.bus.prefix + GROUP
         with (
-            contextlib.closing(sync_clients.producer(bus, f"{CLIENT}-dead-letters", idempotent=False)) as producer,
+            contextlib.closing(
+                sync_clients.create_producer(bus, f"{CLIENT}-dead-letters", idempotent=False)
+            ) as producer,
             sync_clients.TopicReader(bus, f"{CLIENT}-weights", weights.TOPIC) as announcements,
             sync_clients.TopicReader(
                 bus, CLIENT, curated.TOPIC, self.position.offsets, group_id=group, max_poll_records=MAX_POLL_RECORDS

@@ -99,7 +99,7 @@ class Learner:
         """The digest of the weights that are used beside those that are trained, on rank 0; empty if there are none."""
         if settings.kl_beta:
             frozen = model.load(folder, renderer, ranks.device).requires_grad_(False)
-            self.frozen_sha256 = weights.digest_of(weights.own_state(frozen.policy)) if ranks.first else ""
+            self.frozen_sha256 = weights.digest_tensors(weights.own_state(frozen.policy)) if ranks.first else ""
             self.reference = model.shard(frozen, mesh, settings.dtype)
         # No weight decay: a run is too short for it to matter, and it would pull a pretrained model from its weights.
         self.optimizer = torch.optim.AdamW(
@@ -112,7 +112,7 @@ class Learner:
         """Under adapters, the frozen weights as they are published, on rank 0."""
         if settings.lora.rank:
             self.base = model.gather_state(self.scorer.policy, ranks.first, self.published)
-            self.frozen_sha256 = weights.digest_of(self.base) if ranks.first else ""
+            self.frozen_sha256 = weights.digest_tensors(self.base) if ranks.first else ""
 
     def learn(
         self,
@@ -244,19 +244,19 @@ class Learner:
         Weights that make no finite log-probabilities of the probe are none to sample from, whatever their values.
         """
         found = self._fault_in_snapshot(snapshot) if self.ranks.first else ""
-        faults = self.ranks.gathered([found or finite.fault_in(self._own_tensors())])
+        faults = self.ranks.gathered([found or finite.find_nonfinite(self._own_tensors())])
         return next(filter(None, faults), "")
 
     def _fault_in_snapshot(self, snapshot: WeightSnapshot) -> str:
         adapter = snapshot.adapter.tensors if snapshot.adapter else {}
-        if fault := finite.fault_in(itertools.chain(snapshot.tensors.items(), adapter.items())):
+        if fault := finite.find_nonfinite(itertools.chain(snapshot.tensors.items(), adapter.items())):
             return fault
         odd = [value for value in snapshot.probe.logprobs if not math.isfinite(value)]
         if not odd:
             return ""
         return (
             f"a log-probability of the fixed probe is {odd[0]}; of all weights the largest value is "
-            f"{finite.largest(snapshot.tensors.items())}"
+            f"{finite.largest_value(snapshot.tensors.items())}"
         )
 
     def _own_tensors(self) -> Iterator[tuple[str, Tensor]]:

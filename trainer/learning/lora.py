@@ -129,7 +129,7 @@ def merge_adapters(policy: nn.Module, published: torch.dtype) -> Iterator[None]:
             weight_oI, up_oR = local_shard(weight), local_shard(up)
             if len(weight_oI) != len(up_oR):
                 raise RuntimeError(f"{name}: {len(weight_oI)} rows of W and {len(up_oR)} of B on this rank")
-            made_oI = adapters.merged(weight_oI.to(published), full_tensor(down), up_oR, layer.scaling[NAME])
+            made_oI = adapters.merge_weight(weight_oI.to(published), full_tensor(down), up_oR, layer.scaling[NAME])
             kept += [(weight_oI, weight_oI.clone()), (up_oR, up_oR.clone())]
             weight_oI.copy_(made_oI)
             up_oR.zero_()

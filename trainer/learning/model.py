@@ -194,10 +194,10 @@ def can_share_prompts(scorer: Scorer, renderer: Renderer) -> bool:
     if not has_full_attention(scorer.policy.config.get_text_config()):
         log.info("each answer is scored with a prompt of its own", reason="not all layers have full attention")
         return False
-    prompt = renderer.prompt(probe.turns())
+    prompt = renderer.prompt(probe.probe_turns())
     answers = [renderer.answer_tokens(text) for text in PROBE_ANSWERS]
     items = [TrainingSample(prompt=prompt.token_ids, images=prompt.images, answer=answer) for answer in answers]
-    images = {prompt.images[0].sha256: probe.screen()}
+    images = {prompt.images[0].sha256: probe.draw_screen()}
     device = scorer.forbidden_V.device
     with torch.no_grad():
         alone_BA, _ = scorer(Collator(renderer).collate(items, images).to(device))
@@ -284,9 +284,9 @@ def reshard(scorer: Scorer) -> None:
 
 def probe_of(scorer: Scorer, renderer: Renderer, dtype: str = "float32") -> probe.Probe:
     """Return what the scorer's present weights, computing in ``dtype``, make of the fixed probe. Collective."""
-    prompt, answer = renderer.prompt(probe.turns()), renderer.answer_tokens(probe.ANSWER)
+    prompt, answer = renderer.prompt(probe.probe_turns()), renderer.answer_tokens(probe.ANSWER)
     item = TrainingSample(prompt=prompt.token_ids, images=prompt.images, answer=answer)
-    batch = Collator(renderer).collate([item], {prompt.images[0].sha256: probe.screen()})
+    batch = Collator(renderer).collate([item], {prompt.images[0].sha256: probe.draw_screen()})
     with torch.no_grad():
         logp_BA, _ = scorer(batch.to(scorer.forbidden_V.device))
     return probe.Probe(prompt=prompt.token_ids, tokens=answer, logprobs=logp_BA[0].tolist(), dtype=dtype)

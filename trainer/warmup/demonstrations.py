@@ -58,7 +58,7 @@ def demonstration_orders(tasks: Sequence[Task], count: int, seed: int) -> list[R
 
 def publish(bus: Bus, orders: Iterable[RolloutOrder]) -> None:
     """Send ``orders`` and return when the broker has acknowledged them."""
-    with contextlib.closing(sync_clients.producer(bus, CLIENT)) as producer:
+    with contextlib.closing(sync_clients.create_producer(bus, CLIENT)) as producer:
         sent = []
         for order in orders:
             record = encode(rollout_orders.TOPIC, order, record_id=order.order_id)

@@ -1,8 +1,8 @@
 """How an agent processes its input: apply, make durable, publish the effects, acknowledge.
 
-While one batch is processed records queue for the next. The agents that read finished rollouts begin their batches
-together, every :data:`GAP_S` at most, so that what they send shares requests; after a pause a record is processed at
-once. A flood costs two round trips a batch. A batch is processed in these steps (:meth:`AgentRunner.process`):
+While one batch is processed, records queue for the next. The agents that read finished rollouts begin their batches
+together, every :data:`BATCH_INTERVAL_S` at most, so that their records share requests. A flood costs two round trips a
+batch. A batch is processed in these steps (:meth:`AgentRunner.process`):
 
 1. Decode each record; dead-letter those that do not decode.
 2. Apply the records to the state in memory, in the order they arrived; leave out those applied before.
@@ -48,20 +48,20 @@ from dart_streams import crash_points
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, SendCoalescer
 from dart_streams.bus.codec import Encoded, Undecodable, Unencodable, encode
-from dart_streams.curation.journal import Input, record_of
+from dart_streams.curation.journal import JournalInput, record_of
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
 from dart_streams.telemetry import names, spans
 from dart_streams.telemetry.spans import ActiveSpan
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import curation_log
 from topics.curated import CuratedGroup
-from workers.curator.input_queue import MAX_BATCH, InputQueue, batches
+from workers.curator.input_queue import MAX_BATCH, InputQueue, split_batches
 from workers.curator.journal_writer import Changelog, OwnershipLost, Replaced
 from workers.curator.journaled_state import JournaledState, decodable_inputs, input_of, open_state
 
-GAP_S = 0.2
+BATCH_INTERVAL_S = 0.2
 """Time between two batches of finished rollouts, unless a queue is full before: larger ones cost less per record."""
-LATER_GAP_S = 0.05
+LATER_BATCH_INTERVAL_S = 0.05
 """Time between two batches of agents further on: what they read comes in bursts already, and a finished rollout passes
 three agents before it is replaced."""
 TRACE = frozenset({"traceparent", "tracestate"})
@@ -203,7 +203,7 @@ class AgentRunner:
         crash_points.reach("curator-acknowledged")
         await journaled.maybe_snapshot()
 
-    async def _take(self, journaled: JournaledState, inputs: Sequence[tuple[Input, InputRecord]]) -> None:
+    async def _take(self, journaled: JournaledState, inputs: Sequence[tuple[JournalInput, InputRecord]]) -> None:
         """Apply inputs, journal them, and publish what they cause: steps 2 to 4."""
         before = journaled.state.progress.digest
         started = time.perf_counter()
@@ -236,7 +236,7 @@ class AgentRunner:
             log.warning(
                 "inputs passed over: read from the topic", agent=self.agent.name, first=first, inputs=len(inputs)
             )
-        for batch in batches(inputs):
+        for batch in split_batches(inputs):
             await self._take(journaled, batch)
 
     def _topic(self, event: Any) -> str:
@@ -267,7 +267,7 @@ class AgentRunner:
             self.states[partition] = state
         return state
 
-    async def _decoded(self, event: Any) -> tuple[Input, InputRecord] | None:
+    async def _decoded(self, event: Any) -> tuple[JournalInput, InputRecord] | None:
         """Return the input that a record is; dead-letter it and return None if it is not an event of its topic."""
         read = input_of(event.message, self.prefix, round(event.message.timestamp * 1000))
         try:
@@ -276,12 +276,12 @@ class AgentRunner:
             await self._dead_letter(read, str(error))
             return None
 
-    async def _dead_letter(self, read: Input, reason: str) -> None:
+    async def _dead_letter(self, read: JournalInput, reason: str) -> None:
         """Send a record to its topic's dead letters."""
         original: Any = msgspec.structs.replace(read, topic=self.prefix + read.topic)
         await dead_letters.send(self.publisher, topics.BY_NAME[read.topic], original, reason)
 
-    async def _publish(self, steps: Sequence[tuple[Input, ReducerResult]]) -> None:
+    async def _publish(self, steps: Sequence[tuple[JournalInput, ReducerResult]]) -> None:
         """Publish decisions and curation-log entries; return when the broker has them all."""
         outbox: dict[str, list[Encoded]] = {}
         for read, step in steps:
@@ -303,7 +303,7 @@ class AgentRunner:
                 await self._dead_letter(read, step.refused)
         await asyncio.gather(*(self.publisher.send_all(name, records) for name, records in outbox.items()))
 
-    def _count(self, steps: Sequence[tuple[Input, ReducerResult]], groups: Mapping[str, int]) -> None:
+    def _count(self, steps: Sequence[tuple[JournalInput, ReducerResult]], groups: Mapping[str, int]) -> None:
         """Count inputs, decisions, and groups by result."""
         self.stalls.note_arrival(steps[-1][0].topic)
         self.events.add(len(steps), {"agent": self.agent.name})

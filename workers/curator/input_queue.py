@@ -6,7 +6,7 @@ from typing import Any
 
 from dart_streams.bus.clients import SendCoalescer
 from dart_streams.bus.codec import header_bytes
-from dart_streams.curation.journal import Input
+from dart_streams.curation.journal import JournalInput
 from dart_streams.curation.reducer import InputRecord
 from workers.curator.changelogs import MAX_RECORD_BYTES
 
@@ -14,7 +14,7 @@ MAX_BATCH = 512
 """Records of one batch; as many may be queued for the next."""
 MAX_ENTRY_BYTES = MAX_RECORD_BYTES // 4
 """With as many bytes a batch is full: its last record may be large itself."""
-CHECK_S = 1.0
+CHECK_INTERVAL_S = 1.0
 """Time between two checks for a stall."""
 
 
@@ -40,7 +40,7 @@ class InputQueue(asyncio.Queue[Any]):
     async def next_batch(self, pace: SendCoalescer) -> list[Any]:
         """Return the queued records that fit into one journal entry, at least one; none if none comes for a second."""
         try:
-            async with asyncio.timeout(CHECK_S):
+            async with asyncio.timeout(CHECK_INTERVAL_S):
                 batch = [await self.get()]
         except TimeoutError:
             return []
@@ -52,7 +52,7 @@ class InputQueue(asyncio.Queue[Any]):
         return batch
 
 
-async def enqueue(queue: InputQueue, stream: Any) -> None:
+async def enqueue_records(queue: InputQueue, stream: Any) -> None:
     """Queue the records of a stream without acknowledging them. This is the Faust agent."""
     async for event in stream.noack().events():
         await queue.put(event)
@@ -65,9 +65,11 @@ def size_of(record: Any) -> int:
     return len(record.key or b"") + len(record.value or b"") + header_bytes(record.headers or ())
 
 
-def batches(inputs: Sequence[tuple[Input, InputRecord]]) -> Iterator[list[tuple[Input, InputRecord]]]:
+def split_batches(
+    inputs: Sequence[tuple[JournalInput, InputRecord]],
+) -> Iterator[list[tuple[JournalInput, InputRecord]]]:
     """Yield inputs in order, as many at once as fit into one journal entry, at least one."""
-    batch: list[tuple[Input, InputRecord]] = []
+    batch: list[tuple[JournalInput, InputRecord]] = []
     size = 0
     for read, record in inputs:
         if batch and (len(batch) == MAX_BATCH or size >= MAX_ENTRY_BYTES):

@@ -28,14 +28,14 @@ import msgspec
 import structlog
 from aiokafka import ConsumerRecord, TopicPartition
 
-from dart_streams.bus.clients import consumer, read_to_end, start_within
+from dart_streams.bus.clients import create_consumer, read_to_end, start_within
 from dart_streams.config import Bus
 from dart_streams.curation.changelog import ChangelogView, Value
 from dart_streams.curation.journal import Claim, encode
 from dart_streams.curation.journal_keys import claim_key
 from dart_streams.errors import UserError
 
-READ_S = 60.0
+READ_TIMEOUT_S = 60.0
 """How long reading the end of a changelog may take."""
 
 log = structlog.get_logger()
@@ -158,15 +158,15 @@ class JournalWriter:
         owners = [msgspec.msgpack.decode(claim, type=Claim).owner for claim in claims]
         place = f"{self.changelog.name}[{self.partition}]"
         if self.changelog.owner in owners:
-            raise Replaced(lost(place, self.changelog.owner) + REPLACED)
+            raise Replaced(ownership_text(place, self.changelog.owner) + REPLACED)
         if others:
-            raise OwnershipLost(lost(place, owners[-1] if owners else "its name is lost"))
+            raise OwnershipLost(ownership_text(place, owners[-1] if owners else "its name is lost"))
 
 
 REPLACED = ". It has the same id: only one may run; for more curators give each an id of its own (--id)"
 
 
-def lost(place: str, owner: str) -> str:
+def ownership_text(place: str, owner: str) -> str:
     """Return the error of a former owner."""
     return (
         f"{place} belongs to another curator process now ({owner}), which claimed it while this one stood still or was "
@@ -174,16 +174,16 @@ def lost(place: str, owner: str) -> str:
     )
 
 
-def reader(bus: Bus) -> ReadFrom:
+def bind_reader(bus: Bus) -> ReadFrom:
     """Return the function that reads the end of a topic's partition from the broker."""
     return functools.partial(read_from, bus)
 
 
 async def read_from(bus: Bus, topic: str, partition: int, offset: int, stop: int | None = None) -> list[ConsumerRecord]:
     """Return the records of a topic's partition from an offset to the one before ``stop``, or to the present end."""
-    records = consumer(bus, group=None, client_id="changelog")
+    records = create_consumer(bus, group=None, client_id="changelog")
     place = TopicPartition(topic, partition)
-    async with asyncio.timeout(READ_S):
+    async with asyncio.timeout(READ_TIMEOUT_S):
         await start_within(records, bus)
         try:
             records.assign([place])

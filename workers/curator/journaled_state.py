@@ -8,10 +8,10 @@ from typing import Any
 import structlog
 from aiokafka import ConsumerRecord
 
-from dart_streams.bus.clients import Publisher, event_of, read_to_end, reading
+from dart_streams.bus.clients import Publisher, event_of, open_topics, read_to_end
 from dart_streams.bus.codec import Undecodable
 from dart_streams.curation import journal, reducer
-from dart_streams.curation.journal import Entry, Gap, Input, Restored, Snapshot
+from dart_streams.curation.journal import Entry, JournalGap, JournalInput, RestoredState, Snapshot
 from dart_streams.curation.journal_keys import entry_key, snapshot_key
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
 from topics import Topic, curation_log
@@ -20,7 +20,7 @@ from workers.curator.journal_writer import Changelog, JournalWriter
 
 SNAPSHOT_BYTES = 256 * 1024
 SNAPSHOT_ENTRIES = 1024
-REBUILD_S = 600.0
+REBUILD_TIMEOUT_S = 600.0
 
 log = structlog.get_logger()
 
@@ -31,7 +31,7 @@ class JournaledState:
     ``unpublished`` are the inputs and results whose decisions may not have been published.
     """
 
-    def __init__(self, agent: Agent, writer: JournalWriter, restored: Restored, generation: int) -> None:
+    def __init__(self, agent: Agent, writer: JournalWriter, restored: RestoredState, generation: int) -> None:
         self.agent = agent
         self.writer = writer
         self.generation = generation
@@ -50,12 +50,12 @@ class JournaledState:
         self.seen[place] = max(last, offset)
         return range(last + 1, offset)
 
-    def apply(self, inputs: Sequence[tuple[Input, InputRecord]]) -> list[tuple[Input, ReducerResult]]:
+    def apply(self, inputs: Sequence[tuple[JournalInput, InputRecord]]) -> list[tuple[JournalInput, ReducerResult]]:
         """Apply inputs in order; return those that were not applied before, with their results."""
         self.state, steps = journal.apply_all(self.agent, self.state, inputs)
         return [(read, step) for read, step in steps if step.applied is not None]
 
-    async def append(self, before: str, inputs: list[Input]) -> None:
+    async def append(self, before: str, inputs: list[JournalInput]) -> None:
         """Journal a batch that was applied to the state of digest ``before``; return when it counts.
 
         Raises OwnershipLost if it does not, and then none of its decisions may be published.
@@ -110,30 +110,30 @@ async def open_state(
     """
     generation = changelog.table.app.consumer_generation_id
     writer = await changelog.claim(partition)
-    restored = await restored_from(agent, writer, publisher, one_state=one_state, last=last)
+    restored = await restore_state(agent, writer, publisher, one_state=one_state, last=last)
     state = JournaledState(agent, writer, restored, generation)
     await state.write(restored.snapshot)
     await writer.delete_superseded()
     return state
 
 
-async def restored_from(
+async def restore_state(
     agent: Agent, writer: JournalWriter, publisher: Publisher, *, one_state: bool, last: int
-) -> Restored:
+) -> RestoredState:
     """Return the state that the journal of a partition gives, or if it is empty or damaged, the topics."""
     bound_log = log.bind(agent=agent.name, partition=writer.partition)
     stored, problem, restored = writer.view.stored(), "lost", None
     try:
-        restored = restored_and_logged(agent, stored, writer.partition, bound_log)
-    except Gap as gap:
+        restored = restore_journal(agent, stored, writer.partition, bound_log)
+    except JournalGap as gap:
         problem = f"damaged ({gap})"
     if restored is not None and restored.sequence:
         return restored
-    entries = await logged(agent, publisher, None if one_state else writer.partition)
+    entries = await read_log_entries(agent, publisher, None if one_state else writer.partition)
     if restored is not None and not entries:
         return restored
-    _, journaled = journal.history(stored, writer.partition)
-    rebuilt = journal.rebuild(agent, entries, await inputs_of(agent, publisher), last, journaled)
+    _, journaled = journal.read_history(stored, writer.partition)
+    rebuilt = journal.rebuild(agent, entries, await read_inputs(agent, publisher), last, journaled)
     bound_log.warning(
         f"journal {problem}: state rebuilt from the topics",
         inputs=len(entries),
@@ -143,7 +143,7 @@ async def restored_from(
     return rebuilt
 
 
-def restored_and_logged(agent: Agent, stored: Mapping[bytes, bytes], partition: int, bound_log: Any) -> Restored:
+def restore_journal(agent: Agent, stored: Mapping[bytes, bytes], partition: int, bound_log: Any) -> RestoredState:
     """Return the state that a journal gives, and log what it is; raise Gap if a batch is missing."""
     restored = journal.restore(agent, stored, partition)
     bound_log.info("state restored", batches=restored.sequence, since_snapshot=restored.entries)
@@ -156,7 +156,7 @@ def restored_and_logged(agent: Agent, stored: Mapping[bytes, bytes], partition: 
     return restored
 
 
-async def logged(agent: Agent, publisher: Publisher, partition: int | None) -> list[Applied]:
+async def read_log_entries(agent: Agent, publisher: Publisher, partition: int | None) -> list[Applied]:
     """Return an agent's entries of ``curation-log``, in order; those of one partition's inputs unless it is None."""
     entries: list[Applied] = []
     for record in await read_all(publisher, (curation_log.TOPIC,)):
@@ -167,7 +167,7 @@ async def logged(agent: Agent, publisher: Publisher, partition: int | None) -> l
     return entries
 
 
-async def inputs_of(agent: Agent, publisher: Publisher) -> dict[journal.Place, Input]:
+async def read_inputs(agent: Agent, publisher: Publisher) -> dict[journal.Place, JournalInput]:
     """Return every record that the agent's input topics hold."""
     prefix = publisher.bus.prefix
     return {
@@ -178,11 +178,11 @@ async def inputs_of(agent: Agent, publisher: Publisher) -> dict[journal.Place, I
 
 async def read_all(publisher: Publisher, topics: tuple[Topic, ...]) -> list[ConsumerRecord]:
     """Return all records that topics have now, in order within a partition."""
-    async with asyncio.timeout(REBUILD_S), reading(publisher.bus, publisher, topics) as records:
+    async with asyncio.timeout(REBUILD_TIMEOUT_S), open_topics(publisher.bus, publisher, topics) as records:
         return [record async for polled in read_to_end(records) for batch in polled.values() for record in batch]
 
 
-def decodable_inputs(records: Sequence[ConsumerRecord], prefix: str) -> list[tuple[Input, InputRecord]]:
+def decodable_inputs(records: Sequence[ConsumerRecord], prefix: str) -> list[tuple[JournalInput, InputRecord]]:
     """Return the inputs that records are. What does not decode is left out: its letter is sent where it is read."""
     inputs = []
     for record in records:
@@ -192,12 +192,12 @@ def decodable_inputs(records: Sequence[ConsumerRecord], prefix: str) -> list[tup
     return inputs
 
 
-def input_of(record: Any, prefix: str, at_ms: int) -> Input:
+def input_of(record: Any, prefix: str, at_ms: int) -> JournalInput:
     """Return a record, or Faust's message of one, as an agent's input; ``at_ms`` is its timestamp (epoch ms).
 
     Headers without a value are left out: a journal with one could not be read again.
     """
-    return Input(
+    return JournalInput(
         topic=record.topic.removeprefix(prefix),
         partition=record.partition,
         offset=record.offset,

@@ -33,14 +33,14 @@ from dart_streams.bus.topic_watch import refuse_growth, watch_topics
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
 from dart_streams.connection import auth
-from dart_streams.curation.agents import agents
+from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.reducer import Agent
 from dart_streams.errors import ConfigError
 from topics import trajectories
-from workers.curator.agent_runner import GAP_S, LATER_GAP_S, AgentRunner
+from workers.curator.agent_runner import BATCH_INTERVAL_S, LATER_BATCH_INTERVAL_S, AgentRunner
 from workers.curator.changelogs import MAX_RECORD_BYTES, SOURCES, application_id, changelog_of
-from workers.curator.input_queue import enqueue
-from workers.curator.journal_writer import Changelog, reader
+from workers.curator.input_queue import enqueue_records
+from workers.curator.journal_writer import Changelog, bind_reader
 from workers.curator.order_audit import OrderAudit
 from workers.curator.recovery_watch import watch_recovery
 from workers.curator.transport import Flow, Transport
@@ -52,7 +52,7 @@ FETCH_BYTES = 128 * 1024
 """Size of a fetch from one partition. The client delivers a whole fetch of one before the next, so with more, a flood
 of trajectories would delay the other agents. A larger record still comes, alone."""
 
-COMMIT_S = 3.0
+COMMIT_INTERVAL_S = 3.0
 """Time between commits of input offsets. Records read again after a crash are recognized by their offsets."""
 
 log = structlog.get_logger()
@@ -74,16 +74,16 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     if not tasks.train:
         raise ConfigError(f"{config.tasks.file}: no task to train on: give a page some train_seeds")
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id, BATCH_BYTES))
-    every = agents(config, tasks)
+    every = bind_agents(config, tasks)
     for agent in every:
         await check_topics(config, publisher, agent)
     await refuse_grown_inputs(config, publisher)
     used = list({topic.name: topic for agent in every for topic in (*agent.inputs, *agent.outputs)}.values())
     ids = await publisher.topic_ids(topic.name for topic in used)
     app = create_app(config, member_id(worker_id, ids))
-    runners, head = [], SendCoalescer(GAP_S)
+    runners, head = [], SendCoalescer(BATCH_INTERVAL_S)
     for agent in every:
-        pace = head if trajectories.TOPIC in agent.inputs else SendCoalescer(LATER_GAP_S)
+        pace = head if trajectories.TOPIC in agent.inputs else SendCoalescer(LATER_BATCH_INTERVAL_S)
         runners.append(bind(app, config, agent, publisher, pace, worker_id))
         runners[-1].topic_ids = ids
 
@@ -158,7 +158,7 @@ def create_app(config: Config, instance_id: str) -> faust.App:
     Faust acknowledges what it cannot decode, so it decodes nothing. Its membership of the consumer group is static: a
     killed curator's successor of the same name takes over at once, without a session timeout.
     """
-    compressed_batches.bound(aiokafka.consumer.fetcher)
+    compressed_batches.limit_fetches(aiokafka.consumer.fetcher)
     folder = config.run.folder / "faust"
     folder.mkdir(parents=True, exist_ok=True)
     app = faust.App(
@@ -170,7 +170,7 @@ def create_app(config: Config, instance_id: str) -> faust.App:
         topic_allow_declare=False,
         topic_disable_leader=True,
         value_serializer="raw",
-        broker_commit_interval=COMMIT_S,
+        broker_commit_interval=COMMIT_INTERVAL_S,
         broker_session_timeout=15.0,
         broker_max_poll_records=200,
         consumer_group_instance_id=instance_id,
@@ -191,7 +191,7 @@ def bind(
     """Bind one agent to its topics and its table; its records are queued for the runner returned."""
     source = SOURCES[agent.name]
     name = changelog_of(config, agent.name)
-    changelog = Changelog(name, worker_id, reader(config.bus))
+    changelog = Changelog(name, worker_id, bind_reader(config.bus))
     changelog.table = app.Table(
         agent.name,
         key_type=bytes,
@@ -203,6 +203,6 @@ def bind(
     names = [config.bus.prefix + topic.name for topic in agent.inputs]
     channel = app.topic(*names, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
     app.agent(channel, name=agent.name, concurrency=1, supervisor_strategy=CrashingSupervisor)(
-        functools.partial(enqueue, runner.queue)
+        functools.partial(enqueue_records, runner.queue)
     )
     return runner

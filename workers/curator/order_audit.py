@@ -25,7 +25,7 @@ from dart_streams.telemetry import names
 from topics import trajectories
 from workers.curator.agent_runner import AgentRunner
 
-PAUSE_S = 5.0
+ROUND_INTERVAL_S = 5.0
 """Time between two rounds."""
 NAMED = 10
 """Lost orders that a line of the log names."""
@@ -45,7 +45,7 @@ class OrderAudit:
     async def run(self) -> None:
         """Audit round after round, until cancelled."""
         while True:
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(ROUND_INTERVAL_S)
             await self.round()
 
     async def round(self) -> None:

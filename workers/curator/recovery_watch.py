@@ -12,10 +12,10 @@ from typing import Protocol
 from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
 
-RECOVERY_S = 90.0
+RECOVERY_TIMEOUT_S = 90.0
 """How long a rebalance, with the recovery that follows, may bring nothing: longer than the consumer group waits for a
 member that does not answer (Faust's ``broker_rebalance_timeout``, 60 s)."""
-CHECK_S = 1.0
+CHECK_INTERVAL_S = 1.0
 
 
 class Recovering(Protocol):
@@ -33,13 +33,13 @@ class RecoveryStuck(UserError):
 
 async def watch_recovery(app: Recovering, recovered: Callable[[], int]) -> None:
     """Raise RecoveryStuck once nothing was ``recovered``, a number of records, for so long; until cancelled."""
-    seen, left = -1, Deadline(RECOVERY_S)
+    seen, left = -1, Deadline(RECOVERY_TIMEOUT_S)
     while True:
         if not (app.rebalancing or app.in_recovery) or recovered() != seen:
-            seen, left = recovered(), Deadline(RECOVERY_S)
+            seen, left = recovered(), Deadline(RECOVERY_TIMEOUT_S)
         elif left.expired:
             raise RecoveryStuck(
-                f"the curator's tables are not recovered: nothing of their changelogs has come for {RECOVERY_S:g} s "
-                f"since a rebalance, after {seen} records. Nothing needs to be done: started again, it reads them anew"
+                f"the curator's tables are not recovered: no changelog record has arrived for {RECOVERY_TIMEOUT_S:g} s "
+                f"since a rebalance, after {seen} records. The curator restarts and reads them again; no action needed"
             )
-        await asyncio.sleep(CHECK_S)
+        await asyncio.sleep(CHECK_INTERVAL_S)

@@ -16,7 +16,7 @@ from mode.services import WaitResults
 from mode.utils.queues import FlowControlEvent
 
 FETCH_MAX_WAIT_MS = 100
-CHECK_S = 1.0
+CHECK_INTERVAL_S = 1.0
 """Between two looks whether the consumer group answered with an error."""
 
 log = structlog.get_logger()
@@ -92,7 +92,7 @@ class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
         """Read the errors of the consumer group, so that it is joined again; raise the one that ended this for good."""
         coordinator = self._ensure_consumer()._coordinator
         while not self.should_stop:
-            await self.sleep(CHECK_S)
+            await self.sleep(CHECK_INTERVAL_S)
             try:
                 coordinator.check_errors()
             except KafkaError as error:

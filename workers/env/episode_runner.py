@@ -274,7 +274,7 @@ class EpisodeRun:
 
     async def _request(self, attempt: int) -> Move:
         limits, timeout_s = self.config.policy, self.config.env.request_timeout_s
-        turns = prompts.turns(self.state.observations, limits)
+        turns = prompts.prompt_turns(self.state.observations, limits)
         deadline_ms = now_ms() + int(timeout_s * 1000)
         request = self.state.request(attempt, turns, self.runner.policy.partition, deadline_ms)
         attributes = self.spans.attributes | {names.ATTR_REQUEST: request.request_id}

@@ -12,7 +12,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from dart_streams.bus import dead_letters
-from dart_streams.bus.clients import Publisher, consumer, event_of, start_within
+from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Config
 from dart_streams.telemetry.stall_detector import StallDetector
@@ -40,7 +40,7 @@ class PolicyClient:
         self.partition = 0
         self.name = config.bus.prefix + actions.TOPIC.name
         self.stalls = StallDetector(log, f"responses on {self.name}", config.telemetry.stall_s)
-        self.records: AIOKafkaConsumer = consumer(
+        self.records: AIOKafkaConsumer = create_consumer(
             config.bus, group=None, client_id=f"{worker_id}-replies", auto_offset_reset="latest"
         )
         self._pending: dict[bytes, asyncio.Future[ActionResponse]] = {}

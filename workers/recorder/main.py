@@ -29,13 +29,13 @@ from opentelemetry import metrics
 
 from dart_streams import crash_points
 from dart_streams.bus import dead_letters
-from dart_streams.bus.clients import Publisher, commit_within, consumer, event_of, reached, start_within
+from dart_streams.bus.clients import Publisher, commit_within, create_consumer, event_of, has_reached, start_within
 from dart_streams.bus.codec import Undecodable, Unencodable
 from dart_streams.bus.log_gaps import LogGaps
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
-from dart_streams.episodes.trajectory_summary import Incomplete, broken, is_whole, summarize
+from dart_streams.episodes.trajectory_summary import Incomplete, broken_trajectory, is_whole, summarize
 from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter
@@ -83,7 +83,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     session = await connect_async(config.store)
     resources.callback(session.cluster.shutdown)
     store = AsyncStore(session, config.bus.run, cache_mb=0, wait_s=config.store.wait_s)
-    records = consumer(
+    records = create_consumer(
         config.bus,
         observations.TOPIC,
         group=GROUP,
@@ -157,7 +157,7 @@ class ObservationWriter:
             await self._publish(trajectory, item)
         except Unencodable as error:
             await dead_letters.send(self.publisher, observations.TOPIC, item.record, str(error))
-            trajectory = broken(item.event, str(error))
+            trajectory = broken_trajectory(item.event, str(error))
             await self.store.write_trajectory(trajectory)
             await self._publish(trajectory, item)
         announced.add(1, {"outcome": trajectory.outcome})
@@ -174,7 +174,7 @@ class ObservationWriter:
         except Incomplete as gap:
             reason = f"trajectory {trajectory_id}: {gap}"
             await dead_letters.send(self.publisher, observations.TOPIC, item.record, reason)
-            return broken(item.event, reason)
+            return broken_trajectory(item.event, reason)
 
 
 class Recorder:
@@ -201,7 +201,7 @@ class Recorder:
             await self._record_batch()
         deadline = Deadline(self.drain_s)
         ends = await self.records.end_offsets(self.records.assignment())
-        while not deadline.expired and not await reached(self.records, self._assigned(ends)):
+        while not deadline.expired and not await has_reached(self.records, self._assigned(ends)):
             await self._record_batch()
         await self._commit()
 

@@ -51,7 +51,8 @@ def chat_messages(turns: Sequence[MessagePart], images: Mapping[str, str]) -> li
         return {"type": "text", "text": turn.text or ""}
 
     return [
-        {"role": message[0].role, "content": [part(turn) for turn in message]} for message in prompts.messages(turns)
+        {"role": message[0].role, "content": [part(turn) for turn in message]}
+        for message in prompts.split_messages(turns)
     ]
 
 

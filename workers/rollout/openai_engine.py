@@ -118,8 +118,8 @@ class OpenaiEngine:
         policy, size = self.config.policy, self.config.env.screen or (TRIAL_SIDE, TRIAL_SIDE)
         screen = io.BytesIO()
         Image.new("RGB", size, "white").save(screen, "PNG")
-        wait = policy.dialect.made.write(Wait(), View(*size))
-        turns = prompts.longest("Wait.", size, policy.max_images, policy, wait)
+        wait = policy.dialect.build().write(Wait(), View(*size))
+        turns = prompts.longest_prompt("Wait.", size, policy.max_images, policy, wait)
         blobs = {turn.image.sha256: screen.getvalue() for turn in turns if turn.image is not None}
         sampling = self.config.sampling()
         try:
@@ -145,7 +145,7 @@ class OpenaiEngine:
         from dart_streams.policy import probe
         from workers.rollout import openai_parity
 
-        screen = await asyncio.to_thread(probe.screen)
+        screen = await asyncio.to_thread(probe.draw_screen)
 
         async def ask(
             turns: Sequence[MessagePart], sampling: Sampling, fields: dict[str, Any]

@@ -51,7 +51,7 @@ async def check(config: Config, version: WeightVersion, renderer: Renderer, ask:
             "tokens of a text than policy.path does?"
         )
     trainers = msgspec.structs.replace(stored, logprobs=[stored.logprobs[place] for place in compared])
-    found = probe.mismatch(trainers, list(compared.values()))
+    found = probe.mean_mismatch(trainers, list(compared.values()))
     bound = config.rollout.vllm.parity_nats
     if not found <= bound:
         raise probe.ParityFault(
@@ -64,7 +64,7 @@ async def check(config: Config, version: WeightVersion, renderer: Renderer, ask:
 
 def fetch(config: Config, version: WeightVersion) -> probe.Probe | None:
     """Return the probe stored beside a version; None if there is none, or it lies where nothing is read."""
-    if weight_location.refusal(version.uri, weight_location.base_of(config)):
+    if weight_location.location_refusal(version.uri, weight_location.base_of(config)):
         return None
     filesystem, folder = fsspec.core.url_to_fs(version.uri)
     try:
@@ -76,7 +76,7 @@ def fetch(config: Config, version: WeightVersion) -> probe.Probe | None:
 async def score(stored: probe.Probe, place: int, renderer: Renderer, ask: Ask) -> float | None:
     """Return the log-probability (nats) of a token of the probe; None if the tokens before it come out otherwise."""
     before, token = stored.tokens[:place], stored.tokens[place]
-    turns = probe.turns()
+    turns = probe.probe_turns()
     fields: dict[str, Any] = {"logprob_token_ids": [token], "return_tokens_as_token_ids": True}
     if before:
         turns.append(MessagePart(role="assistant", text=renderer.text(before)))

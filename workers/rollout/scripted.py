@@ -114,7 +114,7 @@ class ScriptedEngine:
             x, y = instructed_point(request) or (width // 2, height // 2)
             if hash_fraction("success", request.request_id) >= self.settings.success_rate:
                 x, y = (x + width // 2) % width, (y + height // 2) % height
-        return self.policy.dialect.made.write(actions.Click(x, y), View(width, height))
+        return self.policy.dialect.build().write(actions.Click(x, y), View(width, height))
 
 
 class Pauses:

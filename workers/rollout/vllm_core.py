@@ -25,7 +25,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from dart_streams.config import Config, SwitchMode
 from dart_streams.policy.rendering import Prompt, Renderer
-from dart_streams.policy.staged_weights import second_set_place, utilization
+from dart_streams.policy.staged_weights import second_set_place, vllm_utilization
 from topics.values import Sampling, VersionSpan
 from workers.rollout import vllm_images, vllm_settings
 from workers.rollout.engine import EngineFault, Generation
@@ -73,7 +73,7 @@ class VllmCore:
         total_bytes = current_platform.get_device_total_memory()
         wanted = config.rollout.vllm.second_set
         place = second_set_place(wanted, on_gpu, weights_bytes, total_bytes)
-        share = utilization(place, weights_bytes, total_bytes)
+        share = vllm_utilization(place, weights_bytes, total_bytes)
         log.info("second set of weights", wanted=wanted, place=place, weights_mb=weights_bytes >> 20)
         arguments = vllm_settings.engine_arguments(config, model_dir, on_gpu, seed, share)
         processor = processor_class(renderer.allowed_mask)

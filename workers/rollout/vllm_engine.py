@@ -26,7 +26,7 @@ import structlog
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.policy import probe, recipe, weight_location, weights
-from dart_streams.policy.context import counted
+from dart_streams.policy.context import count_longest
 from dart_streams.policy.rendering import Prompt, renderer_of
 from dart_streams.policy.resident_weights import ResidentWeights
 from dart_streams.store import AsyncStore, connect_async
@@ -230,10 +230,10 @@ class VllmEngine:
         encode = await self.thread.call(lambda core: core.image_encoder(self.renderer))
         self.images = ImageCache(encode, self.read, IMAGE_CACHE_BYTES)
         context = await self.thread.call(lambda core: core.context)
-        if self.config.env.screen and (reason := counted(self.renderer, self.config, steps=1).refusal(context)):
+        if self.config.env.screen and (reason := count_longest(self.renderer, self.config, steps=1).refusal(context)):
             raise UserError(f"no first prompt fits (rollout.vllm.kv_cache_gib may hold less than a context): {reason}")
-        screen = await asyncio.to_thread(encode, probe.screen())
-        await self.thread.generate(self.renderer.prompt(probe.turns()), [screen], Sampling(max_tokens=2))
+        screen = await asyncio.to_thread(encode, probe.draw_screen())
+        await self.thread.generate(self.renderer.prompt(probe.probe_turns()), [screen], Sampling(max_tokens=2))
         await self.check_parity(self.thread, screen, folder, version)
 
     async def check_parity(
@@ -248,9 +248,9 @@ class VllmEngine:
             log.warning("parity not checked", version=version.version, reason=f"no {weights.PROBE} at {version.uri}")
             return
         probe.refuse_other_rendering(stored, self.renderer)
-        prompt = self.renderer.prompt(probe.turns())
+        prompt = self.renderer.prompt(probe.probe_turns())
         scored, dtype = await thread.call(lambda core: (core.score(prompt, [screen], stored.tokens), core.dtype))
-        found, bound = probe.mismatch(stored, scored), self.config.rollout.vllm.parity_nats
+        found, bound = probe.mean_mismatch(stored, scored), self.config.rollout.vllm.parity_nats
         if not found <= bound:
             raise probe.ParityFault(
                 f"vLLM's log-probabilities of version {version.version}, in {dtype}, differ from the trainer's, in "
@@ -315,7 +315,7 @@ class VllmEngine:
         Of a delta, that is what is missing of it: all deltas since the version in memory, or all since the full one.
         """
         for part in version.parts:
-            if reason := weight_location.refusal(part.uri, weight_location.base_of(self.config)):
+            if reason := weight_location.location_refusal(part.uri, weight_location.base_of(self.config)):
                 raise LoadFault(f"version {version.version} is not fetched: {reason}")
         started = time.perf_counter()
         try:

@@ -20,7 +20,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 from opentelemetry import metrics
 
-from dart_streams.bus.clients import Publisher, consumer, event_of, reached, start_within
+from dart_streams.bus.clients import Publisher, create_consumer, event_of, has_reached, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
@@ -80,7 +80,7 @@ class WeightWatcher:
         self.changed = asyncio.Event()
         what = f"a first version of {self.weights.model_id!r} on {config.bus.prefix}{weights.TOPIC.name}"
         self.stalls = StallDetector(log, what, config.telemetry.stall_s)
-        self.records: AIOKafkaConsumer = consumer(config.bus, group=None, client_id=f"{worker_id}-weights")
+        self.records: AIOKafkaConsumer = create_consumer(config.bus, group=None, client_id=f"{worker_id}-weights")
 
     async def __aenter__(self) -> Self:
         """Seek to the beginning of both topics; raise ServiceUnavailable if the broker or a topic is not there."""
@@ -105,7 +105,7 @@ class WeightWatcher:
     async def catch_up(self) -> None:
         """Return when every record published by now was applied; :meth:`watch` must run."""
         ends = await self.records.end_offsets(self.records.assignment())
-        while not await reached(self.records, ends):
+        while not await has_reached(self.records, ends):
             await wait_until(self.next_change(), POLL_TIMEOUT_S)
 
     async def watch(self) -> None:
@@ -116,7 +116,7 @@ class WeightWatcher:
     async def first_version(self) -> WeightVersion:
         """Return the newest version published by now, or the first one as soon as the trainer publishes it."""
         ends = await self.records.end_offsets(self.records.assignment())
-        while self.weights.newest is None or not await reached(self.records, ends):
+        while self.weights.newest is None or not await has_reached(self.records, ends):
             await self._poll(POLL_TIMEOUT_S)
             self.stalls.check()
         return self.weights.newest

@@ -88,7 +88,7 @@ class DeathCounts(Generic[P]):
         If it were too long, it has a part of the names: a death with the others is not counted.
         """
         begun = [] if given_up else sorted({*self._begun.get(partition, {}).values()})
-        parts: list[list[str]] = [most(self.lethal), most(self.deaths), begun]
+        parts: list[list[str]] = [sort_by_count(self.lethal), sort_by_count(self.deaths), begun]
         while True:
             lethal, deaths, begun = parts
             note = DeathNote(
@@ -103,6 +103,6 @@ class DeathCounts(Generic[P]):
             del longest[len(longest) // 2 :]
 
 
-def most(counts: dict[str, int]) -> list[str]:
+def sort_by_count(counts: dict[str, int]) -> list[str]:
     """Return the names of the highest counts first."""
     return sorted(counts, key=lambda name: (-counts[name], name))

@@ -17,7 +17,7 @@ from dart_streams.telemetry import setup
 
 T = TypeVar("T")
 
-CANCEL_S = 5.0
+CANCEL_TIMEOUT_S = 5.0
 """How long a cancelled task may take to end."""
 GC_THRESHOLDS = (20_000, 20, 50)
 """When the garbage collector examines the young, the middle and the old generation (see ``gc.set_threshold``)."""
@@ -50,12 +50,12 @@ def run(connect: Connect, config: Config, worker_id: str) -> int:
     """
     setup.start(config, worker_id)
     try:
-        return asyncio.run(live(connect, config, worker_id))
+        return asyncio.run(run_until_stopped(connect, config, worker_id))
     finally:
         setup.stop()
 
 
-async def live(connect: Connect, config: Config, worker_id: str, stop: asyncio.Event | None = None) -> int:
+async def run_until_stopped(connect: Connect, config: Config, worker_id: str, stop: asyncio.Event | None = None) -> int:
     """Connect, serve until ``stop`` is set (by signals, if no event is given), drain; return the exit code."""
     stop = stop or stop_on_signals()
     async with contextlib.AsyncExitStack() as resources:
@@ -114,7 +114,7 @@ async def run_until_first_exit(work: Coroutine[Any, Any, None], **background: Aw
     finally:
         for task in (main, *tasks):
             task.cancel()
-        ended, _ = await asyncio.wait({main, *tasks}, timeout=CANCEL_S)
+        ended, _ = await asyncio.wait({main, *tasks}, timeout=CANCEL_TIMEOUT_S)
         for task in ended:
             # The first error is raised; retrieving the ones that follow from it keeps asyncio from logging them.
             _ = task.cancelled() or task.exception()

@@ -16,7 +16,7 @@ from aiokafka.errors import CommitFailedError, ConsumerStoppedError, IllegalStat
 
 from dart_streams import crash_points
 from dart_streams.bus import dead_letters
-from dart_streams.bus.clients import Publisher, commit_within, committed_within, consumer, event_of, start_within
+from dart_streams.bus.clients import Publisher, commit_within, committed_within, create_consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.bus.log_gaps import LogGaps
 from dart_streams.config import Config
@@ -26,9 +26,9 @@ from topics import Topic
 from workers.runtime.death_counts import DeathCounts, read_note
 from workers.runtime.in_flight import DeliveryStatus, InFlightRecords, TrackedOffset
 
-COMMIT_S = 1.0
+COMMIT_INTERVAL_S = 1.0
 """Time between commits, and so what a killed worker repeats. A commit is a write to the broker, as a record is."""
-MARGIN_S = 3.0
+DRAIN_MARGIN_S = 3.0
 """Part of the drain kept for cancelled handlers, the last commit, and closing what the worker uses."""
 
 log = structlog.get_logger()
@@ -87,7 +87,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         self.group = group
         self.id_field = id_field
         self.name = config.bus.prefix + topic.name
-        self.drain_s = max(config.run.drain_s - MARGIN_S, config.run.drain_s / 2)
+        self.drain_s = max(config.run.drain_s - DRAIN_MARGIN_S, config.run.drain_s / 2)
         self.stalls = StallDetector(log, f"records of {self.name}", config.telemetry.stall_s)
         self.records: InFlightRecords[TopicPartition] = InFlightRecords()
         self.gate = gate or OpenGate()
@@ -97,7 +97,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         self._begun: dict[str, str] = {}
         self.gaps = LogGaps(log)
         self.client_settings = {"group": group, "client_id": worker_id, **settings}
-        self.consumer: AIOKafkaConsumer = consumer(config.bus, **self.client_settings)
+        self.consumer: AIOKafkaConsumer = create_consumer(config.bus, **self.client_settings)
         self._taking = asyncio.Lock()
         self._idle: set[asyncio.Task[Any] | None] = set()
         self._ahead: deque[Delivery] = deque()
@@ -120,7 +120,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
     async def join(self) -> None:
         """Join the group, again after :meth:`leave`; raise ServiceUnavailable if the broker does not answer."""
         if self._left:
-            self.consumer, self._left = consumer(self.bus, **self.client_settings), False
+            self.consumer, self._left = create_consumer(self.bus, **self.client_settings), False
         self.consumer.subscribe([self.name], listener=self)
         await start_within(self.consumer, self.bus)
         self._member.set()
@@ -343,9 +343,9 @@ class OrderedConsumer(ConsumerRebalanceListener):
         return False
 
     async def commit_periodically(self) -> None:
-        """Commit, and report an overdue wait for records, every :data:`COMMIT_S` until cancelled."""
+        """Commit, and report an overdue wait for records, every :data:`COMMIT_INTERVAL_S` until cancelled."""
         while True:
-            await asyncio.sleep(COMMIT_S)
+            await asyncio.sleep(COMMIT_INTERVAL_S)
             await self.commit()
             if self._taking.locked() and self._idle:
                 self.stalls.check()

@@ -21,7 +21,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaTimeoutError
 
-from dart_streams.bus.clients import Publisher, commit_within, consumer, event_of, reached, start_within
+from dart_streams.bus.clients import Publisher, commit_within, create_consumer, event_of, has_reached, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
@@ -67,7 +67,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         session = await connect_async(config.store)
         resources.callback(session.cluster.shutdown)
         store = AsyncStore(session, config.bus.run, cache_mb=0, wait_s=config.store.wait_s)
-    records = consumer(config.bus, trained.TOPIC, group=f"{GROUP}-{settings.tool}", client_id=worker_id)
+    records = create_consumer(config.bus, trained.TOPIC, group=f"{GROUP}-{settings.tool}", client_id=worker_id)
     resources.push_async_callback(records.stop)
     await start_within(records, config.bus)
     log.info("tracking", tool=settings.tool, target=str(target_of(config)))
@@ -136,7 +136,7 @@ class TrackedRun:
             await self._track_batch()
         deadline = Deadline(self.drain_s)
         ends = await self.records.end_offsets(self.records.assignment())
-        while not deadline.expired and not await reached(self.records, ends):
+        while not deadline.expired and not await has_reached(self.records, ends):
             await self._track_batch()
         await self._commit()
 

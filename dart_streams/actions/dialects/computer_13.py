@@ -16,25 +16,25 @@ from dart_streams.actions.dialects.dialect import (
     Role,
     UnsupportedAction,
     View,
-    signed,
+    signed_notches,
     written_place,
     written_size,
 )
 from dart_streams.actions.dialects.json_calls import (
     Fields,
     JsonDialect,
-    compact,
-    keys,
-    keys_in,
+    encode_spaced,
+    key_field,
+    keys_field,
     loose_objects,
-    numbers,
     objects_of,
-    one_key,
-    optional_number,
+    optional_number_field,
     place_elsewhere,
-    text,
+    place_numbers,
+    split_key_name,
+    text_field,
 )
-from dart_streams.actions.grammar import MOST_CLICKS, Unparsable, button
+from dart_streams.actions.grammar import MOST_CLICKS, Unparsable, parse_button
 from dart_streams.actions.typed import (
     Action,
     Button,
@@ -67,7 +67,7 @@ class Computer13(JsonDialect, frozen=True, kw_only=True):
     def read(self, answer: str, view: View) -> ParsedAnswer:
         """Read an answer; raise :class:`Unparsable` if it says no action, or has something wrong and may not."""
         found = AnswerBuilder(view)
-        for item in items(answer, found):
+        for item in read_items(answer, found):
             if isinstance(item, str):
                 found.add(WORDS[item]())
             else:
@@ -77,7 +77,7 @@ class Computer13(JsonDialect, frozen=True, kw_only=True):
     def write(self, action: Action, view: View) -> str:
         """Return the answer that says ``action``; a drag, a scroll and a held button begin with a move to there."""
         fields = self._said(action, view)
-        return "\n".join(f"```json\n{compact(item)}\n```" for item in fields)
+        return "\n".join(f"```json\n{encode_spaced(item)}\n```" for item in fields)
 
     def _said(self, action: Action, view: View) -> list[Fields]:
         def at(kind: str, x: int, y: int, **others: str | int) -> Fields:
@@ -96,19 +96,19 @@ class Computer13(JsonDialect, frozen=True, kw_only=True):
             case MouseUp(x, y, button):
                 return [at("MOVE_TO", x, y), {"action_type": "MOUSE_UP", "button": button}]
             case Scroll(x, y, direction):
-                upright, notches = direction in {"up", "down"}, signed(action)
+                upright, notches = direction in {"up", "down"}, signed_notches(action)
                 turn = {"dx": 0 if upright else notches, "dy": notches if upright else 0}
                 return [at("MOVE_TO", x, y), {"action_type": "SCROLL", **turn}]
             case _:
-                return [keyboard(action)]
+                return [keyboard_fields(action)]
 
-    def opening(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
+    def system_messages(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
         """Return the texts of the prompt before the first screen."""
         width, height = written_size(view, self.coordinates)
         return ("system", SYSTEM.format(width=width, height=height)), ("user", instruction)
 
 
-def keyboard(action: Action) -> Fields:
+def keyboard_fields(action: Action) -> Fields:
     """Return an action that has no place."""
     match action:
         case Hotkey((key,)):
@@ -130,7 +130,7 @@ def keyboard(action: Action) -> Fields:
     raise UnsupportedAction(f"computer_13 has no action for {action}")
 
 
-def items(answer: str, found: AnswerBuilder) -> list[Fields | str]:
+def read_items(answer: str, found: AnswerBuilder) -> list[Fields | str]:
     """Return the actions of an answer, as objects or words; raise :class:`Unparsable` if there is none."""
     plain = answer.strip()
     if (visible := plain.strip(json_reader.INVISIBLE)) != plain:
@@ -141,7 +141,7 @@ def items(answer: str, found: AnswerBuilder) -> list[Fields | str]:
     listed: list[Fields | str] = []
     end = 0
     while fence := FENCE.search(answer, end):
-        block, end = of_block(answer, fence, found)
+        block, end = read_block(answer, fence, found)
         listed += block
     if listed:
         if answer[end:].strip():
@@ -152,7 +152,7 @@ def items(answer: str, found: AnswerBuilder) -> list[Fields | str]:
     return list(loose_objects(plain, found))
 
 
-def of_block(answer: str, fence: re.Match[str], found: AnswerBuilder) -> tuple[list[Fields | str], int]:
+def read_block(answer: str, fence: re.Match[str], found: AnswerBuilder) -> tuple[list[Fields | str], int]:
     """Return the actions in a code block, words or objects, and where the text after it begins."""
     if fence["word"]:
         return [fence["word"]], fence.end()
@@ -185,7 +185,7 @@ class InterpretedObject:
     def __init__(self, found: AnswerBuilder, item: Fields, coordinates: Coordinates) -> None:
         self.found = found
         self.coordinates = coordinates
-        self.name = text(item, "action_type") if "action_type" in item else text(item, "action")
+        self.name = text_field(item, "action_type") if "action_type" in item else text_field(item, "action")
         if "action_type" not in item:
             found.note("argument", "action_type is named action")
         inner = item.get("parameters")
@@ -207,9 +207,9 @@ class InterpretedObject:
 
     def place(self, needed: bool = False) -> tuple[int, int, bool]:
         """Return the pixel of ``x`` and ``y``, or the pointer's, and whether it is that."""
-        x, y = optional_number(self.fields, "x", self.found), optional_number(self.fields, "y", self.found)
+        x, y = optional_number_field(self.fields, "x", self.found), optional_number_field(self.fields, "y", self.found)
         if x is None and y is None and (written := place_elsewhere(self.fields, KNOWN)) is not None:
-            return *self.found.place(numbers(written, self.found), self.coordinates), False
+            return *self.found.place(place_numbers(written, self.found), self.coordinates), False
         if x is None and y is None and not needed:
             return *self.found.pointer, True
         if x is None or y is None:
@@ -218,12 +218,12 @@ class InterpretedObject:
 
     def button(self) -> Button:
         """Return the mouse button."""
-        return button(text(self.fields, "button")) if self.fields.get("button") is not None else "left"
+        return parse_button(text_field(self.fields, "button")) if self.fields.get("button") is not None else "left"
 
     def click(self, kind: Button | None = None, count: int | None = None) -> None:
         """Add a click."""
         x, y, at_pointer = self.place()
-        times = count or optional_number(self.fields, "num_clicks", self.found) or 1
+        times = count or optional_number_field(self.fields, "num_clicks", self.found) or 1
         if times not in range(1, MOST_CLICKS + 1):
             raise Unparsable(f"num_clicks is from 1 to {MOST_CLICKS}, not {times:g}")
         self.found.add(Click(x, y, kind or self.button(), int(times)), at_pointer)
@@ -247,8 +247,8 @@ class InterpretedObject:
     def scroll(self) -> None:
         """Add a turn of the wheel, or one in each direction."""
         turns: list[tuple[float, Direction, Direction]] = [
-            (optional_number(self.fields, "dx", self.found) or 0.0, "right", "left"),
-            (optional_number(self.fields, "dy", self.found) or 0.0, "up", "down"),
+            (optional_number_field(self.fields, "dx", self.found) or 0.0, "right", "left"),
+            (optional_number_field(self.fields, "dy", self.found) or 0.0, "up", "down"),
         ]
         chosen = [turn for turn in turns if turn[0]]
         if not chosen:
@@ -260,11 +260,11 @@ class InterpretedObject:
 
     def key(self, action: type[KeyDown] | type[KeyUp]) -> None:
         """Add a key that is held, or released."""
-        self.found.add(action(one_key(self.fields, "key", self.found)))
+        self.found.add(action(key_field(self.fields, "key", self.found)))
 
     def press(self) -> None:
         """Add a key that is pressed; keys of a combination are pressed together."""
-        self.found.add(Hotkey(keys_in(text(self.fields, "key"), self.found)))
+        self.found.add(Hotkey(split_key_name(text_field(self.fields, "key"), self.found)))
 
 
 NAMES_OF_TYPE = {"action_type", "action"}
@@ -281,11 +281,11 @@ GRAMMAR: dict[str, tuple[tuple[str, ...], Build]] = {
     "DOUBLE_CLICK": (("x", "y"), lambda item: item.click("left", 2)),
     "DRAG_TO": (("x", "y"), InterpretedObject.drag),
     "SCROLL": (("dx", "dy"), InterpretedObject.scroll),
-    "TYPING": (("text",), lambda item: item.found.add(Type(text(item.fields, "text")))),
+    "TYPING": (("text",), lambda item: item.found.add(Type(text_field(item.fields, "text")))),
     "PRESS": (("key",), InterpretedObject.press),
     "KEY_DOWN": (("key",), lambda item: item.key(KeyDown)),
     "KEY_UP": (("key",), lambda item: item.key(KeyUp)),
-    "HOTKEY": (("keys",), lambda item: item.found.add(Hotkey(keys(item.fields, "keys", item.found)))),
+    "HOTKEY": (("keys",), lambda item: item.found.add(Hotkey(keys_field(item.fields, "keys", item.found)))),
     "WAIT": ((), lambda item: item.found.add(Wait())),
     "DONE": ((), lambda item: item.found.add(Finished())),
     "FAIL": ((), lambda item: item.found.add(CallUser())),

@@ -81,10 +81,10 @@ class Dialect(Protocol):
     def write(self, action: Action, view: View) -> str:
         """Return the answer that says ``action``; raise :class:`UnsupportedAction` if the dialect cannot."""
 
-    def opening(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
+    def system_messages(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
         """Return the texts of the prompt before the first screen."""
 
-    def recalled(self, answer: str) -> str:
+    def history_text(self, answer: str) -> str:
         """Return an earlier answer as the prompt shows it."""
 
 
@@ -178,7 +178,7 @@ def written_numbers(written: str) -> tuple[float, ...] | None:
     return numbers if len(numbers) in {2, 4} else None
 
 
-def signed(action: Scroll) -> int:
+def signed_notches(action: Scroll) -> int:
     """Return the notches of a scroll: up and right are positive."""
     amount = NOTCHES if action.amount is None else action.amount
     return amount if action.direction in {"up", "right"} else -amount

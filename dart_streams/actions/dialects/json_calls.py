@@ -40,7 +40,7 @@ class JsonDialect(msgspec.Struct, frozen=True, kw_only=True):
     tokens: tuple[str, ...] = ()
     separate: bool = False
 
-    def recalled(self, answer: str) -> str:
+    def history_text(self, answer: str) -> str:
         """Return an earlier answer as it was."""
         return answer
 
@@ -59,16 +59,18 @@ def objects_between(text: str, begin: int, end: int, found: AnswerBuilder) -> li
     region = text[:end]
     fields: list[Fields] = []
     while begin < end:
-        value, after, wrong = json_reader.read(region, begin, lambda place: between(region, place) is not None)
+        value, after, wrong = json_reader.read(
+            region, begin, lambda place: next_object_start(region, place) is not None
+        )
         found.wrong += wrong
         fields += objects_of(value)
-        begin = between(region, after) or end
+        begin = next_object_start(region, after) or end
         if "}" in region[after:begin]:
             found.note("json", "a brace too many")
     return fields
 
 
-def between(text: str, position: int) -> int | None:
+def next_object_start(text: str, position: int) -> int | None:
     """Return where the next object begins, or the text ends; None if other words come first."""
     match = BETWEEN.match(text, position)
     end = match.end() if match else position
@@ -87,12 +89,12 @@ def loose_objects(text: str, found: AnswerBuilder) -> list[Fields]:
     return objects_between(text, begin, end, found)
 
 
-def optional_number(fields: Fields, key: str, found: AnswerBuilder) -> float | None:
+def optional_number_field(fields: Fields, key: str, found: AnswerBuilder) -> float | None:
     """Return a number; None if it is not given."""
-    return None if fields.get(key) is None else number(fields, key, found)
+    return None if fields.get(key) is None else number_field(fields, key, found)
 
 
-def number(fields: Fields, key: str, found: AnswerBuilder) -> float:
+def number_field(fields: Fields, key: str, found: AnswerBuilder) -> float:
     """Return a number; one that is written as a text is noted."""
     value = fields.get(key)
     if isinstance(value, str) and NUMERIC.fullmatch(value):
@@ -103,11 +105,11 @@ def number(fields: Fields, key: str, found: AnswerBuilder) -> float:
     return float(value)
 
 
-def numbers(value: Any, found: AnswerBuilder) -> tuple[float, ...]:
+def place_numbers(value: Any, found: AnswerBuilder) -> tuple[float, ...]:
     """Return the two or four numbers of a place; other forms than a list of two are noted."""
     match value:
         case [int() | float(), int() | float()]:
-            return tuple(number({"coordinate": part}, "coordinate", found) for part in value)
+            return tuple(number_field({"coordinate": part}, "coordinate", found) for part in value)
         case [[_, _] as inner] | [[_, _, _, _] as inner] | [str() as inner]:
             written: Any = inner
         case [[first, second], [third, fourth]]:
@@ -121,11 +123,11 @@ def numbers(value: Any, found: AnswerBuilder) -> tuple[float, ...]:
             raise Unparsable(f"coordinate is not a list of two numbers: {value[:80]!r}", "place")
         case [_, _] | [_, _, _, _]:
             found.note("place", f"coordinate is not a list of two numbers: {str(value)[:80]}")
-            return tuple(number({"coordinate": part}, "coordinate", found) for part in value)
+            return tuple(number_field({"coordinate": part}, "coordinate", found) for part in value)
         case _:
             raise Unparsable(f"coordinate is not a list of two numbers: {str(value)[:80]}", "place")
     found.note("place", f"coordinate is not a list of two numbers: {str(value)[:80]}")
-    return numbers(written, found)
+    return place_numbers(written, found)
 
 
 def place_elsewhere(fields: Fields, known: Container[str]) -> Any:
@@ -146,7 +148,7 @@ def place_elsewhere(fields: Fields, known: Container[str]) -> Any:
     return None
 
 
-def text(fields: Fields, key: str) -> str:
+def text_field(fields: Fields, key: str) -> str:
     """Return a text."""
     value = fields.get(key)
     if not isinstance(value, str):
@@ -154,7 +156,7 @@ def text(fields: Fields, key: str) -> str:
     return value
 
 
-def keys(fields: Fields, key: str, found: AnswerBuilder) -> tuple[str, ...]:
+def keys_field(fields: Fields, key: str, found: AnswerBuilder) -> tuple[str, ...]:
     """Return the keys of a combination: a list of names. Several in one text are noted."""
     value = fields.get(key)
     if isinstance(value, str):
@@ -162,10 +164,10 @@ def keys(fields: Fields, key: str, found: AnswerBuilder) -> tuple[str, ...]:
         value = [value]
     if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
         raise Unparsable(f"{key} is not a list of keys: {str(value)[:80]}", "key")
-    return tuple(part for name in value for part in keys_in(name, found))
+    return tuple(part for name in value for part in split_key_name(name, found))
 
 
-def keys_in(name: str, found: AnswerBuilder) -> tuple[str, ...]:
+def split_key_name(name: str, found: AnswerBuilder) -> tuple[str, ...]:
     """Return the key of a name, or the keys of a combination within it, which is noted."""
     if name in CHARACTERS:
         return (CHARACTERS[name],)
@@ -175,20 +177,20 @@ def keys_in(name: str, found: AnswerBuilder) -> tuple[str, ...]:
     return parts
 
 
-def one_key(fields: Fields, key: str, found: AnswerBuilder) -> str:
+def key_field(fields: Fields, key: str, found: AnswerBuilder) -> str:
     """Return the one key that a text names."""
-    parts = keys_in(text(fields, key), found)
+    parts = split_key_name(text_field(fields, key), found)
     if len(parts) > 1:
         raise Unparsable(f"{key} is more than one key: {str(fields[key])[:80]!r}", "key")
     return parts[0]
 
 
-def compact(fields: Fields) -> str:
+def encode_spaced(fields: Fields) -> str:
     """Return an object as models write it."""
-    return spaced(msgspec.json.encode(fields).decode())
+    return add_spaces(msgspec.json.encode(fields).decode())
 
 
-def spaced(text: str) -> str:
+def add_spaces(text: str) -> str:
     """Return compact JSON with a blank after each comma and colon that is not within a string."""
     pieces = re.split(r'("(?:[^"\\]|\\.)*")', text)
     return "".join(piece if number % 2 else re.sub(r"([,:])", r"\1 ", piece) for number, piece in enumerate(pieces))

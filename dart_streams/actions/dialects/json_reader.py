@@ -271,7 +271,7 @@ def read(text: str, position: int, ends: Ends) -> tuple[Any, int, list[ParseIssu
     try:
         value, end = plain.value(position)
         if ends(end):
-            return value, end, plain.wrong or disagreement(text[position:end], value)
+            return value, end, plain.wrong or find_disagreement(text[position:end], value)
     except Unparsable as error:
         refusal = error
     inner = JsonReader(text, ends, inner_quotes=True)
@@ -284,7 +284,7 @@ def read(text: str, position: int, ends: Ends) -> tuple[Any, int, list[ParseIssu
     return value, end, inner.wrong
 
 
-def disagreement(text: str, value: Any) -> list[ParseIssue]:
+def find_disagreement(text: str, value: Any) -> list[ParseIssue]:
     """Return what is wrong with a text of which nothing was noted: nothing, if JSON reads the same in it."""
     try:
         if msgspec.json.decode(text) == value:

@@ -23,10 +23,10 @@ class Native(msgspec.Struct, frozen=True):
         """Return the canonical answer."""
         return grammar.format(action)
 
-    def opening(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
+    def system_messages(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
         """Return the texts of the prompt before the first screen."""
         return ("system", SYSTEM), ("user", instruction)
 
-    def recalled(self, answer: str) -> str:
+    def history_text(self, answer: str) -> str:
         """Return an earlier answer as it was."""
         return answer

@@ -15,22 +15,22 @@ from dart_streams.actions.dialects.dialect import (
     Role,
     UnsupportedAction,
     View,
-    signed,
+    signed_notches,
     written_place,
     written_size,
 )
 from dart_streams.actions.dialects.json_calls import (
     Fields,
     JsonDialect,
-    compact,
-    keys,
-    keys_in,
+    encode_spaced,
+    keys_field,
     loose_objects,
-    number,
-    numbers,
+    number_field,
     objects_of,
     place_elsewhere,
-    text,
+    place_numbers,
+    split_key_name,
+    text_field,
 )
 from dart_streams.actions.grammar import Unparsable
 from dart_streams.actions.typed import (
@@ -82,7 +82,7 @@ class QwenComputerUse(JsonDialect, frozen=True, kw_only=True):
     def write(self, action: Action, view: View) -> str:
         """Return the answer that says ``action``; a drag or a scroll begins with a move to its place."""
         calls = [{"name": TOOL, "arguments": fields} for fields in self._said(action, view)]
-        return "\n".join(f"{OPEN}\n{compact(call)}\n{CLOSE}" for call in calls)
+        return "\n".join(f"{OPEN}\n{encode_spaced(call)}\n{CLOSE}" for call in calls)
 
     def _said(self, action: Action, view: View) -> list[Fields]:
         def at(name: str, x: int, y: int) -> Fields:
@@ -96,12 +96,15 @@ class QwenComputerUse(JsonDialect, frozen=True, kw_only=True):
             case Drag(x, y, to_x, to_y, "left"):
                 return [at("mouse_move", x, y), at("left_click_drag", to_x, to_y)]
             case Scroll(x, y, direction):
-                return [at("scroll" if direction in {"up", "down"} else "hscroll", x, y) | {"pixels": signed(action)}]
+                return [
+                    at("scroll" if direction in {"up", "down"} else "hscroll", x, y)
+                    | {"pixels": signed_notches(action)}
+                ]
         return [without_place(action)]
 
-    def opening(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
+    def system_messages(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
         """Return the texts of the prompt before the first screen."""
-        return ("system", qwen_prompt.system(*written_size(view, self.coordinates))), ("user", instruction)
+        return ("system", qwen_prompt.system_prompt(*written_size(view, self.coordinates))), ("user", instruction)
 
 
 def without_place(action: Action) -> Fields:
@@ -201,7 +204,7 @@ class InterpretedToolCall:
 
     def add(self) -> None:
         """Add it; raise :class:`Unparsable` if it lacks something."""
-        name = text(self.arguments, "action")
+        name = text_field(self.arguments, "action")
         if (spelled := re.sub(r"[ -]", "_", name.strip().lower())) != name:
             self.found.note("name", f"the action {name[:80]!r} is spelled {spelled[:80]!r}")
             name = spelled
@@ -221,7 +224,7 @@ class InterpretedToolCall:
             written = place_elsewhere(self.arguments, KNOWN)
         if written is None and not needed:
             return *self.found.pointer, True
-        read = numbers(written, self.found)
+        read = place_numbers(written, self.found)
         return *self.found.place(read, self.coordinates), False
 
     def click(self, button: Button, count: int) -> None:
@@ -239,13 +242,13 @@ class InterpretedToolCall:
         start = self.found.pointer
         if "start_coordinate" in self.arguments:
             self.found.note("argument", f"start_coordinate is not an argument of {TOOL}")
-            start = self.found.place(numbers(self.arguments["start_coordinate"], self.found), self.coordinates)
+            start = self.found.place(place_numbers(self.arguments["start_coordinate"], self.found), self.coordinates)
         x, y, _ = self.place(needed=True)
         self.found.add(Drag(*start, x, y), at_pointer=True)
 
     def scroll(self, up: Direction, down: Direction) -> None:
         """Add a turn of the wheel; up and right are positive."""
-        pixels = number(self.arguments, "pixels", self.found)
+        pixels = number_field(self.arguments, "pixels", self.found)
         x, y, at_pointer = self.place()
         self.found.add(Scroll(x, y, up if pixels > 0 else down, self.found.amount(pixels)), at_pointer)
 
@@ -253,9 +256,9 @@ class InterpretedToolCall:
         """Add a combination of keys; those that another tool would have as its text are noted."""
         if "keys" not in self.arguments and isinstance(self.arguments.get("text"), str):
             self.found.note("key", "keys are named text")
-            self.found.add(Hotkey(keys_in(self.arguments["text"], self.found)))
+            self.found.add(Hotkey(split_key_name(self.arguments["text"], self.found)))
         else:
-            self.found.add(Hotkey(keys(self.arguments, "keys", self.found)))
+            self.found.add(Hotkey(keys_field(self.arguments, "keys", self.found)))
 
     def terminate(self) -> None:
         """Add the end: success or failure."""
@@ -268,21 +271,21 @@ class InterpretedToolCall:
 Build = Callable[[InterpretedToolCall], None]
 
 
-def clicks(button: Button, count: int) -> Build:
+def click_builder(button: Button, count: int) -> Build:
     """Return how a named kind of click is added."""
     return lambda call: call.click(button, count)
 
 
 GRAMMAR: dict[str, Build] = {
     "key": InterpretedToolCall.key,
-    "type": lambda call: call.found.add(Type(text(call.arguments, "text"))),
+    "type": lambda call: call.found.add(Type(text_field(call.arguments, "text"))),
     "mouse_move": InterpretedToolCall.move,
-    **{name: clicks(*kind) for name, kind in CLICKS.items()},
+    **{name: click_builder(*kind) for name, kind in CLICKS.items()},
     "left_click_drag": InterpretedToolCall.drag,
     "scroll": lambda call: call.scroll("up", "down"),
     "hscroll": lambda call: call.scroll("right", "left"),
     "wait": lambda call: call.found.add(Wait()),
     "terminate": InterpretedToolCall.terminate,
-    "answer": lambda call: call.found.add(Finished(text(call.arguments, "text"))),
+    "answer": lambda call: call.found.add(Finished(text_field(call.arguments, "text"))),
 }
 CLICK_NAMES = {kind: name for name, kind in CLICKS.items()}

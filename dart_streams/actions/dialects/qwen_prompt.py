@@ -90,7 +90,7 @@ For each function call, return a json object with function name and arguments wi
 
 
 @functools.lru_cache(maxsize=64)
-def system(width: int, height: int) -> str:
+def system_prompt(width: int, height: int) -> str:
     """Return the prompt for a screen of ``width`` by ``height``, in the units of the answer's coordinates."""
     function = {
         "name": "computer_use",

@@ -82,16 +82,16 @@ class UiTars(msgspec.Struct, frozen=True, kw_only=True):
         }
         placed = {name: value for names, place in changed.items() for name, value in zip(names, place, strict=True)}
         text = grammar.format(msgspec.structs.replace(action, **placed) if placed else action)
-        return self.recalled(text) if self.style == "box" else in_points(text)
+        return self.history_text(text) if self.style == "box" else in_points(text)
 
-    def opening(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
+    def system_messages(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
         """Return the texts of the prompt before the first screen, as published for UI-TARS-1.5."""
         return ("system", ui_tars_prompts.SYSTEM), (
             "user",
-            ui_tars_prompts.prompt(self.style, self.language, instruction),
+            ui_tars_prompts.user_prompt(self.style, self.language, instruction),
         )
 
-    def recalled(self, answer: str) -> str:
+    def history_text(self, answer: str) -> str:
         """Return an earlier answer with the tokens around its boxes, which decoding may have left out."""
         return PLAIN_BOX.sub(r"\1='<|box_start|>\2<|box_end|>'", answer) if self.style == "box" else answer
 
@@ -155,12 +155,12 @@ class InterpretedCall:
 
     def button(self) -> Button:
         """Return the mouse button."""
-        return grammar.button(self.text("button") or "left")
+        return grammar.parse_button(self.text("button") or "left")
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys of a combination: ``ctrl c`` and ``ctrl+c``."""
         names = split_keys(self.text("key"))
-        if len(names) == 1 and "-" in names[0][1:-1] and (apart := hyphenated(names[0])):
+        if len(names) == 1 and "-" in names[0][1:-1] and (apart := split_hyphens(names[0])):
             self.found.note("key", f"keys of a combination are apart by a space: {names[0][:80]!r}")
             return apart
         return names
@@ -183,19 +183,19 @@ class InterpretedCall:
 
     def click(self) -> Action:
         """Return a click of the kind that its arguments say."""
-        return self.clicked(self.button(), grammar.number(self.text("count") or "1", grammar.MOST_CLICKS))
+        return self.clicked(self.button(), grammar.parse_number(self.text("count") or "1", grammar.MOST_CLICKS))
 
     def scroll(self) -> Action:
         """Return a turn of the wheel."""
         written = self.text("amount")
-        amount = None if not written else self.found.amount(grammar.number(written, 9999))
-        return Scroll(*self.place(), grammar.direction(self.text("direction")), amount)
+        amount = None if not written else self.found.amount(grammar.parse_number(written, 9999))
+        return Scroll(*self.place(), grammar.parse_direction(self.text("direction")), amount)
 
 
-def hyphenated(name: str) -> tuple[str, ...] | None:
+def split_hyphens(name: str) -> tuple[str, ...] | None:
     """Return the keys of ``ctrl-c``; None of a name that only has a hyphen in it."""
     parts = tuple(part for part in name.split("-") if part)
-    known = keys.canonical(name) in keys.NAMED or keys.canonical(parts[0]) not in keys.MODIFIERS
+    known = keys.canonical_name(name) in keys.NAMED or keys.canonical_name(parts[0]) not in keys.MODIFIERS
     return None if known else parts
 
 

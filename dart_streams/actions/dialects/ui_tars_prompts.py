@@ -74,7 +74,7 @@ BOX_LINES = (
 TEMPLATES = {"point": "\n".join(POINT_LINES), "box": "\n".join(BOX_LINES)}
 
 
-def prompt(style: Literal["point", "box"], language: str, instruction: str) -> str:
+def user_prompt(style: Literal["point", "box"], language: str, instruction: str) -> str:
     """Return the prompt for an instruction, with thoughts in ``language``."""
     before, after = TEMPLATES[style].split("{instruction}")
     return before.replace("{language}", language) + instruction + after

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from dart_streams.bus.codec import ID, Undecodable, header
+from dart_streams.bus.codec import ID, Undecodable, find_header
 from dart_streams.console.bundles.bundle_inputs import config_of, events, tasks_of
 from dart_streams.console.runs.bundle import Bundle, BundleError
 from dart_streams.console.runs.run_log import headers_of
-from dart_streams.curation.agents import agents
-from dart_streams.curation.journal import Input, record_of
+from dart_streams.curation.agents import bind_agents
+from dart_streams.curation.journal import JournalInput, record_of
 from dart_streams.curation.reducer import Decision, InputRecord, advance
 from topics import curation_log
 from topics.curation_log import Applied, Source
@@ -88,7 +88,7 @@ class Rerun:
     """The agents with their states, the recorded inputs and what was published."""
 
     def __init__(self, bundle: Bundle) -> None:
-        self.agents = {agent.name: agent for agent in agents(config_of(bundle), tasks_of(bundle))}
+        self.agents = {agent.name: agent for agent in bind_agents(config_of(bundle), tasks_of(bundle))}
         read = {topic.name for agent in self.agents.values() for topic in agent.inputs}
         self.inputs = {source: kept for name in read for source, kept in inputs(bundle, name)}
         written = {topic.name for agent in self.agents.values() for topic in agent.outputs}
@@ -172,20 +172,20 @@ def entries(bundle: Bundle) -> Iterator[Applied]:
             yield entry
 
 
-def inputs(bundle: Bundle, topic: str) -> Iterator[tuple[Source, Input]]:
+def inputs(bundle: Bundle, topic: str) -> Iterator[tuple[Source, JournalInput]]:
     """Yield a topic's records as a reducer's inputs."""
     for record in bundle.records(topic):
         source = Source(topic=topic, partition=record.partition, offset=record.offset)
         # The decoder rejects a record without a value: an empty one is not JSON.
         value, headers = record.value or b"", headers_of(record)
-        yield source, Input(topic, record.partition, record.offset, record.at_ms, record.key, value, headers)
+        yield source, JournalInput(topic, record.partition, record.offset, record.at_ms, record.key, value, headers)
 
 
 def published(bundle: Bundle, topic: str) -> dict[str, bytes | None]:
     """Return the values of a topic by record id (empty if a record has none); of those published twice the first."""
     found: dict[str, bytes | None] = {}
     for record in bundle.records(topic):
-        found.setdefault((header(headers_of(record), ID) or b"").decode(errors="replace"), record.value)
+        found.setdefault((find_header(headers_of(record), ID) or b"").decode(errors="replace"), record.value)
     return found
 
 
@@ -194,7 +194,7 @@ def place(source: Source) -> str:
     return f"{source.topic}[{source.partition}]@{source.offset}"
 
 
-def readable(kept: Input) -> bool:
+def readable(kept: JournalInput) -> bool:
     """Say whether an agent could decode a record; others went to the dead letters and are not in the log."""
     try:
         record_of(kept)

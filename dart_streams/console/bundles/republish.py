@@ -15,7 +15,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from dart_streams.bus import admin, sync_clients
-from dart_streams.bus.topology import NO_BOUND_MS, TopicSpec, clock_bounds, named, spec_of
+from dart_streams.bus.topology import NO_BOUND_MS, TopicSpec, clock_bounds, find_topic, spec_of
 from dart_streams.config import Bus
 from dart_streams.console.runs.bundle import Bundle, BundleError, BundleRecord
 from dart_streams.errors import ServiceUnavailable, UserError
@@ -76,7 +76,7 @@ def republish(
     raise_if_live(bundle, bus, topics)
     create_topics(bundle, bus, topics)
     counts = dict.fromkeys((topic.name for topic in topics), 0)
-    producer = sync_clients.producer(bus, "replay")
+    producer = sync_clients.create_producer(bus, "replay")
     try:
         rate = PublishRate(speed, wait)
         sent = []
@@ -158,7 +158,7 @@ def raise_if_live(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
         raise UserError(
             f"{prefix!r} is the prefix of the run itself: replay into another one, for instance shadow.{prefix}"
         )
-    with contextlib.closing(sync_clients.consumer(bus, "replay")) as client:
+    with contextlib.closing(sync_clients.create_consumer(bus, "replay")) as client:
         for name in sorted(name for name in client.topics() if name.startswith(prefix)):
             places = [TopicPartition(name, number) for number in client.partitions_for_topic(name) or ()]
             if any(client.end_offsets(places).values()):
@@ -184,4 +184,4 @@ def create_topics(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
 def chosen(bundle: Bundle, names: Sequence[str]) -> list[Topic]:
     """Return the topics to publish: those named, or all that the bundle has of the contract."""
     wanted = list(names) or [name for name in bundle.topics() if name in BY_NAME]
-    return [named(name) for name in wanted]
+    return [find_topic(name) for name in wanted]

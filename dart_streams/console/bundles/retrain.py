@@ -89,7 +89,7 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
     bundle = Bundle(path)
     config, state = config_of(bundle), RunState(keep_steps=True).fold(read_log(bundle, READ))
     cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
-    folder = Path(config.policy.path) if config.policy.path else recipe.folder(config, tasks_of(bundle))
+    folder = Path(config.policy.path) if config.policy.path else recipe.tiny_policy_folder(config, tasks_of(bundle))
     chosen = steps_from(state, steps, first)
     members = {
         member.trajectory_id
@@ -190,7 +190,7 @@ def weights_before(state: RunState, step: TrainedStep) -> Path | None:
     if version is None:
         return None
     try:
-        return resident_weights.whole(version.event, Path(tempfile.gettempdir()))
+        return resident_weights.materialize_weights(version.event, Path(tempfile.gettempdir()))
     except StorageUnreachable:
         raise
     except (weight_files.MissingWeights, weight_files.WrongDigest, OSError):

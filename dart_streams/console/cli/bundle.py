@@ -72,12 +72,12 @@ def capture(
 
 def write(config: Config, path: Path, names: list[str], *, blobs: bool) -> None:
     """Capture, with the store at hand if its screenshots are wanted."""
-    from dart_streams.bus.topology import named
+    from dart_streams.bus.topology import find_topic
     from dart_streams.console.bundles import capture as capturing
     from topics import ALL
 
     traces = config.run.folder / capturing.TRACES
-    chosen = [named(name) for name in names] or ALL
+    chosen = [find_topic(name) for name in names] or ALL
     if not blobs:
         capturing.capture(config, path, chosen, traces=traces, report=note)
         return

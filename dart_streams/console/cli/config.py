@@ -85,7 +85,7 @@ def model_errors(file: Path) -> list[str]:
     folder = Path(config.policy.path)
     if not folder.is_dir():
         return [f"policy.path: no model directory {folder.absolute()}"]
-    reason = context.refusal(folder, config, context.most_steps(config))
+    reason = context.context_refusal(folder, config, context.most_steps(config))
     return [f"policy: {reason}"] if reason else []
 
 

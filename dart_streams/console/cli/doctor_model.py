@@ -72,7 +72,7 @@ def fit(folder: Path, config: Config, gpus: int, gpu_gib: float) -> GpuFit:
         cache_blocks=estimate.cache_blocks(gpu_gib, place == "device"),
         requests=estimate.requests(gpu_gib, place == "device"),
         requests_with_second_set=estimate.requests(gpu_gib, second_set=True),
-        too_long=context.refusal(folder, config, context.most_steps(config)),
+        too_long=context.context_refusal(folder, config, context.most_steps(config)),
         advice=[] if found else [estimate.advise(gpus, gpu_gib)],
         allocations=rows,
     )

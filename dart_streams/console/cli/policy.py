@@ -27,7 +27,7 @@ LINE_S = 3.0
 def path(config: ConfigFile = None) -> None:
     """Print where the tiny policy of a deployment lies, whether it is built or not."""
     settings = read_config(config)
-    typer.echo(recipe.folder(settings, task_set(settings)))
+    typer.echo(recipe.tiny_policy_folder(settings, task_set(settings)))
 
 
 @app.command()
@@ -55,7 +55,7 @@ def build(
         typer.echo(imported)
         return
     known = task_set(settings)
-    folder = recipe.folder(settings, known)
+    folder = recipe.tiny_policy_folder(settings, known)
     if folder.is_dir():
         note(f"the policy is built already: {folder}")
     else:
@@ -93,12 +93,12 @@ def fit_of(model_dir: Path, settings: Config) -> Fit:
 
     os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
     from dart_streams.policy import fit
-    from dart_streams.policy.context import counted
+    from dart_streams.policy.context import count_longest
     from dart_streams.policy.rendering import renderer_of
 
     try:
         architecture = fit.check(model_dir, settings.policy.min_pixels, settings.policy.max_pixels)
-        longest = counted(renderer_of(model_dir, settings.policy), settings, most_steps(settings))
+        longest = count_longest(renderer_of(model_dir, settings.policy), settings, most_steps(settings))
         from workers.rollout import vllm_fit  # Its import takes longest, and what does not fit without it needs none.
 
         context = vllm_fit.check(model_dir)
@@ -128,7 +128,9 @@ def export(
     from dart_streams.policy import exporting
 
     settings = run_config(run, state, config)
-    model_dir = Path(settings.policy.path) if settings.policy.path else recipe.folder(settings, task_set(settings))
+    model_dir = (
+        Path(settings.policy.path) if settings.policy.path else recipe.tiny_policy_folder(settings, task_set(settings))
+    )
     found = exporting.find(settings.bus, settings.policy.model_id, version)
     write = exporting.export_adapter if adapter else exporting.export
     write(model_dir, found, target)

@@ -182,7 +182,7 @@ def refuse_unfit_model(config: Config) -> None:
     if not config.policy.path or not run_processes.needs_model(config):
         return
     folder = run_processes.named_policy(config)
-    if reason := context.refusal(folder, config, context.most_steps(config)):
+    if reason := context.context_refusal(folder, config, context.most_steps(config)):
         raise ConfigError(f"policy.path: {folder}: {reason}")
     if config.rollout.engine == "vllm":
         model_fit.refuse_unfit(folder, run_processes.programs().model, config)

@@ -8,7 +8,7 @@ import typer
 
 import topics
 from dart_streams.bus import admin
-from dart_streams.bus.topology import Change, TopicSpec, declared, named, strimzi_yaml
+from dart_streams.bus.topology import Change, TopicSpec, declare_topics, find_topic, strimzi_yaml
 from dart_streams.config import Config
 from dart_streams.console.cli.options import AsJson, ConfigFile, RunConfig, RunId, State, read_config, run_config
 from dart_streams.console.cli.output import log_to_stderr, note, show, show_json
@@ -28,7 +28,7 @@ Place = Annotated[
 
 def wanted_by(config: Config) -> list[TopicSpec]:
     """Return every topic of a deployment."""
-    return declared(config.bus, changelog_topics(config))
+    return declare_topics(config.bus, changelog_topics(config))
 
 
 @app.command("plan")
@@ -87,7 +87,7 @@ def print_schema(
 ) -> None:
     """Print the JSON schema of a topic's event, or of every topic's."""
     if name:
-        show_json(msgspec.json.schema(named(name).event))
+        show_json(msgspec.json.schema(find_topic(name).event))
     else:
         show_json({topic.schema: msgspec.json.schema(topic.event) for topic in topics.ALL})
 

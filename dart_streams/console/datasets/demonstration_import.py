@@ -17,7 +17,7 @@ import msgspec
 import structlog
 from aiokafka import AIOKafkaConsumer
 
-from dart_streams.bus.clients import POLL_MS, Publisher, event_of, reading
+from dart_streams.bus.clients import POLL_TIMEOUT_MS, Publisher, event_of, open_topics
 from dart_streams.bus.codec import Undecodable, Unencodable
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
@@ -85,7 +85,7 @@ async def publish(config: Config, episodes: Iterator[RecordedEpisode], result: I
     """Publish demonstrations, at most :data:`WINDOW` ahead of the recorder."""
     async with contextlib.AsyncExitStack() as resources:
         publisher = await resources.enter_async_context(Publisher(config.bus, CLIENT))
-        announced = await resources.enter_async_context(reading(config.bus, publisher, (trajectories.TOPIC,)))
+        announced = await resources.enter_async_context(open_topics(config.bus, publisher, (trajectories.TOPIC,)))
         await announced.seek_to_end()
         # A position is looked up when it is first needed: after the first record it would be past its announcement.
         for partition in announced.assignment():
@@ -144,7 +144,7 @@ class PendingAnnouncements:
                 )
 
     async def _poll(self) -> bool:
-        polled = await self.records.getmany(timeout_ms=POLL_MS)
+        polled = await self.records.getmany(timeout_ms=POLL_TIMEOUT_MS)
         before = len(self.steps)
         for record in itertools.chain.from_iterable(polled.values()):
             try:

@@ -148,7 +148,7 @@ def refuse_unusable(observations: list[Observation], tasks: TaskSet) -> None:
 def action_of(text: str, before: Sequence[Observation], policy: Policy) -> str:
     """Return what an answer to ``before`` executes; raise :class:`NotDemonstrable` if its dialect is another."""
     try:
-        return format_all(policy.dialect.made.read(text, prompts.view_of(before, policy)).actions)
+        return format_all(policy.dialect.build().read(text, prompts.view_of(before, policy)).actions)
     except actions.Unparsable as error:
         place = f"{before[-1].order.task_id}: step {before[-1].step}"
         raise NotDemonstrable("invalid answer", f"{place}: {error}") from None

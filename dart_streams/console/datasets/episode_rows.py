@@ -110,7 +110,7 @@ def step_columns(
 def step_media(episode: RecordedEpisode, number: int, policy: Policy) -> StepMedia:
     """Return the prompt of step ``number`` with its answer, as the rollout worker was sent it."""
     shown, following = episode.observations[: number + 1], episode.observations[number + 1]
-    turns = prompts.turns(shown, policy)
+    turns = prompts.prompt_turns(shown, policy)
     if following.taken is not None:
         turns.append(MessagePart(role="assistant", text=following.taken.text))
     last = following.screenshot if number + 2 == len(episode.observations) else None
@@ -124,7 +124,9 @@ def step_media(episode: RecordedEpisode, number: int, policy: Policy) -> StepMed
 def trajectory_media(episode: RecordedEpisode, facts: CurationFacts, policy: Policy) -> TrajectoryMedia:
     """Return the whole conversation of an episode, every screen and every answer of it."""
     length = len(episode.observations)
-    turns = prompts.turns(episode.observations, msgspec.structs.replace(policy, max_images=length, max_texts=length))
+    turns = prompts.prompt_turns(
+        episode.observations, msgspec.structs.replace(policy, max_images=length, max_texts=length)
+    )
     images = images_of(turns, episode.images)
     return TrajectoryMedia(
         images=images,

@@ -12,13 +12,13 @@ import structlog
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from dart_streams.bus.clients import Publisher, reached
+from dart_streams.bus.clients import Publisher, has_reached
 from dart_streams.bus.flush_barrier import FlushBarrier
 from dart_streams.bus.lag import lag_reader
 from dart_streams.clock import now_ms
 from dart_streams.console.runs import open_orders
 from dart_streams.console.runs.run_follower import RunFollower
-from dart_streams.curation.lost_orders import PLAYED, OpenOrder, finish_of, of_orders
+from dart_streams.curation.lost_orders import PLAYED, OpenOrder, finish_of, select_fields
 from dart_streams.errors import ServiceUnavailable
 from topics import trajectories
 
@@ -40,7 +40,7 @@ class AwaitedOrderAudit:
     def open_orders(self) -> set[OpenOrder]:
         """Return the orders that have not ended."""
         orders = open_orders.unfinished(self.follower.progress)
-        return of_orders(order for order in orders if self.settles or order.purpose != "train")
+        return select_fields(order for order in orders if self.settles or order.purpose != "train")
 
     async def round(self) -> None:
         """Pass a barrier from the orders to the follower, and publish the finish of what is open still."""
@@ -60,7 +60,7 @@ class AwaitedOrderAudit:
         name = self.publisher.bus.prefix + trajectories.TOPIC.name
         records = self.follower.records
         ends = await records.end_offsets([one for one in records.assignment() if one.topic == name])
-        while not await reached(records, shrunk_to(ends, await records.end_offsets(ends))):
+        while not await has_reached(records, shrunk_to(ends, await records.end_offsets(ends))):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(READ_S):
                     await self.follower.changed.wait()

@@ -106,7 +106,7 @@ def build_command(config_file: Path, found: Programs) -> ProcessSpec:
 async def find_policy(folder: RunFolder, supervisor: Supervisor, found: Programs) -> str:
     """Build the run's policy if it is missing, write its path into the run's configuration, and describe it."""
     config = folder.config()
-    path = named_policy(config) if config.policy.path else recipe.folder(config, folder.tasks()).absolute()
+    path = named_policy(config) if config.policy.path else recipe.tiny_policy_folder(config, folder.tasks()).absolute()
     how = "" if config.policy.path else " (cached)"
     if not await asyncio.to_thread(path.is_dir):
         await build_policy(folder, supervisor, found)

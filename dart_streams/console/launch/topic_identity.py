@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from dart_streams.bus import admin
-from dart_streams.bus.topology import declared
+from dart_streams.bus.topology import declare_topics
 from dart_streams.config import Bus
 from dart_streams.errors import UserError
 from topics import ALL, rollout_orders
@@ -44,5 +44,5 @@ def missing(bus: Bus, known: Mapping[str, str], run_id: str) -> list[str]:
 def holds_records(bus: Bus, name: str) -> bool:
     """Say whether a topic of this name had any record since it was made."""
     with admin.connect(bus) as client:
-        wanted = [spec for spec in declared(bus) if spec.name == bus.prefix + name]
+        wanted = [spec for spec in declare_topics(bus) if spec.name == bus.prefix + name]
         return any(end for state in admin.describe(client, wanted) for end in state.end_offsets)

@@ -15,7 +15,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 
 from dart_streams.bus import sync_clients
 from dart_streams.bus.dead_letters import AT_MS, ERROR, KEY_SIZE, OFFSET, PARTITION, SHA256, SIZE, STUB, TOPIC, TRIES
-from dart_streams.bus.topology import DEAD_LETTERS, named
+from dart_streams.bus.topology import DEAD_LETTERS, find_topic
 from dart_streams.config import Bus
 from dart_streams.console.runs.bundle import BundleRecord
 from dart_streams.console.runs.run_log import headers_of, present_records
@@ -64,7 +64,7 @@ class RedriveResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def topic_of(name: str) -> Topic:
     """Return a topic by its name, or its dead-letter topic's; raise :class:`UserError` if there is none such."""
-    return named(name.removesuffix(DEAD_LETTERS))
+    return find_topic(name.removesuffix(DEAD_LETTERS))
 
 
 def summary(bus: Bus) -> list[DeadLetterSummary]:
@@ -87,8 +87,8 @@ def summary(bus: Bus) -> list[DeadLetterSummary]:
 
 def with_letters(bus: Bus) -> list[Topic]:
     """Return the topics that have dead letters, or had some."""
-    with contextlib.closing(sync_clients.consumer(bus, "dead-letters")) as client:
-        there = sync_clients.answered(client.topics, bus)
+    with contextlib.closing(sync_clients.create_consumer(bus, "dead-letters")) as client:
+        there = sync_clients.ask_until_answered(client.topics, bus)
         places = {
             TopicPartition(name, number): topic
             for topic in ALL
@@ -149,7 +149,7 @@ def redrive(bus: Bus, topic: Topic, place: str = "") -> list[RedriveResult]:
     # A client may have given a record no time, which Kafka has as -1.
     records = present_records(bus, topic, since_ms=max(0, min(letter.at_ms for letter in letters)))
     before = {text(headers(record), REDRIVEN) for record in records}
-    producer = sync_clients.producer(bus, "redrive")
+    producer = sync_clients.create_producer(bus, "redrive")
     result = []
     try:
         for letter in letters:

@@ -16,9 +16,9 @@ from cassandra.cluster import Session
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import SimpleStatement
 
-from dart_streams.episodes.trajectory_summary import Incomplete, broken, summarize
+from dart_streams.episodes.trajectory_summary import Incomplete, broken_trajectory, summarize
 from dart_streams.store import statements
-from dart_streams.store.blobs import chunks
+from dart_streams.store.blobs import split_chunks
 from topics import observations, trained, weights
 from topics.observations import Observation
 from topics.trained import TrainedStep
@@ -90,7 +90,7 @@ def finished(run: str, seen: dict[int, Observation]) -> list[ProjectedRow]:
         trajectory = summarize(steps)
     except Incomplete as gap:
         last = steps[-1]
-        trajectory = broken(last, f"trajectory {last.trajectory_id}: {gap}")
+        trajectory = broken_trajectory(last, f"trajectory {last.trajectory_id}: {gap}")
     text, identity = statements.trajectory_text(trajectory), trajectory.trajectory_id
     return [
         ProjectedRow("trajectories", (run, identity, text)),
@@ -197,6 +197,6 @@ def restore_blobs(session: Session, blobs: Iterable[tuple[str, bytes]]) -> int:
     """Write screenshots under their sha256, and return how many."""
     count = 0
     for sha256, data in blobs:
-        write(session, statements.PUT_CHUNK, [(sha256, *piece) for piece in enumerate(chunks(data))])
+        write(session, statements.PUT_CHUNK, [(sha256, *piece) for piece in enumerate(split_chunks(data))])
         count += 1
     return count

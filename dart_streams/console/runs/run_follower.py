@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 
 from aiokafka import AIOKafkaConsumer
 
-from dart_streams.bus.clients import Publisher, reading
+from dart_streams.bus.clients import Publisher, open_topics
 from dart_streams.bus.lag import Lag, lag_reader
 from dart_streams.config import Bus
 from dart_streams.console.runs import open_orders
@@ -132,7 +132,7 @@ async def following(
     keep: Retention | None = None,
 ) -> AsyncIterator[RunFollower]:
     """Yield a follower that has read what is in the topics and keeps reading."""
-    async with reading(bus, publisher, topics, FETCH_MS) as records:
+    async with open_topics(bus, publisher, topics, FETCH_MS) as records:
         follower = RunFollower(bus, records, stall_s, keep=keep)
         async with keeping_up(follower):
             yield follower

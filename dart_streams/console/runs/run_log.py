@@ -8,7 +8,7 @@ import msgspec
 from kafka import TopicPartition
 
 from dart_streams.bus import sync_clients
-from dart_streams.bus.codec import Header, Undecodable, decode, decode_json, sized
+from dart_streams.bus.codec import Header, Undecodable, check_size, decode, decode_json
 from dart_streams.config import Bus
 from dart_streams.console.runs.bundle import Bundle, BundleRecord
 from dart_streams.errors import UserError
@@ -98,7 +98,7 @@ def event_of(topic: str, record: BundleRecord) -> Any:
     if topic not in HEADERS:
         return full_event(topic, record)
     contract = BY_NAME[topic]
-    return decode_json(contract, HEADERS[topic], sized(contract, record.value, headers_of(record)))
+    return decode_json(contract, HEADERS[topic], check_size(contract, record.value, headers_of(record)))
 
 
 def full_event(topic: str, record: BundleRecord) -> Any:
@@ -144,8 +144,8 @@ def existing(source: Bus | Bundle, topics: Sequence[Topic]) -> list[Topic]:
     """Return those of the topics that there are; raise :class:`UserError` if the broker has none of them."""
     if isinstance(source, Bundle):
         return [topic for topic in topics if source.has(topic.name)]
-    with contextlib.closing(sync_clients.consumer(source, "history")) as client:
-        there = sync_clients.answered(client.topics, source)
+    with contextlib.closing(sync_clients.create_consumer(source, "history")) as client:
+        there = sync_clients.ask_until_answered(client.topics, source)
     found = [topic for topic in topics if source.prefix + topic.name in there]
     if not found:
         raise UserError(

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from dart_streams.bus.clients import POLL_MS, Publisher, read_to_end, reading
+from dart_streams.bus.clients import POLL_TIMEOUT_MS, Publisher, open_topics, read_to_end
 from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Bus
 from dart_streams.console.runs.bundle import BundleRecord
@@ -82,7 +82,7 @@ class TopicFollower(Generic[State]):
 
     async def poll(self) -> None:
         """Fold the next records."""
-        self.fold(await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH))
+        self.fold(await self.records.getmany(timeout_ms=POLL_TIMEOUT_MS, max_records=BATCH))
 
     def fold(self, batches: dict[TopicPartition, list[ConsumerRecord]]) -> None:
         """Apply polled records and wake whoever waits for a change."""
@@ -121,7 +121,7 @@ async def keeping_up(follower: TopicFollower[State]) -> AsyncIterator[None]:
 @contextlib.asynccontextmanager
 async def following_activity(bus: Bus, publisher: Publisher) -> AsyncIterator[TopicFollower[ActivityState]]:
     """Yield what has read the circle's topics and keeps reading, and keeps their activity only."""
-    async with reading(bus, publisher, CIRCLE, FETCH_MS) as records:
+    async with open_topics(bus, publisher, CIRCLE, FETCH_MS) as records:
         follower = TopicFollower(bus, records, ActivityState())
         async with keeping_up(follower):
             yield follower

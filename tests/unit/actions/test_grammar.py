@@ -150,11 +150,13 @@ def test_how_actions_are_written(action, text):
     [("Return", "enter"), ("Page_Down", "pagedown"), ("PgDn", "pagedown"), ("A", "A"), ("F12", "f12"), ("-", "-")],
 )
 def test_a_key_has_one_name(name, key):
-    assert keys.canonical(name) == key
+    assert keys.canonical_name(name) == key
 
 
 def test_names_of_keys_are_stable():
     known = keys.NAMED | set(keys.ALIASES)
-    assert {keys.canonical(keys.canonical(name)) for name in known} == {keys.canonical(name) for name in known}
+    assert {keys.canonical_name(keys.canonical_name(name)) for name in known} == {
+        keys.canonical_name(name) for name in known
+    }
     assert all(target in keys.NAMED or len(target) == 1 for target in keys.ALIASES.values())
     assert not keys.NAMED & set(keys.ALIASES)

@@ -134,9 +134,9 @@ def test_actions_are_written_with_points_or_with_boxes_between_special_tokens():
 def test_earlier_answers_get_back_the_tokens_that_decoding_left_out():
     box = UiTars(style="box")
     with_tokens = "Thought: x\nAction: click(start_box='<|box_start|>(5,6)<|box_end|>')"
-    assert box.recalled("Thought: x\nAction: click(start_box='(5,6)')") == with_tokens
-    assert box.recalled(with_tokens) == with_tokens
-    assert FIRST.recalled("Action: wait()") == "Action: wait()"
+    assert box.history_text("Thought: x\nAction: click(start_box='(5,6)')") == with_tokens
+    assert box.history_text(with_tokens) == with_tokens
+    assert FIRST.history_text("Action: wait()") == "Action: wait()"
     assert box.read(with_tokens, VIEW).actions == (Click(5, 6),)
 
 

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.bus.clock_refusal import AcceptedTimes, clock_refused, span, stamped_anew
-from dart_streams.bus.topology import CLOCK_MS, DEAD_LETTERS, clock_bounds, clock_ms, declared
+from dart_streams.bus.clock_refusal import AcceptedTimes, clock_refused, format_duration, is_accepted_now
+from dart_streams.bus.topology import CLOCK_MS, DEAD_LETTERS, clock_bounds, clock_ms, declare_topics
 from dart_streams.config import Bus
 from topics import ALL, actions
 from topics.topic import HOUR_MS
@@ -21,7 +21,7 @@ def test_the_brokers_clock_is_what_its_message_says_whatever_its_bound(off_ms: i
     assert accepted is not None
     assert accepted.broker_ms == NOW_MS
     text = str(clock_refused("k:9092", "t", said(off_ms, bound_ms, bound_ms), NOW_MS + off_ms))
-    assert (f"{span(abs(off_ms))} {'ahead of' if off_ms > 0 else 'behind'} the broker's") in text
+    assert (f"{format_duration(abs(off_ms))} {'ahead of' if off_ms > 0 else 'behind'} the broker's") in text
 
 
 def test_a_broker_without_a_bound_of_the_past_has_kafkas_own_of_the_future():
@@ -32,16 +32,16 @@ def test_a_broker_without_a_bound_of_the_past_has_kafkas_own_of_the_future():
 
 def test_a_broker_that_says_nothing_is_an_error_of_the_clock_all_the_same():
     assert "which is not the time of the broker" in str(clock_refused("k:9092", "t", "", NOW_MS))
-    assert not stamped_anew("", NOW_MS)
+    assert not is_accepted_now("", NOW_MS)
 
 
 def test_only_a_present_time_that_the_broker_takes_is_worth_another_try():
-    assert stamped_anew(said(-9 * HOUR_MS), NOW_MS)
-    assert not stamped_anew(said(2 * HOUR_MS), NOW_MS + 2 * HOUR_MS)
+    assert is_accepted_now(said(-9 * HOUR_MS), NOW_MS)
+    assert not is_accepted_now(said(2 * HOUR_MS), NOW_MS + 2 * HOUR_MS)
 
 
 def test_durations_are_in_words():
-    assert [span(ms) for ms in (0, 119_000, 900_000, 7_200_000, 90_060_000)] == [
+    assert [format_duration(ms) for ms in (0, 119_000, 900_000, 7_200_000, 90_060_000)] == [
         "0 s",
         "119 s",
         "15 min",
@@ -57,7 +57,7 @@ def test_a_record_that_its_topic_would_delete_unread_is_refused():
 
 
 def test_every_topic_declares_the_bound_of_its_own_and_dead_letters_that_of_a_broker():
-    specs = {spec.name: spec.configs for spec in declared(Bus(prefix="p."))}
+    specs = {spec.name: spec.configs for spec in declare_topics(Bus(prefix="p."))}
     for topic in ALL:
         assert clock_bounds(clock_ms(topic)).items() <= specs[f"p.{topic.name}"].items()
     letters = [configs for name, configs in specs.items() if name.endswith(DEAD_LETTERS)]

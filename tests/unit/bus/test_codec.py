@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 import topics
-from dart_streams.bus.codec import MAX_HEADER_BYTES, Undecodable, Unencodable, decode, encode, header
+from dart_streams.bus.codec import MAX_HEADER_BYTES, Undecodable, Unencodable, decode, encode, find_header
 from topics import Topic
 
 
@@ -152,5 +152,5 @@ def test_headers_of_the_caller_follow_the_codec_s_own():
 
 
 def test_each_record_gets_an_id_of_its_own():
-    ids: set[Any] = {header(encode(OLD, Old(name="wall")).headers, "id") for _ in range(3)}
+    ids: set[Any] = {find_header(encode(OLD, Old(name="wall")).headers, "id") for _ in range(3)}
     assert len(ids) == 3

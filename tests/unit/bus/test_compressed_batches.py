@@ -17,7 +17,7 @@ from kafka.record.memory_records import MemoryRecords as OfKafkaPython
 
 from dart_streams.bus import compressed_batches
 from dart_streams.bus.codec import UNREADABLE, Undecodable, decode
-from dart_streams.bus.compressed_batches import MAX_EXPANDED_BYTES, bound, readable
+from dart_streams.bus.compressed_batches import MAX_EXPANDED_BYTES, limit_fetches, replace_unreadable
 from topics import curated
 
 PARSERS = pytest.mark.parametrize("parse", [OfAiokafka, OfKafkaPython], ids=["aiokafka", "kafka-python"])
@@ -62,7 +62,7 @@ def read(parse: Any, fetched: bytes) -> list[tuple[int, bytes | None, dict[str, 
 def test_a_batch_that_expands_too_far_is_one_record_at_its_last_offset_and_its_neighbors_stay(parse: Any):
     bomb = batch([b"0" * (MAX_EXPANDED_BYTES // 2)] * 3, base=7, codec=1)
     fetched = batch([b"a", b"b"], base=5) + bomb + batch([b"c"], base=10)
-    found = read(parse, readable(fetched))
+    found = read(parse, replace_unreadable(fetched))
     assert [(offset, value) for offset, value, _ in found if offset != 9] == [(5, b"a"), (6, b"b"), (10, b"c")]
     _, head, headers = found[2]
     reason = headers[UNREADABLE].decode()
@@ -76,21 +76,21 @@ def test_a_batch_that_expands_too_far_is_one_record_at_its_last_offset_and_its_n
 @PARSERS
 @pytest.mark.parametrize("codec", [2, 3, 4, 7])
 def test_a_codec_that_is_not_installed_is_one_record_that_says_so(parse: Any, codec: int):
-    [(offset, _, headers)] = read(parse, readable(with_codec(batch([b"a", b"b"], base=3), codec)))
+    [(offset, _, headers)] = read(parse, replace_unreadable(with_codec(batch([b"a", b"b"], base=3), codec)))
     assert offset == 4
     assert b"only gzip is read" in headers[UNREADABLE]
 
 
 @PARSERS
 def test_what_is_not_gzip_although_it_says_so_is_one_record_too(parse: Any):
-    [(offset, _, headers)] = read(parse, readable(with_codec(batch([b"a"]), 1)))
+    [(offset, _, headers)] = read(parse, replace_unreadable(with_codec(batch([b"a"]), 1)))
     assert (offset, "gzip" in headers[UNREADABLE].decode()) == (0, True)
 
 
 @PARSERS
 def test_gzip_within_the_bound_is_read_as_it_is(parse: Any):
     fetched = batch([b"a" * 1000, b"b"], codec=1)
-    assert readable(fetched) is fetched
+    assert replace_unreadable(fetched) is fetched
     assert [value for _, value, _ in read(parse, fetched)] == [b"a" * 1000, b"b"]
 
 
@@ -115,14 +115,14 @@ def test_members_of_one_stream_count_together():
 
 @given(st.binary(max_size=400), st.integers(0, 3))
 def test_any_bytes_are_passed_or_replaced_but_raise_nothing(noise: bytes, cut: int):
-    readable(noise)
-    readable(batch([b"a"], codec=1)[: -cut or None] + noise)
+    replace_unreadable(noise)
+    replace_unreadable(batch([b"a"], codec=1)[: -cut or None] + noise)
 
 
 def test_a_client_is_bounded_once():
     client = SimpleNamespace(MemoryRecords=OfAiokafka)
-    bound(client)
+    limit_fetches(client)
     first = client.MemoryRecords
-    bound(client)
+    limit_fetches(client)
     assert client.MemoryRecords is first
     assert client.MemoryRecords(bytearray(batch([b"a"]))).has_next()

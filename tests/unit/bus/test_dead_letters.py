@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dart_streams.bus import dead_letters
-from dart_streams.bus.codec import UNREADABLE, Header, header
+from dart_streams.bus.codec import UNREADABLE, Header, find_header
 from dart_streams.bus.dead_letters import HEAD_BYTES, STUB, letter_of
 from dart_streams.bus.topology import letter_bytes
 from topics import observations
@@ -34,15 +34,15 @@ def test_a_record_that_fits_is_whole_even_at_its_topic_s_own_limit():
     for size in (0, 1, TOPIC.max_message_bytes):
         record = Read(value=b"x" * size, headers=(("id", b"r"),))
         made = letter(record)
-        assert (made.key, made.value, header(made.headers, STUB)) == (record.key, record.value, None)
+        assert (made.key, made.value, find_header(made.headers, STUB)) == (record.key, record.value, None)
         assert made.headers[0] == ("id", b"r")
 
 
 def test_a_record_with_neither_key_nor_value_is_a_stub_that_a_client_sends():
     made = letter(Read(key=None, value=None))
     assert (made.key, made.value) == (None, b"")
-    assert b"neither key nor value" in header(made.headers, STUB)
-    assert header(made.headers, dead_letters.SIZE) is None
+    assert b"neither key nor value" in find_header(made.headers, STUB)
+    assert find_header(made.headers, dead_letters.SIZE) is None
 
 
 @pytest.mark.parametrize("value", [b"x" * (8 << 20), b"0123456789" * (LIMIT // 10)])
@@ -58,7 +58,7 @@ def test_a_value_that_is_too_large_leaves_size_digest_head_and_place(value: byte
 
 def test_what_stands_for_an_unread_batch_is_a_stub():
     made = letter(Read(key=None, value=b"head", headers=((UNREADABLE, b"a batch"),)))
-    assert header(made.headers, STUB) == b"a batch"
+    assert find_header(made.headers, STUB) == b"a batch"
 
 
 @settings(max_examples=25)
@@ -75,5 +75,5 @@ def test_every_letter_can_be_produced(key, value, headers):
     taken = len(made.key or b"") + len(made.value or b"")
     taken += sum(len(name.encode()) + len(held or b"") for name, held in made.headers)
     assert taken + dead_letters.OVERHEAD_BYTES <= LIMIT
-    if header(made.headers, STUB) is None:
+    if find_header(made.headers, STUB) is None:
         assert (made.key, made.value) == (record.key, record.value)

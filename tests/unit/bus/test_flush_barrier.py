@@ -6,7 +6,7 @@ from aiokafka.errors import KafkaConnectionError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.bus.flush_barrier import FlushBarrier, Stage, behind
+from dart_streams.bus.flush_barrier import FlushBarrier, Stage, unprocessed_offsets
 from dart_streams.bus.lag import GroupProgress
 from tests.unit.clockwork import by_clockwork
 from topics import observations
@@ -93,6 +93,6 @@ async def test_a_broker_that_is_away_is_named():
 
 @given(OFFSETS, OFFSETS)
 def test_nothing_is_behind_exactly_when_every_partition_is_processed(ends, processed):
-    missing = behind(ends, processed)
+    missing = unprocessed_offsets(ends, processed)
     assert (not missing) == all(processed.get(partition, 0) >= end for partition, end in ends.items())
     assert all(offset < ends[partition] for partition, offset in missing.items())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords as OfKafkaPython
 
 from dart_streams.bus.codec import UNREADABLE, Undecodable, decode
-from dart_streams.bus.compressed_batches import readable
+from dart_streams.bus.compressed_batches import replace_unreadable
 from topics import curated
 
 PARSERS = pytest.mark.parametrize("parse", [OfAiokafka, OfKafkaPython], ids=["aiokafka", "kafka-python"])
@@ -59,7 +59,7 @@ def read(parse: Any, fetched: bytes) -> tuple[list[Any], int]:
 def test_only_the_record_with_such_a_name_is_replaced(parse, codec):
     before, after = [("id", b"1"), ("none", None)], [("traceparent", b"\xff\xfe")]
     fetched = batch([before, [("id", b"2"), (MARK, b"x")], after], codec=codec)
-    found, end = read(parse, readable(fetched))
+    found, end = read(parse, replace_unreadable(fetched))
     assert ([record.offset for record in found], end) == ([70, 72, 74], 75)
     assert [record.timestamp for record in found] == [1_000, 1_001, 1_002]
     assert [record.value for record in found] == [b"value 0", b"value 1", b"value 2"]
@@ -72,27 +72,27 @@ def test_only_the_record_with_such_a_name_is_replaced(parse, codec):
 @PARSERS
 @pytest.mark.parametrize("wrong", [b"\xff\xfe", b"\xc3(", b"\xed\xa0", b"\x80\x80", b"a\xc3"])
 def test_every_way_not_to_be_text_is_contained(parse, wrong):
-    found, _ = read(parse, readable(batch([[(MARK, None)], [("id", b"1")]], wrong)))
+    found, _ = read(parse, replace_unreadable(batch([[(MARK, None)], [("id", b"1")]], wrong)))
     assert [dict(record.headers).get(UNREADABLE) is not None for record in found] == [True, False]
 
 
 def test_batches_beside_it_pass_as_they_are():
     good = batch([[("id", b"1")]])
-    changed = readable(good + batch([[(MARK, b"")]]) + good)
+    changed = replace_unreadable(good + batch([[(MARK, b"")]]) + good)
     assert changed.startswith(good)
     assert changed.endswith(good)
-    assert readable(good + good) == good + good
+    assert replace_unreadable(good + good) == good + good
 
 
 @given(st.lists(st.lists(st.tuples(st.text(max_size=9), st.none() | st.binary(max_size=9)), max_size=4), max_size=4))
 def test_what_is_text_passes_whatever_it_is(records):
     plain = [[(name.replace("~", ""), value) for name, value in headers] for headers in records]
     if plain:
-        assert readable(batch(plain)) == batch(plain)
+        assert replace_unreadable(batch(plain)) == batch(plain)
 
 
 def test_a_damaged_batch_with_such_a_name_is_one_stand_in():
     damaged = bytearray(batch([[(MARK, b"x")]]))
     damaged[57:61] = (3).to_bytes(4, "big")
-    found, _ = read(OfAiokafka, readable(bytes(damaged)))
+    found, _ = read(OfAiokafka, replace_unreadable(bytes(damaged)))
     assert "damaged" in dict(found[0].headers)[UNREADABLE].decode()

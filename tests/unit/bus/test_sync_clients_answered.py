@@ -9,7 +9,7 @@ from kafka import TopicPartition
 from kafka.errors import MetadataEmptyBrokerList, TopicAuthorizationFailedError
 
 from dart_streams.bus import sync_clients
-from dart_streams.bus.sync_clients import answered
+from dart_streams.bus.sync_clients import ask_until_answered
 from dart_streams.config import Bus
 from dart_streams.errors import ServiceUnavailable
 from topics import trajectories
@@ -27,17 +27,17 @@ def failing(times: int, error: Exception):
 
 
 def test_it_is_asked_again_until_it_says():
-    assert answered(failing(3, MetadataEmptyBrokerList()), Bus(wait_s=60.0)) == "there"
+    assert ask_until_answered(failing(3, MetadataEmptyBrokerList()), Bus(wait_s=60.0)) == "there"
 
 
 def test_after_the_bound_it_is_not_available():
     with pytest.raises(ServiceUnavailable, match="MetadataEmptyBrokerList"):
-        answered(failing(1_000_000, MetadataEmptyBrokerList()), Bus(wait_s=0.1))
+        ask_until_answered(failing(1_000_000, MetadataEmptyBrokerList()), Bus(wait_s=0.1))
 
 
 def test_what_a_retry_cannot_mend_is_raised_at_once():
     with pytest.raises(TopicAuthorizationFailedError):
-        answered(failing(1, TopicAuthorizationFailedError()), Bus(wait_s=5.0))
+        ask_until_answered(failing(1, TopicAuthorizationFailedError()), Bus(wait_s=5.0))
 
 
 class Endless(sync_clients.TopicReader):
@@ -56,7 +56,7 @@ class Endless(sync_clients.TopicReader):
 
 
 def test_new_records_of_one_partition_do_not_hide_that_another_has_no_leader(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sync_clients, "CHECK_S", 0.01)
+    monkeypatch.setattr(sync_clients, "CHECK_INTERVAL_S", 0.01)
     ends = {TopicPartition("t", 0): 100, TopicPartition("t", 1): 5}
     with pytest.raises(ServiceUnavailable, match=r"no record of .* arrived"):
         list(itertools.islice(Endless().read_to_end(ends), 1000))

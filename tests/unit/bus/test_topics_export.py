@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from dart_streams.bus.topology import TopicSpec, declared, plan, strimzi_resource, strimzi_yaml
+from dart_streams.bus.topology import TopicSpec, declare_topics, plan, strimzi_resource, strimzi_yaml
 from dart_streams.config import Bus, Config
 from dart_streams.console.cli import topics as command
 from workers.curator.changelogs import changelog_topics
@@ -16,7 +16,7 @@ topic_names = st.text("aZ9._-", min_size=1, max_size=249)
 
 
 def exported(bus: Bus) -> list[dict]:
-    specs = declared(bus, changelog_topics(Config(bus=bus)))
+    specs = declare_topics(bus, changelog_topics(Config(bus=bus)))
     return list(yaml.safe_load_all(strimzi_yaml(specs, "kafka")))
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 import topics
 from dart_streams.bus.admin import TopicsRefused, refuse_shrinking
 from dart_streams.bus.dead_letters import SUFFIX
-from dart_streams.bus.topology import DEAD_LETTERS, Change, TopicSpec, declared, plan
+from dart_streams.bus.topology import DEAD_LETTERS, Change, TopicSpec, declare_topics, plan
 from dart_streams.config import Bus
 
 BUS = Bus(prefix="dart.r1.")
@@ -63,14 +63,14 @@ def test_taking_partitions_away_is_refused_and_the_reason_names_the_topic():
 
 
 def test_every_topic_of_the_contract_is_declared_under_the_prefix():
-    by_name = {spec.name: spec for spec in declared(BUS)}
+    by_name = {spec.name: spec for spec in declare_topics(BUS)}
     for topic in topics.ALL:
         assert by_name[f"dart.r1.{topic.name}"].partitions == topic.partitions
 
 
 def test_every_topic_but_the_weights_has_a_dead_letter_twin_that_takes_its_largest_record():
     assert DEAD_LETTERS == SUFFIX
-    by_name = {spec.name: spec for spec in declared(BUS)}
+    by_name = {spec.name: spec for spec in declare_topics(BUS)}
     for topic in topics.ALL:
         twin = by_name.get(f"dart.r1.{topic.name}.dlq")
         assert (twin is None) == (topic.name == "weights")
@@ -78,7 +78,7 @@ def test_every_topic_but_the_weights_has_a_dead_letter_twin_that_takes_its_large
 
 
 def test_weights_are_kept_for_ever_in_one_partition_and_heartbeats_are_compacted():
-    by_name = {spec.name: spec for spec in declared(BUS)}
+    by_name = {spec.name: spec for spec in declare_topics(BUS)}
     assert by_name["dart.r1.weights"].partitions == 1
     assert by_name["dart.r1.weights"].configs["retention.ms"] == "-1"
     assert by_name["dart.r1.weights-serving"].configs["cleanup.policy"] == "compact"
@@ -86,4 +86,4 @@ def test_weights_are_kept_for_ever_in_one_partition_and_heartbeats_are_compacted
 
 def test_extra_topics_follow_under_their_own_names():
     changelog = TopicSpec(name="difficulty-table-changelog", configs={"cleanup.policy": "compact"})
-    assert declared(BUS, [changelog])[-1] == changelog
+    assert declare_topics(BUS, [changelog])[-1] == changelog

@@ -33,7 +33,7 @@ def parsed(**dialect: str) -> config.Config:
     ],
 )
 def test_a_table_makes_its_dialect(table, made):
-    assert parsed(**table).policy.dialect.made == made
+    assert parsed(**table).policy.dialect.build() == made
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_answers_too_short_for_their_dialect_are_refused_with_both_keys():
 def test_the_example_of_the_documentation_is_a_configuration():
     example = (ROOT / "docs/how-to/dialects.md").read_text().partition("```toml\n")[2].partition("```")[0]
     policy = config.parse(tomllib.loads(example)).policy
-    assert policy.dialect.made == UiTars(several="all")
+    assert policy.dialect.build() == UiTars(several="all")
     assert smart_resize(1920, 1080, policy.min_pixels, policy.max_pixels) == (1932, 1092)
 
 

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.curation.changelog import ChangelogView
-from dart_streams.curation.journal_keys import claim_key, entry_key, parsed, snapshot_key
+from dart_streams.curation.journal_keys import claim_key, entry_key, parse_key, snapshot_key
 
 KEYS = [
     *(make(0, incarnation) for incarnation in (1, 2, 9) for make in (claim_key, snapshot_key)),
@@ -53,7 +53,7 @@ def test_a_new_owner_has_a_number_of_its_own_above_all_others(records):
     view = view_of(enumerate(records))
     chosen = {view.next_incarnation() for _ in range(3)}
     assert len(chosen) == 3
-    assert min(chosen) > max((parsed(key).incarnation for key, _ in records), default=0)
+    assert min(chosen) > max((parse_key(key).incarnation for key, _ in records), default=0)
 
 
 def test_the_highest_claim_counts_wherever_it_is():

@@ -13,7 +13,7 @@ from dart_streams.config import parse
 from dart_streams.curation import order_tracker
 from dart_streams.curation.order_tracker import parse_order_id
 from dart_streams.curation.reducer import InputRecord, advance
-from dart_streams.curation.staleness import capacity, curated_share
+from dart_streams.curation.staleness import curated_share, group_capacity
 from topics.transitions import ORDER, advance_stage, outcome_stage
 
 SHAPES = st.fixed_dictionaries(
@@ -110,7 +110,7 @@ class Watched(SimulatedCircle):
         decided = super().deliver(agent, topic, offset)
         state = self.states["dispatch"]
         if state.next_group > before:
-            room = capacity(self.config.trainer.groups_per_step, self.config.curation.max_staleness)
+            room = group_capacity(self.config.trainer.groups_per_step, self.config.curation.max_staleness)
             share = curated_share([number in state.counted for number in state.closed])
             assert share * len(state.groups) + max(0, state.curated - state.consumed) <= room
         return decided

@@ -3,7 +3,7 @@ import pytest
 from benchmarks.curation_world import task_set
 from dart_streams.config import parse
 from dart_streams.curation import difficulty
-from dart_streams.curation.agents import agents
+from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.order_tracker import Limits
 from dart_streams.curation.reducer import InputRecord, InvalidEvent, advance
 from tests import events
@@ -89,7 +89,7 @@ def test_a_cancelled_order_comes_once_more_and_then_counts():
 
 @pytest.mark.parametrize("bad", [{"reward": None}, {"reward": 1.5}, {"order_id": "mine"}, {"group_size": 0}])
 def test_what_cannot_be_right_is_refused_and_changes_nothing(bad):
-    agent = agents(parse({}), task_set(1))[0]
+    agent = bind_agents(parse({}), task_set(1))[0]
     fields = {"order_id": "g000000/0/0", "outcome": "success", "reward": 1.0, **bad}
     step = advance(agent, agent.state(), InputRecord("trajectories", 0, 0, trajectory(**fields)))
     assert step.refused

@@ -10,9 +10,9 @@ from benchmarks.curation_world import task_set
 from dart_streams.config import parse
 from dart_streams.config.tasks import Page, TaskSet
 from dart_streams.curation import difficulty, dispatch, task_scheduler
-from dart_streams.curation.order_tracker import backlog
+from dart_streams.curation.order_tracker import order_backlog
 from dart_streams.curation.reducer import InputRecord
-from dart_streams.curation.staleness import admits, capacity, curated_share
+from dart_streams.curation.staleness import admits, curated_share, group_capacity
 from tests import events
 from topics.rollout_budgets import RolloutBudget
 from topics.task_difficulty import Cause
@@ -60,7 +60,7 @@ def test_nothing_is_ordered_before_the_first_weights_and_a_backlog_right_after()
     agent = Dispatch()
     assert agent.curated() == []
     first = agent.weights()
-    assert len(first) == backlog(agent.config) == 16
+    assert len(first) == order_backlog(agent.config) == 16
     assert agent.weights(0) == []
 
 
@@ -169,7 +169,7 @@ def test_a_budget_for_a_task_that_is_not_trained_on_is_passed_over():
 def test_groups_are_opened_only_within_the_staleness_bound():
     agent = Dispatch(trainer={"groups_per_step": 2}, curation={"max_staleness": 2}, env={"slots": 64})
     first = agent.weights()
-    assert len({order.group_id for order in first}) == capacity(2, 2) == 4
+    assert len({order.group_id for order in first}) == group_capacity(2, 2) == 4
     for group_id in sorted({order.group_id for order in first}):
         agent.curated(group_id)
     for order in first:
@@ -216,7 +216,7 @@ def test_where_half_of_the_groups_are_dropped_twice_as_many_are_open():
         for order in [order for order in agent.orders if order.group_id == f"g{number:06}"]:
             agent.finish(order, outcome="success" if order.sample % 2 else "failure")
         agent.weights(consumed=agent.state.curated)
-    assert len(agent.state.groups) == 2 * capacity(2, 2)
+    assert len(agent.state.groups) == 2 * group_capacity(2, 2)
 
 
 def test_dropped_groups_make_room_at_once():
@@ -230,7 +230,7 @@ def test_dropped_groups_make_room_at_once():
 
 @pytest.mark.parametrize(("groups_per_step", "bound", "room"), [(8, 2, 16), (8, 1, 8), (8, 0, 8), (1, 3, 3)])
 def test_the_room_is_never_less_than_one_step_of_the_trainer(groups_per_step, bound, room):
-    assert capacity(groups_per_step, bound) == room
+    assert group_capacity(groups_per_step, bound) == room
     assert admits(room - 1, 0, Fraction(1), groups_per_step, bound)
     assert not admits(0, room, Fraction(1), groups_per_step, bound)
 
@@ -238,7 +238,7 @@ def test_the_room_is_never_less_than_one_step_of_the_trainer(groups_per_step, bo
 @given(st.integers(0, 40), st.integers(0, 40), st.fractions(Fraction(1, 4), 1), st.integers(1, 8), st.integers(0, 4))
 def test_one_more_group_is_open_only_if_those_expected_to_be_curated_have_room(opened, unconsumed, share, step, bound):
     admitted = admits(opened, unconsumed, share, step, bound)
-    assert admitted is (share * (opened + 1) <= capacity(step, bound) - unconsumed)
+    assert admitted is (share * (opened + 1) <= group_capacity(step, bound) - unconsumed)
     if admitted:
         assert admits(opened, unconsumed, max(Fraction(1, 4), share / 2), step, bound)
 

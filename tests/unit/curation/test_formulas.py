@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.curation.advantages import statistics, step_level
+from dart_streams.curation.advantages import reward_statistics, step_level_advantages
 from dart_streams.curation.budget import length_cap, rollouts_for
 from dart_streams.curation.entropy import select
 from dart_streams.quantiles import quantile
@@ -39,10 +39,10 @@ def test_an_easier_task_never_gets_more_rollouts(one, other):
 
 def test_advantages_are_over_all_steps_of_the_group():
     rewards, steps = [1.0] * 2 + [0.0] * 6, [10] * 2 + [30] * 6
-    mean, std = statistics(rewards, steps)
+    mean, std = reward_statistics(rewards, steps)
     assert mean == pytest.approx(0.1)
     assert std == pytest.approx(0.3, abs=0.001)
-    advantages = step_level(rewards, steps)
+    advantages = step_level_advantages(rewards, steps)
     assert advantages[:2] == pytest.approx([3.0] * 2, abs=0.01)
     assert advantages[2:] == pytest.approx([-0.3333] * 6, abs=0.001)
 
@@ -52,7 +52,7 @@ def test_advantages_are_not_over_trajectories():
     rewards, steps = [1.0] * 2 + [0.0] * 6, [10] * 2 + [30] * 6
     of_trajectories = [(reward - mean(rewards)) / pstdev(rewards) for reward in rewards]
     assert (of_trajectories[0], of_trajectories[7]) == (pytest.approx(1.732, abs=1e-3), pytest.approx(-0.577, abs=1e-3))
-    advantages = step_level(rewards, steps)
+    advantages = step_level_advantages(rewards, steps)
     assert advantages[0] > of_trajectories[0] + 1
     assert advantages[7] > of_trajectories[7] + 0.2
 
@@ -60,8 +60,8 @@ def test_advantages_are_not_over_trajectories():
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 50)), min_size=2, max_size=16))
 def test_advantages_sum_to_zero_over_the_steps(members):
     rewards, steps = [r for r, _ in members], [n for _, n in members]
-    advantages = step_level(rewards, steps)
-    _, std = statistics(rewards, steps)
+    advantages = step_level_advantages(rewards, steps)
+    _, std = reward_statistics(rewards, steps)
     total = sum(a * n for a, n in zip(advantages, steps, strict=True))
     assert total == pytest.approx(0.0, abs=1e-9 * (1 + sum(steps)) / (std + 1e-6))
 

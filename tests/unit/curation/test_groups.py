@@ -209,7 +209,7 @@ def test_a_shorter_success_is_worth_more_where_the_length_counts():
     agent.see(0, 1.0, size=3, steps=2)
     agent.see(1, 1.0, size=3, steps=4, step_entropies=[0.1] * 4)
     group = agent.see(2, 0.0, size=3, steps=2)
-    mean, std = advantages.statistics([1.0, 0.75, 0.0], [2, 4, 2])
+    mean, std = advantages.reward_statistics([1.0, 0.75, 0.0], [2, 4, 2])
     assert [member.advantage for member in group.members] == pytest.approx(
         [(worth - mean) / (std + 1e-6) for worth in (1.0, 0.75, 0.0)]
     )
@@ -259,7 +259,7 @@ def test_only_selected_steps_have_an_advantage_of_their_own():
     group = agent.see(1, 0.0, 2, steps=5, step_entropies=[0.6, 0.7, 0.8, 0.9, 1.0])
     first, second = group.members
     assert (first.selected, len(first.step_advantages), len(second.step_advantages)) == ([2, 3, 4], 3, 5)
-    whole = advantages.of_single_steps([1.0, 0.0], [5, 5], 0.5)[0]
+    whole = advantages.single_step_advantages([1.0, 0.0], [5, 5], 0.5)[0]
     assert first.step_advantages == [first.advantage + whole[step] for step in first.selected]
 
 
@@ -294,7 +294,7 @@ def test_equal_successes_teach_by_their_length_only_where_steps_are_credited(wei
 )
 def test_step_advantages_are_one_a_step_and_sum_to_nothing_at_each_step(members, discount):
     rewards, steps = [reward for reward, _ in members], [n for _, n in members]
-    credited = advantages.of_single_steps(rewards, steps, discount)
+    credited = advantages.single_step_advantages(rewards, steps, discount)
     assert [len(own) for own in credited] == steps
     for step in range(max(steps)):
         assert sum(own[step] for own in credited if step < len(own)) == pytest.approx(0.0, abs=1e-6)

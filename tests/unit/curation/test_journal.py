@@ -8,15 +8,15 @@ from dart_streams.config import parse
 from dart_streams.curation.journal import (
     Claim,
     Entry,
-    Gap,
-    Input,
+    JournalGap,
+    JournalInput,
     apply_all,
     encode,
     record_of,
     restore,
     snapshot_of,
 )
-from dart_streams.curation.journal_keys import claim_key, entry_key, parsed, snapshot_key
+from dart_streams.curation.journal_keys import claim_key, entry_key, parse_key, snapshot_key
 from dart_streams.curation.reducer import AgentProgress, InputRecord, advance, is_repeated
 from topics import BY_NAME
 
@@ -40,7 +40,7 @@ def inputs_of(agent):
     for topic in agent.inputs:
         for offset, written in enumerate(CIRCLE.logs.get(topic.name, [])):
             record = record_of_event(BY_NAME[topic.name], written.event, (), written.id)
-            reads.append(Input(topic.name, 0, offset, 1000 + offset, record.key, record.value, record.headers))
+            reads.append(JournalInput(topic.name, 0, offset, 1000 + offset, record.key, record.value, record.headers))
     return sorted(reads, key=lambda read: (read.offset, read.topic))
 
 
@@ -69,7 +69,7 @@ class Owner:
 
 def without_owner(stored):
     """Return a journal's records under the keys of before there were incarnations."""
-    keys = {name: parsed(name) for name in stored}
+    keys = {name: parse_key(name) for name in stored}
     return {b"%d/%s" % (key.partition, key.kind): stored[name] for name, key in keys.items() if key.kind != b"claim"}
 
 
@@ -112,7 +112,7 @@ def test_a_new_owner_has_the_state_and_what_may_be_unpublished_from_its_first_sn
         steps = former.batch(batch)
     stored = without_owner(former.stored) if legacy else former.stored
     owner = Owner(agent, 7, stored)
-    alone = {name: value for name, value in owner.stored.items() if parsed(name).incarnation == 7}
+    alone = {name: value for name, value in owner.stored.items() if parse_key(name).incarnation == 7}
     restored = restore(agent, alone, 0)
     assert (restored.state, restored.sequence, restored.entries) == (former.state, former.sequence, 0)
     assert decisions_of(restored.last) == decisions_of(steps)
@@ -132,7 +132,7 @@ def test_nothing_that_a_former_owner_writes_after_the_new_ones_snapshot_counts(n
     owner = Owner(agent, 4, former.stored)
     left = {former: ahead[6:], owner: ahead[4:]}
     if forgotten:
-        for key in [key for key in owner.stored if parsed(key).incarnation == 3]:
+        for key in [key for key in owner.stored if parse_key(key).incarnation == 3]:
             del owner.stored[key]
     for who, size, snapshot in writes:
         writer = former if who == "theirs" else owner
@@ -183,7 +183,7 @@ def test_a_missing_batch_is_noticed():
     for read in reads[:3]:
         owner.batch([read])
     del owner.stored[entry_key(0, 1, 1)]
-    with pytest.raises(Gap, match="difficulty: the journal of partition 0 has no batch 2"):
+    with pytest.raises(JournalGap, match="difficulty: the journal of partition 0 has no batch 2"):
         restore(agent, owner.stored, 0)
 
 

@@ -3,7 +3,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.config import parse
-from dart_streams.curation.order_tracker import Limits, OrderKey, OrderTracker, backlog, format_order_id, parse_order_id
+from dart_streams.curation.order_tracker import (
+    Limits,
+    OrderKey,
+    OrderTracker,
+    format_order_id,
+    order_backlog,
+    parse_order_id,
+)
 
 
 @given(st.integers(0, 10**9), st.integers(0, 99), st.integers(0, 9))
@@ -19,12 +26,12 @@ def test_other_orders_have_other_names(other):
 
 
 def test_the_backlog_follows_the_slots():
-    assert backlog(parse({"env": {"workers": 3, "slots": 10}})) == 60
+    assert order_backlog(parse({"env": {"workers": 3, "slots": 10}})) == 60
 
 
 def test_the_horizon_is_far_beyond_what_can_be_open():
     config = parse({"env": {"workers": 10, "slots": 100}})
-    assert Limits.of(config).horizon >= 4 * backlog(config)
+    assert Limits.of(config).horizon >= 4 * order_backlog(config)
 
 
 def test_a_sample_ends_once():

@@ -7,13 +7,13 @@ from dart_streams.bus.codec import encode
 from dart_streams.config import parse
 from dart_streams.curation.journal import (
     Entry,
-    Input,
+    JournalInput,
     MissingInputs,
     apply_all,
-    read_again,
     rebuild,
     record_of,
     state_of,
+    with_records,
 )
 from dart_streams.curation.reducer import advance
 from topics import BY_NAME
@@ -29,7 +29,7 @@ class Logged(SimulatedCircle):
     def deliver(self, agent, topic, offset):
         written = self.logs[topic][offset]
         record = encode(BY_NAME[topic], written.event, (), written.id)
-        read = Input(topic, 0, offset, 0, record.key, record.value, record.headers)
+        read = JournalInput(topic, 0, offset, 0, record.key, record.value, record.headers)
         self.inputs[topic, 0, offset] = read
         step = advance(agent, self.states[agent.name], record_of(read))
         self.states[agent.name] = step.state
@@ -76,7 +76,7 @@ def journal_of(name, size):
     for start in range(0, len(logged), size):
         batch = logged[start : start + size]
         entries.append(Entry(len(entries) + 1, state.progress.digest, batch))
-        state, _ = apply_all(agent, state, read_again(batch))
+        state, _ = apply_all(agent, state, with_records(batch))
     return entries
 
 
@@ -91,7 +91,7 @@ def test_batches_left_of_the_journal_give_back_what_was_not_logged_yet(name, siz
     logged = entries[: len(entries) - min(unlogged, covered)]
     found = rebuild(agent, logged, CIRCLE.inputs, last, journaled)
     assert found.state == CIRCLE.states[name]
-    again, steps = apply_all(agent, state_of(agent, found.snapshot), read_again(found.snapshot.unpublished))
+    again, steps = apply_all(agent, state_of(agent, found.snapshot), with_records(found.snapshot.unpublished))
     assert again == found.state
     assert [step.applied for _, step in steps] == [step.applied for _, step in found.last]
     assert [step.applied for _, step in steps] == entries[max(0, len(logged) - last) :]

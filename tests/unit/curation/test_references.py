@@ -19,7 +19,7 @@ def test_step_level_advantages_are_those_of_a_list_of_all_steps(members):
     """DART: each step has its trajectory's reward, and mean and deviation are over the list of all of them."""
     rewards, steps = [reward for reward, _ in members], [count for _, count in members]
     every_step = [reward for reward, count in members for _ in range(count)]
-    found = advantages.step_level(rewards, steps)
+    found = advantages.step_level_advantages(rewards, steps)
     mean = statistics.fmean(every_step) if every_step else 0.0
     sigma = statistics.stdev(every_step) if len(every_step) > 1 else 0.0
     assert found == pytest.approx([(reward - mean) / (sigma + 1e-6) for reward in rewards], rel=1e-6, abs=1e-6)
@@ -41,7 +41,7 @@ def test_the_shortest_success_keeps_its_reward_and_longer_ones_lose_by_their_exc
 def test_single_step_advantages_compare_trajectories_at_the_same_step(members, discount):
     """UI-S1 (arXiv 2509.11543), with the whole reward at the last step: R_t = discount ** (T - 1 - t) r."""
     rewards, steps = [reward for reward, _ in members], [count for _, count in members]
-    found = advantages.of_single_steps(rewards, steps, discount)
+    found = advantages.single_step_advantages(rewards, steps, discount)
     assert [len(own) for own in found] == steps
     for step in range(max(steps)):
         at_step = [index for index, count in enumerate(steps) if count > step]

@@ -183,7 +183,7 @@ def test_workers_are_scaled_by_the_lag_of_their_own_group(name: str, group: str,
 def test_dispatch_orders_ahead_for_as_many_env_workers_as_there_may_be():
     assert BASE.env.workers == SCALED["env"]["spec"]["maxReplicaCount"] == WORKLOADS["env"]["spec"]["replicas"]
     threshold = int(SCALED["env"]["spec"]["triggers"][0]["metadata"]["lagThreshold"])
-    assert orders.backlog(BASE) == threshold * BASE.env.workers
+    assert orders.order_backlog(BASE) == threshold * BASE.env.workers
 
 
 def test_the_kafka_is_the_one_that_the_configuration_names_and_its_topics_belong_to():

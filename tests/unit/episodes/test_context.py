@@ -9,7 +9,14 @@ import pytest
 from dart_streams.config import Config, parse
 from dart_streams.console.cli.config import errors_in
 from dart_streams.episodes import context
-from dart_streams.episodes.context import Longest, context_of, estimated, most_steps, pixels_per_token, refusal
+from dart_streams.episodes.context import (
+    LongestPrompt,
+    context_of,
+    context_refusal,
+    estimate_longest,
+    most_steps,
+    pixels_per_token,
+)
 
 QWEN = {"vision_config": {"patch_size": 14, "spatial_merge_size": 2}}
 OSWORLD = {"env": {"backend": "osworld", "osworld": {"lease_url": "http://127.0.0.1:1"}}}
@@ -22,7 +29,7 @@ def model(folder: Path, context: int, **fields: Any) -> Path:
 
 def test_screens_earlier_answers_words_and_the_answer_count():
     config = parse({"policy": {"max_images": 2, "max_texts": 5, "max_tokens": 24}, **OSWORLD})
-    longest = estimated(784, config, steps=4)
+    longest = estimate_longest(784, config, steps=4)
     assert (longest.images, longest.image, longest.answers, longest.answer) == (2, 1225, 3, 24)
     assert longest.prompt == 2 * 1225 + 3 * 24 + longest.words
     assert 64 <= longest.words < 80
@@ -38,11 +45,11 @@ def test_screens_earlier_answers_words_and_the_answer_count():
     ],
 )
 def test_a_screen_is_that_of_the_environment_or_as_large_as_the_policy_sees_any(env, image):
-    assert estimated(784, parse({"env": env}), steps=1).image == image
+    assert estimate_longest(784, parse({"env": env}), steps=1).image == image
 
 
 def test_one_token_decides():
-    longest = Longest(images=1, image=400, answers=2, answer=30, words=40)
+    longest = LongestPrompt(images=1, image=400, answers=2, answer=30, words=40)
     assert longest.refusal(longest.prompt + 30) == ""
     reason = longest.refusal(longest.prompt + 29)
     assert all(part in reason for part in ("500 tokens", "1 screens of 400", "2 earlier answers of 30", "529"))
@@ -74,7 +81,7 @@ def test_a_model_whose_images_are_counted_otherwise_is_judged_by_its_words():
 def test_what_is_not_known_refuses_nothing(tmp_path: Path, written: str | None):
     if written is not None:
         (tmp_path / "config.json").write_text(written)
-    assert refusal(tmp_path, Config(), 10) == ""
+    assert context_refusal(tmp_path, Config(), 10) == ""
 
 
 def test_an_episode_has_as_many_steps_as_the_tasks_allow(tmp_path: Path):
@@ -102,6 +109,6 @@ def test_the_check_of_a_configuration_says_it(tmp_path: Path, tokens: int, fits:
 
 def test_the_sample_of_a_small_context_and_large_screens(tmp_path: Path):
     """3,584 tokens of prompt for a context of 512, which every check took."""
-    reason = refusal(model(tmp_path, 512, **QWEN), parse({"policy": {"max_tokens": 128}, **OSWORLD}), 15)
+    reason = context_refusal(model(tmp_path, 512, **QWEN), parse({"policy": {"max_tokens": 128}, **OSWORLD}), 15)
     assert "but the model's context 512" in reason
     assert context.largest_screen(parse(OSWORLD)) == (1001, 1001)

@@ -65,7 +65,9 @@ def test_the_first_screen_is_observation_0_and_then_the_policy_is_asked():
 
 
 def test_a_request_names_the_action_the_attempt_and_the_whole_prompt():
-    request = started().request(2, prompts.turns(started().observations, NEW.policy), reply_partition=3, deadline_ms=99)
+    request = started().request(
+        2, prompts.prompt_turns(started().observations, NEW.policy), reply_partition=3, deadline_ms=99
+    )
     assert (request.request_id, request.step, request.reply_partition, request.deadline_ms) == ("t/0/2", 0, 3, 99)
     assert request.sampling == ORDER.sampling
     assert [turn.text for turn in request.turns if turn.text] == [request.turns[0].text, "Click the box."]

@@ -65,7 +65,7 @@ def as_messages(parts: list[MessagePart]) -> list[dict[str, Any]]:
             {"type": "text", "text": part.text} if part.image is None else {"type": "image", "image": part.image.sha256}
         )
 
-    return [{"role": m[0].role, "content": [content(part) for part in m]} for m in prompts.messages(parts)]
+    return [{"role": m[0].role, "content": [content(part) for part in m]} for m in prompts.split_messages(parts)]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 4, 5, 9])
@@ -75,7 +75,7 @@ def test_the_messages_are_those_of_the_models_agent_for_osworld(steps, history):
     prompt = TEMPLATES["point"].replace("{language}", "English").replace("{instruction}", INSTRUCTION)
     screens, answers = [f"screen-{n}" for n in range(steps + 1)], [o.taken.text for o in observed(steps) if o.taken]
     expected = agent_messages(prompt, screens, answers, history)
-    assert as_messages(prompts.turns(observed(steps), policy)) == expected
+    assert as_messages(prompts.prompt_turns(observed(steps), policy)) == expected
 
 
 def test_answers_in_boxes_are_shown_with_the_tokens_around_them_as_the_agent_shows_them():
@@ -83,7 +83,7 @@ def test_answers_in_boxes_are_shown_with_the_tokens_around_them_as_the_agent_sho
     prompt = TEMPLATES["box"].replace("{language}", "English").replace("{instruction}", INSTRUCTION)
     answers = [f"Thought: Step {n}.\nAction: click(start_box='<|box_start|>({n},549)<|box_end|>')" for n in (1, 2)]
     expected = agent_messages(prompt, ["screen-0", "screen-1", "screen-2"], answers, 5)
-    assert as_messages(prompts.turns(observed(2), policy)) == expected
+    assert as_messages(prompts.prompt_turns(observed(2), policy)) == expected
 
 
 def test_the_prompt_in_boxes_is_that_of_osworlds_agent():
@@ -95,7 +95,7 @@ def test_the_prompt_in_points_is_that_of_the_package():
     for language in ("English", "Chinese"):
         theirs = package.COMPUTER_USE_DOUBAO.format(language=language, instruction=INSTRUCTION)
         policy = msgspec.structs.replace(UI_TARS, dialect=ActionDialect(name="ui-tars", language=language))
-        assert prompts.turns(observed(0), policy)[1].text == theirs
+        assert prompts.prompt_turns(observed(0), policy)[1].text == theirs
 
 
 def test_the_policy_sees_a_screen_of_1920x1080_as_the_model_resizes_it():
@@ -110,14 +110,14 @@ def test_qwen_is_told_the_size_of_the_image_that_it_sees_or_a_thousand():
     absolute = msgspec.structs.replace(UI_TARS, dialect=ActionDialect(name="qwen-computer-use"))
     relative = msgspec.structs.replace(UI_TARS, dialect=ActionDialect(name="qwen-computer-use", coordinates="relative"))
     for policy, size in ((absolute, "1932x1092"), (relative, "1000x1000")):
-        system, first, *_ = as_messages(prompts.turns(observed(1), policy))
+        system, first, *_ = as_messages(prompts.prompt_turns(observed(1), policy))
         assert f"The screen's resolution is {size}." in system["content"][0]["text"]
         assert [part["type"] for part in first["content"]] == ["text", "image"]
         assert first["content"][0]["text"] == INSTRUCTION
 
 
 def test_the_prompt_of_the_native_dialect_is_what_it_was_and_its_bytes_too():
-    parts = prompts.turns(observed(3), Policy())
+    parts = prompts.prompt_turns(observed(3), Policy())
     system = MessagePart(role="system", text="You use a computer. Answer with one action.")
     assert parts[:2] == [system, MessagePart(role="user", text=INSTRUCTION)]
     assert [part.image.sha256 if part.image else part.role for part in parts[2:]] == [
@@ -133,6 +133,6 @@ def test_the_prompt_of_the_native_dialect_is_what_it_was_and_its_bytes_too():
 
 def test_the_last_answers_are_kept_without_their_screens():
     policy = Policy(max_images=1, max_texts=2)
-    assert [part.text for part in prompts.turns(observed(3), policy) if part.role == "assistant"] == [
+    assert [part.text for part in prompts.prompt_turns(observed(3), policy) if part.role == "assistant"] == [
         observation.taken.text for observation in observed(3)[2:] if observation.taken
     ]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.episodes.trajectory_summary import Incomplete, broken, summarize
+from dart_streams.episodes.trajectory_summary import Incomplete, broken_trajectory, summarize
 from tests import events
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.values import Sampling, VersionSpan
@@ -106,7 +106,7 @@ def test_a_trajectory_that_has_not_ended_is_none():
 
 
 def test_a_broken_trajectory_is_an_environment_error_of_its_order_without_a_reward():
-    trajectory = broken(observation(3, answer(), SUCCESS), "step 1 is missing")
+    trajectory = broken_trajectory(observation(3, answer(), SUCCESS), "step 1 is missing")
     assert (trajectory.outcome, trajectory.reward, trajectory.order_id) == ("env_error", None, "g/0")
 
 

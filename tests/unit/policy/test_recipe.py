@@ -23,15 +23,18 @@ TASKS = TaskSet([PAGE])
 
 def test_the_policy_is_named_after_settings_tasks_and_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config()
-    name = recipe.digest(config, TASKS)
-    assert recipe.folder(config, TASKS) == Path(".dart/policies") / name
-    assert recipe.digest(msgspec.structs.replace(config, warmup=Warmup(steps=1)), TASKS) != name
-    assert recipe.digest(config, TaskSet([msgspec.structs.replace(PAGE, demonstration_seeds=(20, 31))])) != name
-    assert recipe.digest(config, TaskSet([msgspec.structs.replace(PAGE, train_seeds=(0, 9))])) == name
+    name = recipe.tiny_policy_digest(config, TASKS)
+    assert recipe.tiny_policy_folder(config, TASKS) == Path(".dart/policies") / name
+    assert recipe.tiny_policy_digest(msgspec.structs.replace(config, warmup=Warmup(steps=1)), TASKS) != name
+    assert (
+        recipe.tiny_policy_digest(config, TaskSet([msgspec.structs.replace(PAGE, demonstration_seeds=(20, 31))]))
+        != name
+    )
+    assert recipe.tiny_policy_digest(config, TaskSet([msgspec.structs.replace(PAGE, train_seeds=(0, 9))])) == name
     changed = tmp_path / "prompts.py"
     changed.write_text("another prompt")
     monkeypatch.setattr(recipe, "SOURCES", (changed,))
-    assert recipe.digest(config, TASKS) != name
+    assert recipe.tiny_policy_digest(config, TASKS) != name
 
 
 def test_a_task_shows_its_split() -> None:
@@ -44,7 +47,7 @@ def test_the_model_of_a_deployment_is_the_configured_one_or_the_tiny_one_once_it
     config = msgspec.structs.replace(Config(), run=Run(state_dir=str(tmp_path)), tasks=Tasks(file=tasks_file))
     with pytest.raises(UserError, match="dart-streams policy build"):
         recipe.model_folder(config)
-    built = recipe.folder(config, load(Path(tasks_file)))
+    built = recipe.tiny_policy_folder(config, load(Path(tasks_file)))
     built.mkdir(parents=True)
     assert recipe.model_folder(config) == built
     own = msgspec.structs.replace(config, policy=Policy(path=str(tmp_path)))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.config import parse
-from dart_streams.policy.weight_location import base_of, is_covered, refusal
+from dart_streams.policy.weight_location import base_of, is_covered, location_refusal
 
 BASES = ["s3://bucket/weights", "/runs/r1/weights", "file:///runs/r1/weights"]
 
@@ -13,7 +13,7 @@ BASES = ["s3://bucket/weights", "/runs/r1/weights", "file:///runs/r1/weights"]
 @pytest.mark.parametrize("base", BASES)
 def test_the_versions_of_the_run_are_covered(base: str):
     uri = f"{base}/v000012-e3"
-    assert (is_covered(uri, base), refusal(uri, base)) == (True, "")
+    assert (is_covered(uri, base), location_refusal(uri, base)) == (True, "")
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -37,7 +37,7 @@ def test_the_versions_of_the_run_are_covered(base: str):
     ],
 )
 def test_any_other_place_is_refused_and_the_reason_names_the_setting(uri: str, base: str):
-    found = refusal(uri.replace("{base}", base), base)
+    found = location_refusal(uri.replace("{base}", base), base)
     assert base in found
     assert "trainer.weights_uri" in found
 

@@ -13,9 +13,9 @@ from dart_streams.store.blobs import BlobCache, MissingBlob
 @given(size=st.sampled_from([0, 1, blobs.CHUNK_BYTES - 1, blobs.CHUNK_BYTES, blobs.CHUNK_BYTES + 1, 700_000]))
 def test_a_blob_cut_into_chunks_is_whole_again(size):
     data = bytes(size)
-    pieces = blobs.chunks(data)
+    pieces = blobs.split_chunks(data)
     assert all(len(piece) <= blobs.CHUNK_BYTES for piece in pieces)
-    assert blobs.whole(blobs.ref_of(data, "image/png", 1, 1), pieces) == data
+    assert blobs.join_chunks(blobs.ref_of(data, "image/png", 1, 1), pieces) == data
 
 
 def test_a_blob_that_is_not_there_or_torn_or_damaged_says_so():
@@ -23,11 +23,11 @@ def test_a_blob_that_is_not_there_or_torn_or_damaged_says_so():
     ref = blobs.ref_of(data, "image/png", 1, 1)
     for pieces, why in (
         ([], "not in the store"),
-        (blobs.chunks(data)[:1], "only 262144 bytes"),
+        (blobs.split_chunks(data)[:1], "only 262144 bytes"),
         ([b"x" + data[1:]], "another digest; an environment that shows this screen again writes it anew"),
     ):
         with pytest.raises(MissingBlob, match=why):
-            blobs.whole(ref, pieces)
+            blobs.join_chunks(ref, pieces)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60)), max_size=60))
@@ -57,7 +57,7 @@ def test_a_blob_larger_than_the_cache_is_not_kept_and_costs_the_others_nothing()
 
 
 def test_every_statement_of_the_schema_is_in_the_keyspace_and_may_be_applied_again():
-    statements = sessions.schema("somewhere")
+    statements = sessions.schema_statements("somewhere")
     assert len(statements) == 7
     assert all("IF NOT EXISTS somewhere" in statement for statement in statements)
 
@@ -69,5 +69,5 @@ def test_a_keyspace_that_is_no_name_is_refused_before_anything_is_sent(keyspace)
 
 
 def test_the_tables_that_a_start_looks_for_are_those_of_the_schema():
-    tables = [sessions.table_of(statement) for statement in sessions.schema("somewhere")]
+    tables = [sessions.table_of(statement) for statement in sessions.schema_statements("somewhere")]
     assert tables == ["", "blobs", "steps", "trajectories", "trajectories_by_task", "trained", "epochs"]

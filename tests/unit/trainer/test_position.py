@@ -5,7 +5,7 @@ import functools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.curation.staleness import staleness
+from dart_streams.curation.staleness import group_staleness
 from tests import events
 from topics.curated import CuratedGroup
 from topics.transitions import WeightState
@@ -106,12 +106,12 @@ def group(*members: tuple[str, int | None]) -> CuratedGroup:
 
 
 def test_staleness_is_that_of_the_oldest_online_member() -> None:
-    assert staleness(group(("online", 3), ("online", 5)), 5) == 2
+    assert group_staleness(group(("online", 3), ("online", 5)), 5) == 2
 
 
 def test_the_pool_is_stale_by_design() -> None:
-    assert staleness(group(("online", 5), ("pool", 0), ("pool", None)), 5) == 0
-    assert staleness(group(("pool", 0)), 5) == 0
+    assert group_staleness(group(("online", 5), ("pool", 0), ("pool", None)), 5) == 0
+    assert group_staleness(group(("pool", 0)), 5) == 0
 
 
 def test_a_topic_made_anew_is_read_from_its_beginning() -> None:

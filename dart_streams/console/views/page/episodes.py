@@ -172,7 +172,7 @@ def prompt(observations: Sequence[Observation], index: int, policy: Policy) -> l
     """Return the prompt of action ``index``; raise :class:`NotFound` if there is no such step."""
     if not 0 <= index < len(observations):
         raise NotFound(f"the trajectory has no step {index}")
-    return prompts.turns(observations[: index + 1], policy)
+    return prompts.prompt_turns(observations[: index + 1], policy)
 
 
 def find(identity: str, state: RunState) -> dict[str, Any]:

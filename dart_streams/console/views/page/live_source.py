@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from dart_streams.bus.clients import FETCH_BYTES, consumer, start_within
+from dart_streams.bus.clients import FETCH_BYTES, create_consumer, start_within
 from dart_streams.bus.lag import Lag, LagReader, lag_reader
 from dart_streams.clock import now_ms
 from dart_streams.config import Bus, Config
@@ -246,7 +246,7 @@ async def readers(bus: Bus) -> AsyncIterator[tuple[Bus, AIOKafkaConsumer]]:
     That is the one of the demonstrations while the run has no topics. Raises :class:`ServiceUnavailable` if there is no
     broker, or none of the topics.
     """
-    records = consumer(bus, group=None, client_id="ui", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_MS)
+    records = create_consumer(bus, group=None, client_id="ui", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_MS)
     await start_within(records, bus)
     try:
         for one in (bus, bus.of_demonstrations):

@@ -118,7 +118,7 @@ def test_step_rows_give_back_the_episode(episode, known, policy):
 @given(episodes(least=1), facts, policies)
 def test_a_step_row_has_the_prompt_that_the_policy_was_sent_and_its_answer(episode, known, policy):
     for number, row in enumerate(rows_of("step", "run", episode, known, policy)):
-        turns = prompts.turns(episode.observations[: number + 1], policy)
+        turns = prompts.prompt_turns(episode.observations[: number + 1], policy)
         shown = [episode.images[turn.image.sha256] for turn in turns if turn.image]
         assert [image["bytes"] for image in row["images"]] == shown
         parts = [(message["role"], part) for message in row["messages"] for part in message["content"]]

@@ -7,15 +7,15 @@ from benchmarks.curation_world import Odds, play, task_set
 from dart_streams.bus.clients import SendCoalescer
 from dart_streams.bus.codec import encode
 from dart_streams.config import parse
-from dart_streams.curation.agents import agents
-from dart_streams.curation.journal_keys import parsed
+from dart_streams.curation.agents import bind_agents
+from dart_streams.curation.journal_keys import parse_key
 from tests import events
 from tests.unit.workers.curator.changelog_topic import ChangelogTopic, Table
 from topics import trajectories
 from workers.curator.agent_runner import AgentRunner
 
 CONFIG = parse({})
-DIFFICULTY = agents(CONFIG, task_set(3))[0]
+DIFFICULTY = bind_agents(CONFIG, task_set(3))[0]
 
 
 WRITTEN = {b"claim": "claimed", b"snapshot": "snapshot"}
@@ -35,7 +35,7 @@ class Broker(Table):
         self.inputs_read = 0
 
     async def send_changelog(self, partition: int, key: bytes, value: bytes | None) -> Any:
-        self.effects.append("deleted" if value is None else WRITTEN.get(parsed(key).kind, "journaled"))
+        self.effects.append("deleted" if value is None else WRITTEN.get(parse_key(key).kind, "journaled"))
         return await super().send_changelog(partition, key, value)
 
     async def send_all(self, name, records) -> None:

@@ -10,13 +10,13 @@ from dart_streams.bus.clients import SendCoalescer
 from dart_streams.bus.codec import Unencodable
 from dart_streams.config import parse
 from dart_streams.curation import journal
-from dart_streams.curation.agents import agents
+from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.journal_keys import entry_key
 from tests.unit.workers.curator.broker import Broker
 from topics import task_difficulty
 from workers.curator import agent_runner, input_queue
 from workers.curator.changelogs import MAX_RECORD_BYTES, application_id, changelog_topics
-from workers.curator.input_queue import InputQueue, enqueue
+from workers.curator.input_queue import InputQueue, enqueue_records
 from workers.curator.journaled_state import input_of
 from workers.curator.main import bind, create_app, member_id, serve
 
@@ -26,7 +26,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     async def nothing(*_: object) -> list[object]:
         return []
 
-    monkeypatch.setattr("workers.curator.journaled_state.logged", nothing)
+    monkeypatch.setattr("workers.curator.journaled_state.read_log_entries", nothing)
     return Broker()
 
 
@@ -185,7 +185,7 @@ def test_a_header_without_a_value_is_not_journaled_as_the_journal_could_not_be_r
         topic="p.trajectories", partition=0, offset=3, key=None, value=b"{}", headers=[("id", None), ("x", b"y")]
     )
     entry = journal.Entry(1, "", [input_of(message, "p.", 5)])
-    assert journal.history({entry_key(0, 0, 0): journal.encode(entry)}, 0)[1] == [entry]
+    assert journal.read_history({entry_key(0, 0, 0): journal.encode(entry)}, 0)[1] == [entry]
     assert entry.inputs[0].headers == [("x", b"y")]
 
 
@@ -203,7 +203,7 @@ async def test_a_batch_has_at_most_as_many_records_as_a_queue(monkeypatch):
     pace = SendCoalescer(60.0)
     await pace.wait()
     await asyncio.sleep(0)
-    filling = asyncio.create_task(enqueue(queue, Stream()))
+    filling = asyncio.create_task(enqueue_records(queue, Stream()))
     async with asyncio.timeout(60):
         assert len(await queue.next_batch(pace)) == input_queue.MAX_BATCH
     await filling
@@ -233,7 +233,8 @@ async def test_agents_are_bound_to_tables_whose_changelogs_exist(tmp_path):
     app = create_app(config, "curator-0")
     publisher = SimpleNamespace(bus=config.bus)
     runners = [
-        bind(app, config, agent, publisher, SendCoalescer(0.0), "curator-0") for agent in agents(config, task_set(3))
+        bind(app, config, agent, publisher, SendCoalescer(0.0), "curator-0")
+        for agent in bind_agents(config, task_set(3))
     ]
     changelogs = {spec.name: spec.partitions for spec in changelog_topics(config)}
     assert {table.changelog_topic_name: table.partitions for table in app.tables.values()} == changelogs

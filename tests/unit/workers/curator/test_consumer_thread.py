@@ -87,7 +87,7 @@ async def test_a_client_that_stops_with_an_error_ends_its_thread_in_order(app, m
 
 async def test_an_error_of_the_group_that_nobody_reads_stops_no_coordination(app, monkeypatch):
     """As of a member that another of its id has replaced in mid-rebalance, when no record is fetched."""
-    monkeypatch.setattr(transport, "CHECK_S", 0.01)
+    monkeypatch.setattr(transport, "CHECK_INTERVAL_S", 0.01)
     client = Client()
     thread = await thread_of(app, client, monkeypatch)
     with structlog.testing.capture_logs() as logs:

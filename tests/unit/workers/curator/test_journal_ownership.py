@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import structlog
 
-from dart_streams.curation.journal import apply_all, read_again
+from dart_streams.curation.journal import apply_all, with_records
 from dart_streams.curation.journal_keys import entry_key
 from tests.unit.workers.curator.broker import CONFIG, DIFFICULTY, Broker
 from topics import task_difficulty
@@ -20,7 +20,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     async def nothing(*_: object) -> list[object]:
         return []
 
-    monkeypatch.setattr("workers.curator.journaled_state.logged", nothing)
+    monkeypatch.setattr("workers.curator.journaled_state.read_log_entries", nothing)
     return Broker()
 
 
@@ -186,7 +186,7 @@ async def test_a_journal_that_lacks_a_batch_is_rebuilt_from_the_topics_and_told(
     lost = {offset for offset, (key, _) in broker.topic.records.items() if key == entry_key(0, incarnation, 1)}
     broker.topic.records = {offset: record for offset, record in broker.topic.records.items() if offset not in lost}
     reads = [input_of(event.message, CONFIG.bus.prefix, 1500) for event in events]
-    _, steps = apply_all(DIFFICULTY, DIFFICULTY.state(), read_again(reads))
+    _, steps = apply_all(DIFFICULTY, DIFFICULTY.state(), with_records(reads))
 
     async def log_of_three(*_: object) -> list[object]:
         return [step.applied for _, step in steps[:3]]
@@ -194,8 +194,8 @@ async def test_a_journal_that_lacks_a_batch_is_rebuilt_from_the_topics_and_told(
     async def all_inputs(*_: object) -> dict[object, object]:
         return {(read.topic, read.partition, read.offset): read for read in reads}
 
-    monkeypatch.setattr(journaled_state, "logged", log_of_three)
-    monkeypatch.setattr(journaled_state, "inputs_of", all_inputs)
+    monkeypatch.setattr(journaled_state, "read_log_entries", log_of_three)
+    monkeypatch.setattr(journaled_state, "read_inputs", all_inputs)
     successor = Broker(broker.topic)
     with structlog.testing.capture_logs() as told:
         healed = await successor.runner()._state(0)

@@ -18,8 +18,8 @@ class State(NamedTuple):
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(recovery_watch, "RECOVERY_S", 0.0)
-    monkeypatch.setattr(recovery_watch, "CHECK_S", 0.0)
+    monkeypatch.setattr(recovery_watch, "RECOVERY_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(recovery_watch, "CHECK_INTERVAL_S", 0.0)
 
 
 async def looks(state: State, recovered: Iterator[int], number: int) -> None:

@@ -14,7 +14,7 @@ from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.bus.clients import SendCoalescer
 from dart_streams.bus.codec import encode
 from dart_streams.config import parse
-from dart_streams.curation.journal import Input, record_of
+from dart_streams.curation.journal import JournalInput, record_of
 from dart_streams.curation.reducer import Agent, advance
 from tests.unit.workers.curator.changelog_topic import ChangelogTopic, Table
 from topics import BY_NAME, curation_log
@@ -39,13 +39,13 @@ def played() -> SimulatedCircle:
 CIRCLE = played()
 
 
-def inputs_of(agent: Agent) -> dict[str, list[Input]]:
+def inputs_of(agent: Agent) -> dict[str, list[JournalInput]]:
     """Return the records of each of an agent's topics."""
-    reads: dict[str, list[Input]] = {}
+    reads: dict[str, list[JournalInput]] = {}
     for topic in agent.inputs:
         for offset, written in enumerate(CIRCLE.logs.get(topic.name, [])):
             record = encode(BY_NAME[topic.name], written.event, (), written.id)
-            read = Input(topic.name, 0, offset, 1000 + offset, record.key, record.value, record.headers)
+            read = JournalInput(topic.name, 0, offset, 1000 + offset, record.key, record.value, record.headers)
             reads.setdefault(topic.name, []).append(read)
     return reads
 
@@ -149,7 +149,7 @@ class Curator(Table):
                 events.append(self.event(left[self.random.choice(names)].pop(0)))
         return events
 
-    def event(self, read: Input) -> Any:
+    def event(self, read: JournalInput) -> Any:
         message = SimpleNamespace(
             topic=CONFIG.bus.prefix + read.topic,
             partition=0,
@@ -252,7 +252,7 @@ def check(world: World) -> None:
 def test_however_curators_overlap_their_decisions_are_those_of_one_history(name, actions, wake):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(journaled_state, "SNAPSHOT_ENTRIES", 3)
-        patch.setattr(journaled_state, "logged", nothing)
+        patch.setattr(journaled_state, "read_log_entries", nothing)
         check(asyncio.run(overlap(CIRCLE.agents[name], actions, wake)))
 
 

@@ -73,7 +73,7 @@ def outcome(observations: list[Observation]) -> tuple[str, int]:
 @pytest.mark.parametrize("dialect", DIALECTS, ids=str)
 def test_a_box_is_clicked_in_every_dialect(dialect):
     config = configured(**dialect)
-    made = config.policy.dialect.made
+    made = config.policy.dialect.build()
     observations = play(config, "box", lambda click: made.write(click, SEEN))
     assert outcome(observations) == ("success", 1)
     taken = observations[1].taken
@@ -90,7 +90,7 @@ def test_the_oracle_speaks_every_dialect(dialect):
     for observation in observations[1:]:
         taken = observation.taken
         assert taken is not None
-        (action,) = config.policy.dialect.made.read(taken.text, SEEN).actions
+        (action,) = config.policy.dialect.build().read(taken.text, SEEN).actions
         assert isinstance(action, Click)
         assert taken.action is not None
         assert taken.action.startswith("Action: click(")

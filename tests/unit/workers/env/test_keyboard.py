@@ -31,7 +31,7 @@ def typed_on_desktop(sequence: Iterable[actions.Action]) -> str:
         characters = name if kind == "text" else " " if name == "space" else name if len(name) == 1 else ""
         if kind != "up" and COMMANDING.isdisjoint(down):
             plain = [character for character in characters if character.isascii()]
-            text += "".join(keys.shifted(one) if SHIFT in down and one in plain else one for one in characters)
+            text += "".join(keys.with_shift(one) if SHIFT in down and one in plain else one for one in characters)
         if kind == "down":
             down.append(name)
         elif kind == "up":
@@ -50,9 +50,9 @@ def typed_by_playwright(sequence: Iterable[actions.Action]) -> str:
         shift = "Shift" in down or "Shift" in pressed
         for one in pressed if name in {"keyboard_press", "keyboard_down"} else []:
             key = {"plus": "+", "Space": " "}.get(one, one)
-            text += "" if len(key) > 1 else keys.shifted(key) if shift else key
+            text += "" if len(key) > 1 else keys.with_shift(key) if shift else key
         if name == "keyboard_type":
-            text += "".join(keys.shifted(one) if shift and one.isascii() else one for one in argument)
+            text += "".join(keys.with_shift(one) if shift and one.isascii() else one for one in argument)
         if name == "keyboard_down":
             down.add(argument)
         elif name == "keyboard_up":

@@ -274,7 +274,7 @@ async def test_a_rejection_after_the_start_is_an_error_of_its_request_alone():
 
 
 async def test_a_dialects_own_instructions_stand_alone_and_each_part_is_a_message_of_its_own():
-    said = dialects.UiTars().opening("Click it.", dialects.View(WIDTH, HEIGHT))
+    said = dialects.UiTars().system_messages("Click it.", dialects.View(WIDTH, HEIGHT))
     screen = BlobRef(sha256="screen", size=1, width=WIDTH, height=HEIGHT)
     turns = [MessagePart(role=role, text=text, separate=True) for role, text in said]
     turns.append(MessagePart(role="user", image=screen, separate=True))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dart_streams.config import parse
-from dart_streams.policy.staged_weights import second_set_place, utilization
+from dart_streams.policy.staged_weights import second_set_place, vllm_utilization
 from workers.rollout.vllm_settings import engine_arguments, engine_environment
 
 GIB = 1 << 30
@@ -61,8 +61,8 @@ def test_the_second_set_is_on_a_gpu_only_if_wanted_and_if_a_cache_fits_beside_it
 
 
 def test_vllm_is_given_what_a_second_set_on_the_device_leaves():
-    assert utilization("device", 16 * GIB, 80 * GIB) == pytest.approx(0.7)
-    assert utilization("host", 16 * GIB, 80 * GIB) == utilization("none", 16 * GIB, 80 * GIB) == 0.9
+    assert vllm_utilization("device", 16 * GIB, 80 * GIB) == pytest.approx(0.7)
+    assert vllm_utilization("host", 16 * GIB, 80 * GIB) == vllm_utilization("none", 16 * GIB, 80 * GIB) == 0.9
     config = parse({}, source="test")
     assert engine_arguments(config, Path("m"), on_gpu=True, seed=1, memory_share=0.7)["gpu_memory_utilization"] == 0.7
     assert "gpu_memory_utilization" not in engine_arguments(config, Path("m"), on_gpu=False, seed=1, memory_share=0.7)

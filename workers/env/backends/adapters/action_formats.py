@@ -70,10 +70,10 @@ def scroll(direction: actions.Direction, amount: int | None) -> str:
 def keyboard_call(action: actions.Action) -> str:
     """Return the call of a keyboard action; a key that no keyboard has does nothing."""
     match action:
-        case actions.Hotkey((name,)) if (key := keys.known(name)) and not key.isascii():
+        case actions.Hotkey((name,)) if (key := keys.known_name(name)) and not key.isascii():
             return f"keyboard_type({key!r})"
         case actions.Hotkey(names):
-            pressed = [key for name in keys.combination(names) if (key := playwright_key(name)) is not None]
+            pressed = [key for name in keys.combine_keys(names) if (key := playwright_key(name)) is not None]
             return f"keyboard_press({'+'.join(pressed)!r})" if pressed else NOTHING
         case actions.KeyDown(name):
             return f"keyboard_down({key!r})" if (key := playwright_key(name)) else NOTHING
@@ -84,7 +84,7 @@ def keyboard_call(action: actions.Action) -> str:
 
 def playwright_key(name: str) -> str | None:
     """Return Playwright's name of a key, None if it has none."""
-    key = keys.known(name)
+    key = keys.known_name(name)
     return key if key is None or (len(key) == 1 and key.isascii()) else NAMED_KEYS.get(key)
 
 
@@ -113,7 +113,7 @@ def to_androidworld(action: actions.Action) -> dict[str, Any] | None:
                 "back": "navigate_back",
                 "home": "navigate_home",
             }
-            return {"action_type": kind} if (kind := kinds.get(keys.canonical(name))) else None
+            return {"action_type": kind} if (kind := kinds.get(keys.canonical_name(name))) else None
     return None
 
 

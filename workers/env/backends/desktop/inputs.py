@@ -73,18 +73,18 @@ def drag(action: actions.Drag) -> list[Event]:
 def keyboard_events(action: actions.Action) -> list[Event]:
     """Return the events of a keyboard action; a key that no keyboard has is none."""
     match action:
-        case actions.Hotkey((name,)) if len(keys.canonical(name)) == 1:
-            return [["text", key] for key in keys.combination([name])]
+        case actions.Hotkey((name,)) if len(keys.canonical_name(name)) == 1:
+            return [["text", key] for key in keys.combine_keys([name])]
         case actions.Hotkey(names):
-            pressed = [server_name(key, "shift" in map(keys.canonical, names)) for key in keys.combination(names)]
+            pressed = [server_name(key, "shift" in map(keys.canonical_name, names)) for key in keys.combine_keys(names)]
             return [["down", key] for key in pressed] + [["up", key] for key in reversed(pressed)]
         case actions.KeyDown(name):
-            return [["down", server_name(key)] for key in keys.combination([name])]
+            return [["down", server_name(key)] for key in keys.combine_keys([name])]
         case actions.KeyUp(name):
-            return [["up", server_name(key)] for key in keys.combination([name])]
+            return [["up", server_name(key)] for key in keys.combine_keys([name])]
     return []
 
 
 def server_name(key: str, shift: bool = False) -> str:
     """Return what the server calls a key, by its one name or what it types; while Shift is held, by its key."""
-    return NAMED_KEYS.get(key, keys.unshifted(key) if shift and key.isascii() else key)
+    return NAMED_KEYS.get(key, keys.without_shift(key) if shift and key.isascii() else key)

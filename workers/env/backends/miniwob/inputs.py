@@ -92,15 +92,15 @@ def input_calls(action: actions.Action, held: HeldInputs = NOTHING_HELD) -> tupl
 
 def key_down(key: str, held: HeldInputs) -> tuple[list[Call], HeldInputs]:
     """Return the event of a key that goes down, and what is held then; nothing happens if no keyboard has it."""
-    names = keys.combination([key], held.keys)
+    names = keys.combine_keys([key], held.keys)
     held = msgspec.structs.replace(held, keys=(*remove_names(held.keys, *names), *names))
     return [key_event("keyDown", name, modifiers_of(held.keys)) for name in names], held
 
 
 def key_up(key: str, held: HeldInputs) -> tuple[list[Call], HeldInputs]:
     """Return the event of a key that goes up, whatever it typed as it went down, and what is held then."""
-    names = keys.combination([key], held.keys)
-    same = [form(name) for name in names for form in (str, keys.shifted, keys.unshifted)]
+    names = keys.combine_keys([key], held.keys)
+    same = [form(name) for name in names for form in (str, keys.with_shift, keys.without_shift)]
     held = msgspec.structs.replace(held, keys=remove_names(held.keys, *same))
     return [key_event("keyUp", name, modifiers_of(held.keys)) for name in names], held
 
@@ -228,7 +228,7 @@ def typing_calls(content: str, held: tuple[str, ...]) -> list[Call]:
 
 def hotkey_calls(pressed: tuple[str, ...], held: tuple[str, ...]) -> list[Call]:
     """Return keys going down in order, and up in reverse."""
-    names = keys.combination(pressed, held)
+    names = keys.combine_keys(pressed, held)
     after = [(*held, *names[:number]) for number in range(len(names) + 1)]
     down = [key_event("keyDown", name, modifiers_of({*after[number + 1]})) for number, name in enumerate(names)]
     up = [key_event("keyUp", name, modifiers_of({*after[number]})) for number, name in enumerate(names)]
@@ -241,7 +241,7 @@ def key_event(kind: str, key: str, modifiers: int) -> Call:
     What a US keyboard types with Shift only has Shift. Ctrl with a letter is also a desktop's editing command.
     """
     name, code, number = key_of(key)
-    if key not in NAMED_KEYS and keys.unshifted(key) != key:
+    if key not in NAMED_KEYS and keys.without_shift(key) != key:
         modifiers |= MODIFIERS["shift"]
     event: dict[str, Any] = {"type": kind, "key": name, "windowsVirtualKeyCode": number, "modifiers": modifiers}
     if code:
@@ -260,7 +260,7 @@ def key_of(key: str) -> tuple[str, str, int]:
     """Return the DOM's name of a key, its code and its virtual key code; no codes if no US keyboard has it."""
     if key in NAMED_KEYS:
         return NAMED_KEYS[key]
-    plain = keys.unshifted(key)
+    plain = keys.without_shift(key)
     if plain.isascii() and plain.isalpha():
         return key, f"Key{plain.upper()}", ord(plain.upper())
     if plain.isascii() and plain.isdigit():

@@ -118,7 +118,7 @@ def typable_part(character: str) -> str:
 
 def key_name(name: str) -> str | None:
     """Return pyautogui's name of a key, None if there is no such key."""
-    key = keys.canonical(name)
+    key = keys.canonical_name(name)
     if len(key) == 1:
         return key if key.isascii() and key.isprintable() else None
     return KEY_NAMES.get(key, key) if key in keys.NAMED else None
