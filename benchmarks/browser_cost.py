@@ -20,7 +20,7 @@ from PIL import Image
 from dart_streams.actions import Action, Click
 from dart_streams.config import Capture, Config
 from dart_streams.config.tasks import Task, TaskSet
-from dart_streams.quantiles import quantile
+from dart_streams.quantiles import interpolate_quantile
 from workers.env import metrics
 from workers.env.backends.miniwob.backend import MiniwobBackend
 from workers.env.backends.miniwob.capture import HEIGHT, WIDTH
@@ -164,8 +164,8 @@ class CaptureCost:
             "faults": sum(bool(episode.fault) for episode in self.played),
             "steps_per_s": round(steps / self.seconds, 1),
             "cores": round(self.cpu_s / self.seconds, 2),
-            "step_ms_p50": round(1000 * quantile(step_s, 0.5), 1),
-            "reset_ms_p50": round(1000 * quantile(reset_s, 0.5), 1),
+            "step_ms_p50": round(1000 * interpolate_quantile(step_s, 0.5), 1),
+            "reset_ms_p50": round(1000 * interpolate_quantile(reset_s, 0.5), 1),
             "processes": len(browser_processes(self.backend)),
             "pss_mb": round(pss_mb(self.backend)),
         }

@@ -40,7 +40,7 @@ def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Sess
     """
     if made.config().workload is not None:
         return decoupling_run.session_of(made, console, finish)
-    found = processes.programs()
+    found = processes.find_programs()
     run_processes = processes.processes_of(made.config(), made.config_file, found)
     find_policy = functools.partial(processes.find_policy, made, found=found)
     return Session(made, run_processes, finish, console, find_policy=find_policy)

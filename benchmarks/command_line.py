@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dart_streams.console.cli.output import cell
+from dart_streams.console.cli.output import cell_text
 
 DeploymentFile = Annotated[Path, typer.Option("--config", help="The deployment.", exists=True)]
 DEMO = Path("deploy/config/demo.toml")
@@ -21,7 +21,7 @@ def show_lines(found: dict[str, Any]) -> None:
     """Print a benchmark's figures for people, a line each."""
     for name, value in found.items():
         typer.echo(
-            f"{name.replace('_', ' '):>20}  {cell(value) if not isinstance(value, dict) else format_pairs(value)}"
+            f"{name.replace('_', ' '):>20}  {cell_text(value) if not isinstance(value, dict) else format_pairs(value)}"
         )
 
 

@@ -19,7 +19,7 @@ from benchmarks.utilization import Account
 from dart_streams.config import Config
 from dart_streams.console.launch import processes
 from dart_streams.console.launch.services.local import folder_of
-from dart_streams.console.launch.session import Finish, Session, live
+from dart_streams.console.launch.session import Finish, Session, run_session
 from dart_streams.console.launch.supervisor import ProcessSpec
 from dart_streams.console.launch.training_run import TrainingRun
 from dart_streams.console.runs import run_folder as folder
@@ -121,7 +121,7 @@ class ModeRunner:
         async def finish(circle: TrainingRun) -> None:
             found.append(await asyncio.to_thread(account_of, circle.config, clock_of(circle)))
 
-        live(made, lambda log: self.wired(made, Console(file=log), finish))
+        run_session(made, lambda log: self.wired(made, Console(file=log), finish))
         self.newest[mode], self.folders[mode] = found[0], made
         return found[0]
 
@@ -129,7 +129,7 @@ class ModeRunner:
 def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
     """Return the session of a run with the stand-in for the trainer."""
     stand_in = ProcessSpec("trainer", (sys.executable, "-m", TRAINER, str(made.config_file)))
-    run = processes.processes_of(made.config(), made.config_file, processes.programs())
+    run = processes.processes_of(made.config(), made.config_file, processes.find_programs())
     return Session(made, msgspec.structs.replace(run, trainer=(stand_in,)), finish, console)
 
 

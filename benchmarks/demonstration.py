@@ -18,7 +18,7 @@ from rich.console import Console
 from dart_streams.config import Config
 from dart_streams.console.launch import process_registry, processes
 from dart_streams.console.launch.services import jars
-from dart_streams.console.launch.session import Session, live
+from dart_streams.console.launch.session import Session, run_session
 from dart_streams.console.launch.supervisor import Supervisor
 from dart_streams.console.launch.training_run import TrainingRun
 from dart_streams.console.runs import run_folder
@@ -68,10 +68,10 @@ def run_once(config: Config, episodes: int | None) -> dict[str, Any]:
     """Make one run, with its terminal output in the run's folder; return what its report says."""
     _, services = process_registry.end_leftovers(Path(config.run.state_dir).absolute() / "runs")
     made = run_folder.create(config, Path(config.tasks.file), f"bench-{uuid.uuid4().hex[:8]}", resume=False)
-    programs = processes.programs()
+    programs = processes.find_programs()
 
     async def finish(ended: TrainingRun) -> None:
-        ended.notify(await report.finish(ended.folder, ended.follower, ended.lags, jars.plots()))
+        ended.notify(await report.finish(ended.folder, ended.follower, ended.lags, jars.plots_folder()))
 
     with (made.path / "terminal.log").open("w", buffering=1) as shown:
         session = EpisodeSession(
@@ -84,7 +84,7 @@ def run_once(config: Config, episodes: int | None) -> dict[str, Any]:
         )
         session.episodes = episodes
         before = busy_s() - own_s()
-        live(made, lambda _: session)
+        run_session(made, lambda _: session)
         busy = busy_s() - own_s() - before
     written = msgspec.json.decode((made.path / "report.json").read_bytes())
     return report_metrics(written) | {"folder": str(made.path), "machine": machine_load(made, busy)}

@@ -18,7 +18,7 @@ import psutil
 from dart_streams.actions import Action, Click
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
-from dart_streams.quantiles import quantile
+from dart_streams.quantiles import interpolate_quantile
 from workers.env.backends.desktop.backend import DesktopBackend
 from workers.env.backends.desktop.environment import DesktopEnvironment
 from workers.env.environment import EnvironmentFault
@@ -43,10 +43,10 @@ class Calls:
         ordered, cost = sorted(self.seconds), sorted(self.core_s)
         return {
             "count": len(ordered),
-            "p50_ms": round(1000 * quantile(ordered, 0.5), 1),
-            "p99_ms": round(1000 * quantile(ordered, 0.99), 1),
+            "p50_ms": round(1000 * interpolate_quantile(ordered, 0.5), 1),
+            "p99_ms": round(1000 * interpolate_quantile(ordered, 0.99), 1),
             "core_ms": round(1000 * sum(cost) / len(cost), 1) if cost else None,
-            "core_ms_p50": round(1000 * quantile(cost, 0.5), 1) if cost else None,
+            "core_ms_p50": round(1000 * interpolate_quantile(cost, 0.5), 1) if cost else None,
         }
 
 
@@ -109,7 +109,7 @@ class DesktopCosts:
         pages = sorted({page for page, _ in self.calls})
         return {
             page: {kind: calls.figures() for (of, kind), calls in sorted(self.calls.items()) if of == page}
-            | {"pss_mb": round(quantile(sorted(self.memory_mb[page] or [0.0]), 0.5))}
+            | {"pss_mb": round(interpolate_quantile(sorted(self.memory_mb[page] or [0.0]), 0.5))}
             for page in pages
         }
 

@@ -44,7 +44,7 @@ def private_services(homes: Path = HOMES, *, optimise: bool = False) -> Iterator
             run=Run(state_dir=str(folder)),
             services=Services(ready_s=READY_TIMEOUT_S, optimise=optimise),
         )
-        local.up(config)
+        local.start_services(config)
         yield config
 
 
@@ -69,7 +69,7 @@ def private_folder(homes: Path = HOMES, suffix: str = "") -> Iterator[Path]:
 
 def stop_services(folder: Path) -> None:
     """Stop the services of a state folder, and remove their data."""
-    local.down(Config(run=Run(state_dir=str(folder))), wipe=True)
+    local.stop_services(Config(run=Run(state_dir=str(folder))), wipe=True)
 
 
 def named_services(text: str) -> Config:

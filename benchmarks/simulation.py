@@ -18,7 +18,7 @@ from benchmarks.modes import workload_of
 from benchmarks.utilization import Account, OptimizerStep, SlotActivity, SlotSpan
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
-from dart_streams.config.workload import Course, course, typical_steps
+from dart_streams.config.workload import Course, draw_course, typical_steps
 from dart_streams.curation import groups
 from dart_streams.curation.in_memory import InMemoryCircle
 from dart_streams.curation.staleness import group_staleness
@@ -136,7 +136,7 @@ class Simulation:
     def start(self, order: RolloutOrder, slot: int) -> None:
         """Begin an episode with its reset."""
         typical = typical_steps(self.tasks.get(order.task_id).page) or 1
-        drawn = course(self.workload, order.task_id, typical, self.chance)
+        drawn = draw_course(self.workload, order.task_id, typical, self.chance)
         rollout = SimulatedRollout(order, slot, self.chance.choice(self.workers), drawn, self.now)
         self.playing[rollout] = None
         self.call(rollout, "reset", 0, self.workload.reset_s.draw(self.chance), self.ask)

@@ -17,7 +17,7 @@ from benchmarks.modes import workload_of
 from benchmarks.process_costs import by_kind
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task, TaskSet
-from dart_streams.config.workload import Workload, course, typical_steps
+from dart_streams.config.workload import Workload, draw_course, typical_steps
 from dart_streams.console.runs.metrics_reader import MetricsReader
 from dart_streams.console.runs.process_usage import ProcessUsage, spent
 from dart_streams.console.views.report_metrics import round_optional
@@ -75,7 +75,7 @@ def step_s(workload: Workload, tasks: TaskSet) -> float:
 
 def rollout_s(workload: Workload, task: Task, chance: random.Random) -> float:
     """Return how long a rollout takes; one that hangs is played again."""
-    drawn = course(workload, task.task_id, typical_steps(task.page) or 1, chance)
+    drawn = draw_course(workload, task.task_id, typical_steps(task.page) or 1, chance)
     if drawn.hangs_at is None:
         return played_s(workload, drawn.steps, chance) + workload.evaluate_s.draw(chance)
     before_s = played_s(workload, drawn.hangs_at - 1, chance) if drawn.hangs_at else 0.0

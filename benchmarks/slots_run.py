@@ -12,7 +12,7 @@ from benchmarks.decoupling_run import clock_config, session_of
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
 from dart_streams.console.launch.services import jars
-from dart_streams.console.launch.session import live
+from dart_streams.console.launch.session import run_session
 from dart_streams.console.launch.training_run import TrainingRun
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.metrics_reader import MetricsReader
@@ -37,9 +37,9 @@ def measure(base: Config, slots: int, pace_s: float, minutes: float) -> dict[str
     made = folder.create(config, Path(base.tasks.file), f"slots-{slots}-{uuid.uuid4().hex[:6]}", resume=False)
 
     async def finish(run: TrainingRun) -> None:
-        await report.finish(run.folder, run.follower, run.lags, jars.plots())
+        await report.finish(run.folder, run.follower, run.lags, jars.plots_folder())
 
-    live(made, lambda log: session_of(made, Console(file=log), finish))
+    run_session(made, lambda log: session_of(made, Console(file=log), finish))
     phase = made.journal().phase("circle")
     assert phase is not None and phase.ended_ms is not None
     metrics = made.path / "metrics"

@@ -49,15 +49,15 @@ class PictureFacts(NamedTuple):
     height: int
 
 
-def decoded(data: bytes) -> Image.Image:
+def decode_picture(data: bytes) -> Image.Image:
     """Return a picture in RGB; raise :class:`UnusablePicture` if it is broken, or of a size that no model takes."""
-    with opened(data) as image:
+    with open_picture(data) as image:
         return image.convert("RGB")
 
 
 def size_of(data: bytes) -> tuple[int, int]:
-    """Return a picture's (width, height); only its header is read. Raises as :func:`decoded` does."""
-    with opened(data) as image:
+    """Return a picture's (width, height); only its header is read. Raises as :func:`decode_picture` does."""
+    with open_picture(data) as image:
         return image.size
 
 
@@ -66,14 +66,14 @@ def facts_of(data: bytes) -> PictureFacts:
 
     None is a picture that moves, is to be turned, has other colors than a screen's, or more than 8 bits of each.
     """
-    with opened(data) as image:
+    with open_picture(data) as image:
         refuse_unlike_a_screen(image)
         return PictureFacts(Image.MIME[str(image.format)], *image.size)
 
 
-def checked(data: bytes) -> PictureFacts:
+def check_picture(data: bytes) -> PictureFacts:
     """Return the same of a picture that is whole, and has no transparent pixel; raises as :func:`facts_of` does."""
-    with opened(data) as image:
+    with open_picture(data) as image:
         refuse_unlike_a_screen(image)
         if image.has_transparency_data and (lowest := min(image.convert("RGBA").getchannel("A").tobytes())) < 255:
             raise UnusablePicture(f"it has transparent pixels (alpha {lowest}): put it on a background")
@@ -82,7 +82,7 @@ def checked(data: bytes) -> PictureFacts:
 
 
 @contextmanager
-def opened(data: bytes) -> Iterator[Image.Image]:
+def open_picture(data: bytes) -> Iterator[Image.Image]:
     """Open a picture of a usable size; whatever Pillow raises in the block is :class:`UnusablePicture`."""
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 
-def quantile(ordered: Sequence[float], share: float) -> float:
+def interpolate_quantile(ordered: Sequence[float], share: float) -> float:
     """Return the ``share`` quantile (0 to 1; others are clamped) of an ascending, non-empty sequence.
 
     Linear interpolation between the two nearest values (type 7 of Hyndman and Fan 1996, as NumPy's default).

@@ -9,6 +9,6 @@ UNSEEN = re.compile(
 )
 
 
-def visible(text: str) -> str:
+def escape_unseen(text: str) -> str:
     r"""Return text in which such characters are written as ``\u001b``, which JSON and TOML read as the character."""
     return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

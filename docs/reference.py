@@ -21,7 +21,7 @@ from msgspec.structs import FieldInfo
 from dart_streams.config.deployment import Config
 from dart_streams.config.files import struct_of
 from dart_streams.config.section import MOST, Section
-from dart_streams.console.cli.main import COMMANDS, build
+from dart_streams.console.cli.main import COMMANDS, build_app
 from topics import training_metrics
 from workers.tracker.points import name_of
 
@@ -201,7 +201,7 @@ def configuration() -> str:
 
 def commands() -> str:
     """Return the page of all commands."""
-    application: Any = typer.main.get_command(build([command.name for command in COMMANDS]))
+    application: Any = typer.main.get_command(build_app([command.name for command in COMMANDS]))
     return COMMAND_LINE + "".join(text for name, own in application.commands.items() for text in section(name, own, 2))
 
 

@@ -66,7 +66,7 @@ def recorded_screens(plan: Plan, note: Note) -> Path:
 
 def play(plan: Plan, recorded: Path, note: Note) -> None:
     """Play runs in the model environment, and pass on what it says of each."""
-    python = processes.programs().model.with_name("python")
+    python = processes.find_programs().model.with_name("python")
     if not python.exists():
         raise UserError(f"{python} is missing: run `make setup`")
     command = [python, "-m", "benchmarks.learning.play", recorded, plan.folder / RESULTS, "--variants", plan.file]

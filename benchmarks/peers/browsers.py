@@ -18,7 +18,7 @@ from benchmarks.peers.plays import Play
 from benchmarks.ratios import ratio_to
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
-from dart_streams.quantiles import quantile
+from dart_streams.quantiles import interpolate_quantile
 
 EPISODES = 64
 """Recorded ones; players go round."""
@@ -81,10 +81,10 @@ def contestant_metrics(turns: list[Turn], recorded: list[Play]) -> dict[str, Any
             kind: round(statistics.median(turn.core_ms(kind) for turn in turns), 1) for kind in turns[0].cpu_s
         },
         "reset_ms_p50": round(
-            1000 * quantile(sorted(taken for slot in slots for taken in slot.reset_s) or [0.0], 0.5), 1
+            1000 * interpolate_quantile(sorted(taken for slot in slots for taken in slot.reset_s) or [0.0], 0.5), 1
         ),
         "step_ms_p50": round(
-            1000 * quantile(sorted(taken for slot in slots for taken in slot.step_s) or [0.0], 0.5), 1
+            1000 * interpolate_quantile(sorted(taken for slot in slots for taken in slot.step_s) or [0.0], 0.5), 1
         ),
         "episodes": len(ends),
         "faults": sum(slot.faults for slot in slots),

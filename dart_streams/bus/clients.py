@@ -130,7 +130,7 @@ class Publisher:
         self.bus = bus
         self.coalescer = SendCoalescer(SEND_INTERVAL_S)
         self.producer = AIOKafkaProducer(
-            **auth.kafka(bus),
+            **auth.kafka_arguments(bus),
             client_id=client_id,
             acks="all",
             enable_idempotence=True,
@@ -295,7 +295,7 @@ def create_consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str,
     }
     return AIOKafkaConsumer(
         *names,
-        **auth.kafka(bus),
+        **auth.kafka_arguments(bus),
         client_id=client_id,
         group_id=f"{bus.prefix}{group}" if group else None,
         **{**defaults, **settings},

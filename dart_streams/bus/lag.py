@@ -133,7 +133,7 @@ async def lag_reader(bus: Bus) -> AsyncIterator[LagReader]:
     """Yield a reader with connections of its own."""
     records = create_consumer(bus, group=None, client_id="lag")
     await start_within(records, bus)
-    admin = AIOKafkaAdminClient(**auth.kafka(bus), client_id="lag")
+    admin = AIOKafkaAdminClient(**auth.kafka_arguments(bus), client_id="lag")
     try:
         await admin.start()
         yield LagReader(bus, admin, records)

@@ -24,7 +24,7 @@ from tenacity import AsyncRetrying
 from dart_streams.config import Bus
 from dart_streams.connection import auth
 from dart_streams.connection.protocol_probes import KAFKA, Endpoint, tls_refusal
-from dart_streams.connection.retrying import until
+from dart_streams.connection.retrying import retry_arguments
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
 
@@ -44,14 +44,14 @@ def await_broker(bus: Bus, deadline: Deadline) -> None:
 
 async def await_broker_async(bus: Bus, deadline: Deadline) -> None:
     """Do the same as :func:`await_broker` without blocking."""
-    settings, endpoints = auth.kafka(bus), endpoints_of(bus)
+    settings, endpoints = auth.kafka_arguments(bus), endpoints_of(bus)
     del settings["bootstrap_servers"]
     await AsyncRetrying(**until_ready(bus, deadline))(try_each, bus, endpoints, settings, deadline)
 
 
 def until_ready(bus: Bus, deadline: Deadline) -> dict[str, Any]:
     """Return the retry policy of a connection to the broker."""
-    return until(
+    return retry_arguments(
         deadline,
         min(RETRY_INTERVAL_S, bus.wait_s / 10),
         f"broker at {bus.servers}",

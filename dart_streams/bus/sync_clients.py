@@ -66,7 +66,7 @@ def connect(client: Any, bus: Bus, **settings: Any) -> Any:
     await_broker(bus, deadline)
     timeout_ms = int(max(deadline.remaining_s, 1.0) * 1000)
     try:
-        return client(**auth.kafka(bus), bootstrap_timeout_ms=timeout_ms, **settings)
+        return client(**auth.kafka_arguments(bus), bootstrap_timeout_ms=timeout_ms, **settings)
     except KafkaError as error:
         raise no_broker(bus, error) from None
 

@@ -10,9 +10,9 @@ ENTRY_POINTS = "dart_streams.environments"
 """The group of entry points by which installed packages bring others."""
 
 
-def installed(name: str) -> EntryPoint:
+def find_backend(name: str) -> EntryPoint:
     """Return the entry point that an installed package has for ``name``; raise ConfigError if none or two have."""
-    found = {place(entry): entry for entry in entry_points(group=ENTRY_POINTS, name=name)}
+    found = {entry_point_text(entry): entry for entry in entry_points(group=ENTRY_POINTS, name=name)}
     if not found:
         known = sorted({*BUILT_IN, *(entry.name for entry in entry_points(group=ENTRY_POINTS))})
         raise ConfigError(
@@ -25,6 +25,6 @@ def installed(name: str) -> EntryPoint:
     return entry
 
 
-def place(entry: EntryPoint) -> str:
+def entry_point_text(entry: EntryPoint) -> str:
     """Return what an entry point means and whose it is."""
     return f"{entry.value} ({entry.dist.name} {entry.dist.version})" if entry.dist else entry.value

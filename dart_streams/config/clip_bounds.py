@@ -46,7 +46,7 @@ CISPO's paper (arXiv 2506.13585) gives no number for its upper bound: it is that
 """
 
 
-def resolved(objective: str, low: float | None, high: float | None) -> tuple[float, float]:
+def resolve_bounds(objective: str, low: float | None, high: float | None) -> tuple[float, float]:
     """Return the bounds below and above of an objective; None is its own. Raises ValueError if one doesn't fit it."""
     clipped, *own = CLIP_BOUNDS[objective]
     found = []
@@ -54,8 +54,8 @@ def resolved(objective: str, low: float | None, high: float | None) -> tuple[flo
         value = bound.default if given is None else given
         if not bound.least <= value <= bound.most:
             raise ValueError(
-                f"{name} = {value:g} does not fit the objective {objective!r}, which clips {clipped}: {span(bound)}. "
-                f"Leave {name} out for the objective's own, {bound.default:g}"
+                f"{name} = {value:g} does not fit the objective {objective!r}, which clips {clipped}: "
+                f"{describe_bound(bound)}. Leave {name} out for the objective's own, {bound.default:g}"
             )
         found.append(value)
     return found[0], found[1]
@@ -67,13 +67,13 @@ def without_foreign(trainer: dict[str, Any]) -> dict[str, Any]:
     Earlier versions gave those of ``ppo`` to every objective.
     """
     try:
-        resolved(trainer.get("objective", "ppo"), trainer.get("clip_low"), trainer.get("clip_high"))
+        resolve_bounds(trainer.get("objective", "ppo"), trainer.get("clip_low"), trainer.get("clip_high"))
     except ValueError:
         return {key: value for key, value in trainer.items() if key not in ("clip_low", "clip_high")}
     return trainer
 
 
-def span(bound: ClipBound) -> str:
+def describe_bound(bound: ClipBound) -> str:
     """Return which values fit, in words."""
     if math.isinf(bound.most):
         return f"at least {bound.least:g}"

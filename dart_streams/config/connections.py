@@ -86,7 +86,7 @@ def is_loopback(host: str) -> bool:
 S = TypeVar("S", bound=Section)
 
 
-def anchored(section: S, folder: Path) -> S:
+def anchor_paths(section: S, folder: Path) -> S:
     """Return a table with its paths made absolute: they are relative to ``folder``."""
 
     def absolute(key: str, text: str) -> str:

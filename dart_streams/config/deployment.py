@@ -119,7 +119,7 @@ class Config(Section, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse records that no topic has room for, what would wait for ever, and tokens that no step can train on."""
-        if too_large := record_sizes.refusal(self):
+        if too_large := record_sizes.size_refusal(self):
             raise ValueError(too_large)
         if self.rollout.engine == "openai" and self.run.trains:
             if not self.rollout.openai.trainable:

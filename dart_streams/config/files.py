@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from dart_streams.config.clip_bounds import without_foreign
-from dart_streams.config.connections import anchored
+from dart_streams.config.connections import anchor_paths
 from dart_streams.config.deployment import Config
 from dart_streams.config.text import text_of
 from dart_streams.errors import ConfigError
@@ -100,15 +100,15 @@ def load(path: Path, *, recorded: bool = False) -> Config:
     config = parse(migrated(data, str(path)) if recorded else renamed(data, str(path)), source=str(path))
     replace, folder = msgspec.structs.replace, path.parent
     bus, store = config.bus, config.store
-    machines = tuple(anchored(machine, folder) for machine in config.env.osworld.machines)
-    osworld = replace(anchored(config.env.osworld, folder), machines=machines)
+    machines = tuple(anchor_paths(machine, folder) for machine in config.env.osworld.machines)
+    osworld = replace(anchor_paths(config.env.osworld, folder), machines=machines)
     return replace(
         config,
-        bus=replace(bus, tls=anchored(bus.tls, folder), login=anchored(bus.login, folder)),
-        store=replace(store, tls=anchored(store.tls, folder), login=anchored(store.login, folder)),
-        env=replace(config.env, osworld=osworld, miniwob=anchored(config.env.miniwob, folder)),
-        desktops=anchored(config.desktops, folder),
-        rollout=replace(config.rollout, openai=anchored(config.rollout.openai, folder)),
+        bus=replace(bus, tls=anchor_paths(bus.tls, folder), login=anchor_paths(bus.login, folder)),
+        store=replace(store, tls=anchor_paths(store.tls, folder), login=anchor_paths(store.login, folder)),
+        env=replace(config.env, osworld=osworld, miniwob=anchor_paths(config.env.miniwob, folder)),
+        desktops=anchor_paths(config.desktops, folder),
+        rollout=replace(config.rollout, openai=anchor_paths(config.rollout.openai, folder)),
     )
 
 
@@ -161,15 +161,15 @@ def errors_of(struct: type[msgspec.Struct], data: Any, place: str = "") -> Itera
     wrong: list[str] = []
     for key, value in data.items():
         where = f"{place}.{key}" if place else key
-        wrong += of_value(fields[key], value, where) if key in fields else [unknown(key, where, list(fields))]
+        wrong += value_errors(fields[key], value, where) if key in fields else [unknown_key(key, where, list(fields))]
     yield from wrong
     if missing := [name for name, field in fields.items() if field.required and name not in data]:
         yield f"{place or 'the file'}: lacks {', '.join(missing)}"
-    elif not wrong and (error := refusal(data, struct)):
+    elif not wrong and (error := validation_error(data, struct)):
         yield f"{place}: {error}" if place else error
 
 
-def of_value(field: msgspec.structs.FieldInfo, value: Any, where: str) -> Iterator[str]:
+def value_errors(field: msgspec.structs.FieldInfo, value: Any, where: str) -> Iterator[str]:
     """Yield what is wrong with the value of a key."""
     nested, is_list = struct_of(field.type)
     if nested and is_list and isinstance(value, list):
@@ -177,11 +177,11 @@ def of_value(field: msgspec.structs.FieldInfo, value: Any, where: str) -> Iterat
             yield from errors_of(nested, item, f"{where}[{number}]")
     elif nested and not is_list:
         yield from errors_of(nested, value, where)
-    elif error := refusal(value, field.type):
+    elif error := validation_error(value, field.type):
         yield f"{where}: {error}"
 
 
-def refusal(value: Any, kind: Any) -> str | None:
+def validation_error(value: Any, kind: Any) -> str | None:
     """Return why a value is not of a kind; None if it is."""
     try:
         msgspec.convert(value, kind)
@@ -192,7 +192,7 @@ def refusal(value: Any, kind: Any) -> str | None:
     return None
 
 
-def unknown(key: str, where: str, known: list[str]) -> str:
+def unknown_key(key: str, where: str, known: list[str]) -> str:
     """Return the error of a key that a table does not have, with what was probably meant."""
     if (became := hint(where)) is None:
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
@@ -215,7 +215,7 @@ def renamed(tables: dict[str, Any], source: str) -> dict[str, Any]:
 
     One whose present place is set as well stays, and so is refused: nobody can say which of the two is meant.
     """
-    there = dict(leaves(tables))
+    there = dict(key_values(tables))
     result = copy.deepcopy(tables)
     for key in [key for key in there if key in MOVED]:
         if not there.keys() & {*MOVED[key]}:
@@ -247,7 +247,7 @@ def migrated(tables: dict[str, Any], source: str) -> dict[str, Any]:
     """
     result: dict[str, Any] = {}
     old: list[tuple[str, Any]] = []
-    for key, value in leaves(tables):
+    for key, value in key_values(tables):
         if key in FIXED and value != FIXED[key]:
             raise ConfigError(f"{source}: recorded with {key} = {value}, which this version fixes at {FIXED[key]}")
         if key in MOVED:
@@ -256,9 +256,9 @@ def migrated(tables: dict[str, Any], source: str) -> dict[str, Any]:
             put(result, key, value)
     for key, value in old:
         put_moved(result, key, value)
-    if not dict(leaves(tables)).get("run.evaluate", True):
+    if not dict(key_values(tables)).get("run.evaluate", True):
         put(result, "evaluation.episodes", 0, over=True)
-    if not dict(leaves(tables)).get("curation.entropy.enabled", True):
+    if not dict(key_values(tables)).get("curation.entropy.enabled", True):
         put(result, "curation.entropy.keep", 1.0, over=True)
     if isinstance(result.get("trainer"), dict):
         result["trainer"] = without_foreign(result["trainer"])
@@ -267,11 +267,11 @@ def migrated(tables: dict[str, Any], source: str) -> dict[str, Any]:
     return result
 
 
-def leaves(tables: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+def key_values(tables: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the keys with their whole place; an empty table is none."""
     for key, value in tables.items():
         if isinstance(value, dict):
-            yield from leaves(value, f"{place}{key}.")
+            yield from key_values(value, f"{place}{key}.")
         else:
             yield f"{place}{key}", value
 

@@ -45,7 +45,7 @@ class Largest(NamedTuple):
     keys: str = ""
 
 
-def largest(config: "Config", max_steps: int = 1) -> dict[str, Largest]:
+def largest_records(config: "Config", max_steps: int = 1) -> dict[str, Largest]:
     """Return the largest record of each topic by its name; ``max_steps`` is the largest step limit of the tasks."""
     sizes = {topic.name: Largest(FIXED) for topic in topics.ALL}
     return sizes | of_answers(config) | of_groups(config, max_steps) | of_decisions(config) | of_weights(config)
@@ -107,9 +107,9 @@ def of_weights(config: "Config") -> dict[str, Largest]:
     return {"weights": Largest(FIXED + (1 + config.trainer.publish.full_every) * part, keys)}
 
 
-def refusal(config: "Config", max_steps: int = 1) -> str:
+def size_refusal(config: "Config", max_steps: int = 1) -> str:
     """Return which topic has no room for what a configuration can reach, and the keys to lower; empty: all have."""
-    for name, found in largest(config, max_steps).items():
+    for name, found in largest_records(config, max_steps).items():
         room = topics.BY_NAME[name].max_message_bytes
         if found.value_bytes > room:
             return (

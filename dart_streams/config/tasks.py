@@ -134,7 +134,7 @@ class OsworldTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError(f"osworld.list: {path} can't be read: {error.strerror}") from None
         except ConfigError as error:
             raise ConfigError(f"osworld.list: no list of tasks: {error}") from None
-        if again := repeated(f"{app}/{name}" for app, names in by_app.items() for name in names):
+        if again := repeated_names(f"{app}/{name}" for app, names in by_app.items() for name in names):
             raise ConfigError(f"osworld.list: {path} has {', '.join(again)} twice: leave one of each")
         if unknown := sorted(set(self.apps) - set(by_app)):
             raise ConfigError(f"osworld.apps: no app {unknown[0]!r} in {path}: there are {', '.join(by_app)}")
@@ -216,7 +216,7 @@ class TaskSet:
         everything = (*self.train, *self.heldout, *self.demonstration)
         self._by_id = {task.task_id: task for task in everything}
         if len(self._by_id) != len(everything):
-            again = repeated(task.task_id for task in everything)
+            again = repeated_names(task.task_id for task in everything)
             raise ConfigError(
                 f"task set: {', '.join(again)} {'is' if len(again) == 1 else 'are'} there twice: a page is listed "
                 "twice, or its seeds for two purposes overlap"
@@ -241,27 +241,27 @@ class TaskSet:
         return task_id in self._by_id
 
 
-def repeated(names: Iterable[str]) -> list[str]:
+def repeated_names(names: Iterable[str]) -> list[str]:
     """Return the first few names that come more than once, in their order."""
     again = (name for name, count in Counter(names).items() if count > 1)
     return list(itertools.islice(again, NAMED))
 
 
-def of(config: Config, file: Path | None = None) -> TaskSet:
+def tasks_of(config: Config, file: Path | None = None) -> TaskSet:
     """Read the task set of a deployment, from ``tasks.file`` or another place.
 
     Raises :class:`ConfigError` that names the file and the key, also if records of its episodes could be too large.
     """
     path = file or Path(config.tasks.file)
     found = load(path)
-    if too_large := record_sizes.refusal(config, max((page.max_steps for page in found.pages), default=1)):
+    if too_large := record_sizes.size_refusal(config, max((page.max_steps for page in found.pages), default=1)):
         raise ConfigError(f"{path}: {too_large}")
     return found
 
 
 def load(path: Path) -> TaskSet:
     """Read a task set; raise :class:`ConfigError` that names the file and the key."""
-    return parse(tables(path), str(path), path.parent)
+    return parse(read_task_tables(path), str(path), path.parent)
 
 
 def parse(data: dict[str, Any], source: str, base: Path = Path()) -> TaskSet:
@@ -276,14 +276,14 @@ def parse(data: dict[str, Any], source: str, base: Path = Path()) -> TaskSet:
         raise ConfigError(f"{source}: {error}") from None
 
 
-def tables(path: Path) -> dict[str, Any]:
+def read_task_tables(path: Path) -> dict[str, Any]:
     """Read a task file; raise :class:`ConfigError` if it is missing or no TOML."""
     return read_tables(path, f"no task set {path}: set tasks.file, relative to the configuration file")
 
 
 def task_file(path: Path) -> TaskFile:
     """Read a task file as it is written; raise :class:`ConfigError` that names the file and the key."""
-    return parse_as(TaskFile, tables(path), str(path))
+    return parse_as(TaskFile, read_task_tables(path), str(path))
 
 
 def self_contained(path: Path) -> TaskFile:

@@ -178,7 +178,7 @@ class Trainer(Section, frozen=True):
 
     def __post_init__(self) -> None:
         """Give bounds left out the objective's own; refuse what would be ignored silently, or means something else."""
-        low, high = clip_bounds.resolved(self.objective, self.clip_low, self.clip_high)
+        low, high = clip_bounds.resolve_bounds(self.objective, self.clip_low, self.clip_high)
         msgspec.structs.force_setattr(self, "clip_low", low)
         msgspec.structs.force_setattr(self, "clip_high", high)
         if self.aggregate is None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dart_streams import stateless_random as names
 from dart_streams.config.section import AboveZero, NonNegative, Optional, Positive, Real, Seed, Share
-from dart_streams.quantiles import quantile
+from dart_streams.quantiles import interpolate_quantile
 
 
 class Spread(Optional, frozen=True):
@@ -33,7 +33,7 @@ class Spread(Optional, frozen=True):
     def draw(self, chance: random.Random) -> float:
         """Return a value."""
         if self.quantiles:
-            return quantile(self.quantiles, chance.random())
+            return interpolate_quantile(self.quantiles, chance.random())
         if self.median <= 0:
             return 0.0
         value = self.median * math.exp(chance.gauss(0.0, self.sigma)) if self.sigma else self.median
@@ -124,7 +124,7 @@ def success_rate(workload: Workload, task_id: str) -> float:
     return low + (high - low) * names.share("workload success", workload.seed, task_id)
 
 
-def course(workload: Workload, task_id: str, typical: int, chance: random.Random) -> Course:
+def draw_course(workload: Workload, task_id: str, typical: int, chance: random.Random) -> Course:
     """Draw how an episode of a task will go."""
     drawn = typical * math.exp(chance.gauss(0.0, workload.steps_sigma))
     steps = min(workload.most_steps, max(1, round(drawn)))

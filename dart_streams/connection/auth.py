@@ -14,7 +14,7 @@ from dart_streams.config.text import text_of
 from dart_streams.errors import ConfigError
 
 
-def kafka(bus: Bus) -> dict[str, Any]:
+def kafka_arguments(bus: Bus) -> dict[str, Any]:
     """Return the arguments of a kafka-python or aiokafka client: the servers, TLS, and the login.
 
     Raises :class:`ConfigError` if a certificate, a key or a secret that the configuration names can't be read.
@@ -29,15 +29,15 @@ def kafka(bus: Bus) -> dict[str, Any]:
     if bus.login.user:
         settings["sasl_mechanism"] = bus.login.mechanism
         settings["sasl_plain_username"] = bus.login.user
-        settings["sasl_plain_password"] = secret(bus.login.password, "bus.login.password")
+        settings["sasl_plain_password"] = read_secret(bus.login.password, "bus.login.password")
     return settings
 
 
-def faust(bus: Bus) -> dict[str, Any]:
-    """Return the arguments of a Faust application, which passes them to aiokafka; raises as :func:`kafka` does."""
+def faust_arguments(bus: Bus) -> dict[str, Any]:
+    """Return the arguments of a Faust application; raises as :func:`kafka_arguments` does."""
     from faust import SASLCredentials, SSLCredentials
 
-    settings = kafka(bus)
+    settings = kafka_arguments(bus)
     arguments: dict[str, Any] = {"broker": ";".join(f"kafka://{server}" for server in settings["bootstrap_servers"])}
     context = settings.get("ssl_context")
     if bus.login.user:
@@ -52,19 +52,19 @@ def faust(bus: Bus) -> dict[str, Any]:
     return arguments
 
 
-def cassandra(store: Store) -> dict[str, Any]:
-    """Return the arguments of a driver's ``Cluster``: TLS and the login; raises as :func:`kafka` does."""
+def cassandra_arguments(store: Store) -> dict[str, Any]:
+    """Return the arguments of a driver's ``Cluster``: TLS and the login; raises as :func:`kafka_arguments` does."""
     from cassandra.auth import PlainTextAuthProvider
 
     context = tls_context(store.tls, "store.tls")
     arguments: dict[str, Any] = {} if context is None else {"ssl_context": context}
     if store.login.user:
-        password = secret(store.login.password, "store.login.password")
+        password = read_secret(store.login.password, "store.login.password")
         arguments["auth_provider"] = PlainTextAuthProvider(store.login.user, password)
     return arguments
 
 
-def secret(reference: str, key: str) -> str:
+def read_secret(reference: str, key: str) -> str:
     """Return what ``env:NAME`` or ``file:PATH`` holds, without a final line break; ``key`` is for error texts.
 
     Raises :class:`ConfigError` if it is missing or empty; the text never shows what was read.
@@ -73,12 +73,12 @@ def secret(reference: str, key: str) -> str:
     if kind == "env":
         if not (value := os.environ.get(place, "")):
             raise ConfigError(f"{key} is {reference}, and that environment variable is not set: set it")
-    elif not (value := read(place, key).rstrip("\r\n")):
+    elif not (value := read_file(place, key).rstrip("\r\n")):
         raise ConfigError(f"{key} is {reference}, and that file is empty: write the secret into it")
     return value
 
 
-def same(given: str, expected: str) -> bool:
+def is_same_token(given: str, expected: str) -> bool:
     """Compare a token of others with one of ours, in a time that says nothing of where they differ.
 
     Bytes of a header that are no UTF-8 are half pairs in its text.
@@ -94,7 +94,7 @@ def tls_context(tls: Tls, section: str) -> ssl.SSLContext | None:
     if not tls.enabled:
         return None
     # Without any text, the system's authorities would be trusted instead of those of an empty file.
-    authorities = (read(tls.ca_file, f"{section}.ca_file") or "empty") if tls.ca_file else None
+    authorities = (read_file(tls.ca_file, f"{section}.ca_file") or "empty") if tls.ca_file else None
     try:
         context = ssl.create_default_context(cadata=authorities)
     except (ssl.SSLError, ValueError):
@@ -110,9 +110,9 @@ def tls_context(tls: Tls, section: str) -> ssl.SSLContext | None:
 def load_certificate(context: ssl.SSLContext, tls: Tls, section: str) -> None:
     """Load the client certificate; raise :class:`ConfigError` if it or its key can't be used."""
     for key in ("certificate_file", "key_file"):
-        read(getattr(tls, key), f"{section}.{key}")
+        read_file(getattr(tls, key), f"{section}.{key}")
     # Without a password OpenSSL would prompt for one at the terminal.
-    password = secret(tls.key_password, f"{section}.key_password") if tls.key_password else ""
+    password = read_secret(tls.key_password, f"{section}.key_password") if tls.key_password else ""
     try:
         context.load_cert_chain(tls.certificate_file, tls.key_file, password=lambda: password)
     except (ssl.SSLError, ValueError) as error:
@@ -123,7 +123,7 @@ def load_certificate(context: ssl.SSLContext, tls: Tls, section: str) -> None:
         ) from None
 
 
-def read(path: str, key: str) -> str:
+def read_file(path: str, key: str) -> str:
     """Return a file's text; raise :class:`ConfigError` that names ``key`` if it can't be read."""
     try:
         return text_of(Path(path).read_bytes(), f"{key}: {path}")

@@ -93,7 +93,7 @@ class BoundedHandler(web.RequestHandler):
 
 
 @contextlib.asynccontextmanager
-async def serving(
+async def serve_bounded(
     application: web.Application,
     listener: socket.socket,
     tls: ssl.SSLContext | None = None,

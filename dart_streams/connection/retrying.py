@@ -12,7 +12,7 @@ from dart_streams.errors import ServiceUnavailable
 log = structlog.get_logger()
 
 
-def until(
+def retry_arguments(
     deadline: Deadline,
     pause_s: float,
     service: str,
@@ -27,11 +27,11 @@ def until(
 
     def log_first(state: RetryCallState) -> None:
         if state.attempt_number == 1:
-            reason, left_s = repr(failure(state)).splitlines()[0][:200], round(deadline.remaining_s, 1)
+            reason, left_s = repr(last_failure(state)).splitlines()[0][:200], round(deadline.remaining_s, 1)
             log.warning(f"waiting for the {service}", reason=reason, at_most_s=left_s)
 
     def give_up(state: RetryCallState) -> None:
-        raise unavailable(failure(state)) from None
+        raise unavailable(last_failure(state)) from None
 
     return {
         "stop": lambda _: deadline.expired,
@@ -42,7 +42,7 @@ def until(
     }
 
 
-def failure(state: RetryCallState) -> BaseException:
+def last_failure(state: RetryCallState) -> BaseException:
     """Return what the last try raised."""
     error = state.outcome.exception() if state.outcome else None
     assert error is not None, "tenacity calls these hooks after a failure only"

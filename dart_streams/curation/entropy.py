@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dart_streams.quantiles import quantile
+from dart_streams.quantiles import interpolate_quantile
 
 
 def select(step_entropies: Sequence[Sequence[float]], keep: float = 0.8) -> list[list[int]]:
@@ -14,5 +14,5 @@ def select(step_entropies: Sequence[Sequence[float]], keep: float = 0.8) -> list
     every = sorted(entropy for entropies in step_entropies for entropy in entropies)
     if not every:
         return [[] for _ in step_entropies]
-    bound = quantile(every, 1.0 - keep)
+    bound = interpolate_quantile(every, 1.0 - keep)
     return [[index for index, entropy in enumerate(entropies) if entropy >= bound] for entropies in step_entropies]

@@ -31,7 +31,7 @@ from tenacity import AsyncRetrying, Retrying
 from dart_streams.config import Store
 from dart_streams.connection import auth
 from dart_streams.connection.protocol_probes import CQL, Endpoint, tls_refusal
-from dart_streams.connection.retrying import until
+from dart_streams.connection.retrying import retry_arguments
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable, UserError
 
@@ -96,7 +96,7 @@ def check(store: Store) -> None:
 def connection_policy(store: Store) -> dict[str, Any]:
     """Return the retry policy of a connection."""
     at, wait_s = place_of(store), store.wait_s
-    return until(
+    return retry_arguments(
         Deadline(wait_s),
         min(1.0, wait_s / 10),
         f"database at {at}",
@@ -113,7 +113,7 @@ def connection_policy(store: Store) -> dict[str, Any]:
 
 def request_policy(wait_s: float) -> dict[str, Any]:
     """Return the retry policy of a request over a session."""
-    return until(
+    return retry_arguments(
         Deadline(wait_s),
         min(RETRY_INTERVAL_S, wait_s / 10),
         "database",
@@ -172,7 +172,7 @@ def open_keyspace(store: Store, *, create: bool = False) -> Session:
 def open_session(store: Store) -> Session:
     """Connect once; raise one of :data:`DOWN`, or for good :class:`AccessRefused`, with nothing left open."""
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)  # its failures are raised as well
-    settings = auth.cassandra(store)
+    settings = auth.cassandra_arguments(store)
     cluster = Cluster(
         # As endpoints, names are resolved for each connection (a restarted container may have moved), and they are
         # what a certificate is checked against.

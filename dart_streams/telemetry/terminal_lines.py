@@ -6,7 +6,7 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import ExcInfo
 
-from dart_streams.visible_text import visible
+from dart_streams.visible_text import escape_unseen
 
 
 def build_renderers() -> list[Any]:
@@ -17,11 +17,11 @@ def build_renderers() -> list[Any]:
 
 def visible_fields(_logger: Any, _method: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Write texts so that they can be seen; a processor of structlog. Of anything else its ``repr`` is written."""
-    return {name: visible(value) if isinstance(value, str) else value for name, value in fields.items()}
+    return {name: escape_unseen(value) if isinstance(value, str) else value for name, value in fields.items()}
 
 
 def visible_traceback(stream: TextIO, found: ExcInfo) -> None:
     """Write a traceback, whose last line is a text of others."""
     plain = io.StringIO()
     structlog.dev.plain_traceback(plain, found)
-    stream.write(visible(plain.getvalue()))
+    stream.write(escape_unseen(plain.getvalue()))

@@ -34,7 +34,7 @@ def bundle(tmp_path_factory) -> Bundle:
 
 
 def invoke(*arguments) -> list[dict]:
-    done = CliRunner().invoke(main.build(["data"]), ["data", *map(str, arguments), "--json"])
+    done = CliRunner().invoke(main.build_app(["data"]), ["data", *map(str, arguments), "--json"])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return json.loads(done.stdout)

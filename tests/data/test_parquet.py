@@ -28,7 +28,7 @@ def bundle(tmp_path_factory) -> Bundle:
 
 
 def run(*arguments) -> str:
-    done = CliRunner().invoke(main.build(["data"]), ["data", *map(str, arguments)])
+    done = CliRunner().invoke(main.build_app(["data"]), ["data", *map(str, arguments)])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.stdout

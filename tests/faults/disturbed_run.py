@@ -22,7 +22,7 @@ from dart_streams.config import Config
 from dart_streams.console.cli.run import write_report
 from dart_streams.console.launch import processes
 from dart_streams.console.launch.services.daemon import free_port
-from dart_streams.console.launch.session import Session, live
+from dart_streams.console.launch.session import Session, run_session
 from dart_streams.console.runs import run_folder
 from dart_streams.errors import UserError
 from tests.faults.disturbed_env import Settings
@@ -59,7 +59,7 @@ def main() -> int:
     wanted = parser.parse_args()
     config = configured(wanted)
     made = run_folder.create(config, wanted.config.parent / config.tasks.file, run_folder.new_id(), resume=False)
-    found = processes.programs()
+    found = processes.find_programs()
     settings = json.dumps({"rate": wanted.rate, "lethal": wanted.lethal})
     before = {"env": (sys.executable, "-m", "tests.faults.disturbed_env", settings)}
     cast = prefixed(processes.processes_of(made.config(), made.config_file, found), before)
@@ -67,7 +67,7 @@ def main() -> int:
     policy = functools.partial(processes.find_policy, made, found=found) if processes.needs_model(config) else None
     try:
         with run_folder.locked(made.path):
-            live(made, lambda _: Session(made, cast, write_report, Console(width=160), find_policy=policy))
+            run_session(made, lambda _: Session(made, cast, write_report, Console(width=160), find_policy=policy))
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

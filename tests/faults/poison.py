@@ -70,7 +70,7 @@ def snappy(data: bytes) -> bytes:
 @contextlib.asynccontextmanager
 async def raw_producer(bus: Bus) -> AsyncIterator[AIOKafkaProducer]:
     """Yield a producer for :func:`send_raw`; an idempotent one would number the batches."""
-    producer = AIOKafkaProducer(**auth.kafka(bus), acks="all", client_id="poison")
+    producer = AIOKafkaProducer(**auth.kafka_arguments(bus), acks="all", client_id="poison")
     await start_within(producer, bus)
     try:
         yield producer

@@ -61,7 +61,7 @@ class Site:
 
     def up(self) -> None:
         """Start what does not run, as somebody would do who sees that it is down."""
-        local.up(self.running)
+        local.start_services(self.running)
 
 
 @contextlib.contextmanager
@@ -85,8 +85,8 @@ def site(hours: float = 0.0) -> Iterator[Site]:
         if not disk.possible():
             stack.enter_context(disk.small_disk(local.folder_of(config) / "kafka", round(LOG_DISK_MB + 1500 * hours)))
             stack.enter_context(disk.small_disk(runs, round(DISK_MB + 500 * hours)))
-        stack.callback(local.down, config)
-        local.up(config)
+        stack.callback(local.stop_services, config)
+        local.start_services(config)
         yield Site(config, runs, networks)
 
 

@@ -27,7 +27,7 @@ STAND_IN = "benchmarks.stand_in_trainer"
 
 
 def session_of(made: RunFolder, console: Console) -> Session:
-    cast = processes.processes_of(made.config(), made.config_file, processes.programs())
+    cast = processes.processes_of(made.config(), made.config_file, processes.find_programs())
     if not made.config().policy.path:
         stand_in = ProcessSpec("trainer", (sys.executable, "-m", STAND_IN, str(made.config_file)))
         cast = msgspec.structs.replace(cast, trainer=(stand_in,))

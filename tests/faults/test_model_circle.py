@@ -45,7 +45,7 @@ DAMAGED = "the stored bytes have another digest; an environment that shows this 
 
 
 def model_python() -> str:
-    return str(processes.programs().model.parent / "python")
+    return str(processes.find_programs().model.parent / "python")
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from dart_streams.console.launch.services import local
 from dart_streams.console.launch.services.daemon import Home, free_port
 from dart_streams.console.launch.services.jars import SHARED_JARS
 from dart_streams.console.launch.services.jvm import Cassandra, Kafka, Service
-from dart_streams.console.launch.services.lock import silent
+from dart_streams.console.launch.services.lock import ignore_message
 
 USER = "dart"
 WAIT_S = 120.0
@@ -249,7 +249,7 @@ def secured_services() -> Iterator[Secured]:
         homes = state / "services"
 
         def bring_up(service: Service) -> None:
-            local.bring_up(service, Home(homes / service.name), READY_TIMEOUT_S, silent, SHARED_JARS)
+            local.bring_up(service, Home(homes / service.name), READY_TIMEOUT_S, ignore_message, SHARED_JARS)
 
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(bring_up, both))

@@ -13,8 +13,8 @@ from dart_streams.bus.clients import Publisher, commit_within, create_consumer, 
 from dart_streams.config import Config
 from dart_streams.config.tasks import load
 from dart_streams.console.launch import evaluate, order_audit
-from dart_streams.console.launch.order_audit import auditing
-from dart_streams.console.launch.training_run import demonstration
+from dart_streams.console.launch.order_audit import audit_orders
+from dart_streams.console.launch.training_run import demonstration_order
 from dart_streams.console.runs.run_follower import following
 from dart_streams.curation.order_tracker import ORDER_ATTEMPTS
 from topics import rollout_orders
@@ -70,7 +70,7 @@ async def test_an_evaluation_whose_orders_are_lost_orders_them_again_and_ends_wi
         asyncio.timeout(BOUND_S),
         Publisher(config.bus, "test") as publisher,
         following(config.bus, publisher, 60.0) as follower,
-        auditing(follower, publisher, shown.append),
+        audit_orders(follower, publisher, shown.append),
         taken(config) as begin,
     ):
         begin.set()
@@ -85,7 +85,7 @@ async def test_an_evaluation_whose_orders_are_lost_orders_them_again_and_ends_wi
 
 async def test_a_stage_that_is_away_loses_nothing_and_training_is_left_to_the_curator(config: Config):
     tasks = load(Path(config.tasks.file))
-    ordered = demonstration(tasks.train[0], config)
+    ordered = demonstration_order(tasks.train[0], config)
     async with (
         asyncio.timeout(BOUND_S),
         Publisher(config.bus, "test") as publisher,

@@ -33,7 +33,7 @@ RECORDED = "dart.recorded."
 
 def command(*arguments: str):
     try:
-        return CliRunner().invoke(main.build(arguments), arguments)
+        return CliRunner().invoke(main.build_app(arguments), arguments)
     finally:
         structlog.reset_defaults()
 

@@ -130,7 +130,7 @@ def bundle(finished: Finished) -> Path:
 
 def command(*arguments: str):
     try:
-        return CliRunner().invoke(main.build(arguments), arguments)
+        return CliRunner().invoke(main.build_app(arguments), arguments)
     finally:
         structlog.reset_defaults()
 

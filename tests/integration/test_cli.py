@@ -189,7 +189,7 @@ def test_the_doctor_looks_at_the_configured_model_tasks_browser_and_disk(tmp_pat
 
 @pytest.mark.parametrize(("gib", "status"), [(1.0, "fail"), (3.0, "warn"), (10.0, "ok")])
 def test_amounts_are_judged_by_what_is_needed_and_what_is_enough(gib: float, status: str):
-    assert doctor.amount("disk", gib, 3, 10, "free", "make room").status == status
+    assert doctor.judge_amount("disk", gib, 3, 10, "free", "make room").status == status
 
 
 def test_a_missing_configuration_is_a_user_error(tmp_path: Path):

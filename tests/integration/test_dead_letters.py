@@ -32,7 +32,7 @@ def deployment(services, tmp_path: Path) -> tuple[Config, tuple[str, str]]:
 
 
 def answer(*arguments: str):
-    done = CliRunner().invoke(main.build(arguments), [*arguments, "--json"])
+    done = CliRunner().invoke(main.build_app(arguments), [*arguments, "--json"])
     structlog.reset_defaults()
     if done.exception:
         raise done.exception
@@ -108,7 +108,7 @@ def test_letters_of_any_form_cost_themselves_only(deployment):
         "sent",
         "sent",
     ]
-    again = CliRunner().invoke(main.build(["dlq"]), ["dlq", "redrive", "trajectories", "--all", *where])
+    again = CliRunner().invoke(main.build_app(["dlq"]), ["dlq", "redrive", "trajectories", "--all", *where])
     structlog.reset_defaults()
     assert again.exit_code == 1, "two were not sent"
     assert "not sent" in again.stdout

@@ -72,7 +72,7 @@ async def first_link(page: Tab, selector: str) -> str:
 
 
 async def test_every_page_opens_without_an_error_wide_and_narrow_light_and_dark(recorded: Path):
-    async with opened(recorded, jars.plots()) as (page, _):
+    async with opened(recorded, jars.plots_folder()) as (page, _):
         assert await page.js("location.search") == "", "the token has left the address"
         assert await page.js("document.cookie") == "", "scripts do not see the cookie"
         places = list(TABS)
@@ -102,7 +102,7 @@ async def test_every_page_opens_without_an_error_wide_and_narrow_light_and_dark(
 
 
 async def test_before_anything_has_happened_each_page_says_so(recorded: Path):
-    async with served(BundleSource(Bundle(recorded)), jars.plots()) as (page, _):
+    async with served(BundleSource(Bundle(recorded)), jars.plots_folder()) as (page, _):
         await page.until("document.querySelectorAll('.wall .tile').length === 0", "no slot yet")
         for place in (one for one in TABS if one != "log"):
             await page.go(place)
@@ -112,9 +112,9 @@ async def test_before_anything_has_happened_each_page_says_so(recorded: Path):
             await page.shot(f"{place}-empty")
 
 
-@pytest.mark.skipif(jars.plots() is None, reason="the jar of the plots is not there: make setup")
+@pytest.mark.skipif(jars.plots_folder() is None, reason="the jar of the plots is not there: make setup")
 async def test_plots_are_drawn(recorded: Path):
-    async with opened(recorded, jars.plots()) as (page, _):
+    async with opened(recorded, jars.plots_folder()) as (page, _):
         for place in PLOTTED:
             await page.go(place)
             await page.until("document.querySelectorAll('.chart canvas').length >= 2")
@@ -184,7 +184,7 @@ async def test_metrics_are_in_groups_with_units_and_help_and_unknown_ones_under_
     for number, event in source.state.trained.items():
         metrics = event.metrics | {"kl_of_old": 0.5, "old/part": 1.0}
         source.state.trained[number] = msgspec.structs.replace(event, metrics=metrics)
-    async with served(source, jars.plots()) as (page, _):
+    async with served(source, jars.plots_folder()) as (page, _):
         await page.go("steps")
         groups = "[...document.querySelectorAll('.metric-group')].map((one) => one.querySelector('b').innerText)"
         assert await page.js(groups) == ["learning", "KL and clipping", "reward by page", "other"]

@@ -32,7 +32,7 @@ def exported(folder: Path, plots: Path | None) -> Path:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory) -> Path:
-    return exported(tmp_path_factory.mktemp("export"), jars.plots())
+    return exported(tmp_path_factory.mktemp("export"), jars.plots_folder())
 
 
 def test_the_file_has_what_the_report_had_and_screens_that_are_what_their_digests_say(file: Path):
@@ -98,7 +98,7 @@ async def test_the_page_reads_each_answer_as_it_was_written_and_a_steps_metrics_
         assert page.errors == []
 
 
-@pytest.mark.skipif(jars.plots() is None, reason="the jar of the plots is not there: make setup")
+@pytest.mark.skipif(jars.plots_folder() is None, reason="the jar of the plots is not there: make setup")
 async def test_its_plots_are_drawn(file: Path):
     async with tab(SHOTS) as page:
         await page.open(file.as_uri())

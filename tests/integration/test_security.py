@@ -97,7 +97,7 @@ async def of_faust(bus: Bus) -> None:
     import faust
     from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
-    app = faust.App("test", store="memory://", autodiscover=False, web_enabled=False, **auth.faust(bus))
+    app = faust.App("test", store="memory://", autodiscover=False, web_enabled=False, **auth.faust_arguments(bus))
     settings = credentials_to_aiokafka_auth(app.conf.broker_credentials, app.conf.ssl_context)
     servers = [f"{url.host}:{url.port}" for url in app.conf.broker]
     topic = bus.prefix + weights.TOPIC.name
@@ -281,7 +281,7 @@ def test_a_jvm_that_gets_no_memory_is_told_by_its_own_words():
     done = subprocess.run(java, preexec_fn=limited, capture_output=True, text=True, timeout=BOUND_S)
     assert done.returncode
     kafka = Kafka(Bus(servers="127.0.0.1:1"), configuration.Services())
-    assert "got no memory" in memory.lack(done.stdout + done.stderr, killed=False, service=kafka)
+    assert "got no memory" in memory.memory_advice(done.stdout + done.stderr, killed=False, service=kafka)
 
 
 def test_a_service_that_just_is_not_there_is_waited_for(secured: Secured):

@@ -22,7 +22,7 @@ from dart_streams.console.launch.services.daemon import Home, free_port
 from dart_streams.console.launch.services.jars import SHARED_JARS
 from dart_streams.console.launch.services.jvm import Kafka
 from dart_streams.console.launch.services.local import RunningService, bring_up
-from dart_streams.console.launch.services.lock import silent
+from dart_streams.console.launch.services.lock import ignore_message
 
 pytestmark = pytest.mark.timeout(1200)
 BOUND_S = 120.0
@@ -40,7 +40,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
         services=Services(ready_s=READY_S),
     )
     yield config
-    local.down(config, wipe=True)
+    local.stop_services(config, wipe=True)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def kafka_home(config: Config) -> Home:
 
 def bring_kafka_up(config: Config) -> RunningService:
     kafka = Kafka(config.bus, config.services)
-    return bring_up(kafka, kafka_home(config), config.services.ready_s, silent, SHARED_JARS)
+    return bring_up(kafka, kafka_home(config), config.services.ready_s, ignore_message, SHARED_JARS)
 
 
 def command(verb: str, file: Path, *options: str) -> subprocess.Popen[str]:
@@ -92,7 +92,7 @@ def test_two_commands_at_once_start_one_of_each_and_a_third_changes_nothing(conf
     assert pids(outputs[0][0]) == pids(outputs[1][0])
     assert speaks_kafka("127.0.0.1", int(config.bus.servers.rpartition(":")[2]))
     assert speaks_cql("127.0.0.1", config.store.port)
-    again = local.up(config)
+    again = local.start_services(config)
     assert [running.started for running in again] == [False, False]
     assert {running.name: running.pid for running in again} == pids(outputs[0][0])
 
@@ -110,13 +110,13 @@ def test_a_killed_broker_is_started_again_with_its_topics(config: Config):
 
 
 def test_a_killed_database_is_started_again_even_if_its_old_storage_port_is_taken(config: Config):
-    first = {running.name: running.pid for running in local.up(config)}
+    first = {running.name: running.pid for running in local.start_services(config)}
     process = psutil.Process(first["cassandra"])
     process.kill()
     await_death(process)
     noted = local.folder_of(config) / "cassandra" / "storage_port"
     noted.write_text(config.bus.servers.rpartition(":")[2])
-    second = {running.name: running for running in local.up(config)}
+    second = {running.name: running for running in local.start_services(config)}
     assert second["cassandra"].started
     assert not second["kafka"].started
 
@@ -139,7 +139,7 @@ def test_a_broker_that_hangs_is_ended_and_replaced(config: Config):
 
 
 def test_a_service_that_a_killed_command_left_starting_is_adopted(config: Config, file: Path):
-    local.down(config)
+    local.stop_services(config)
     killed = command("up", file)
     deadline = time.monotonic() + BOUND_S
     while (found := kafka_home(config).find()) is None:
@@ -154,7 +154,7 @@ def test_a_service_that_a_killed_command_left_starting_is_adopted(config: Config
 
 
 def test_down_stops_both_and_a_second_down_finds_nothing(config: Config, file: Path):
-    local.up(config)
+    local.start_services(config)
     first = command("down", file)
     assert first.wait(timeout=BOUND_S) == 0
     assert kafka_home(config).find() is None
@@ -166,7 +166,7 @@ def test_down_stops_both_and_a_second_down_finds_nothing(config: Config, file: P
 
 def test_a_service_that_can_not_start_is_reported_with_the_end_of_its_log(config: Config, file: Path):
     meta = kafka_home(config).data / "meta.properties"
-    local.down(config, wipe=True)
+    local.stop_services(config, wipe=True)
     meta.parent.mkdir(parents=True)
     meta.write_text("version=1\nnode.id=77\ncluster.id=x\n")
     failed = command("up", file)
@@ -175,7 +175,7 @@ def test_a_service_that_can_not_start_is_reported_with_the_end_of_its_log(config
     assert "error: Kafka ended while it started" in said
     assert "node" in said.rpartition("ends with")[2].lower()
     assert kafka_home(config).find() is None
-    local.down(config, wipe=True)
+    local.stop_services(config, wipe=True)
 
 
 def test_services_whose_owner_was_killed_are_swept_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

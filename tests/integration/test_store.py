@@ -333,7 +333,7 @@ def test_the_tables_can_be_made_ahead_of_all_processes(services, session, tmp_pa
     )
     arguments = ["store", "apply", "--config", str(file)]
     for _ in range(2):
-        done = CliRunner().invoke(main.build(arguments), arguments)
+        done = CliRunner().invoke(main.build_app(arguments), arguments)
         assert done.exit_code == 0, done.output
     made = session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (keyspace,))
     assert {"steps", "trajectories", "blobs", "trained"} <= {name for (name,) in made}

@@ -134,21 +134,21 @@ async def test_both_clients_read_the_same_ids_and_a_topic_made_anew_has_another(
 
 async def test_a_run_that_is_resumed_names_the_topics_made_anew_and_is_refused_without_its_orders(config: Config):
     known = topic_identity.read(config.bus)
-    assert topic_identity.missing(config.bus, known, "run-1") == []
+    assert topic_identity.missing_topics(config.bus, known, "run-1") == []
     make_again(config, "trajectories")
-    [line] = topic_identity.missing(config.bus, known, "run-1")
+    [line] = topic_identity.missing_topics(config.bus, known, "run-1")
     assert line.startswith(f"topic {config.bus.prefix}trajectories was deleted since")
     make_again(config, "rollout-orders")
     with pytest.raises(LogGone, match=r"run run-1 can't be resumed: topic \S+rollout-orders was deleted.*2 of its"):
-        topic_identity.missing(config.bus, known, "run-1")
+        topic_identity.missing_topics(config.bus, known, "run-1")
     async with Publisher(config.bus, "test") as publisher:
         await publisher.publish(rollout_orders.TOPIC, events.rollout_order("of a process that went on"))
-    assert len(topic_identity.missing(config.bus, known, "run-1")) == 2
+    assert len(topic_identity.missing_topics(config.bus, known, "run-1")) == 2
     with admin.connect(config.bus) as client:
         client.delete_topics([config.bus.prefix + name for name in known])
     with pytest.raises(LogGone, match=rf"{len(known)} of its {len(known)} topics are gone"):
-        topic_identity.missing(config.bus, known, "run-1")
-    assert topic_identity.missing(config.bus, {}, "run-1") == [], "a new run, or one of an older release"
+        topic_identity.missing_topics(config.bus, known, "run-1")
+    assert topic_identity.missing_topics(config.bus, {}, "run-1") == [], "a new run, or one of an older release"
 
 
 async def test_a_topic_that_is_made_again_with_fewer_partitions_before_anybody_looks_is_read_on(

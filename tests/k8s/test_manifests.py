@@ -13,7 +13,7 @@ import yaml
 
 from dart_streams import config
 from dart_streams.bus.topology import strimzi_yaml
-from dart_streams.console.cli.topics import wanted_by
+from dart_streams.console.cli.topics import specs_of
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / ".dart/k8s-test"
@@ -75,7 +75,7 @@ def up(start: Path, target: Path) -> str:
 
 
 def test_strimzi_takes_every_exported_topic(tmp_path: Path):
-    topics = strimzi_yaml(wanted_by(config.load(K8S / "base/dart.toml")), "kafka", "dart-streams")
+    topics = strimzi_yaml(specs_of(config.load(K8S / "base/dart.toml")), "kafka", "dart-streams")
     assert checked(topics, RELEASES[-1], tmp_path) == []
 
 

@@ -94,7 +94,9 @@ def test_the_recorded_losses_come_again(run: tuple[Config, Path]) -> None:
     metrics = RunState().fold(read_log(Bundle(path), READ)).trained[3].metrics
     assert again[0].recorded_loss == metrics["first_loss"] != metrics["loss"], "the optimizer's state is not there"
     assert all(step.equal and step.refused == 0 for step in again), again
-    told = CliRunner().invoke(command_line.build(["train"]), ["train", "--replay", str(path), "--from", "3", "--json"])
+    told = CliRunner().invoke(
+        command_line.build_app(["train"]), ["train", "--replay", str(path), "--from", "3", "--json"]
+    )
     assert told.exit_code == 0, told.output
     assert json.loads(told.stdout)[0]["weights"] == "v2"
 

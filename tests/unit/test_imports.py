@@ -240,7 +240,7 @@ def test_everything_but_the_model_side_imports_without_torch():
 
 
 def test_the_command_starts_without_the_libraries_of_any_process():
-    code = "import sys, dart_streams.console.cli.main as m; m.build(['up']); print(sorted(sys.modules))"
+    code = "import sys, dart_streams.console.cli.main as m; m.build_app(['up']); print(sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(ast.literal_eval(done.stdout))
     assert not loaded & (

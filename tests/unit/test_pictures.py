@@ -80,22 +80,22 @@ NONE_AT_ALL = {
 
 @pytest.mark.parametrize("data", USABLE.values(), ids=USABLE)
 def test_a_screenshot_is_taken_and_decoded(data: bytes):
-    facts = pictures.checked(data)
+    facts = pictures.check_picture(data)
     assert facts == pictures.facts_of(data)
-    assert (facts.width, facts.height) == pictures.size_of(data) == pictures.decoded(data).size == (40, 30)
+    assert (facts.width, facts.height) == pictures.size_of(data) == pictures.decode_picture(data).size == (40, 30)
     assert facts.media_type.startswith("image/")
 
 
 @pytest.mark.parametrize("data, reason", UNLIKE_A_SCREEN.values(), ids=UNLIKE_A_SCREEN)
 def test_what_models_see_as_people_do_not_is_refused_at_an_import(data: bytes, reason: str):
     with pytest.raises(UnusablePicture, match=reason):
-        pictures.checked(data)
-    assert pictures.decoded(data).mode == "RGB", "what was recorded before is decoded the same everywhere"
+        pictures.check_picture(data)
+    assert pictures.decode_picture(data).mode == "RGB", "what was recorded before is decoded the same everywhere"
 
 
 @pytest.mark.parametrize("data, reason", NONE_AT_ALL.values(), ids=NONE_AT_ALL)
 def test_what_no_model_takes_is_refused_everywhere(data: bytes, reason: str):
-    for take in (pictures.checked, pictures.decoded):
+    for take in (pictures.check_picture, pictures.decode_picture):
         with pytest.raises(UnusablePicture, match=reason):
             take(data)
 
@@ -106,7 +106,7 @@ def test_whatever_is_wrong_with_the_bytes_is_one_kind_of_error(kind: str, draw: 
     for place in draw.draw(st.lists(st.integers(0, len(data) - 1), min_size=1, max_size=6)):
         data[place] = draw.draw(st.integers(0, 255))
     cut = bytes(data[: draw.draw(st.integers(0, len(data)))])
-    for take in (pictures.checked, pictures.decoded, pictures.facts_of, pictures.size_of):
+    for take in (pictures.check_picture, pictures.decode_picture, pictures.facts_of, pictures.size_of):
         try:
             take(cut)
         except UnusablePicture as error:

@@ -195,11 +195,11 @@ class Collator:
         each = [image.inputs for image in encoded.values()]
         if len({tuple((name, value.shape[1:]) for name, value in inputs.items()) for inputs in each}) == 1:
             return {name: torch.cat([inputs[name] for inputs in each]) for name in each[0]}
-        return self.renderer.pixels([pictures.decoded(images[sha256]) for sha256 in encoded])
+        return self.renderer.pixels([pictures.decode_picture(images[sha256]) for sha256 in encoded])
 
     def encode(self, data: bytes) -> ModelImage:
         """Return an encoded image as the model's input."""
-        return self._encode_image(pictures.decoded(data))
+        return self._encode_image(pictures.decode_picture(data))
 
     def _encode_image(self, image: Image.Image) -> ModelImage:
         tokens = self.renderer.expansion(*image.size).count(self.renderer.image_token)

@@ -69,7 +69,7 @@ class GroupReader:
         """Take the samples out of a selection that show a picture which cannot be the model's input."""
         for sha256, data in images.items():
             try:
-                self.renderer.expansion(*pictures.decoded(data).size)
+                self.renderer.expansion(*pictures.decode_picture(data).size)
             except ValueError as error:
                 kept = [item for item in selection.samples if all(ref.sha256 != sha256 for ref in item.images)]
                 detail = f"screenshot {sha256[:12]} is no input of the model: {error}"

@@ -70,7 +70,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     task set has no task to train on, or dispatch's inputs have several partitions; TopicGrown if an input was grown.
     """
     logging.getLogger("mode.timers").setLevel(logging.ERROR)  # it warns of every commit that is a little late
-    tasks = task_sets.of(config)
+    tasks = task_sets.tasks_of(config)
     if not tasks.train:
         raise ConfigError(f"{config.tasks.file}: no task to train on: give a page some train_seeds")
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id, BATCH_BYTES))
@@ -163,7 +163,7 @@ def create_app(config: Config, instance_id: str) -> faust.App:
     folder.mkdir(parents=True, exist_ok=True)
     app = faust.App(
         application_id(config),
-        **auth.faust(config.bus),
+        **auth.faust_arguments(config.bus),
         datadir=str(folder),
         store="memory://",
         web_enabled=False,

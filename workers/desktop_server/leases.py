@@ -4,7 +4,7 @@ import secrets
 
 import msgspec
 
-from dart_streams.connection.auth import same
+from dart_streams.connection.auth import is_same_token
 
 LEASE_BYTES, TOKEN_BYTES = 12, 32
 
@@ -24,7 +24,7 @@ class Lease(msgspec.Struct, frozen=True):
 
     def opened_by(self, token: str) -> bool:
         """Return whether a token is this lease's."""
-        return same(token, self.token)
+        return is_same_token(token, self.token)
 
 
 class LeaseTable:

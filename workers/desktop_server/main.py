@@ -24,8 +24,8 @@ import structlog
 from aiohttp import web
 
 from dart_streams.config import Config
-from dart_streams.connection.auth import secret
-from dart_streams.connection.http_bounds import serving
+from dart_streams.connection.auth import read_secret
+from dart_streams.connection.http_bounds import serve_bounded
 from workers.desktop_server.gateway import Gateway
 from workers.desktop_server.leases import TOKEN_BYTES
 from workers.desktop_server.server import LeaseServer
@@ -83,7 +83,7 @@ def token_of(config: Config, worker_id: str) -> tuple[str, str | None]:
     if not own.ask_token:
         return "", None
     if own.token:
-        return secret(own.token, "desktops.token"), None
+        return read_secret(own.token, "desktops.token"), None
     path = (Path(config.run.state_dir) / "desktops" / f"{worker_id}.token").absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
@@ -96,7 +96,7 @@ def token_of(config: Config, worker_id: str) -> tuple[str, str | None]:
 
 async def serve(application: web.Application, listener: socket.socket, resources: contextlib.AsyncExitStack) -> None:
     """Serve until the resources are closed; a client that goes away no longer waits for a desktop."""
-    await resources.enter_async_context(serving(application, listener, handler_cancellation=True))
+    await resources.enter_async_context(serve_bounded(application, listener, handler_cancellation=True))
 
 
 def url_of(listener: socket.socket) -> str:

@@ -21,7 +21,7 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
-from dart_streams.connection.auth import same
+from dart_streams.connection.auth import is_same_token
 from workers.desktop_server.gateway import GatewayTarget, bearer_token, error_response
 from workers.desktop_server.leases import Lease, LeaseTable
 from workers.desktop_server.slots import Slot
@@ -199,7 +199,7 @@ def authorization_error(request: web.Request, token: str) -> web.Response | None
     Where no token is asked for, a page in a browser of this machine might ask by a name of its own for this address.
     """
     if token:
-        if not same(bearer_token(request) or "", token):
+        if not is_same_token(bearer_token(request) or "", token):
             return error_response(401, "the token of the lease server is needed: Authorization: Bearer TOKEN")
     elif not is_local(request):
         return error_response(403, ONLY_LOCAL)

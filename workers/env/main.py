@@ -52,7 +52,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
 
     Raises ConfigError if the task set cannot be used, ServiceUnavailable if a service does not answer within its bound.
     """
-    task_set = tasks.of(config)
+    task_set = tasks.tasks_of(config)
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
     session = await connect_async(config.store)
     resources.callback(session.cluster.shutdown)

@@ -119,7 +119,7 @@ def require_image(image: bytes, screen: Screen) -> None:
     """Raise EnvironmentFault unless the image is a whole screenshot, of the screen's size and of its media type."""
     try:
         kind, *size = pictures.facts_of(image)
-        with pictures.opened(image) as found:
+        with pictures.open_picture(image) as found:
             found.verify()
     except pictures.UnusablePicture as error:
         why = str(error).partition(" <")[0]  # Without the address of an object.

@@ -13,7 +13,7 @@ import aiohttp
 import structlog
 
 from dart_streams.config.openai import Openai
-from dart_streams.connection.auth import secret
+from dart_streams.connection.auth import read_secret
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused
 from workers.rollout.engine import EngineFault
@@ -55,7 +55,7 @@ class ChatEndpoint:
         self.url = settings.base_url.rstrip("/") + "/chat/completions"
         self.models_url = settings.base_url.rstrip("/") + "/models"
         self.model = settings.model
-        self.key = secret(settings.api_key, "rollout.openai.api_key") if settings.api_key else ""
+        self.key = read_secret(settings.api_key, "rollout.openai.api_key") if settings.api_key else ""
         self.connections = connections
         self._open_at = Deadline(0.0)
 

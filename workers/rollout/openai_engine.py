@@ -215,7 +215,7 @@ class OpenaiEngine:
         """
         policy = self.config.policy
         try:
-            with pictures.opened(data) as image:
+            with pictures.open_picture(data) as image:
                 size, media_type = image.size, Image.MIME.get(image.format or "", "image/png")
                 wanted = smart_resize(*size, policy.min_pixels, policy.max_pixels)
                 if self.renderer is None and wanted != size:

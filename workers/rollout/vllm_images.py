@@ -35,7 +35,7 @@ class ImageEncoder:
         Raises :class:`UnusablePicture` if it is none, :class:`ParityFault` if vLLM would show the model other tokens of
         it than the trainer.
         """
-        image = pictures.decoded(data)
+        image = pictures.decode_picture(data)
         with self._lock:  # Tokenizers are not thread-safe.
             made: Any = self.processor(
                 [self.renderer.placeholder],

@@ -34,7 +34,7 @@ def draw_filmstrip(observations: Sequence[Observation], images: Mapping[str, byt
 def scale_screen(data: bytes) -> Image.Image:
     """Return a screen at the width of a strip; a gap for one that is no picture."""
     try:
-        image = pictures.decoded(data)
+        image = pictures.decode_picture(data)
     except pictures.UnusablePicture:
         return Image.new("RGB", (WIDTH, WIDTH), "gray")
     return image.resize((WIDTH, max(1, round(image.height * WIDTH / image.width))))

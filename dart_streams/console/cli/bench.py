@@ -9,7 +9,7 @@ import typer
 from dart_streams.errors import UserError
 
 
-def benchmarks() -> typer.Typer:
+def load_benchmarks() -> typer.Typer:
     """Return the commands of the checkout that is the working directory; raise :class:`UserError` if it is none."""
     if not Path("benchmarks/commands.py").is_file():
         raise UserError("the benchmarks are in the repository, not in the wheel: run this in a checkout of it")
@@ -22,5 +22,5 @@ def benchmarks() -> typer.Typer:
 def __getattr__(name: str) -> typer.Typer:
     """Return the commands as ``app``, when they are asked for."""
     if name == "app":
-        return benchmarks()
+        return load_benchmarks()
     raise AttributeError(name)

@@ -20,9 +20,9 @@ from dart_streams.console.cli.options import (
     RunConfig,
     RunId,
     State,
-    listed,
     read_config,
     run_config,
+    split_names,
 )
 from dart_streams.console.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.console.runs.bundle import Bundle
@@ -66,7 +66,7 @@ def capture(
     path = output or Path(f"{deployment.bus.run}.dart")
     if path.exists():
         raise UserError(f"{path} exists: remove it, or name another file with --output")
-    write(deployment, path, listed(topics), blobs=blobs)
+    write(deployment, path, split_names(topics), blobs=blobs)
     show(verify_bundle(path), as_json=as_json, title=f"{path}, {path.stat().st_size / 1e6:.1f} MB")
 
 
@@ -81,10 +81,10 @@ def write(config: Config, path: Path, names: list[str], *, blobs: bool) -> None:
     if not blobs:
         capturing.capture(config, path, chosen, traces=traces, report=note)
         return
-    from dart_streams.console.cli.store import connected
+    from dart_streams.console.cli.store import store_session
     from dart_streams.store import SyncStore
 
-    with connected(config) as session:
+    with store_session(config) as session:
         store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
         capturing.capture(config, path, chosen, store, traces, note)
 
@@ -118,7 +118,7 @@ def replay(
     log_to_stderr()
     bundle = Bundle(path)
     if into:
-        show(published(bundle, config, into, speed, begin, until, topics), as_json=as_json)
+        show(publish_records(bundle, config, into, speed, begin, until, topics), as_json=as_json)
         return
     if settings:
         show_what_if(what_if(bundle, settings), plot, as_json=as_json)
@@ -134,7 +134,7 @@ def replay(
         raise typer.Exit(1)
 
 
-def published(
+def publish_records(
     bundle: Bundle, config: Path | None, into: str, speed: str, begin: str, until: str, topics: str
 ) -> list[msgspec.Struct]:
     """Publish a bundle's records under another prefix."""
@@ -143,7 +143,7 @@ def published(
     bus = msgspec.structs.replace(read_config(config).bus, prefix=into)
     (first, first_timed), (end, end_timed) = bound_of(begin), bound_of(until)
     span = republish.TimeSpan(first, end, first_timed, end_timed)
-    chosen = republish.chosen(bundle, listed(topics))
+    chosen = republish.chosen(bundle, split_names(topics))
     return [*republish.republish(bundle, bus, chosen, span, speed_of(speed))]
 
 

@@ -9,10 +9,10 @@ import typer
 
 from dart_streams.config import Config, Tasks, load
 from dart_streams.config import tasks as task_sets
-from dart_streams.config.backends import BUILT_IN, installed
+from dart_streams.config.backends import BUILT_IN, find_backend
 from dart_streams.config.files import errors_of, read_tables, renamed
 from dart_streams.console.cli.options import DEFAULT_CONFIG, AsJson, read_config
-from dart_streams.console.cli.output import note, say, show_json
+from dart_streams.console.cli.output import note, print_line, show_json
 from dart_streams.console.runs.run_folder import without_nulls
 from dart_streams.episodes import context
 from dart_streams.errors import ConfigError, UserError
@@ -29,8 +29,8 @@ def show_config(
     """Print a file with every default filled in, as TOML."""
     tables = without_nulls(msgspec.to_builtins(load(file)))
     if diff:
-        tables = difference(tables, msgspec.to_builtins(Config()))
-    show_json(tables) if as_json else say(tomli_w.dumps(tables).rstrip("\n"))
+        tables = changed_keys(tables, msgspec.to_builtins(Config()))
+    show_json(tables) if as_json else print_line(tomli_w.dumps(tables).rstrip("\n"))
 
 
 @app.command("check")
@@ -41,7 +41,7 @@ def check(
     found = {file: errors_in(file) for file in files or [DEFAULT_CONFIG]}
     for file, errors in found.items():
         for error in errors:
-            say(error if str(file) in error else f"{file}: {error}")
+            print_line(error if str(file) in error else f"{file}: {error}")
         if not errors:
             note(f"{file}: ok")
     if number := sum(map(len, found.values())):
@@ -71,7 +71,7 @@ def backend_errors(config: Config) -> list[str]:
     if config.env.backend in BUILT_IN:
         return []
     try:
-        installed(config.env.backend)
+        find_backend(config.env.backend)
     except ConfigError as error:
         return [str(error)]
     return []
@@ -92,19 +92,19 @@ def model_errors(file: Path) -> list[str]:
 def task_errors(file: Path, config: Config | None = None) -> list[str]:
     """Return what is wrong with a task file, for a configuration if one is given."""
     try:
-        task_sets.load(file) if config is None else task_sets.of(config, file)
+        task_sets.load(file) if config is None else task_sets.tasks_of(config, file)
     except ConfigError as error:
         return [str(error)]
     return []
 
 
-def difference(tables: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+def changed_keys(tables: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """Return the keys whose values are not the defaults, in their tables."""
     found: dict[str, Any] = {}
     for key, value in tables.items():
         default = defaults.get(key)
         if isinstance(value, dict) and isinstance(default, dict):
-            if inner := difference(value, default):
+            if inner := changed_keys(value, default):
                 found[key] = inner
         elif value != default:
             found[key] = value

@@ -16,12 +16,12 @@ from dart_streams.console.cli.options import (
     RunConfig,
     RunId,
     State,
-    listed,
     run_config,
     run_or_bundle,
+    split_names,
 )
 from dart_streams.console.cli.output import log_to_stderr, note, notes, show
-from dart_streams.console.cli.store import connected
+from dart_streams.console.cli.store import store_session
 from dart_streams.console.datasets.episode_columns import Layout
 from dart_streams.console.datasets.episode_export import (
     EpisodeExport,
@@ -71,9 +71,9 @@ def export(
 
     first, last = version_range(version)
     wanted = EpisodeFilter(
-        outcomes=chosen("--outcome", outcome, OutcomeKind) or sorted(REWARDED),
-        tasks=listed(task),
-        purposes=chosen("--purpose", purpose, Purpose),
+        outcomes=parse_names("--outcome", outcome, OutcomeKind) or sorted(REWARDED),
+        tasks=split_names(task),
+        purposes=parse_names("--purpose", purpose, Purpose),
         first_version=first,
         last_version=last,
     )
@@ -82,9 +82,9 @@ def export(
     if output.exists():
         raise UserError(f"{output} exists: remove it, or name another file")
     config, source = run_or_bundle(run, state, bundle)
-    with ExportIndex() as index, bars() as progress, episodes_of(config, source, index, progress) as episodes:
+    with ExportIndex() as index, progress_bars() as progress, episodes_of(config, source, index, progress) as episodes:
         export_ = EpisodeExport(source or config.bus, config.bus.run, index, episodes)
-        report = bar(progress, "trajectories", episode_count(source or config.bus))
+        report = add_bar(progress, "trajectories", episode_count(source or config.bus))
         with ParquetSet(output, rows) as file:
             for made in export_.rows(wanted, rows, config.policy, report):
                 file.write(made)
@@ -115,8 +115,8 @@ def import_(
     settings = run_config(run, state, config)
     tasks = task_sets.load(Path(settings.tasks.file))
     count = demonstration_files.episode_count(path)
-    with bars() as progress:
-        report = bar(progress, "demonstrations", count)
+    with progress_bars() as progress:
+        report = add_bar(progress, "demonstrations", count)
         result = demonstration_import.run(settings, tasks, demonstration_files.episodes_in(path), report)
     if result.example:
         note(f"left out: {sum(result.left_out.values())}, for instance {result.example}")
@@ -130,13 +130,13 @@ def episodes_of(
     """Yield where the steps of a run are: its store, or the bundle, which is put into the index."""
     if source is not None:
         section = source.sections.get("observations")
-        yield IndexedEpisodes(index, source, bar(progress, "observations", section.items if section else 0))
+        yield IndexedEpisodes(index, source, add_bar(progress, "observations", section.items if section else 0))
         return
-    with connected(config) as session:
+    with store_session(config) as session:
         yield StoreEpisodes(SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s))
 
 
-def bars() -> Progress:
+def progress_bars() -> Progress:
     """Return an empty display of progress bars on stderr."""
     columns: Sequence[Any] = (
         SpinnerColumn(),
@@ -148,15 +148,15 @@ def bars() -> Progress:
     return Progress(*columns, console=notes, disable=not notes.is_terminal)
 
 
-def bar(progress: Progress, name: str, total: int | None) -> Callable[[int], None]:
+def add_bar(progress: Progress, name: str, total: int | None) -> Callable[[int], None]:
     """Add a progress bar; return the function that moves it."""
     shown = progress.add_task(name, total=total)
     return lambda done: progress.update(shown, completed=done)
 
 
-def chosen(option: str, text: str, kinds: Any) -> list[Any]:
+def parse_names(option: str, text: str, kinds: Any) -> list[Any]:
     """Return the names in an option's text; raise :class:`UserError` for one that is not among ``kinds``."""
-    names = listed(text)
+    names = split_names(text)
     for name in names:
         if name not in get_args(kinds):
             raise UserError(f"{option} {name!r}: there are {', '.join(get_args(kinds))}")

@@ -16,14 +16,14 @@ import typer
 
 from dart_streams.bus import readiness
 from dart_streams.config import Config, tasks
-from dart_streams.config.backends import BUILT_IN, installed, place
+from dart_streams.config.backends import BUILT_IN, entry_point_text, find_backend
 from dart_streams.connection.protocol_probes import Probe, speaks_cql, speaks_kafka
 from dart_streams.console.cli import doctor_model
 from dart_streams.console.cli.desktop_checks import check_desktop, check_osworld
 from dart_streams.console.cli.finding import Finding
 from dart_streams.console.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.console.cli.output import show
-from dart_streams.console.launch.processes import programs
+from dart_streams.console.launch.processes import find_programs
 from dart_streams.console.launch.services.daemon import describe, in_use, local_address, owner_of
 from dart_streams.console.launch.services.jars import SERVICES, SHARED_JARS, find_java, jar_folder
 from dart_streams.console.sizing import model_fit
@@ -38,7 +38,7 @@ CONNECT_S = 5.0
 BROWSERS = ("chromium-headless-shell", "/usr/lib/chromium/chromium-headless-shell")
 
 
-def doctor(
+def check_machine(
     config: ConfigFile = None,
     model: Annotated[
         Path | None,
@@ -86,7 +86,7 @@ def check_java(config: Config) -> Finding:
     try:
         return Finding("Java", "ok", str(find_java()))
     except UserError as error:
-        return Finding("Java", severity(config), "no Java 17", str(error))
+        return Finding("Java", service_severity(config), "no Java 17", str(error))
 
 
 def check_jars(config: Config) -> Finding:
@@ -94,16 +94,16 @@ def check_jars(config: Config) -> Finding:
     try:
         missing = [service for service in SERVICES if not jar_folder(service, SHARED_JARS).is_dir()]
     except UserError as error:
-        return Finding("jars", severity(config), "no recipe", str(error))
+        return Finding("jars", service_severity(config), "no recipe", str(error))
     if not missing:
         return Finding("jars", "ok", str(SHARED_JARS))
     if shutil.which("mvn"):
         return Finding("jars", "warn", f"not fetched: {', '.join(missing)}", "`dart-streams up` fetches them")
     advice = "apt-get install maven (as root), then `dart-streams up`"
-    return Finding("jars", severity(config), "no jars, and no Maven to fetch them", advice)
+    return Finding("jars", service_severity(config), "no jars, and no Maven to fetch them", advice)
 
 
-def severity(config: Config) -> Literal["warn", "fail"]:
+def service_severity(config: Config) -> Literal["warn", "fail"]:
     """Return the status of a missing need of local services: it fails only if the configuration uses them."""
     return "fail" if is_local(config.bus.servers) else "warn"
 
@@ -171,7 +171,7 @@ def check_environment(config: Config) -> Finding:
     if name in BUILT_IN:
         return Finding("environment", "ok", name)
     try:
-        return Finding("environment", "ok", f"{name}: {place(installed(name))}")
+        return Finding("environment", "ok", f"{name}: {entry_point_text(find_backend(name))}")
     except ConfigError as error:
         return Finding("environment", "fail", str(error), "set env.backend, or install or uninstall a package")
 
@@ -200,7 +200,7 @@ def check_model(config: Config) -> Finding:
     if missing:
         advice = "set policy.path to a Hugging Face directory of an image-text-to-text model, or leave it out"
         return Finding("model", "fail", f"{folder} has no {', '.join(missing)}", advice)
-    if not (program := programs().model).exists():
+    if not (program := find_programs().model).exists():
         return Finding("model", "warn", f"{folder} was not checked: no {program}", "make setup")
     if (found := model_fit.check_model(folder.absolute(), program, config)).reason:
         return Finding(
@@ -230,7 +230,7 @@ def check_half_precision(config: Config) -> Finding:
 def check_tasks(config: Config) -> Finding:
     """The task set must be there and sound."""
     try:
-        found = tasks.of(config)
+        found = tasks.tasks_of(config)
     except UserError as error:
         return Finding("tasks", "fail", "no usable task set", str(error))
     sizes = f"{len(found.pages)} pages, {len(found.train)} training and {len(found.heldout)} held-out tasks"
@@ -247,15 +247,15 @@ def check_disk(config: Config) -> Finding:
     room = room_at(folder)
     if room.files is not None and room.files < FEW_FILES:
         return Finding("disk", "fail", f"{room} at {folder}", "remove files there: each takes an inode")
-    return amount("disk", room.bytes / GIB, 3, 10, f"free at {folder}", "make room there")
+    return judge_amount("disk", room.bytes / GIB, 3, 10, f"free at {folder}", "make room there")
 
 
 def check_memory(_: Config) -> Finding:
     """Services take 1.5 GiB, vLLM 3, the trainer 2, browsers 1.5."""
-    return amount("memory", psutil.virtual_memory().available / GIB, 4, 8, "available", "end other programs")
+    return judge_amount("memory", psutil.virtual_memory().available / GIB, 4, 8, "available", "end other programs")
 
 
-def amount(check: str, gib: float, least: float, enough: float, what: str, advice: str) -> Finding:
+def judge_amount(check: str, gib: float, least: float, enough: float, what: str, advice: str) -> Finding:
     """Judge an amount: fail below ``least``, warn below ``enough`` GiB."""
     status: Literal["ok", "warn", "fail"] = "ok" if gib >= enough else "warn" if gib >= least else "fail"
     advice = "" if status == "ok" else f"{advice}: {enough:g} GiB are enough"

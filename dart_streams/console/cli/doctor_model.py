@@ -56,8 +56,8 @@ def fit(folder: Path, config: Config, gpus: int, gpu_gib: float) -> GpuFit:
     rows = [
         *rows_of("rollout", list(estimate.engine(place == "device"))),
         *rows_of(f"trainer on {shown}", list(estimate.trainer_step(shown))),
-        row(f"trainer on {shown}", loading),
-        row(f"trainer on {shown}", publishing),
+        allocation_row(f"trainer on {shown}", loading),
+        allocation_row(f"trainer on {shown}", publishing),
         *rows_of("rollout, main memory", list(estimate.rollout_host(gpu_gib))),
         *rows_of("trainer's rank 0, main memory", list(estimate.trainer_host())),
     ]
@@ -83,10 +83,10 @@ def rows_of(process: str, items: list[Item]) -> list[Allocation]:
     if not items:
         return []
     whole = Item("sum", total_bytes(items), "")
-    return [row(process, item) for item in [*items, whole]]
+    return [allocation_row(process, item) for item in [*items, whole]]
 
 
-def row(process: str, item: Item) -> Allocation:
+def allocation_row(process: str, item: Item) -> Allocation:
     """Return an allocation as a row."""
     return Allocation(process, item.what, round(item.size / GIB, 2), item.formula)
 
@@ -100,16 +100,16 @@ def report(folder: Path, config: Config, gpus: int, gpu_gib: float, *, as_json: 
         show(found.allocations, as_json=False, title=f"{folder} on each GPU, in GiB of {gpu_gib:g}")
         typer.echo(
             f"A rollout GPU has room for {found.cache_blocks:,} cache blocks: {found.requests} requests of "
-            f"{found.sequence_tokens:,} tokens{beside(found)}"
+            f"{found.sequence_tokens:,} tokens{second_set_text(found)}"
         )
-        typer.echo(sentence(found))
+        typer.echo(verdict_text(found))
         if found.too_long:
             typer.echo(f"Its context is too small: {found.too_long}.")
     if not found.fits or found.too_long:
         raise typer.Exit(1)
 
 
-def beside(found: GpuFit) -> str:
+def second_set_text(found: GpuFit) -> str:
     """Return what a second set of weights changes."""
     if found.second_set == "device":
         return " beside the second set of weights"
@@ -117,7 +117,7 @@ def beside(found: GpuFit) -> str:
     return f", {found.requests_with_second_set} beside a second set of weights on the device{held}"
 
 
-def sentence(found: GpuFit) -> str:
+def verdict_text(found: GpuFit) -> str:
     """Return the answer in words."""
     if not found.fits:
         return f"It does not fit on {found.gpus} GPUs: {'; '.join(found.advice)}."

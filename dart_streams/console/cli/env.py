@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dart_streams.console.cli.options import AsJson, ConfigFile, listed, read_config
-from dart_streams.console.cli.output import log_to_stderr, note, say, show_json
+from dart_streams.console.cli.options import AsJson, ConfigFile, read_config, split_names
+from dart_streams.console.cli.output import log_to_stderr, note, print_line, show_json
 from dart_streams.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def check(
 
     log_to_stderr()
     settings = read_config(config)
-    tasks = first_tasks(task_sets.of(settings).train, listed(page))
+    tasks = first_tasks(task_sets.tasks_of(settings).train, split_names(page))
     if screens:
         screens.mkdir(parents=True, exist_ok=True)
     rows = asyncio.run(check_pages(backend_of(settings), tasks, screens))
@@ -65,7 +65,9 @@ def check(
         show_json(rows)
     else:
         for row in rows:
-            say(f"{row.page}: {row.result} ({row.seconds} s, {'an' if row.oracle else 'no'} oracle): {row.instruction}")
+            print_line(
+                f"{row.page}: {row.result} ({row.seconds} s, {'an' if row.oracle else 'no'} oracle): {row.instruction}"
+            )
     if failed := sum(row.result != "ok" for row in rows):
         note(f"{failed} of {len(rows)} pages break a rule of environments: docs/how-to/environment.md lists them")
         raise typer.Exit(1)

@@ -29,9 +29,9 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
-    Command("up", "up:up", "Start the local Kafka and Cassandra, if they do not run yet."),
-    Command("down", "up:down", "Stop the local Kafka and Cassandra."),
-    Command("doctor", "doctor:doctor", "Check this machine, with advice for what is missing."),
+    Command("up", "up:start_services", "Start the local Kafka and Cassandra, if they do not run yet."),
+    Command("down", "up:stop_services", "Stop the local Kafka and Cassandra."),
+    Command("doctor", "doctor:check_machine", "Check this machine, with advice for what is missing."),
     Command("run", "run:run", "Start every process of a deployment, train, and write a report."),
     Command("eval", "run:evaluate", "Evaluate a policy on the held-out tasks."),
     Command("report", "run:report", "Write the report of a run again."),
@@ -40,12 +40,12 @@ COMMANDS = (
     Command("topics", "topics:app", "Plan, apply and describe the topics."),
     Command(
         "worker",
-        "process:worker",
+        "process:run_worker",
         "Run one worker process: env, rollout, recorder, curator, monitor, tracker or desktops.",
     ),
     Command("train", "process:train", "Run the training process."),
-    Command("tasks", "tasks:tasks", "Show what the data manager decides for each task, and why."),
-    Command("ui", "ui:ui", "Serve the live web page of a run, or of a bundle; it only reads."),
+    Command("tasks", "tasks:show_tasks", "Show what the data manager decides for each task, and why."),
+    Command("ui", "ui:serve_page", "Serve the live web page of a run, or of a bundle; it only reads."),
     Command("trace", "trace:trace", "Follow an id to what it was made from and what it went into."),
     Command("capture", "bundle:capture", "Write a run's records into one file, or verify one."),
     Command("replay", "bundle:replay", "Repeat a bundle's decisions and compare, or with other settings."),
@@ -64,7 +64,7 @@ INTERRUPTED = 128 + signal.SIGINT
 """The exit code of a program that Ctrl-C has ended, as shells have it."""
 
 
-def build(wanted: Collection[str]) -> "typer.Typer":
+def build_app(wanted: Collection[str]) -> "typer.Typer":
     """Return the application; commands that are not ``wanted`` are not imported and have their line of help only."""
     import typer
 
@@ -86,7 +86,7 @@ def build(wanted: Collection[str]) -> "typer.Typer":
 
     for command in COMMANDS:
         if command.name in wanted:
-            add(app, command, found(command))
+            register(app, command, load_command(command))
         else:
             app.command(command.name, help=command.help)(lambda: None)
     return app
@@ -103,7 +103,7 @@ def print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def add(app: "typer.Typer", command: Command, target: Any) -> None:
+def register(app: "typer.Typer", command: Command, target: Any) -> None:
     """Register ``target``, an application of its own, or a function, whose docstring is its help."""
     import typer
 
@@ -113,7 +113,7 @@ def add(app: "typer.Typer", command: Command, target: Any) -> None:
         app.command(command.name)(target)
 
 
-def found(command: Command) -> Any:
+def load_command(command: Command) -> Any:
     """Import a command."""
     module, _, attribute = command.place.partition(":")
     return getattr(importlib.import_module(f"dart_streams.console.cli.{module}"), attribute)
@@ -126,7 +126,7 @@ def main() -> None:
         from dart_streams.telemetry import environment
 
         environment.refuse_wrong(os.environ)  # before a command's imports: the SDK's raise
-        build(wanted_by(arguments, os.environ))()
+        build_app(wanted_by(arguments, os.environ))()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201 - what prints in colors may not be imported yet
         sys.exit(INTERRUPTED)

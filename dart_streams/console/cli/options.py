@@ -36,7 +36,7 @@ State = Annotated[Path, typer.Option("--state", help="The state folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-def listed(text: str) -> list[str]:
+def split_names(text: str) -> list[str]:
     """Return the names in an option's text, which are separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 

@@ -13,7 +13,7 @@ import typer
 
 from dart_streams.config.tasks import OsworldTasks
 from dart_streams.connection import auth
-from dart_streams.console.cli.options import AsJson, listed
+from dart_streams.console.cli.options import AsJson, split_names
 from dart_streams.console.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.errors import UserError
 
@@ -57,7 +57,7 @@ def mirror(
     from workers.env.backends.osworld.placeholder_mirror import fill
 
     log_to_stderr()
-    tasks, unusable = chosen(osworld, task_list, only)
+    tasks, unusable = select_tasks(osworld, task_list, only)
     folder.mkdir(parents=True, exist_ok=True)
     if make:
         made = fill(Mirror(folder), tasks)
@@ -70,7 +70,7 @@ def mirror(
     lacking = [entry for entry in entries if entry.state != "present"]
     if lacking:
         note(HOW_TO_FILL.format(dataset=DATASET, folder=folder))
-    tell_unusable(unusable)
+    list_unusable(unusable)
     if lacking or unusable:
         raise typer.Exit(1)
 
@@ -102,32 +102,32 @@ def check(
     Exits with 1 if the file of a task cannot be used.
     """
     log_to_stderr()
-    tasks, unusable = chosen(osworld, task_list, only)
-    token = auth.secret(f"file:{token_file}", "--token-file").strip() if token_file else ""
+    tasks, unusable = select_tasks(osworld, task_list, only)
+    token = auth.read_secret(f"file:{token_file}", "--token-file").strip() if token_file else ""
     checks = asyncio.run(check_all(tasks, folder, desktops, token, results, at_once))
     if markdown:
         write_table(markdown, checks)
     if rows:
         write_rows(rows, checks)
     show(checks, as_json=as_json, title="OSWorld's tasks")
-    tell_unusable(unusable)
+    list_unusable(unusable)
     if unusable:
         raise typer.Exit(1)
 
 
-def tell_unusable(unusable: "Sequence[UnusableTask]") -> None:
+def list_unusable(unusable: "Sequence[UnusableTask]") -> None:
     """List the tasks whose files cannot be used, with their reasons."""
     for task in unusable:
         note(f"left out {task.page}: {task.reason}")
 
 
-def chosen(osworld: str, task_list: str, only: str) -> "tuple[list[OsworldTask], list[UnusableTask]]":
+def select_tasks(osworld: str, task_list: str, only: str) -> "tuple[list[OsworldTask], list[UnusableTask]]":
     """Return the tasks that the options name, and those whose files cannot be used; raise UserError for no task."""
     from workers.env.backends.osworld import tasks
 
     wanted = OsworldTasks(folder=osworld and str(Path(osworld).absolute()), task_list=task_list)
     examples = wanted.examples(Path())
-    names = set(listed(only))
+    names = set(split_names(only))
     pages = [f"{app}/{name}" for app, ids in wanted.listed(Path()).items() for name in ids]
     found = [page for page in pages if not names or names & {page, *page.split("/")}]
     if not found:

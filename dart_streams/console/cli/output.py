@@ -12,7 +12,7 @@ from rich.table import Table
 
 from dart_streams.console.views.console import PlainConsole
 from dart_streams.telemetry import terminal_lines
-from dart_streams.visible_text import visible
+from dart_streams.visible_text import escape_unseen
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 """Cells with these texts are colored."""
@@ -39,12 +39,12 @@ def log_to_stderr() -> None:
 
 def show_json(value: Any) -> None:
     """Print a value as JSON."""
-    say(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    print_line(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line of a command's result; what it has from others cannot control the terminal."""
-    typer.echo(visible(text))
+    typer.echo(escape_unseen(text))
 
 
 def show(rows: Sequence[msgspec.Struct], *, as_json: bool, title: str = "", empty: str = "nothing") -> None:
@@ -53,17 +53,17 @@ def show(rows: Sequence[msgspec.Struct], *, as_json: bool, title: str = "", empt
         show_json(rows)
         return
     if not rows:
-        say(empty)
+        print_line(empty)
         return
     table = Table(title=title or None, title_justify="left")
     for field in msgspec.structs.fields(rows[0]):
         table.add_column(field.name.replace("_", " "), overflow="fold")
     for row in rows:
-        table.add_row(*(cell(value) for value in msgspec.structs.astuple(row)))
+        table.add_row(*(cell_text(value) for value in msgspec.structs.astuple(row)))
     PlainConsole().print(table)
 
 
-def cell(value: Any) -> str:
+def cell_text(value: Any) -> str:
     """Return a value as the text of a table cell."""
     if value is None:
         return ""

@@ -11,7 +11,7 @@ from rich.table import Table
 from dart_streams.config import Config, load
 from dart_streams.config import tasks as task_sets
 from dart_streams.console.cli.options import AsJson
-from dart_streams.console.cli.output import cell, show, show_json
+from dart_streams.console.cli.output import cell_text, show, show_json
 from dart_streams.console.sizing import capacity as planning
 from dart_streams.console.sizing.capacity import Constant
 from dart_streams.console.sizing.gpu_memory import MAX_GPUS, MemoryEstimate
@@ -53,7 +53,9 @@ def plan(
         table.add_column(name, overflow="fold", justify="right" if name == "needed" else "left")
     for figure in sizing.figures:
         table.add_row(
-            figure.what, cell(f"{planning.format_number(figure.needed)} {figure.unit}".strip()), cell(figure.formula)
+            figure.what,
+            cell_text(f"{planning.format_number(figure.needed)} {figure.unit}".strip()),
+            cell_text(figure.formula),
         )
     PlainConsole().print(table)
     show(sizing.constants, as_json=False, title="constants")

@@ -20,7 +20,7 @@ MODULES = {"monitor": "dart_streams.console.monitor.main", "desktops": "workers.
 """Of the kinds that are not in a package of their name."""
 
 
-def worker(
+def run_worker(
     kind: Annotated[Kind, typer.Argument(help="The kind of worker.")],
     config: ConfigFile = None,
     name: Annotated[

@@ -29,7 +29,7 @@ from dart_streams.console.launch import process_registry
 from dart_streams.console.launch import processes as run_processes
 from dart_streams.console.launch.evaluate import evaluate as evaluate_policy
 from dart_streams.console.launch.services import jars
-from dart_streams.console.launch.session import Session, live
+from dart_streams.console.launch.session import Session, run_session
 from dart_streams.console.launch.training_run import TrainingRun, required_steps
 from dart_streams.console.runs import evaluation, run_folder
 from dart_streams.console.runs.resumption import changes
@@ -99,7 +99,7 @@ def run(
         if not resume:
             life.enter_context(run_folder.locked(made.path))
         note(f"run {made.id} in {made.path}")
-        live(made, lambda _: own_session(made, owns_services=services))
+        run_session(made, lambda _: own_session(made, owns_services=services))
 
 
 def resumed_config(run: str, state: Path | None, config: Path | None) -> Config:
@@ -110,11 +110,11 @@ def resumed_config(run: str, state: Path | None, config: Path | None) -> Config:
     given = None if config is None else read_config(config)
     found = run_folder.find(given.run.state_dir if given else str(state or run_folder.DEFAULT_STATE), run)
     if given is not None:
-        tell_changes(found, given)
+        show_changes(found, given)
     return found.named(given or found.config())
 
 
-def tell_changes(found: RunFolder, wanted: Config) -> None:
+def show_changes(found: RunFolder, wanted: Config) -> None:
     """Show what another configuration changes in a run, and that it changes nothing in its tasks."""
     for key in changes(found.config(), wanted):
         note(f"changes {key}")
@@ -132,7 +132,7 @@ def run_attached(config: Config, *, before_only: bool) -> None:
             note(f"changes {key}")
     made = run_folder.attach(config, Path(config.tasks.file))
     note(f"run {made.id} in {made.path}")
-    live(made, lambda _: attached_session(made, before_only=before_only))
+    run_session(made, lambda _: attached_session(made, before_only=before_only))
 
 
 def attached_session(made: RunFolder, *, before_only: bool) -> Session:
@@ -142,7 +142,7 @@ def attached_session(made: RunFolder, *, before_only: bool) -> Session:
 
 def own_session(made: RunFolder, *, owns_services: bool) -> Session:
     """Return the session of a run with its own processes."""
-    config, programs = made.config(), run_processes.programs()
+    config, programs = made.config(), run_processes.find_programs()
     return Session(
         made,
         run_processes.processes_of(config, made.config_file, programs),
@@ -159,7 +159,7 @@ async def write_report(ended: TrainingRun) -> None:
     """Write the report of a run that has just ended, and print its headline."""
     from dart_streams.console.views import report as reports
 
-    headline = await reports.finish(ended.folder, ended.follower, ended.lags, jars.plots(), ended.notify)
+    headline = await reports.finish(ended.folder, ended.follower, ended.lags, jars.plots_folder(), ended.notify)
     ended.notify(headline)
 
 
@@ -185,7 +185,7 @@ def refuse_unfit_model(config: Config) -> None:
     if reason := context.context_refusal(folder, config, context.most_steps(config)):
         raise ConfigError(f"policy.path: {folder}: {reason}")
     if config.rollout.engine == "vllm":
-        model_fit.refuse_unfit(folder, run_processes.programs().model, config)
+        model_fit.refuse_unfit(folder, run_processes.find_programs().model, config)
         if config.trainer.lora.rank:
             linear = model_files.linear_layers(model_files.read_headers(folder))
             gpu_memory.adapted_layers(linear, config.trainer.lora)
@@ -195,23 +195,23 @@ def refuse_missing_key(config: Config) -> None:
     """Raise ConfigError if the endpoint that is to serve the policy has a key that this process cannot read."""
     settings = config.rollout.openai
     if config.rollout.engine == "openai" and settings.api_key:
-        auth.secret(settings.api_key, "rollout.openai.api_key")
+        auth.read_secret(settings.api_key, "rollout.openai.api_key")
 
 
 def evaluate(run: RunId = "", state: State = Path(".dart"), config: RunConfig = None, as_json: AsJson = False) -> None:
     """Evaluate the policy that is served now on the held-out tasks; the deployment's processes must be up."""
     wanted = run_config(run, state, config)
     setup.start_logs("eval")
-    result = asyncio.run(evaluated(wanted))
+    result = asyncio.run(evaluate_served(wanted))
     rows = [
         evaluation.EvaluationRow.of(page, rate) for page, rate in {**result.per_page, "all": result.overall}.items()
     ]
     show(rows, as_json=as_json, title=f"version {result.version}")
 
 
-async def evaluated(config: Config) -> evaluation.EvaluationResult:
+async def evaluate_served(config: Config) -> evaluation.EvaluationResult:
     """Evaluate the served version of a running deployment."""
-    tasks = task_sets.of(config)
+    tasks = task_sets.tasks_of(config)
     async with (
         Publisher(config.bus, "eval") as publisher,
         following(config.bus, publisher, config.telemetry.stall_s) as watch,
@@ -238,4 +238,4 @@ def report(
 
     found = find_run(name or run, state)
     setup.start_logs("report")
-    note(asyncio.run(reports.rewrite(found, jars.plots())))
+    note(asyncio.run(reports.rewrite(found, jars.plots_folder())))

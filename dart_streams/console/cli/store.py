@@ -51,7 +51,7 @@ def rebuild(
     """Rebuild a run's rows from its topics, or from a bundle (with the screenshots it has), and compare."""
     config, source = run_or_bundle(run, state, bundle)
     create_schema(config.store)
-    with connected(config) as session:
+    with store_session(config) as session:
         if wipe:
             note(f"{projection.wipe(session, config.bus.run)} rows removed")
         written = projection.rebuild(session, rows_of_log(config, source))
@@ -59,15 +59,15 @@ def rebuild(
         if source is not None and source.has("blobs"):
             blobs = ((blob.sha256, blob.data) for blob in source.blobs())
             note(f"{projection.restore_blobs(session, blobs)} screenshots written")
-        end_with(compared(session, config, source), as_json=as_json)
+        end_with(compare_tables(session, config, source), as_json=as_json)
 
 
 @app.command("diff")
 def diff(run: RunId = "", state: State = Path(".dart"), bundle: FromBundle = None, as_json: AsJson = False) -> None:
     """Compare a run's rows with those rebuilt from its log, by number and digest; exit code 1 if they differ."""
     config, source = run_or_bundle(run, state, bundle)
-    with connected(config) as session:
-        end_with(compared(session, config, source), as_json=as_json)
+    with store_session(config) as session:
+        end_with(compare_tables(session, config, source), as_json=as_json)
 
 
 def end_with(tables: list[Compared], *, as_json: bool) -> None:
@@ -77,7 +77,7 @@ def end_with(tables: list[Compared], *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def compared(session: Session, config: Config, source: Bundle | None) -> list[Compared]:
+def compare_tables(session: Session, config: Config, source: Bundle | None) -> list[Compared]:
     """Compare each table."""
     there, made = TableDigest(), TableDigest()
     for row in projection.stored(session, config.bus.run):
@@ -103,7 +103,7 @@ def rows_of_log(config: Config, source: Bundle | None) -> Iterator[ProjectedRow]
 
 
 @contextmanager
-def connected(config: Config) -> Iterator[Session]:
+def store_session(config: Config) -> Iterator[Session]:
     """Yield a session with the store."""
     session = connect(config.store)
     try:

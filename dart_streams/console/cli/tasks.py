@@ -21,7 +21,7 @@ WIDE = 110
 """From this many columns on, the reason of the next budget has room beside the figures."""
 
 
-def tasks(
+def show_tasks(
     task: Annotated[str, typer.Argument(help="A task: show its groups instead of all tasks.", show_default=False)] = "",
     run: RunId = "",
     state: State = Path(".dart"),

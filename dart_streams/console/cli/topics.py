@@ -26,7 +26,7 @@ Place = Annotated[
 ]
 
 
-def wanted_by(config: Config) -> list[TopicSpec]:
+def specs_of(config: Config) -> list[TopicSpec]:
     """Return every topic of a deployment."""
     return declare_topics(config.bus, changelog_topics(config))
 
@@ -36,7 +36,7 @@ def plan_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Show what `apply` would change, and change nothing."""
     deployment = read_config(config)
     with admin.connect(deployment.bus) as client:
-        show(admin.plan_against(client, wanted_by(deployment)), as_json=as_json, empty=AS_DECLARED)
+        show(admin.plan_against(client, specs_of(deployment)), as_json=as_json, empty=AS_DECLARED)
 
 
 @app.command("apply")
@@ -44,7 +44,7 @@ def apply_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Create and alter topics until they are as declared; the changes are shown first."""
     deployment = read_config(config)
     with admin.connect(deployment.bus) as client:
-        changes: list[Change] = admin.plan_against(client, wanted_by(deployment))
+        changes: list[Change] = admin.plan_against(client, specs_of(deployment))
         show(changes, as_json=as_json, empty=AS_DECLARED)
         admin.apply(client, changes)
     if changes:
@@ -58,7 +58,7 @@ def describe_topics(
     """Show a run's topics: partitions, configuration, end offsets and retained records of each partition."""
     deployment = run_config(run, state, config)
     with admin.connect(deployment.bus) as client:
-        states = admin.describe(client, wanted_by(deployment))
+        states = admin.describe(client, specs_of(deployment))
         show(
             states,
             as_json=as_json,
@@ -78,7 +78,7 @@ def export_topics(
     ] = "",
 ) -> None:
     """Print the declared topics as resources for an operator that creates them."""
-    typer.echo(strimzi_yaml(wanted_by(read_config(config)), cluster, namespace), nl=False)
+    typer.echo(strimzi_yaml(specs_of(read_config(config)), cluster, namespace), nl=False)
 
 
 @app.command("schema")

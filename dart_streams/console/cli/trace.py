@@ -9,7 +9,7 @@ from rich.tree import Tree
 
 from dart_streams.config import Config
 from dart_streams.console.cli.options import AsJson, FromBundle, RunId, State, run_or_bundle
-from dart_streams.console.cli.output import log_to_stderr, note, say, show, show_json
+from dart_streams.console.cli.output import log_to_stderr, note, print_line, show, show_json
 from dart_streams.console.lineage import traces
 from dart_streams.console.lineage.lineage import READ, Lineage, Node
 from dart_streams.console.runs.bundle import Bundle
@@ -70,7 +70,7 @@ def trace(
         if as_json:
             show_json(node)
         else:
-            PlainConsole().print(grown(Tree(label(node)), node))
+            PlainConsole().print(grow_tree(Tree(label(node)), node))
 
 
 def show_coverage(found: traces.Coverage, *, as_json: bool) -> None:
@@ -79,21 +79,21 @@ def show_coverage(found: traces.Coverage, *, as_json: bool) -> None:
         show_json(found)
         return
     share = "nothing was trained" if found.coverage is None else f"{found.coverage:.2%}"
-    say(
+    print_line(
         f"{found.traced_steps} of {found.trained_steps} trained steps ({found.optimizer_steps} optimizer steps) "
         f"can be followed to their screenshot: {share}"
     )
     for missing, number in found.broken.items():
-        say(f"  {number} end at: {missing}")
+        print_line(f"  {number} end at: {missing}")
     for example in found.examples:
-        say(f"  for instance {example}")
+        print_line(f"  for instance {example}")
 
 
-def grown(tree: Tree, node: Node) -> Tree:
+def grow_tree(tree: Tree, node: Node) -> Tree:
     """Hang a node's neighbors into its tree: ``←`` what it was made of, ``→`` what it went into."""
     for arrow, others in (("←", node.made_of), ("→", node.went_into)):
         for other in others:
-            grown(tree.add(f"[dim]{arrow}[/dim] {label(other)}"), other)
+            grow_tree(tree.add(f"[dim]{arrow}[/dim] {label(other)}"), other)
     return tree
 
 
@@ -102,16 +102,16 @@ def label(node: Node) -> str:
     parts = [f"[bold]{node.kind}[/bold] {escape(node.id)}"]
     if node.ms is not None:
         parts.append(f"[cyan]{node.ms:,.1f} ms[/cyan]")
-    parts += [f"[dim]{name}[/dim] {escape(shortened(value))}" for name, value in node.fields.items()]
+    parts += [f"[dim]{name}[/dim] {escape(shorten_value(value))}" for name, value in node.fields.items()]
     return "  ".join(parts)
 
 
-def shortened(value: Any) -> str:
+def shorten_value(value: Any) -> str:
     """Return a field's value so short that a line of them can be read."""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, dict):
-        return " ".join(f"{name}={shortened(item)}" for name, item in value.items())[: 3 * LONGEST]
+        return " ".join(f"{name}={shorten_value(item)}" for name, item in value.items())[: 3 * LONGEST]
     if isinstance(value, list):
         value = [round(item, 3) if isinstance(item, float) else item for item in value]
     text = str(value)

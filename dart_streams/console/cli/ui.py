@@ -68,7 +68,7 @@ class PageFile(msgspec.Struct, frozen=True):
     file: str
 
 
-def ui(
+def serve_page(
     name: Annotated[
         str,
         typer.Argument(
@@ -113,8 +113,8 @@ def ui(
         asyncio.run(write_file(source, other, export))
         return show_json(PageFile(file=str(export))) if as_json else note(f"open {export}")
     tls = tls_context(host, certificate, key, behind_proxy=behind_proxy)
-    before = written(address_file)
-    listener = listening(host, source.config.ui.port if port is None else port, before, any_free=port is None)
+    before = read_address(address_file)
+    listener = open_listener(host, source.config.ui.port if port is None else port, before, any_free=port is None)
     number = listener.getsockname()[1]
     guard = Guard(frozenset([host, *(allow_host or [])]), number, tls=tls is not None, token=before.token)
     reached = ANY.get(host, host)
@@ -169,7 +169,7 @@ def tls_context(
     return context
 
 
-def listening(host: str, port: int, before: PageAddress, *, any_free: bool) -> socket.socket:
+def open_listener(host: str, port: int, before: PageAddress, *, any_free: bool) -> socket.socket:
     """Return a listening socket: of the port of ``before`` if it may be any (0, or ``any_free``) and is free.
 
     Else of ``port``, or with ``any_free`` of the first free one of some ports from it on. Raises
@@ -192,7 +192,7 @@ def listening(host: str, port: int, before: PageAddress, *, any_free: bool) -> s
     raise ServiceUnavailable(f"the page can't listen on {host} port {port}: {reason}; choose another with {other}")
 
 
-def written(file: Path | None) -> PageAddress:
+def read_address(file: Path | None) -> PageAddress:
     """Return the address that an earlier start has left for this user alone; one of empty texts if there is none.
 
     So whoever looks at a run whose page died, and was started again, goes on looking.
@@ -227,15 +227,15 @@ async def serve(
     source: RunSource, other: RunSource | None, guard: Guard, listener: socket.socket, tls: ssl.SSLContext | None
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; raise what ends a source."""
-    from dart_streams.connection.http_bounds import serving
+    from dart_streams.connection.http_bounds import serve_bounded
     from dart_streams.console.views.page.server import PageServer
 
     stop = lifecycle.stop_on_signals()
-    files = load_assets(jars.plots())
+    files = load_assets(jars.plots_folder())
     if not files["/vendor/uPlot.iife.min.js"].data:
         note(PLOTS_MISSING)
     reading = {"source": source.run()} | ({"other": other.run()} if other is not None else {})
-    async with serving(PageServer(source, guard, files, other).application(), listener, tls):
+    async with serve_bounded(PageServer(source, guard, files, other).application(), listener, tls):
         await lifecycle.run_until_first_exit(stopped(stop), **reading)
 
 
@@ -245,13 +245,13 @@ async def write_file(source: RunSource, other: RunSource | None, path: Path) -> 
 
     if not path.parent.is_dir():
         raise UserError(f"--export {path}: there is no folder {path.parent}")
-    if not (plots := jars.plots()):
+    if not (plots := jars.plots_folder()):
         note(PLOTS_MISSING)
     sources = [source, *([other] if other is not None else [])]
     reading = [asyncio.create_task(one.run()) for one in sources]
     try:
         for one, task in zip(sources, reading, strict=True):
-            await ready(one, task)
+            await wait_until_read(one, task)
         await export.write(source, load_assets(plots), path, other)
     finally:
         for task in reading:
@@ -261,7 +261,7 @@ async def write_file(source: RunSource, other: RunSource | None, path: Path) -> 
             await one.close()
 
 
-async def ready(source: RunSource, reading: asyncio.Task[None]) -> None:
+async def wait_until_read(source: RunSource, reading: asyncio.Task[None]) -> None:
     """Return when the fold has all that there is; raise what ended the reading, or that nothing comes."""
     deadline, before = Deadline(SILENT_S), ""
     while not source.progress.ready:

@@ -9,15 +9,15 @@ from dart_streams.console.cli.output import note, show
 from dart_streams.console.launch.services import local
 
 
-def up(config: ConfigFile = None, as_json: AsJson = False) -> None:
+def start_services(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Start the local Kafka and Cassandra, if they do not run yet, and wait until they answer."""
-    show(local.up(read_config(config), notify=note), as_json=as_json)
+    show(local.start_services(read_config(config), notify=note), as_json=as_json)
 
 
-def down(
+def stop_services(
     config: ConfigFile = None,
     wipe: Annotated[bool, typer.Option("--wipe", help="Remove their data too.")] = False,
 ) -> None:
     """Stop the local Kafka and Cassandra."""
-    stopped = local.down(read_config(config), wipe=wipe, notify=note)
+    stopped = local.stop_services(read_config(config), wipe=wipe, notify=note)
     note(f"stopped {' and '.join(stopped)}" if stopped else "nothing was running")

@@ -249,6 +249,6 @@ def kept_image(data: bytes | None, images: dict[str, bytes]) -> BlobRef | None:
 def image_ref(data: bytes) -> BlobRef:
     """Return the claim check of an image's bytes; raise :class:`InvalidRow` if they are none."""
     try:
-        return ref_of(data, *pictures.checked(data))
+        return ref_of(data, *pictures.check_picture(data))
     except pictures.UnusablePicture as error:
         raise InvalidRow(f"an image is no screenshot: {error}") from None

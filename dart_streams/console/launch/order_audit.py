@@ -91,7 +91,7 @@ class LostOrders:
 
 
 @contextlib.asynccontextmanager
-async def auditing(
+async def audit_orders(
     follower: RunFollower, publisher: Publisher, notify: Callable[[str], None]
 ) -> AsyncIterator[AwaitedOrderAudit]:
     """Audit in the background while the body lasts."""

@@ -77,7 +77,7 @@ def read(path: Path) -> ProcessRegistry | None:
         return None
 
 
-def living(runs: Path, but: Path) -> list[str]:
+def living_runs(runs: Path, but: Path) -> list[str]:
     """Return the ids of runs, except the one in the folder ``but``, whose supervisor runs."""
     folders = (path.parent for path in sorted(runs.glob("*/processes.json")) if not path.parent.is_symlink())
     found = ((folder, read(folder / "processes.json")) for folder in folders if folder != but)

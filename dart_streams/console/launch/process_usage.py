@@ -46,7 +46,7 @@ def measure(name: str, root: int, children: Mapping[int, Sequence[int]]) -> dict
     worker is the child of ``root``, which is its subreaper; a service and the supervisor have none.
     """
     cpu_s, memory = 0.0, 0
-    for pid in tree(root, children):
+    for pid in process_tree(root, children):
         try:
             process = psutil.Process(pid)
             times = process.cpu_times()
@@ -77,8 +77,8 @@ def own_usage(pid: int) -> dict[str, float]:
         return {}
 
 
-def tree(root: int, children: Mapping[int, Sequence[int]]) -> Iterator[int]:
+def process_tree(root: int, children: Mapping[int, Sequence[int]]) -> Iterator[int]:
     """Yield a process and all below it."""
     yield root
     for child in children.get(root, ()):
-        yield from tree(child, children)
+        yield from process_tree(child, children)

@@ -44,7 +44,7 @@ class ProcessSet(msgspec.Struct, frozen=True):
     tracker: tuple[ProcessSpec, ...] = ()
 
 
-def programs(prefix: Path = Path(sys.prefix)) -> Programs:
+def find_programs(prefix: Path = Path(sys.prefix)) -> Programs:
     """Find the environments beside each other, as `make setup` makes them, from the one that runs this."""
     return Programs(*(prefix.parent / name / "bin" / "dart-streams" for name in ("streams", "model", "data")))
 

@@ -85,7 +85,7 @@ class Session:
         supervisor = Supervisor(self.folder.path, self.config.run.drain_s, self.notify)
         run = self.make_run(supervisor)
         outcome = "failed"
-        async with interruptible(supervisor, self.notify) as interrupted:
+        async with catch_signals(supervisor, self.notify) as interrupted:
             phases = asyncio.create_task(self.go_through(run), name="phases")
             try:
                 await asyncio.wait({phases, supervisor.gave_up, interrupted}, return_when=asyncio.FIRST_COMPLETED)
@@ -108,7 +108,7 @@ class Session:
         with run.phase("services"):
             await self.bring_services_up(run.supervisor)
             await run.check_access()
-        async with self.page_served(run.supervisor), shown(run, self.console, lambda: self.page):
+        async with self.page_served(run.supervisor), show_run(run, self.console, lambda: self.page):
             await run.run()
         # The report says how the run went; `end` corrects that if writing the report fails.
         run.journal = msgspec.structs.replace(run.journal, outcome="complete")
@@ -152,11 +152,11 @@ class Session:
         if run.supervisor.children:
             self.notify(f"draining {', '.join(sorted(run.supervisor.children))} (Ctrl-C again to kill)")
         await run.supervisor.stop_all()
-        others = process_registry.living(self.folder.path.parent, but=self.folder.path)
+        others = process_registry.living_runs(self.folder.path.parent, but=self.folder.path)
         if self.owns_services and others:
             self.notify(f"Kafka and Cassandra stay up for {', '.join(others)}: `dart-streams down` stops them")
         elif self.owns_services:
-            stopped = await asyncio.to_thread(local.down, self.config)
+            stopped = await asyncio.to_thread(local.stop_services, self.config)
             self.notify(f"stopped {' and '.join(stopped)}" if stopped else "the services were down already")
         run.journal = msgspec.structs.replace(run.journal, outcome=outcome)
         self.folder.write_journal(run.journal)
@@ -171,7 +171,7 @@ def address_in(file: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def interruptible(supervisor: Supervisor, notify: Callable[[str], None]) -> AsyncIterator["asyncio.Future[None]"]:
+async def catch_signals(supervisor: Supervisor, notify: Callable[[str], None]) -> AsyncIterator["asyncio.Future[None]"]:
     """Yield a future that the first signal completes; the second signal kills all children."""
     loop = asyncio.get_running_loop()
     interrupted: asyncio.Future[None] = loop.create_future()
@@ -193,7 +193,7 @@ async def interruptible(supervisor: Supervisor, notify: Callable[[str], None]) -
 
 
 @contextlib.asynccontextmanager
-async def shown(run: TrainingRun, console: Console, page: Callable[[], str]) -> AsyncIterator[None]:
+async def show_run(run: TrainingRun, console: Console, page: Callable[[], str]) -> AsyncIterator[None]:
     """Show the run while the body lasts, and sample what its processes cost; a failing display does not fail it.
 
     ``page`` returns the address of the run's web page, empty while there is none.
@@ -243,7 +243,7 @@ def moment_of(
     )
 
 
-def live(made: RunFolder, make_session: Callable[[TextIO], Session]) -> None:
+def run_session(made: RunFolder, make_session: Callable[[TextIO], Session]) -> None:
     """Run a session with its log in the run's folder; ``make_session`` is given the log's file."""
     (made.path / "logs").mkdir(exist_ok=True)
     with (made.path / "logs" / "supervisor.log").open("a", buffering=1) as log:

@@ -66,7 +66,7 @@ def follow(child: int, wake: int, grace_s: float) -> int:
             stops += 1
         if wake in ready:
             stops += sum(number != signal.SIGCHLD for number in os.read(wake, 1024))
-        for pid, status in reaped():
+        for pid, status in reap_children():
             if pid == child:
                 code = os.waitstatus_to_exitcode(status)
                 return code if code >= 0 else 128 - code
@@ -79,7 +79,7 @@ def follow(child: int, wake: int, grace_s: float) -> int:
             deadline = time.monotonic() + REAP_S
 
 
-def reaped() -> list[tuple[int, int]]:
+def reap_children() -> list[tuple[int, int]]:
     """Collect every ended child: (pid, wait status)."""
     ended = []
     with contextlib.suppress(ChildProcessError):
@@ -91,17 +91,17 @@ def reaped() -> list[tuple[int, int]]:
 def kill_descendants(deadline: float) -> None:
     """Kill what the command left running, children of children included, until none is there or time is up."""
     while time.monotonic() < deadline:
-        left = descendants(os.getpid())
+        left = find_descendants(os.getpid())
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        reaped()
+        reap_children()
         if not left:
             return
         time.sleep(0.02)
 
 
-def descendants(root: int) -> list[int]:
+def find_descendants(root: int) -> list[int]:
     """Return the processes below ``root`` that are not zombies, from one look at /proc."""
     children: dict[int, list[int]] = {}
     zombies = set()

@@ -20,7 +20,7 @@ def read(bus: Bus) -> dict[str, str]:
     return {name.removeprefix(bus.prefix): known for name, known in found.items()}
 
 
-def missing(bus: Bus, known: Mapping[str, str], run_id: str) -> list[str]:
+def missing_topics(bus: Bus, known: Mapping[str, str], run_id: str) -> list[str]:
     """Return a line about each topic that is not the one with the ``known`` id any more, before any is made.
 
     Raises :class:`LogGone` if the orders are among them and there are no new ones: nothing of the run's log would say

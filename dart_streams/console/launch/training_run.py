@@ -20,7 +20,7 @@ from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task, TaskSet
 from dart_streams.console.launch import evaluate, topic_identity
-from dart_streams.console.launch.order_audit import AwaitedOrderAudit, auditing
+from dart_streams.console.launch.order_audit import AwaitedOrderAudit, audit_orders
 from dart_streams.console.launch.processes import ProcessSet
 from dart_streams.console.launch.supervisor import Supervisor
 from dart_streams.console.runs import open_orders
@@ -92,7 +92,7 @@ class TrainingRun:
         async with (
             Publisher(self.config.bus, "supervisor") as publisher,
             following(self.config.bus, publisher, self.config.telemetry.stall_s, keep=KEPT) as follower,
-            auditing(follower, publisher, self.notify) as audit,
+            audit_orders(follower, publisher, self.notify) as audit,
         ):
             follower.log = EchoLogger(self.log, self.notify)
             self.follower = follower
@@ -158,7 +158,7 @@ class TrainingRun:
     async def apply_topics(self) -> None:
         """Create or change the topics; raise LogGone if a run that is resumed has lost its log."""
         bus, known = self.config.bus, self.folder.topic_ids()
-        for line in await asyncio.to_thread(topic_identity.missing, bus, known, self.folder.id):
+        for line in await asyncio.to_thread(topic_identity.missing_topics, bus, known, self.folder.id):
             self.notify(line)
         changes = await asyncio.to_thread(admin.apply_all, bus, self.extra_topics, keep_grown=True)
         self.folder.write_topic_ids(await asyncio.to_thread(topic_identity.read, bus))
@@ -196,7 +196,7 @@ class TrainingRun:
         """Order a demonstration of each training task, which needs no weights, for the pool; return their ids."""
         if not (self.config.curation.pool.enabled and self.config.run.demonstrate):
             return set()
-        wanted = [demonstration(task, self.config) for task in self.tasks.train]
+        wanted = [demonstration_order(task, self.config) for task in self.tasks.train]
         for order in wanted:
             if order.order_id not in follower.progress.orders:
                 await publisher.publish(rollout_orders.TOPIC, order)
@@ -305,7 +305,7 @@ def required_steps(config: Config) -> int:
     return config.trainer.max_train_steps
 
 
-def demonstration(task: Task, config: Config) -> RolloutOrder:
+def demonstration_order(task: Task, config: Config) -> RolloutOrder:
     """Return the order of a task's demonstration, the same one each time."""
     return RolloutOrder(
         order_id=f"demonstration-{task.task_id}",

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from dart_streams.config import Config
-from dart_streams.config.files import leaves
+from dart_streams.config.files import key_values
 from dart_streams.errors import ConfigError
 
 OWN = frozenset({"run.id", "run.state_dir", "bus.prefix", "tasks.file"})
@@ -45,7 +45,7 @@ class ChangedKey(msgspec.Struct, frozen=True):
 
 def changes(recorded: Config, given: Config) -> list[ChangedKey]:
     """Return the keys that differ, those that a run's folder sets itself left out."""
-    before, after = (dict(leaves(msgspec.to_builtins(config))) for config in (recorded, given))
+    before, after = (dict(key_values(msgspec.to_builtins(config))) for config in (recorded, given))
     trained = recorded.rollout.engine != "openai" or recorded.rollout.openai.trainable
     return [
         ChangedKey(place, before.get(place), after.get(place), why_kept(place, trained=trained))

@@ -232,7 +232,7 @@ def attach(config: Config, tasks_file: Path) -> RunFolder:
 
 def prepare(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
     """Write the resolved configuration and the task set into a run's folder, and point ``latest`` at it."""
-    task_sets.of(config, tasks_file)
+    task_sets.tasks_of(config, tasks_file)
     folder.path.mkdir(parents=True, exist_ok=True)
     if tasks_file != (own := folder.path / "tasks.toml"):
         write_tasks(tasks_file, own)

@@ -7,7 +7,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from dart_streams.visible_text import visible
+from dart_streams.visible_text import escape_unseen
 
 
 class PlainConsole(Console):
@@ -15,9 +15,9 @@ class PlainConsole(Console):
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Return a string as text, laid out as it will be seen."""
-        return super().render_str(visible(text), **settings)
+        return super().render_str(escape_unseen(text), **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield what is written."""
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else visible(text), style, control)
+            yield Segment(text if control else escape_unseen(text), style, control)

@@ -97,13 +97,13 @@ waited_for.wait()
             assert not deadline.expired
             time.sleep(0.01)
         children = usage.children_by_pid()
-        below = list(usage.tree(subreaper.pid, children))
+        below = list(usage.process_tree(subreaper.pid, children))
         assert len(below) == 3
         found = usage.measure("env-0", subreaper.pid, children)
         assert 0 < found["own_s"] <= found["cpu_s"] + 0.011
         assert found["own_s"] == usage.own_usage(below[1])["own_s"]
     finally:
-        for pid in reversed(list(usage.tree(subreaper.pid, usage.children_by_pid()))):
+        for pid in reversed(list(usage.process_tree(subreaper.pid, usage.children_by_pid()))):
             with contextlib.suppress(psutil.NoSuchProcess):  # its child was all that it waited for
                 psutil.Process(pid).kill()
         subreaper.wait()

@@ -29,10 +29,10 @@ def as_topic(resource: dict) -> TopicSpec:
 def test_export_and_apply_agree_on_every_topic_and_configuration():
     bus = Bus(prefix="dart.r1.")
     config = Config(bus=bus)
-    applied = {change.topic: change.after for change in plan(command.wanted_by(config), {})}
+    applied = {change.topic: change.after for change in plan(command.specs_of(config), {})}
     there = [as_topic(resource) for resource in exported(bus)]
     assert {topic.name: {"partitions": str(topic.partitions), **topic.configs} for topic in there} == applied
-    assert plan(command.wanted_by(config), {topic.name: topic for topic in there}) == []
+    assert plan(command.specs_of(config), {topic.name: topic for topic in there}) == []
 
 
 def test_a_name_that_kubernetes_refuses_gets_another_and_the_topic_keeps_its_own():
@@ -60,7 +60,7 @@ def test_the_command_prints_resources_of_the_named_kafka():
     done = CliRunner().invoke(command.app, ["export", *options])
     resources = list(yaml.safe_load_all(done.stdout))
     assert done.exit_code == 0
-    assert len(resources) == len(command.wanted_by(command.read_config(None)))
+    assert len(resources) == len(command.specs_of(command.read_config(None)))
     for resource in resources:
         assert (resource["apiVersion"], resource["kind"]) == ("kafka.strimzi.io/v1", "KafkaTopic")
         assert resource["metadata"]["namespace"] == "ours"

@@ -82,7 +82,7 @@ def checked(tmp_path: Path, text: str) -> str:
     file.write_text(f'tasks.file = "{TASKS}"\n{text}\n')
     arguments = ["config", "check", str(file)]
     try:
-        done = CliRunner().invoke(main.build(arguments), arguments)
+        done = CliRunner().invoke(main.build_app(arguments), arguments)
     finally:
         structlog.reset_defaults()
     assert isinstance(done.exception, UserError), "an error for the user, not a traceback"

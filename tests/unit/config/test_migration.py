@@ -7,7 +7,7 @@ import structlog
 import tomli_w
 
 from dart_streams.config import Config, load, parse
-from dart_streams.config.files import DROPPED, FIXED, MOVED, leaves, migrated, put, renamed
+from dart_streams.config.files import DROPPED, FIXED, MOVED, key_values, migrated, put, renamed
 from dart_streams.console.bundles.bundle_inputs import CONFIG, config_of
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.errors import ConfigError
@@ -78,8 +78,8 @@ def test_an_unmoved_configuration_is_told_nothing_and_a_moved_one_lies_where_it_
     tables: dict = {}
     put(tables, key, "value")
     with structlog.testing.capture_logs() as logs:
-        found = dict(leaves(renamed(tables, "test")))
-        assert dict(leaves(renamed(renamed(tables, "test"), "test"))) == found
+        found = dict(key_values(renamed(tables, "test")))
+        assert dict(key_values(renamed(renamed(tables, "test"), "test"))) == found
     assert found.keys() == {*MOVED[key]}
     assert len(logs) == 2
 

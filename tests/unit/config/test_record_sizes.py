@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import topics
 from dart_streams.bus.codec import decode, encode
 from dart_streams.config import Config, load, parse, tasks
-from dart_streams.config.record_sizes import largest, refusal
+from dart_streams.config.record_sizes import largest_records, size_refusal
 from dart_streams.console.cli.config import errors_in
 from dart_streams.errors import ConfigError
 from tests.faults.largest_records import EVENTS, largest_event
@@ -21,7 +21,7 @@ SHIPPED = sorted((Path(__file__).parents[3] / "deploy" / "config").rglob("*.toml
 
 def check(config: Config, max_steps: int) -> None:
     """Encode the largest event of each topic, and decode it again."""
-    for name, size in largest(config, max_steps).items():
+    for name, size in largest_records(config, max_steps).items():
         topic = topics.BY_NAME[name]
         record = encode(topic, largest_event(name, config, max_steps))
         assert len(record.value) <= size.value_bytes <= topic.max_message_bytes, name
@@ -29,7 +29,7 @@ def check(config: Config, max_steps: int) -> None:
 
 
 def test_every_topic_has_its_largest_event():
-    assert set(EVENTS) == set(topics.BY_NAME) == set(largest(Config()))
+    assert set(EVENTS) == set(topics.BY_NAME) == set(largest_records(Config()))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_largest_record_of_a_large_deployment_is_as_large_as_was_counted_at_
     tables: dict[str, Any], max_steps: int
 ):
     config = parse(tables)
-    assert not refusal(config, max_steps)
+    assert not size_refusal(config, max_steps)
     check(config, max_steps)
 
 
@@ -95,7 +95,7 @@ def test_any_configuration_is_refused_with_the_key_to_lower_or_its_largest_recor
     except ConfigError as error:
         assert re.search(r"a record on [a-z-]+ could take \d+ bytes, .* at most \d+: lower [a-z_]+\.", str(error))
         return
-    if not refusal(config, max_steps):
+    if not size_refusal(config, max_steps):
         check(config, max_steps)
 
 
@@ -133,7 +133,7 @@ def files(tmp_path: Path) -> Path:
 def test_a_group_of_long_episodes_is_refused_with_its_task_file(files: Path):
     wanted = r"tasks\.toml: a record on curated could take .* lower curation\.budget\.base or max_steps of the task"
     with pytest.raises(ConfigError, match=wanted):
-        tasks.of(load(files), files.with_name("tasks.toml"))
+        tasks.tasks_of(load(files), files.with_name("tasks.toml"))
     (error,) = errors_in(files)
     assert re.search(wanted, error)
 
@@ -146,5 +146,5 @@ def test_what_is_shipped_fits(file: Path):
 
 def test_the_page_of_the_topics_has_the_sizes_of_the_defaults():
     page = (Path(__file__).parents[3] / "docs" / "concepts" / "topics.md").read_text()
-    for name, size in largest(parse({"run": {"state_dir": "/runs"}}), max_steps=30).items():
+    for name, size in largest_records(parse({"run": {"state_dir": "/runs"}}), max_steps=30).items():
         assert f"| {name} | {size.value_bytes // 1024} KiB | {size.keys}".rstrip() + " |" in page

@@ -58,10 +58,10 @@ def test_a_file_in_another_encoding_is_refused_with_its_name_and_the_way_out(
 def test_a_secret_is_read_without_the_byte_order_mark_of_an_editor(tmp_path: Path):
     file = tmp_path / "password"
     file.write_bytes(codecs.BOM_UTF8 + b"geheim\r\n")
-    assert auth.secret(f"file:{file}", "bus.login.password") == "geheim"
+    assert auth.read_secret(f"file:{file}", "bus.login.password") == "geheim"
     file.write_bytes("geheim".encode("utf-16"))
     with pytest.raises(ConfigError, match=r"bus\.login\.password: .*password is in UTF-16") as refused:
-        auth.secret(f"file:{file}", "bus.login.password")
+        auth.read_secret(f"file:{file}", "bus.login.password")
     assert "geheim" not in str(refused.value)
 
 

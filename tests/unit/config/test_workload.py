@@ -15,7 +15,7 @@ from dart_streams import config as configuration
 from dart_streams.actions import parse as action_of
 from dart_streams.config import parse, tasks
 from dart_streams.config.tasks import Task
-from dart_streams.config.workload import GenerationTimes, Spread, Workload, course, success_rate, typical_steps
+from dart_streams.config.workload import GenerationTimes, Spread, Workload, draw_course, success_rate, typical_steps
 from dart_streams.errors import ConfigError
 from tests import events
 from tests.unit.clockwork import Clockwork, by_clockwork
@@ -80,7 +80,7 @@ def test_draws_from_quantiles_have_those_quantiles():
 @given(st.integers(1, 50), st.integers(), st.floats(0, 1))
 def test_a_course_keeps_to_its_bounds(typical, seed, hang_share):
     workload = msgspec.structs.replace(DESKTOP, hang_share=hang_share)
-    drawn = course(workload, "a task", typical, random.Random(seed))
+    drawn = draw_course(workload, "a task", typical, random.Random(seed))
     assert 1 <= drawn.steps <= workload.most_steps
     assert drawn.hangs_at is None or 0 <= drawn.hangs_at <= drawn.steps
 
@@ -90,7 +90,7 @@ def test_tasks_have_rates_of_their_own_and_episodes_succeed_by_them():
     rates = sorted(success_rate(DESKTOP, name) for name in names)
     assert DESKTOP.success[0] <= rates[0] < 0.2 < 0.8 < rates[-1] <= DESKTOP.success[1]
     chance = random.Random(3)
-    won = [course(DESKTOP, names[0], 10, chance).success for _ in range(5_000)]
+    won = [draw_course(DESKTOP, names[0], 10, chance).success for _ in range(5_000)]
     assert statistics.mean(won) == pytest.approx(success_rate(DESKTOP, names[0]), abs=0.03)
 
 

@@ -18,35 +18,35 @@ ENDPOINT = Endpoint("Kafka", "bus", "kafka.example", 9093, KAFKA)
 
 
 def test_by_default_everything_is_in_the_clear_and_nobody_logs_in():
-    assert auth.kafka(Bus(servers="a:1, b:2")) == {
+    assert auth.kafka_arguments(Bus(servers="a:1, b:2")) == {
         "bootstrap_servers": ["a:1", "b:2"],
         "security_protocol": "PLAINTEXT",
     }
-    assert auth.cassandra(Store()) == {}
+    assert auth.cassandra_arguments(Store()) == {}
 
 
 def test_a_login_and_tls_are_given_to_every_client(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("THE_PASSWORD", SECRET)
     login = KafkaLogin(user="dart", password="env:THE_PASSWORD")
     bus = Bus(servers="kafka.example:9093", tls=Tls(enabled=True), login=login)
-    settings = auth.kafka(bus)
+    settings = auth.kafka_arguments(bus)
     assert settings["security_protocol"] == "SASL_SSL"
     assert settings["sasl_mechanism"] == "SCRAM-SHA-512"
     assert (settings["sasl_plain_username"], settings["sasl_plain_password"]) == ("dart", SECRET)
     assert settings["ssl_context"].verify_mode == ssl.CERT_REQUIRED
     assert settings["ssl_context"].check_hostname
     assert settings["ssl_context"].minimum_version == ssl.TLSVersion.TLSv1_2
-    assert auth.kafka(msgspec.structs.replace(bus, tls=Tls()))["security_protocol"] == "SASL_PLAINTEXT"
-    assert auth.kafka(msgspec.structs.replace(bus, login=KafkaLogin()))["security_protocol"] == "SSL"
+    assert auth.kafka_arguments(msgspec.structs.replace(bus, tls=Tls()))["security_protocol"] == "SASL_PLAINTEXT"
+    assert auth.kafka_arguments(msgspec.structs.replace(bus, login=KafkaLogin()))["security_protocol"] == "SSL"
     store = Store(hosts=("db",), tls=Tls(enabled=True), login=Login(user="dart", password="env:THE_PASSWORD"))
-    arguments = auth.cassandra(store)
+    arguments = auth.cassandra_arguments(store)
     assert (arguments["auth_provider"].username, arguments["auth_provider"].password) == ("dart", SECRET)
     assert arguments["ssl_context"].check_hostname
 
 
 def test_a_password_is_read_from_a_file_without_the_end_of_its_line(tmp_path: Path):
     (tmp_path / "p").write_text(f"{SECRET}\n")
-    assert auth.secret(f"file:{tmp_path / 'p'}", "bus.login.password") == SECRET
+    assert auth.read_secret(f"file:{tmp_path / 'p'}", "bus.login.password") == SECRET
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_password_is_read_from_a_file_without_the_end_of_its_line(tmp_path: Pa
 def test_a_password_that_is_not_where_it_should_be_is_named_by_its_key(tmp_path: Path, reference: str, text: str):
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(ConfigError, match=text):
-        auth.secret(reference.format(empty=tmp_path / "empty", folder=tmp_path), "bus.login.password")
+        auth.read_secret(reference.format(empty=tmp_path / "empty", folder=tmp_path), "bus.login.password")
 
 
 @pytest.mark.parametrize("key", ["ca_file", "certificate_file", "key_file"])
@@ -133,7 +133,7 @@ def test_files_are_relative_to_the_configuration_that_names_them(tmp_path: Path)
 def test_a_secret_is_in_no_text_of_the_configuration(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("THE_PASSWORD", SECRET)
     config = parse({"bus": {"login": {"user": "a", "password": "env:THE_PASSWORD"}}})
-    assert auth.kafka(config.bus)["sasl_plain_password"] == SECRET
+    assert auth.kafka_arguments(config.bus)["sasl_plain_password"] == SECRET
     assert SECRET not in repr(config) + str(msgspec.to_builtins(config))
     assert isinstance(config, Config)
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import ClientSession, web
 
-from dart_streams.connection.http_bounds import ConnectionBounds, serving
+from dart_streams.connection.http_bounds import ConnectionBounds, serve_bounded
 from dart_streams.telemetry.setup import RateLimitFilter
 
 WAIT_S = 60.0
@@ -45,7 +45,7 @@ async def site(most: int = 8, head_s: float = FOR_EVER_S) -> AsyncIterator[Site]
     application.router.add_get("/", hello)
     application.router.add_get("/fails", fails)
     listener = socket.create_server(("127.0.0.1", 0))
-    async with serving(application, listener, most=most, head_s=head_s) as bounds:
+    async with serve_bounded(application, listener, most=most, head_s=head_s) as bounds:
         made = Site(listener.getsockname()[1], bounds)
         yield made
         for writer in getattr(made, "writers", []):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dart_streams.curation.advantages import reward_statistics, step_level_advantages
 from dart_streams.curation.budget import length_cap, rollouts_for
 from dart_streams.curation.entropy import select
-from dart_streams.quantiles import quantile
+from dart_streams.quantiles import interpolate_quantile
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_advantages_sum_to_zero_over_the_steps(members):
 
 def test_the_four_fifths_of_highest_entropy_are_kept():
     entropies = [step / 10 for step in range(1, 11)]
-    assert quantile(entropies, 0.2) == pytest.approx(0.28)
+    assert interpolate_quantile(entropies, 0.2) == pytest.approx(0.28)
     assert select([entropies]) == [[2, 3, 4, 5, 6, 7, 8, 9]]
 
 

@@ -7,7 +7,7 @@ A package brings one by an entry point of the group ``dart_streams.environments`
 from collections.abc import Callable
 
 from dart_streams.config import Config
-from dart_streams.config.backends import installed, place
+from dart_streams.config.backends import entry_point_text, find_backend
 from dart_streams.errors import ConfigError
 from workers.env.environment import EnvironmentBackend
 
@@ -40,9 +40,9 @@ def backend_of(config: Config) -> EnvironmentBackend:
 
 def load_backend(name: str) -> Callable[[Config], EnvironmentBackend]:
     """Return the backend that an installed package brings under ``name``; raise ConfigError if it cannot be had."""
-    entry = installed(name)
+    entry = find_backend(name)
     try:
         backend: Callable[[Config], EnvironmentBackend] = entry.load()
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"env.backend: {name!r} of {place(entry)} cannot be loaded: {error}") from error
+        raise ConfigError(f"env.backend: {name!r} of {entry_point_text(entry)} cannot be loaded: {error}") from error
     return backend

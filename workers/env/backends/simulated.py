@@ -22,7 +22,7 @@ from PIL import Image, ImageDraw
 from dart_streams.actions import Action, Click
 from dart_streams.config import Config, Simulated
 from dart_streams.config.tasks import Task
-from dart_streams.config.workload import Course, Spread, Workload, course, typical_steps
+from dart_streams.config.workload import Course, Spread, Workload, draw_course, typical_steps
 from dart_streams.screens import smart_resize
 from workers.env.environment import EnvironmentFault, Screen, Size, rescale
 
@@ -113,7 +113,7 @@ class SimulatedEnvironment:
             raise EnvironmentFault(f"the page {task.page} needs a [workload] in the configuration")
         if self.workload is None or typical is None:
             return Course(clicks_wanted(task.page), True, None)
-        return course(self.workload, task.task_id, typical, self.rng)
+        return draw_course(self.workload, task.task_id, typical, self.rng)
 
     def _click(self, x: int, y: int) -> None:
         inside = abs(x - self.center[0]) <= BOX[0] // 2 and abs(y - self.center[1]) <= BOX[1] // 2

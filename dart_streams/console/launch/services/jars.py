@@ -54,7 +54,7 @@ def jar_folder(service: str, cache: Path) -> Path:
     return cache / f"{service}-{digest}"
 
 
-def plots() -> Path | None:
+def plots_folder() -> Path | None:
     """Return the folder of the web page's plot library, None where it was not fetched; an image has it inside."""
     fetched = [jar_folder("page", SHARED_JARS)] if (RECIPES / "page").is_dir() else []
     return next((folder for folder in [*fetched, PLOTS] if folder.is_dir()), None)
@@ -91,7 +91,7 @@ def fetch_jars(service: str, cache: Path) -> Path:
 def find_java() -> Path:
     """Return a ``java`` that runs both services, of JAVA_HOME, PATH or the usual folders; raise if there is none."""
     found = {}
-    for command in candidates():
+    for command in java_candidates():
         version = found[command] = version_of(command)
         if version in VERSIONS:
             return command
@@ -101,7 +101,7 @@ def find_java() -> Path:
     raise ServiceUnavailable(f"no {WANTED}, which the local Kafka and Cassandra need ({seen}). {INSTALL}")
 
 
-def candidates() -> Iterator[Path]:
+def java_candidates() -> Iterator[Path]:
     """Yield the ``java`` commands of this machine, the preferred ones first."""
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home) / "bin" / "java"

@@ -27,7 +27,7 @@ class Kafka:
     def __init__(self, bus: Bus, services: Services) -> None:
         self.host, self.port = local_address(bus.servers, self.setting)
         self.heap_mb = services.kafka_heap_mb
-        self.compilers = compilers(services)
+        self.compilers = compiler_options(services)
 
     def answers(self, timeout_s: float = 2.0) -> bool:
         """Return whether the broker takes requests."""
@@ -57,7 +57,7 @@ class Cassandra:
     def __init__(self, store: Store, services: Services) -> None:
         self.host, self.port = local_address(f"{','.join(store.hosts)}:{store.port}", "store.hosts with store.port")
         self.heap_mb = services.cassandra_heap_mb
-        self.compilers = compilers(services)
+        self.compilers = compiler_options(services)
 
     def answers(self, timeout_s: float = 2.0) -> bool:
         """Return whether the node takes CQL requests."""
@@ -95,7 +95,7 @@ Service = Kafka | Cassandra
 """
 
 
-def compilers(services: Services) -> list[str]:
+def compiler_options(services: Services) -> list[str]:
     """Return the JVM's argument for both of its compilers, where the configuration wants them."""
     return ["-XX:TieredStopAtLevel=4"] if services.optimise else []
 

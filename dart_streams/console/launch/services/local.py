@@ -17,7 +17,7 @@ from dart_streams.console.launch.services import memory
 from dart_streams.console.launch.services.daemon import Home, describe, in_use, is_alive, owner_of, stop
 from dart_streams.console.launch.services.jars import SHARED_JARS, fetch_jars, find_java
 from dart_streams.console.launch.services.jvm import Cassandra, Kafka, Service
-from dart_streams.console.launch.services.lock import Notify, one_at_a_time, silent
+from dart_streams.console.launch.services.lock import Notify, ignore_message, one_at_a_time
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable
 
@@ -54,7 +54,7 @@ def folder_of(config: Config) -> Path:
     return Path(config.run.state_dir).absolute() / "services"
 
 
-def up(config: Config, notify: Notify = silent, jars: Path = SHARED_JARS) -> list[RunningService]:
+def start_services(config: Config, notify: Notify = ignore_message, jars: Path = SHARED_JARS) -> list[RunningService]:
     """Start what does not run yet and return when all answer; raise :class:`ServiceUnavailable` if one cannot."""
     folder = folder_of(config)
     services = services_of(config)
@@ -66,7 +66,7 @@ def up(config: Config, notify: Notify = silent, jars: Path = SHARED_JARS) -> lis
         return [wait.result() for wait in waits]
 
 
-def ensure_up(config: Config, notify: Notify = silent) -> bool:
+def ensure_up(config: Config, notify: Notify = ignore_message) -> bool:
     """Start the local services unless both have a server that answers; return whether any was started.
 
     A cluster with a broker or node away is up: clients go on with the others.
@@ -78,7 +78,7 @@ def ensure_up(config: Config, notify: Notify = silent) -> bool:
         away = f"; away: {', '.join(silent_servers)}" if silent_servers else ""
         notify(f"Kafka and Cassandra are up already{away}")
         return False
-    return any(service.started for service in up(config, notify))
+    return any(service.started for service in start_services(config, notify))
 
 
 def listens(host: str, port: str) -> bool:
@@ -157,11 +157,13 @@ def wait_until_ready(service: Service, home: Home, process: psutil.Process, read
     stop([process], grace_s=1)
     end = home.last_lines()
     if not alive:
-        what += memory.lack(end, killed=getattr(process, "returncode", None) == -signal.SIGKILL, service=service)
+        what += memory.memory_advice(
+            end, killed=getattr(process, "returncode", None) == -signal.SIGKILL, service=service
+        )
     raise ServiceUnavailable(f"{service.title} {what}; {home.log} ends with\n{end}")
 
 
-def down(config: Config, *, wipe: bool = False, notify: Notify = silent) -> list[str]:
+def stop_services(config: Config, *, wipe: bool = False, notify: Notify = ignore_message) -> list[str]:
     """Stop what runs of this state folder's services and return their names; with ``wipe`` remove their data."""
     folder = folder_of(config)
     with one_at_a_time(folder, LOCK_S, notify):

@@ -15,12 +15,12 @@ Notify = Callable[[str], None]
 """Reports to the user at the terminal what a command does or waits for."""
 
 
-def silent(text: str) -> None:
+def ignore_message(text: str) -> None:
     """Report nothing."""
 
 
 @contextlib.contextmanager
-def one_at_a_time(folder: Path, wait_s: float, notify: Notify = silent) -> Iterator[None]:
+def one_at_a_time(folder: Path, wait_s: float, notify: Notify = ignore_message) -> Iterator[None]:
     """Hold the lock of ``folder``, which is created if need be; raise if another holds it for ``wait_s`` seconds."""
     lock = FileLock(folder / "lock")
     try:

@@ -69,7 +69,7 @@ def read(file: Path) -> str:
         return ""
 
 
-def lack(log_end: str, *, killed: bool, service: Service) -> str:
+def memory_advice(log_end: str, *, killed: bool, service: Service) -> str:
     """Return what to add about the death of a service if it is one for lack of memory; empty otherwise."""
     if FULL_HEAP in log_end:
         return f", for its heap is too small: raise services.{service.name}_heap_mb (it is {service.heap_mb})"

@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from dart_streams.config.connections import is_loopback
-from dart_streams.connection.auth import same
+from dart_streams.connection.auth import is_same_token
 
 METHODS = frozenset({"GET", "HEAD"})
 SITES = frozenset({"same-origin", "none"})
@@ -90,11 +90,11 @@ class Guard:
         """Say whether a request has the cookie, or (a script's) the token as its bearer."""
         cookie = request.cookies.get(self.cookie, "")
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        return same(cookie, self.session) or same(bearer, self.token)
+        return is_same_token(cookie, self.session) or is_same_token(bearer, self.token)
 
     def exchange(self, given: str) -> web.Response:
         """Return the answer to a token in the address: the cookie, and an address without it."""
-        if not same(given, self.token):
+        if not is_same_token(given, self.token):
             return web.Response(
                 status=401, text="this token is not that of the present start: see the address it printed"
             )

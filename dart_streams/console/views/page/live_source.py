@@ -268,7 +268,7 @@ def shown_topics(bus: Bus) -> set[str]:
 
 async def partitions(bus: Bus) -> list[TopicPartition]:
     """Return the partitions of the topics that there are."""
-    admin = AIOKafkaAdminClient(**auth.kafka(bus), client_id="ui")
+    admin = AIOKafkaAdminClient(**auth.kafka_arguments(bus), client_id="ui")
     await admin.start()
     try:
         # Only topics that exist are described: a broker may create one that is asked for by name.

@@ -33,7 +33,7 @@ BEFORE_DIALECTS_DIGEST = "27805fcaeb3472550b9480fd99127b25"
 
 def command(*arguments: str):
     try:
-        return CliRunner().invoke(main.build(arguments), arguments)
+        return CliRunner().invoke(main.build_app(arguments), arguments)
     finally:
         structlog.reset_defaults()
 

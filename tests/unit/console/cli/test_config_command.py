@@ -14,7 +14,7 @@ DEMO = ROOT / "deploy/config/demo.toml"
 
 
 def command(*arguments):
-    return CliRunner().invoke(main.build(["config"]), ["config", *map(str, arguments)])
+    return CliRunner().invoke(main.build_app(["config"]), ["config", *map(str, arguments)])
 
 
 @pytest.fixture

@@ -46,5 +46,5 @@ def test_an_option_that_means_nothing_is_refused_with_what_there_is():
     with pytest.raises(UserError, match=r"give 3, 3\.\., \.\.7 or 3\.\.7"):
         data.version_range("new")
     with pytest.raises(UserError, match="--outcome 'won': there are success, failure"):
-        data.chosen("--outcome", "success,won", OutcomeKind)
-    assert data.chosen("--outcome", " success, failure ", OutcomeKind) == ["success", "failure"]
+        data.parse_names("--outcome", "success,won", OutcomeKind)
+    assert data.parse_names("--outcome", " success, failure ", OutcomeKind) == ["success", "failure"]

@@ -10,19 +10,19 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_streams.console.cli import main
-from dart_streams.console.cli.main import INTERRUPTED, build, wanted_by
+from dart_streams.console.cli.main import INTERRUPTED, build_app, wanted_by
 
 COMMAND = [str(Path(sys.executable).with_name("dart-streams"))]
 
 
 def test_the_version_is_that_of_the_package():
-    done = CliRunner().invoke(build([]), ["--version"])
+    done = CliRunner().invoke(build_app([]), ["--version"])
     assert (done.exit_code, done.stdout) == (0, f"dart-streams {metadata.version('dart-streams')}\n")
 
 
 @pytest.mark.parametrize("arguments", [["-h"], ["topics", "-h"], ["topics", "plan", "-h"]])
 def test_the_short_option_of_help_works_at_each_level(arguments):
-    done = CliRunner().invoke(build(["topics"]), arguments)
+    done = CliRunner().invoke(build_app(["topics"]), arguments)
     assert done.exit_code == 0
     assert "Usage" in done.stdout
 
@@ -52,7 +52,7 @@ def test_the_options_of_a_command_are_completed(monkeypatch):
 
 def test_ctrl_c_while_a_command_is_imported_ends_with_one_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["dart-streams", "run"])
-    monkeypatch.setattr(main, "found", lambda command: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(main, "load_command", lambda command: signal.raise_signal(signal.SIGINT))
     with pytest.raises(SystemExit) as ended:
         main.main()
     assert ended.value.code == INTERRUPTED

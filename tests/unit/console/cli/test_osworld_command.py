@@ -80,8 +80,8 @@ async def test_a_task_that_breaks_its_check_in_any_way_is_refused_with_the_reaso
     not os.environ.get("DART_OSWORLD"), reason="needs a checkout of OSWorld: set DART_OSWORLD to its folder"
 )
 def test_every_task_of_osworld_is_known():
-    everything, unusable = osworld.chosen("", "test_all.json", "")
-    without_accounts, _ = osworld.chosen("", "test_nogdrive.json", "")
+    everything, unusable = osworld.select_tasks("", "test_all.json", "")
+    without_accounts, _ = osworld.select_tasks("", "test_nogdrive.json", "")
     assert (len(everything), len(without_accounts), unusable) == (369, 361, [])
     assert len({url for task in everything for url in needed_urls(task)}) > 500
     assert sum(task.evaluator.infeasible for task in everything) == 29

@@ -4,7 +4,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from dart_streams.console.cli.main import COMMANDS, build
+from dart_streams.console.cli.main import COMMANDS, build_app
 from docs.reference import commands
 
 PAGE = Path(__file__).parents[4] / "docs/cli.md"
@@ -18,7 +18,7 @@ def test_the_page_is_that_of_the_present_commands(monkeypatch):
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_every_command_and_every_option_has_a_help_text(command, monkeypatch):
     monkeypatch.chdir(PAGE.parents[1])
-    todo = [typer.main.get_command(build([command.name])).commands[command.name]]
+    todo = [typer.main.get_command(build_app([command.name])).commands[command.name]]
     for one in todo:
         assert one.help, one.name
         todo += getattr(one, "commands", {}).values()
@@ -27,4 +27,6 @@ def test_every_command_and_every_option_has_a_help_text(command, monkeypatch):
 
 
 def test_a_default_in_a_help_text_is_not_taken_for_markup():
-    assert "[default: the latest]" in " ".join(CliRunner().invoke(build(["tasks"]), ["tasks", "--help"]).stdout.split())
+    assert "[default: the latest]" in " ".join(
+        CliRunner().invoke(build_app(["tasks"]), ["tasks", "--help"]).stdout.split()
+    )

@@ -41,7 +41,7 @@ def state(tmp_path):
 
 @pytest.mark.parametrize("arguments", LOOKING, ids=" ".join)
 def test_without_a_run_there_is_one_line_and_exit_code_2(arguments, tmp_path):
-    done = CliRunner().invoke(main.build(arguments[:1]), [*arguments, "--state", str(tmp_path)])
+    done = CliRunner().invoke(main.build_app(arguments[:1]), [*arguments, "--state", str(tmp_path)])
     assert isinstance(done.exception, UserError)
     assert done.exception.exit_code == 2
     assert str(done.exception) == f"no run in {tmp_path} yet: start one with `make demo`"
@@ -50,7 +50,7 @@ def test_without_a_run_there_is_one_line_and_exit_code_2(arguments, tmp_path):
 
 @pytest.mark.parametrize("arguments", LOOKING, ids=" ".join)
 def test_an_unknown_run_is_refused_with_those_that_are_known(arguments, state):
-    done = CliRunner().invoke(main.build(arguments[:1]), [*arguments, "--state", str(state), "--run", "three"])
+    done = CliRunner().invoke(main.build_app(arguments[:1]), [*arguments, "--state", str(state), "--run", "three"])
     assert isinstance(done.exception, UserError)
     assert "there are one, two" in str(done.exception)
 
@@ -99,7 +99,7 @@ def test_the_table_of_tasks_is_readable_in_80_columns(reasons):
 def test_benchmarks_outside_of_a_checkout_are_refused_in_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as refused:
-        main.build(["bench"])
+        main.build_app(["bench"])
     assert refused.value.exit_code == 2
     assert str(refused.value) == "the benchmarks are in the repository, not in the wheel: run this in a checkout of it"
 
@@ -117,7 +117,7 @@ def resumed(state, *arguments: str):
     found = run_folder.find(str(state), "two")
     before = found.config_file.read_bytes()
     with run_folder.locked(found.path):
-        done = CliRunner().invoke(main.build(["run"]), ["run", *arguments])
+        done = CliRunner().invoke(main.build_app(["run"]), ["run", *arguments])
     assert found.config_file.read_bytes() == before
     return done
 

@@ -23,7 +23,7 @@ BUNDLE = Path(__file__).parents[2] / "golden" / "bundle.v1.dart"
 
 def failure(*arguments: str) -> UserError:
     try:
-        done = CliRunner().invoke(main.build(["ui"]), ["ui", *arguments])
+        done = CliRunner().invoke(main.build_app(["ui"]), ["ui", *arguments])
     finally:
         structlog.reset_defaults()
     assert isinstance(done.exception, UserError), done.output
@@ -124,7 +124,9 @@ def test_a_script_gets_the_address_and_the_token_and_a_signal_ends_it(tmp_path: 
 
 
 def test_the_page_of_a_bundle_is_written_into_one_file(tmp_path: Path, monkeypatch):
-    done = CliRunner().invoke(main.build(["ui"]), ["ui", str(BUNDLE), "--export", str(tmp_path / "x.html"), "--json"])
+    done = CliRunner().invoke(
+        main.build_app(["ui"]), ["ui", str(BUNDLE), "--export", str(tmp_path / "x.html"), "--json"]
+    )
     structlog.reset_defaults()
     assert done.exit_code == 0, (done.output, done.exception)
     assert json.loads(done.stdout) == {"file": str(tmp_path / "x.html")}
@@ -141,18 +143,18 @@ def test_the_page_of_a_bundle_is_written_into_one_file(tmp_path: Path, monkeypat
 
 def test_a_page_that_was_started_again_comes_back_where_it_was_unless_others_could_have_written_that(tmp_path: Path):
     file, none = tmp_path / "ui.json", ui.PageAddress(url="", address="", token="")
-    assert ui.written(None) == ui.written(file) == none
-    with ui.listening("127.0.0.1", 0, none, any_free=False) as first:
+    assert ui.read_address(None) == ui.read_address(file) == none
+    with ui.open_listener("127.0.0.1", 0, none, any_free=False) as first:
         port = first.getsockname()[1]
     known = ui.PageAddress(url="", address=f"http://127.0.0.1:{port}/", token="secret")
     ui.announce(known, file, as_json=False)
-    assert ui.written(file) == known
-    with ui.listening("127.0.0.1", 0, known, any_free=False) as again:
+    assert ui.read_address(file) == known
+    with ui.open_listener("127.0.0.1", 0, known, any_free=False) as again:
         assert again.getsockname()[1] == port
-        with ui.listening("127.0.0.1", 0, known, any_free=False) as taken:
+        with ui.open_listener("127.0.0.1", 0, known, any_free=False) as taken:
             assert taken.getsockname()[1] != port, "it is taken by another by now"
     file.chmod(0o644)
-    assert ui.written(file) == none
+    assert ui.read_address(file) == none
     file.write_text("torn")
     file.chmod(0o600)
-    assert ui.written(file) == none
+    assert ui.read_address(file) == none

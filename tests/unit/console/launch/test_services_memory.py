@@ -88,7 +88,7 @@ def test_a_service_that_is_killed_while_it_starts_is_reported_as_a_lack_of_memor
     ],
 )
 def test_a_jvm_without_memory_is_known_by_its_own_words(said: str, told: str):
-    found = memory.lack(said, killed=False, service=KAFKA)
+    found = memory.memory_advice(said, killed=False, service=KAFKA)
     assert told in found
     assert bool(found) == bool(told)
 

@@ -20,7 +20,7 @@ from dart_streams.connection import protocol_probes
 from dart_streams.console.launch.services import daemon, jars, local
 from dart_streams.console.launch.services.daemon import HOME_MARK, PORT_MARK, Home, is_alive, local_address, stop
 from dart_streams.console.launch.services.jvm import Cassandra, Kafka
-from dart_streams.console.launch.services.lock import one_at_a_time, silent
+from dart_streams.console.launch.services.lock import ignore_message, one_at_a_time
 from dart_streams.errors import ConfigError, ServiceUnavailable
 
 FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
@@ -218,7 +218,7 @@ def test_any_other_address_is_refused_and_the_setting_named(server: str):
 
 
 def test_without_java_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(jars, "candidates", lambda: iter(()))
+    monkeypatch.setattr(jars, "java_candidates", lambda: iter(()))
     with pytest.raises(ServiceUnavailable, match=r"no Java.*apt-get install openjdk-17-jre-headless"):
         jars.find_java()
 
@@ -227,7 +227,7 @@ def test_another_java_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch,
     fake = tmp_path / "java"
     fake.write_text("#!/bin/sh\necho 'openjdk version \"25.0.2\" 2026-01-20' >&2\n")
     fake.chmod(0o755)
-    monkeypatch.setattr(jars, "candidates", lambda: iter([fake, tmp_path / "gone"]))
+    monkeypatch.setattr(jars, "java_candidates", lambda: iter([fake, tmp_path / "gone"]))
     with pytest.raises(ServiceUnavailable, match=r"java is Java 25.*gone is broken"):
         jars.find_java()
 
@@ -239,7 +239,7 @@ def test_java_is_taken_from_kafkas_oldest_to_cassandras_newest(
     fake = tmp_path / "java"
     fake.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
     fake.chmod(0o755)
-    monkeypatch.setattr(jars, "candidates", lambda: iter([fake]))
+    monkeypatch.setattr(jars, "java_candidates", lambda: iter([fake]))
     if fits:
         assert jars.find_java() == fake
     else:
@@ -287,7 +287,7 @@ def test_a_wait_for_a_lock_is_reported_once_unless_it_is_short(tmp_path: Path):
 def test_a_folder_that_can_not_be_written_to_is_named_with_its_setting(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"can't write to .*file/x/services \(Not a directory\): set run\.state_dir"):
-        local.up(Config(run=Run(state_dir=str(tmp_path / "file" / "x"))))
+        local.start_services(Config(run=Run(state_dir=str(tmp_path / "file" / "x"))))
 
 
 def test_a_lock_goes_with_the_process_that_held_it(tmp_path: Path):
@@ -308,7 +308,7 @@ def test_services_of_another_port_are_not_started_twice_in_one_folder(tmp_path: 
     try:
         config = Config(run=Run(state_dir=str(tmp_path)), bus=Bus(servers="127.0.0.1:2"), store=Store(port=3))
         with pytest.raises(ServiceUnavailable, match=r"runs on port 1 .*asks for 2: run `dart-streams down` first"):
-            local.find_running(local.services_of(config)[0], home, 1.0, silent)
+            local.find_running(local.services_of(config)[0], home, 1.0, ignore_message)
     finally:
         stop([child], grace_s=5)
 
@@ -323,7 +323,7 @@ def test_a_service_that_was_left_starting_has_the_rest_of_its_time_whatever_the_
     monkeypatch.setattr(local, "wait_until_ready", lambda *parts: waited.append(parts[-1]))
     try:
         config = Config(run=Run(state_dir=str(tmp_path)), bus=Bus(servers="127.0.0.1:1"), store=Store(port=3))
-        found = local.find_running(local.services_of(config)[0], home, 600.0, silent)
+        found = local.find_running(local.services_of(config)[0], home, 600.0, ignore_message)
         assert found is not None
         assert 500.0 < waited[0] <= 600.0
     finally:

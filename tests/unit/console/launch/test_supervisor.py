@@ -265,7 +265,7 @@ def test_a_step_of_the_clock_makes_no_living_run_a_dead_one(tmp_path, step_s):
     before = msgspec.structs.replace(me, started_s=me.started_s + step_s)
     leftovers.write(folder / "processes.json", leftovers.ProcessRegistry(before, (before,), services=True))
     assert leftovers.end_leftovers(tmp_path) == ([], False)
-    assert leftovers.living(tmp_path, but=tmp_path / "other") == ["run-1"]
+    assert leftovers.living_runs(tmp_path, but=tmp_path / "other") == ["run-1"]
 
 
 def test_a_run_whose_folder_is_held_lives_though_its_process_is_not_to_be_seen(tmp_path):
@@ -276,8 +276,8 @@ def test_a_run_whose_folder_is_held_lives_though_its_process_is_not_to_be_seen(t
     leftovers.write(folder / "processes.json", leftovers.ProcessRegistry(elsewhere, (), services=True))
     with run_folder.locked(folder):
         assert leftovers.end_leftovers(tmp_path) == ([], False)
-        assert leftovers.living(tmp_path, but=tmp_path / "other") == ["run-1"]
-    assert leftovers.living(tmp_path, but=tmp_path / "other") == []
+        assert leftovers.living_runs(tmp_path, but=tmp_path / "other") == ["run-1"]
+    assert leftovers.living_runs(tmp_path, but=tmp_path / "other") == []
     assert leftovers.end_leftovers(tmp_path) == ([], True)
 
 

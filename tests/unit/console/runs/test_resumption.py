@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dart_streams.config import Config, parse
-from dart_streams.config.files import leaves
+from dart_streams.config.files import key_values
 from dart_streams.console.runs.resumption import KEPT, changes, refuse_other_meaning
 from dart_streams.errors import ConfigError
 
@@ -77,5 +77,5 @@ def test_a_run_of_an_endpoint_has_no_weights_and_may_be_given_a_policy():
 
 
 def test_what_may_not_change_are_keys_and_tables_that_there_are():
-    places = [place for place, _ in leaves(msgspec.to_builtins(Config()))] + ["env.installed.options"]
+    places = [place for place, _ in key_values(msgspec.to_builtins(Config()))] + ["env.installed.options"]
     assert [kept for kept in KEPT if not any(f"{place}.".startswith(f"{kept}.") for place in places)] == []

@@ -76,7 +76,7 @@ def test_large_numbers_are_written_out_and_small_ones_are_not_nothing():
 
 def test_the_command_prints_what_it_works_out():
     arguments = ("plan", "--envs", "1000", "--set", "places=16", "--json")
-    done = CliRunner().invoke(main.build(arguments), arguments)
+    done = CliRunner().invoke(main.build_app(arguments), arguments)
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["envs"] == 1000
@@ -113,10 +113,10 @@ def test_a_model_s_memory_takes_the_place_of_assumptions_and_a_second_set_of_wei
 def test_the_command_counts_a_model_and_says_what_to_change_if_it_does_not_fit(tmp_path):
     folder = ui_tars(tmp_path / "model")
     arguments = ("plan", "--envs", "180", "--model", str(folder), "--config", str(EIGHT_GPUS), "--json")
-    done = CliRunner().invoke(main.build(arguments), [*arguments, "--gpu-memory", "80"])
+    done = CliRunner().invoke(main.build_app(arguments), [*arguments, "--gpu-memory", "80"])
     assert done.exit_code == 0, done.output
     found = {row["name"]: row for row in json.loads(done.stdout)["constants"]}
     assert found["gpus_a_worker"]["value"] == 1
-    refused = CliRunner().invoke(main.build(arguments), [*arguments, "--gpu-memory", "12"])
+    refused = CliRunner().invoke(main.build_app(arguments), [*arguments, "--gpu-memory", "12"])
     assert isinstance(refused.exception, UserError)
     assert "GPUs of 12 GiB" in str(refused.exception)

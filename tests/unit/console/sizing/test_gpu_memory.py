@@ -54,7 +54,7 @@ def with_lora(file: str, rank: int = 16, **trainer) -> Config:
 def run_doctor(folder: Path, gpus: int, *options: str):
     config = str(CONFIGS / "eight-gpus.toml")
     arguments = ["doctor", "--config", config, "--model", str(folder), "--gpus", str(gpus), *options]
-    return CliRunner().invoke(main.build(arguments), arguments)
+    return CliRunner().invoke(main.build_app(arguments), arguments)
 
 
 def test_the_shape_is_read_from_the_headers_of_all_files(folder: Path):

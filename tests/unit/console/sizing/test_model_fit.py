@@ -50,7 +50,7 @@ def unfit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (model / name).write_text("{}")
     found = processes.Programs(tmp_path / "none", program(tmp_path, 'print(\'{"reason": "has no eyes"}\')'))
     for module in (processes, doctor):
-        monkeypatch.setattr(module, "programs", lambda: found)
+        monkeypatch.setattr(module, "find_programs", lambda: found)
     return model
 
 

@@ -27,7 +27,7 @@ from dart_streams.console.views import terminal
 from dart_streams.console.views.console import PlainConsole
 from dart_streams.errors import UserError
 from dart_streams.telemetry import setup
-from dart_streams.visible_text import visible
+from dart_streams.visible_text import escape_unseen
 
 ROOT = Path(__file__).parents[4]
 HOSTILE = {
@@ -179,7 +179,7 @@ def test_the_display_of_a_run_shows_escapes(text: str):
 
 def test_text_in_any_script_stays_as_it_is():
     text = "Zürich, 東京, العربية, emoji 🙂, a tab\tand a line\nend, ‘quotes’, no\u00a0break"
-    assert visible(text) == text
+    assert escape_unseen(text) == text
 
 
 def test_every_command_prints_on_this_console():

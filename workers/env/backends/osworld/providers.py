@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from dart_streams.config import Osworld
-from dart_streams.connection.auth import secret
+from dart_streams.connection.auth import read_secret
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError
 from workers.env.backends.osworld.connection import Connection, MachineEndpoint, excerpt
@@ -57,7 +57,7 @@ def provider_of(settings: Osworld) -> MachineProvider:
         found = " and ".join(given) or "none of them"
         raise ConfigError(f"[env.osworld] needs one of machines, lease_url and acquire; it has {found}")
     if settings.lease_url:
-        token = secret(settings.lease_token, "env.osworld.lease_token") if settings.lease_token else ""
+        token = read_secret(settings.lease_token, "env.osworld.lease_token") if settings.lease_token else ""
         return LeaseServerProvider(settings.lease_url, token, settings.lease_s, settings.call_timeout_s)
     if settings.acquire:
         return ProgramProvider(settings.acquire, settings.release, settings.lease_s)
@@ -71,7 +71,7 @@ def provider_of(settings: Osworld) -> MachineProvider:
         [
             MachineEndpoint(
                 url=machine.url,
-                token=secret(machine.token, "env.osworld.machines.token") if machine.token else "",
+                token=read_secret(machine.token, "env.osworld.machines.token") if machine.token else "",
                 chromium_port=machine.chromium_port,
                 vlc_port=machine.vlc_port,
             )
