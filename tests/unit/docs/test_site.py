@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dart_streams.config.files import DROPPED, FIXED, MOVED
 from dart_streams.console.cli.main import COMMANDS
 from docs.reference import keys
 
@@ -163,14 +162,6 @@ def test_the_site_builds_without_a_warning(tmp_path: Path):
     page = (tmp_path / "site/api/curation.html").read_text()
     assert "rollouts_for" in page and "length_cap" in page, "the reference is made from docstrings"
     assert not re.search(r'<(script|link)[^>]+(src|href)="https?://(?!jcristharif)', page), "nothing from a CDN"
-
-
-def test_the_changelog_names_every_key_that_moved_or_went():
-    text = (ROOT / "CHANGELOG.md").read_text()
-    for key in [*MOVED, *FIXED, *DROPPED]:
-        assert f"`{key}" in text, key
-    for key, places in MOVED.items():
-        assert f"`{key}` | {', '.join(f'`{place}`' for place in places)} |" in text, key
 
 
 def test_where_things_go_names_every_package():
