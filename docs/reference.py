@@ -138,6 +138,9 @@ def type_of(annotation: Any) -> tuple[str, str]:
         return "table", ""
     if type(None) in get_args(annotation):
         return type_of(get_args(annotation)[0])
+    if len(either := get_args(annotation)) > 1:
+        kinds = [type_of(kind) for kind in either]
+        return " or ".join(kind for kind, _ in kinds), ", ".join(bounds for _, bounds in kinds if bounds)
     return {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}[annotation.__name__], ""
 
 

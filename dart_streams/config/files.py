@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import msgspec
 import structlog
 
+from dart_streams.config import hardware
 from dart_streams.config.clip_bounds import without_foreign
 from dart_streams.config.connections import anchor_paths
 from dart_streams.config.deployment import Config
@@ -97,6 +98,7 @@ def load(path: Path, *, recorded: bool = False) -> Config:
     error, if the file is missing, is no TOML, or has wrong keys or values.
     """
     data = read_tables(path, f"no configuration file {path}: name one, for instance deploy/config/demo.toml")
+    data = hardware.size_tables(data, hardware.read_machine())
     config = parse(migrated(data, str(path)) if recorded else renamed(data, str(path)), source=str(path))
     replace, folder = msgspec.structs.replace, path.parent
     bus, store = config.bus, config.store

@@ -1,0 +1,88 @@
+"""The table ``[hardware]``: one dial in place of the sizes that follow from a machine.
+
+The sizes per core are those of the demonstrations, which were measured on 2 cores and 24 GiB without a GPU.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from dart_streams.config.section import Count, Optional
+
+SLOTS_PER_CORE = {"miniwob": 12, "desktop": 6}
+"""Slots of an environment worker, by backend; others have the default of ``env.slots``."""
+SLOTS_PER_GIB = 2
+"""Bound of the slots by memory: a slot keeps a browser context with its documents, or a desktop."""
+MAX_BROWSERS = 8
+GATHER_MS = 200.0
+"""``rollout.vllm.gather_ms`` without a GPU, where a batch of many requests costs as much as one of a few."""
+NO_GATHER_MS = 0.0
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+GPU_DEVICE = Path("/dev/nvidia0")
+
+
+class Hardware(Optional, frozen=True):
+    """The machine that a deployment on one host is sized for: slots, browsers, and how requests are batched."""
+
+    cores: Count | Literal["auto"] = 0
+    """Cores to size for; ``auto``: those of this machine; 0: sizes are those of their own keys. Sets ``env.slots``,
+    ``env.miniwob.browsers`` and ``rollout.vllm.gather_ms`` where the file does not."""
+
+
+class MachineSize(msgspec.Struct, frozen=True):
+    """What a machine, or the container on it, has."""
+
+    cores: int
+    memory_gib: float
+    gpu: bool
+
+
+def read_machine() -> MachineSize:
+    """Return the machine's cores and memory within the bounds of its container, and whether it has a GPU."""
+    cores, memory = float(len(os.sched_getaffinity(0))), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    quota, _, period = read_limit(CPU_QUOTA).partition(" ")
+    if quota.isdigit() and period.isdigit():
+        cores = min(cores, int(quota) / int(period))
+    if (limit := read_limit(MEMORY_LIMIT)).isdigit():
+        memory = min(memory, int(limit))
+    return MachineSize(max(1, int(cores)), memory / 2**30, GPU_DEVICE.exists())
+
+
+def read_limit(file: Path) -> str:
+    """Return the text of a control group's limit, empty if there is none."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def size_tables(tables: dict[str, Any], machine: MachineSize) -> dict[str, Any]:
+    """Return a file's tables with the sizes that ``hardware.cores`` sets, where they have none.
+
+    The result has the dial at 0: read on another machine, it means the same.
+    """
+    hardware, env, rollout = (tables.get(name, {}) for name in ("hardware", "env", "rollout"))
+    if not all(isinstance(table, dict) for table in (hardware, env, rollout)):
+        return tables  # What is wrong with them is said by the reader of all tables.
+    cores = machine.cores if hardware.get("cores") == "auto" else hardware.get("cores")
+    if not isinstance(cores, int) or cores < 1:
+        return tables
+    backend, sizes = env.get("backend", "miniwob"), {"hardware": {**hardware, "cores": 0}}
+    if isinstance(backend, str) and backend in SLOTS_PER_CORE:
+        slots = min(SLOTS_PER_CORE[backend] * cores, int(SLOTS_PER_GIB * machine.memory_gib))
+        sizes["env"] = {"slots": max(1, slots), **env}
+    if backend == "miniwob":
+        sizes["env"] |= set_default(env, "miniwob", "browsers", min(cores, MAX_BROWSERS))
+    if rollout.get("engine", "vllm") == "vllm":
+        gather_ms = NO_GATHER_MS if machine.gpu else GATHER_MS
+        sizes["rollout"] = {**rollout, **set_default(rollout, "vllm", "gather_ms", gather_ms)}
+    return {**tables, **sizes}
+
+
+def set_default(tables: dict[str, Any], name: str, key: str, value: float) -> dict[str, Any]:
+    """Return the table ``name`` with a value for a key that it does not have; a table that is none stays as it is."""
+    table = tables.get(name, {})
+    return {name: {key: value, **table} if isinstance(table, dict) else table}
