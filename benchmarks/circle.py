@@ -21,7 +21,7 @@ from benchmarks.modes import DISPATCH, Mode
 from benchmarks.process_costs import by_kind
 from benchmarks.utilization import UtilizationMetrics, utilization_metrics
 from dart_streams.config import Config
-from dart_streams.console.runs.process_usage import ProcessUsage, spent
+from dart_streams.console.runs.process_usage import ProcessUsage, cpu_seconds
 
 COMPARED: tuple[Mode, ...] = ("coupled", "dart")
 WARM_S = 60.0
@@ -66,7 +66,7 @@ def step_costs(usage: Iterable[ProcessUsage], start_ms: int, end_ms: int, steps:
     """Return what a step cost between two times (epoch milliseconds), in core-milliseconds, by part and in all."""
     usage = list(usage)
     tree, own, loop = (
-        by_kind(spent(usage, start_ms, end_ms, attrgetter(what))) for what in ("cpu_s", "own_s", "loop_s")
+        by_kind(cpu_seconds(usage, start_ms, end_ms, attrgetter(what))) for what in ("cpu_s", "own_s", "loop_s")
     )
     parts = dict(tree)
     parts["env"], parts["browser"] = own["env"], tree["env"] - own["env"]

@@ -15,7 +15,7 @@ from dart_streams.config import Config
 from dart_streams.console.launch import processes
 from dart_streams.console.launch.session import Finish, Session
 from dart_streams.console.runs import run_folder as folder
-from dart_streams.console.runs.process_usage import USAGE_FILE, usages
+from dart_streams.console.runs.process_usage import USAGE_FILE, read_usage
 
 
 class CircleRunner(ModeRunner):
@@ -54,6 +54,6 @@ def measure_costs(played: CircleRunner) -> dict[Mode, dict[str, Any]]:
         assert phase is not None and phase.ended_ms is not None
         start_ms, end_ms = phase.started_ms + round(1000 * comparing.WARM_S), phase.ended_ms
         steps = sum(at_s >= comparing.WARM_S for at_s in played.newest[mode].actions)
-        samples = usages(made.path / "metrics" / USAGE_FILE)
+        samples = read_usage(made.path / "metrics" / USAGE_FILE)
         found[mode] = comparing.step_costs(samples, start_ms, end_ms, steps)
     return found

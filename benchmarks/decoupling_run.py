@@ -24,7 +24,7 @@ from dart_streams.console.launch.supervisor import ProcessSpec
 from dart_streams.console.launch.training_run import TrainingRun
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.metrics_reader import MetricsReader
-from dart_streams.console.runs.process_usage import USAGE_FILE, spent, usages
+from dart_streams.console.runs.process_usage import USAGE_FILE, cpu_seconds, read_usage
 from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.telemetry import names
@@ -141,7 +141,7 @@ def core_ms(made: folder.RunFolder, actions: int) -> dict[str, float]:
     phase = made.journal().phase("circle")
     if phase is None or not actions:
         return {}
-    costs = spent(usages(made.path / "metrics" / USAGE_FILE), phase.started_ms, phase.ended_ms or 0)
+    costs = cpu_seconds(read_usage(made.path / "metrics" / USAGE_FILE), phase.started_ms, phase.ended_ms or 0)
     return {name: round(1000 * cpu_s / actions, 2) for name, cpu_s in by_kind(costs).items()}
 
 

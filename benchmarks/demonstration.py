@@ -22,7 +22,7 @@ from dart_streams.console.launch.session import Session, run_session
 from dart_streams.console.launch.supervisor import Supervisor
 from dart_streams.console.launch.training_run import TrainingRun
 from dart_streams.console.runs import run_folder
-from dart_streams.console.runs.process_usage import USAGE_FILE, spent, usages
+from dart_streams.console.runs.process_usage import USAGE_FILE, cpu_seconds, read_usage
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views import report
 
@@ -129,7 +129,7 @@ def machine_load(made: run_folder.RunFolder, busy: float) -> dict[str, float]:
     """Return the cores that the run's processes used on average, and those that anything else on the machine did."""
     phases = made.journal().phases
     start_ms, end_ms = phases[0].started_ms, phases[-1].ended_ms or phases[-1].started_ms
-    own = sum(spent(usages(made.path / "metrics" / USAGE_FILE), start_ms, end_ms).values())
+    own = sum(cpu_seconds(read_usage(made.path / "metrics" / USAGE_FILE), start_ms, end_ms).values())
     seconds = (end_ms - start_ms) / 1000
     return {
         "cores": psutil.cpu_count() or 1,

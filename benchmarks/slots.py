@@ -19,7 +19,7 @@ from dart_streams.config import Config
 from dart_streams.config.tasks import Task, TaskSet
 from dart_streams.config.workload import Workload, draw_course, typical_steps
 from dart_streams.console.runs.metrics_reader import MetricsReader
-from dart_streams.console.runs.process_usage import ProcessUsage, spent
+from dart_streams.console.runs.process_usage import ProcessUsage, cpu_seconds
 from dart_streams.console.views.report_metrics import round_optional
 from dart_streams.telemetry import names
 
@@ -99,7 +99,7 @@ def slot_metrics(
     seconds = (span_ms[1] - span_ms[0]) / 1000
     steps = readings.counter(names.ENV_STEPS, *span_ms)
     overhead = readings.distribution(names.ENV_OVERHEAD_MS, *span_ms)
-    by_process = by_kind(spent(usage, *span_ms))
+    by_process = by_kind(cpu_seconds(usage, *span_ms))
     memory = by_kind({name: max(each.rss_mb for each in usage if each.process == name) for name in names_of(usage)})
     return {
         "slots": slots,

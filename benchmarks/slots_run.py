@@ -16,7 +16,7 @@ from dart_streams.console.launch.session import run_session
 from dart_streams.console.launch.training_run import TrainingRun
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.metrics_reader import MetricsReader
-from dart_streams.console.runs.process_usage import USAGE_FILE, usages
+from dart_streams.console.runs.process_usage import USAGE_FILE, read_usage
 from dart_streams.console.views import report
 from dart_streams.errors import UserError
 
@@ -44,6 +44,6 @@ def measure(base: Config, slots: int, pace_s: float, minutes: float) -> dict[str
     assert phase is not None and phase.ended_ms is not None
     metrics = made.path / "metrics"
     span_ms = (phase.started_ms + int(crowd.WARM_S * 1000), phase.ended_ms)
-    found = crowd.slot_metrics(slots, pace_s, span_ms, MetricsReader(metrics), usages(metrics / USAGE_FILE))
+    found = crowd.slot_metrics(slots, pace_s, span_ms, MetricsReader(metrics), read_usage(metrics / USAGE_FILE))
     reported = msgspec.json.decode((made.path / "report.json").read_bytes())
     return found | {"lost": reported["lost"], "train_steps": reported["train_steps"]}

@@ -10,7 +10,7 @@ from pathlib import Path
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config, load
 from dart_streams.console.runs import open_orders
-from dart_streams.console.runs.run_follower import following
+from dart_streams.console.runs.run_follower import follow_run
 from dart_streams.console.runs.run_state import RunState
 
 
@@ -19,7 +19,7 @@ def seen(progress: RunState) -> dict[str, object]:
         "version": progress.newest_version,
         "served": progress.served_version,
         "finished": len(progress.finished),
-        "open": len(open_orders.unfinished(progress)),
+        "open": len(open_orders.unfinished_orders(progress)),
         "steps": progress.steps,
         "rollout_workers": len(progress.serving),
     }
@@ -28,7 +28,7 @@ def seen(progress: RunState) -> dict[str, object]:
 async def tell(config: Config) -> None:
     async with (
         Publisher(config.bus, "witness") as publisher,
-        following(config.bus, publisher, config.telemetry.stall_s) as watch,
+        follow_run(config.bus, publisher, config.telemetry.stall_s) as watch,
     ):
         while True:
             watch.raise_if_reader_failed()

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from dart_streams.console.bundles.bundle_inputs import events
+from dart_streams.console.bundles.bundle_inputs import bundle_events
 from dart_streams.console.cli import main
 from dart_streams.console.datasets import demonstration_files, parquet
 from dart_streams.console.datasets.episode_columns import CurationFacts, ImageCell
@@ -44,7 +44,7 @@ def test_datasets_opens_the_file_with_images_messages_and_numbers(bundle, tmp_pa
     wanted = logged(bundle)
     assert set(found["trajectory_id"]) == {
         one.trajectory_id
-        for one in events(bundle, trajectories.TOPIC)
+        for one in bundle_events(bundle, trajectories.TOPIC)
         if one.reward is not None and one.purpose != "eval"
     }
     for row in found:

@@ -66,7 +66,7 @@ def main() -> int:
     msgspec.convert(json.loads(settings), Settings)
     policy = functools.partial(processes.find_policy, made, found=found) if processes.needs_model(config) else None
     try:
-        with run_folder.locked(made.path):
+        with run_folder.lock_folder(made.path):
             run_session(made, lambda _: Session(made, cast, write_report, Console(width=160), find_policy=policy))
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")

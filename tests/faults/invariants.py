@@ -29,7 +29,7 @@ from dart_streams.console.runs import open_orders
 from dart_streams.console.runs.bundle import Bundle, BundleError
 from dart_streams.console.runs.run_folder import RunFolder
 from dart_streams.console.runs.run_follower import ANNOUNCED_S
-from dart_streams.console.runs.run_log import LogRecord, RecordMetadata, decodable, full_event
+from dart_streams.console.runs.run_log import LogRecord, RecordMetadata, decode_records, full_event
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.deadline import Deadline
 from dart_streams.store import connect
@@ -101,7 +101,7 @@ def lost(log: Log, lags: Sequence[Lag] | None) -> list[str]:
     unknown = {place.partition for _, place in state.orders.values()} - known
     if lags is None or unknown:
         return [f"not known: no committed offset of the env workers in partitions {sorted(unknown)} of rollout-orders"]
-    return open_orders.lost(state, [lag for lag in lags if lag.group == "env"]) or []
+    return open_orders.lost_orders(state, [lag for lag in lags if lag.group == "env"]) or []
 
 
 def ambiguous(log: Log) -> list[str]:
@@ -272,7 +272,7 @@ def replayed(config: Config, folder: Path) -> list[str]:
 def read(config: Config) -> Log:
     """Read a run's log."""
     return Log(
-        decodable(
+        decode_records(
             config.bus,
             READ,
             lambda topic, record: LogRecord(
@@ -309,8 +309,8 @@ def of_run(config: Config) -> Found:
     found = of_log(config, log, lags)
     session = connect(config.store)
     try:
-        made = projection.rows(config.bus.run, (record.event for record in log.records))
-        differences = differing(projection.stored(session, config.bus.run), made, pending(log, lags))
+        made = projection.project_rows(config.bus.run, (record.event for record in log.records))
+        differences = differing(projection.stored_rows(session, config.bus.run), made, pending(log, lags))
     finally:
         session.cluster.shutdown()
     if differences:

@@ -47,7 +47,7 @@ if __name__ == "__main__":
     folder = RunFolder(Path(sys.argv[1]))
     process_registry.end_leftovers(folder.path.parent)
     try:
-        with run_folder.locked(folder.path):
+        with run_folder.lock_folder(folder.path):
             asyncio.run(session_of(folder, Console(width=160)).run())
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -198,7 +198,7 @@ def test_what_a_fenced_trainer_publishes_counts_for_nothing():
 
 
 def rows(events: Events) -> list[projection.ProjectedRow]:
-    return list(projection.rows("run", events))
+    return list(projection.project_rows("run", events))
 
 
 def test_rows_are_as_the_log_makes_them_but_for_what_the_recorder_has_still_to_write():

@@ -197,7 +197,7 @@ def letters_of(config: Config) -> dict[Place, list[dict[str, bytes]]]:
     found: dict[Place, list[dict[str, bytes]]] = {}
     for topic in letters.with_letters(config.bus):
         for letter in present_records(config.bus, letters.dead_letter_topic(topic)):
-            known = letters.headers(letter)
+            known = letters.letter_headers(letter)
             partition, offset = (int(known[name]) for name in (dead_letters.PARTITION, dead_letters.OFFSET))
             found.setdefault(Place(topic.name, partition, offset), []).append(known)
     return found

@@ -197,7 +197,7 @@ class RecordedRun(InMemoryRun):
 
     async def evaluate(self) -> None:
         """Play the held-out tasks with the version that there is."""
-        for order in evaluation.orders(self.config, self.tasks, self.trainer.version):
+        for order in evaluation.build_orders(self.config, self.tasks, self.trainer.version):
             self.circle.publish(rollout_orders.TOPIC.name, order.order_id, order)
         wanted = [order for order in self.circle.poll(rollout_orders.TOPIC.name) if order.purpose == "eval"]
         await self.backend.start()

@@ -15,7 +15,7 @@ from dart_streams.config.tasks import load
 from dart_streams.console.launch import evaluate, order_audit
 from dart_streams.console.launch.order_audit import audit_orders
 from dart_streams.console.launch.training_run import demonstration_order
-from dart_streams.console.runs.run_follower import following
+from dart_streams.console.runs.run_follower import follow_run
 from dart_streams.curation.order_tracker import ORDER_ATTEMPTS
 from topics import rollout_orders
 
@@ -69,7 +69,7 @@ async def test_an_evaluation_whose_orders_are_lost_orders_them_again_and_ends_wi
     async with (
         asyncio.timeout(BOUND_S),
         Publisher(config.bus, "test") as publisher,
-        following(config.bus, publisher, 60.0) as follower,
+        follow_run(config.bus, publisher, 60.0) as follower,
         audit_orders(follower, publisher, shown.append),
         taken(config) as begin,
     ):
@@ -89,7 +89,7 @@ async def test_a_stage_that_is_away_loses_nothing_and_training_is_left_to_the_cu
     async with (
         asyncio.timeout(BOUND_S),
         Publisher(config.bus, "test") as publisher,
-        following(config.bus, publisher, 60.0) as follower,
+        follow_run(config.bus, publisher, 60.0) as follower,
         taken(config) as begin,
     ):
         audit = order_audit.AwaitedOrderAudit(follower, publisher)

@@ -233,7 +233,7 @@ def test_a_broken_link_is_reported_where_it_is(bundle: Path, missing: str):
     name = f'"name":"{missing}"'
     kept = [line for line in lines if name.encode() not in line or marks[missing].encode() not in line]
     assert len(kept) < len(lines)
-    found = traces.coverage(known, Timeline(kept), source.manifest.run)
+    found = traces.measure_coverage(known, Timeline(kept), source.manifest.run)
     assert found.traced_steps < found.trained_steps
     assert list(found.broken) == [missing]
 
@@ -325,7 +325,9 @@ def test_a_run_ends_in_order_though_episodes_take_longer_than_it_waits(services,
     made = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
     shown = io.StringIO()
     session = session_of(made, Console(file=shown, width=160))
-    asyncio.run(until(session, lambda state: len(open_orders.unfinished(state, "train")) >= config.env.slots).run())
+    asyncio.run(
+        until(session, lambda state: len(open_orders.unfinished_orders(state, "train")) >= config.env.slots).run()
+    )
     found = json.loads((made.path / "report.json").read_text())
     assert found["outcome"] == "complete"
     assert found["lost"] == 0

@@ -225,7 +225,7 @@ def test_a_run_that_lives_is_not_resumed(tmp_path: Path):
     changed = tmp_path / "changed.toml"
     tasks = ROOT / "deploy/config/tasks.toml"
     changed.write_text(f'[run]\nminutes = 1.0\nstate_dir = "{tmp_path}"\n[tasks]\nfile = "{tasks}"\n')
-    with run_folder.locked(made.path):
+    with run_folder.lock_folder(made.path):
         done = dart_streams("run", str(changed), "--resume", "lives")
     assert (done.returncode, made.config_file.read_bytes()) == (2, before)
     assert "still lives: end it first" in done.stderr

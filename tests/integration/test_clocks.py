@@ -20,7 +20,7 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.bus.clock_refusal import ClockRefused
 from dart_streams.config import Config
 from dart_streams.console.runs.run_folder import write_toml
-from dart_streams.console.runs.run_follower import RunFollower, following
+from dart_streams.console.runs.run_follower import RunFollower, follow_run
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.topic_follower import CIRCLE
 from tests import events
@@ -96,7 +96,7 @@ def fleet_of(config: Config, folder: Path) -> Iterator[Fleet]:
 
 @contextlib.asynccontextmanager
 async def watched(config: Config) -> AsyncIterator[tuple[Publisher, RunFollower]]:
-    async with Publisher(config.bus, "test") as publisher, following(config.bus, publisher, 300.0, CIRCLE) as follower:
+    async with Publisher(config.bus, "test") as publisher, follow_run(config.bus, publisher, 300.0, CIRCLE) as follower:
         yield publisher, follower
 
 

@@ -249,7 +249,7 @@ def test_claims_are_neither_steps_nor_rows_of_the_projection_and_go_when_the_run
     store = SyncStore(session, run, 1)
     store.claim_epoch("tiny")
     assert store.trained() == []
-    assert [row.table for row in projection.stored(session, run)] == ["epochs"]
+    assert [row.table for row in projection.stored_rows(session, run)] == ["epochs"]
     projection.wipe(session, run)
     assert store.claim_epoch("tiny") == 1
 

@@ -8,7 +8,7 @@ from aiokafka import TopicPartition
 from dart_streams.bus.clients import Publisher, create_consumer, start_within
 from dart_streams.bus.lag import Lag
 from dart_streams.console.runs import open_orders
-from dart_streams.console.runs.run_follower import following
+from dart_streams.console.runs.run_follower import follow_run
 from dart_streams.console.runs.run_state import Retention, RunState
 from dart_streams.console.views import report
 from dart_streams.episodes.trajectory_summary import broken_trajectory
@@ -24,7 +24,7 @@ def bus(services):
 
 
 async def test_what_was_published_just_before_the_end_is_seen(bus):
-    async with Publisher(bus, "test") as publisher, following(bus, publisher, 60) as watch:
+    async with Publisher(bus, "test") as publisher, follow_run(bus, publisher, 60) as watch:
         for number in range(NUMBER):
             await publisher.publish(rollout_orders.TOPIC, episode(number)[0].order)
         await watch.read_final()
@@ -49,7 +49,7 @@ async def commit_as_env(bus) -> TopicPartition:
 async def test_an_order_whose_trajectory_is_announced_a_moment_later_is_not_lost(bus):
     last = episode(1)[-1]
     finished = broken_trajectory(last, "the test says so")
-    async with Publisher(bus, "test") as publisher, following(bus, publisher, 60) as watch:
+    async with Publisher(bus, "test") as publisher, follow_run(bus, publisher, 60) as watch:
         await publisher.publish(rollout_orders.TOPIC, last.order)
         place = await commit_as_env(bus)
         read_to_end, seen = watch.read_to_end, []
@@ -57,14 +57,14 @@ async def test_an_order_whose_trajectory_is_announced_a_moment_later_is_not_lost
         async def read_and_announce():
             await read_to_end()
             seen.extend(
-                open_orders.lost(watch.progress, [Lag("env", rollout_orders.TOPIC.name, place.partition, 1, 1)])
+                open_orders.lost_orders(watch.progress, [Lag("env", rollout_orders.TOPIC.name, place.partition, 1, 1)])
             )
             await publisher.publish(trajectories.TOPIC, finished)
 
         watch.read_to_end = read_and_announce
         lags = await watch.read_final()
     assert seen == [last.order.order_id]
-    assert open_orders.lost(watch.progress, lags) == open_orders.still_open(watch.progress, lags) == []
+    assert open_orders.lost_orders(watch.progress, lags) == open_orders.orders_under_way(watch.progress, lags) == []
 
 
 @pytest.mark.parametrize("keep", [1, 20])
@@ -80,7 +80,7 @@ async def test_what_was_forgotten_of_a_long_run_is_read_again_for_its_report(ser
     orders = {f"o{number}" for number in range(5)}
     async with (
         Publisher(config.bus, "test") as publisher,
-        following(config.bus, publisher, 60, keep=Retention(keep, keep)) as watch,
+        follow_run(config.bus, publisher, 60, keep=Retention(keep, keep)) as watch,
     ):
         for number in range(5):
             last = episode(number)[-1]

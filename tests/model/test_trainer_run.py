@@ -109,7 +109,7 @@ class Run:
         """Return the rows that trainers wrote to the store, by their keys."""
         session = connect(self.config.store)
         try:
-            stored = projection.stored(session, self.config.bus.run)
+            stored = projection.stored_rows(session, self.config.bus.run)
             return {row.key: row.values for row in stored if row.table in ("trained", "epochs")}
         finally:
             session.cluster.shutdown()
@@ -497,7 +497,7 @@ def test_a_trainer_that_stood_still_and_was_taken_over_changes_nothing_when_it_w
         row["train_step"]: row["epoch"] for row in ours.trained()
     }
     assert state.versions[state.newest_version or 0].event.epoch == 2
-    projected = {row.key: row.values for row in projection.rows(ours.config.bus.run, ours.log())}
+    projected = {row.key: row.values for row in projection.project_rows(ours.config.bus.run, ours.log())}
     assert projected == before
 
 

@@ -61,7 +61,7 @@ def tables_of(bundle: Bundle, name: str) -> dict[str, Any]:
         raise BundleError(f"{bundle.path}: {name} is not TOML ({error}): capture the run again") from None
 
 
-def events(bundle: Bundle, topic: Topic) -> Iterator[Any]:
+def bundle_events(bundle: Bundle, topic: Topic) -> Iterator[Any]:
     """Yield a topic's events; raise :class:`BundleError` if a record is of a newer schema, or none."""
     for record in bundle.records(topic.name):
         try:

@@ -19,14 +19,14 @@ from dart_streams.console.bundles.bundle_inputs import CONFIG, TASKS
 from dart_streams.console.lineage.traces import lines_in
 from dart_streams.console.runs.bundle import Blob, BundleRecord, BundleSection, Manifest, Writer
 from dart_streams.console.runs.run_folder import without_nulls
-from dart_streams.console.runs.run_log import ObservationHeader, event_of, existing, present_records
+from dart_streams.console.runs.run_log import ObservationHeader, event_of, existing_topics, present_records
 from dart_streams.errors import UserError
 from dart_streams.store import MissingBlob, SyncStore
 from topics import ALL, Topic, curation_log, observations
 from topics.values import BlobRef
 
 TRACES = "traces"
-AT_ONCE = 32
+BLOBS_PER_READ = 32
 """Screenshots read from the store at a time."""
 ORDER = (curation_log.TOPIC, *(topic for topic in ALL if topic is not curation_log.TOPIC))
 
@@ -48,7 +48,7 @@ def capture(
     UserError
         If there are no such topics, or a screenshot is not in the store. Nothing is left behind then.
     """
-    chosen = existing(config.bus, [topic for topic in ORDER if topic in topics])
+    chosen = existing_topics(config.bus, [topic for topic in ORDER if topic in topics])
     manifest = Manifest(
         run=config.bus.run,
         prefix=config.bus.prefix,
@@ -68,7 +68,7 @@ def capture(
         if traces is not None and traces.is_dir():
             report(f"spans: {bundle.section(TRACES, 'lines', lines_in(traces)).items}")
         if store:
-            section = bundle.blobs(blobs(store, list(refs.values())))
+            section = bundle.blobs(stored_blobs(store, list(refs.values())))
             report(f"screenshots: {section.items}")
     return bundle.sections
 
@@ -83,11 +83,11 @@ def with_screenshots(records: Iterator[BundleRecord], refs: dict[str, BlobRef]) 
         yield record
 
 
-def blobs(store: SyncStore, refs: Sequence[BlobRef]) -> Iterator[Blob]:
+def stored_blobs(store: SyncStore, refs: Sequence[BlobRef]) -> Iterator[Blob]:
     """Yield screenshots from the store; raise :class:`UserError` that names the first one missing."""
-    for start in range(0, len(refs), AT_ONCE):
+    for start in range(0, len(refs), BLOBS_PER_READ):
         try:
-            found = store.get_blobs(refs[start : start + AT_ONCE])
+            found = store.get_blobs(refs[start : start + BLOBS_PER_READ])
         except MissingBlob as missing:
             raise UserError(f"{missing}: capture without --blobs, or from a store that has it") from None
         for sha256, data in found.items():

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dart_streams.bus.codec import ID, Undecodable, find_header
-from dart_streams.console.bundles.bundle_inputs import config_of, events, tasks_of
+from dart_streams.console.bundles.bundle_inputs import bundle_events, config_of, tasks_of
 from dart_streams.console.runs.bundle import Bundle, BundleError
 from dart_streams.console.runs.run_log import headers_of
 from dart_streams.curation.agents import bind_agents
@@ -73,7 +73,7 @@ def replay(bundle: Bundle) -> Outcome:
     rerun = Rerun(bundle)
     divergence = None
     try:
-        for entry in entries(bundle):
+        for entry in log_entries(bundle):
             rerun.repeat(entry)
     except Diverged as diverged:
         divergence = diverged.divergence
@@ -90,9 +90,9 @@ class Rerun:
     def __init__(self, bundle: Bundle) -> None:
         self.agents = {agent.name: agent for agent in bind_agents(config_of(bundle), tasks_of(bundle))}
         read = {topic.name for agent in self.agents.values() for topic in agent.inputs}
-        self.inputs = {source: kept for name in read for source, kept in inputs(bundle, name)}
+        self.inputs = {source: kept for name in read for source, kept in recorded_inputs(bundle, name)}
         written = {topic.name for agent in self.agents.values() for topic in agent.outputs}
-        self.published = {name: published(bundle, name) for name in written}
+        self.published = {name: published_values(bundle, name) for name in written}
         self.states: dict[tuple[str, int], Any] = {}
         self.counts = {name: Count(name) for name in self.agents}
 
@@ -163,16 +163,16 @@ DECIDED_OTHERWISE = (
 )
 
 
-def entries(bundle: Bundle) -> Iterator[Applied]:
+def log_entries(bundle: Bundle) -> Iterator[Applied]:
     """Yield the curation log, each entry once: one may have been published again around a crash."""
     seen: set[tuple[str, Source]] = set()
-    for entry in events(bundle, curation_log.TOPIC):
+    for entry in bundle_events(bundle, curation_log.TOPIC):
         if (key := (entry.agent, entry.source)) not in seen:
             seen.add(key)
             yield entry
 
 
-def inputs(bundle: Bundle, topic: str) -> Iterator[tuple[Source, JournalInput]]:
+def recorded_inputs(bundle: Bundle, topic: str) -> Iterator[tuple[Source, JournalInput]]:
     """Yield a topic's records as a reducer's inputs."""
     for record in bundle.records(topic):
         source = Source(topic=topic, partition=record.partition, offset=record.offset)
@@ -181,7 +181,7 @@ def inputs(bundle: Bundle, topic: str) -> Iterator[tuple[Source, JournalInput]]:
         yield source, JournalInput(topic, record.partition, record.offset, record.at_ms, record.key, value, headers)
 
 
-def published(bundle: Bundle, topic: str) -> dict[str, bytes | None]:
+def published_values(bundle: Bundle, topic: str) -> dict[str, bytes | None]:
     """Return the values of a topic by record id (empty if a record has none); of those published twice the first."""
     found: dict[str, bytes | None] = {}
     for record in bundle.records(topic):

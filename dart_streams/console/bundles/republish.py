@@ -181,7 +181,7 @@ def create_topics(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
         admin.apply(client, admin.plan_against(client, specs))
 
 
-def chosen(bundle: Bundle, names: Sequence[str]) -> list[Topic]:
+def choose_topics(bundle: Bundle, names: Sequence[str]) -> list[Topic]:
     """Return the topics to publish: those named, or all that the bundle has of the contract."""
     wanted = list(names) or [name for name in bundle.topics() if name in BY_NAME]
     return [find_topic(name) for name in wanted]

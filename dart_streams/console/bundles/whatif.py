@@ -16,7 +16,7 @@ import msgspec
 from dart_streams import stateless_random as chance
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
-from dart_streams.console.bundles.bundle_inputs import events
+from dart_streams.console.bundles.bundle_inputs import bundle_events
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.curation import dispatch, groups
 from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle
@@ -55,7 +55,7 @@ class WhatIfMetrics(msgspec.Struct, kw_only=True):
     curve: list[tuple[int, int]] = []
 
 
-class Ended(NamedTuple):
+class RecordedOutcome(NamedTuple):
     """How a recorded rollout ended; times are milliseconds."""
 
     outcome: Any
@@ -70,38 +70,38 @@ class RecordedOutcomes:
 
     def __init__(self, bundle: Bundle) -> None:
         self.demonstrations: list[Trajectory] = []
-        self.ends: dict[str, list[Ended]] = {}
+        self.ends: dict[str, list[RecordedOutcome]] = {}
         self.metrics = WhatIfMetrics(name="recorded")
         steps: dict[str, int] = {}
-        for event in events(bundle, trajectories.TOPIC):
+        for event in bundle_events(bundle, trajectories.TOPIC):
             if event.purpose == "demonstration":
                 self.demonstrations.append(event)
             elif event.purpose == "train":
                 took_ms = max(1, event.finished_ms - event.started_ms)
-                end = Ended(event.outcome, event.reward, event.steps, event.step_entropies, took_ms)
+                end = RecordedOutcome(event.outcome, event.reward, event.steps, event.step_entropies, took_ms)
                 self.ends.setdefault(event.task_id, []).append(end)
                 self.metrics.rollouts_ended += 1
                 self.metrics.env_steps += event.steps
             steps[event.trajectory_id] = event.steps
-        opened = [order.group_id for order in events(bundle, rollout_orders.TOPIC) if order.purpose == "train"]
+        opened = [order.group_id for order in bundle_events(bundle, rollout_orders.TOPIC) if order.purpose == "train"]
         self.metrics.rollouts_ordered, self.metrics.groups_opened = len(opened), len(set(opened))
-        for group in events(bundle, curated.TOPIC):
+        for group in bundle_events(bundle, curated.TOPIC):
             self.metrics.groups_formed += 1
             count(self.metrics, group, steps)
-        versions = events(bundle, weights.TOPIC)
+        versions = bundle_events(bundle, weights.TOPIC)
         self.metrics.steps_trained = max((version.train_step for version in versions), default=0)
 
-    def end(self, task_id: str, number: int) -> tuple[Ended, bool]:
+    def end(self, task_id: str, number: int) -> tuple[RecordedOutcome, bool]:
         """Return how rollout ``number`` (from 0) of a task ends, and whether that is borrowed from another task."""
         known = self.ends.get(task_id)
         if known is None:
             names = sorted(self.ends)
             known = self.ends[names[chance.number("borrowed", task_id) % len(names)]]
-            return drawn(known, task_id, number), True
-        return known[number] if number < len(known) else drawn(known, task_id, number), False
+            return draw_outcome(known, task_id, number), True
+        return known[number] if number < len(known) else draw_outcome(known, task_id, number), False
 
 
-def drawn(known: list[Ended], task_id: str, number: int) -> Ended:
+def draw_outcome(known: list[RecordedOutcome], task_id: str, number: int) -> RecordedOutcome:
     """Return one of the last recorded rollouts, always the same for the same names."""
     recent = known[-RECENT:]
     return recent[chance.number("what if", task_id, number) % len(recent)]
@@ -114,7 +114,7 @@ def count(metrics: WhatIfMetrics, group: CuratedGroup, steps: dict[str, int]) ->
         metrics.samples_saved += steps.get(member.trajectory_id, len(member.selected)) - len(member.selected)
 
 
-class World:
+class SimulatedRun:
     """The in-memory circle with one setting, slots in which rollouts take their time, and a trainer that takes none."""
 
     def __init__(self, name: str, config: Config, tasks: TaskSet, recorded: RecordedOutcomes) -> None:
@@ -125,7 +125,7 @@ class World:
         self.slots = max(1, config.env.workers * config.env.slots)
         self.workers = config.rollout.workers
         self.waiting: list[RolloutOrder] = []
-        self.running: list[tuple[int, int, RolloutOrder, int, Ended]] = []
+        self.running: list[tuple[int, int, RolloutOrder, int, RecordedOutcome]] = []
         self.played: dict[str, int] = {}
         self.steps: dict[str, int] = {}
         self.started = 0
@@ -221,7 +221,8 @@ def compare(
         return [recorded.metrics]
     rollouts = recorded.metrics.rollouts_ended
     found = [
-        World(name, config, tasks, recorded).run(rollouts) for name, config in {"own settings": own, **variants}.items()
+        SimulatedRun(name, config, tasks, recorded).run(rollouts)
+        for name, config in {"own settings": own, **variants}.items()
     ]
     aim = found[0].steps_trained
     for metrics in found:

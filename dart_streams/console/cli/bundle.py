@@ -143,7 +143,7 @@ def publish_records(
     bus = msgspec.structs.replace(read_config(config).bus, prefix=into)
     (first, first_timed), (end, end_timed) = bound_of(begin), bound_of(until)
     span = republish.TimeSpan(first, end, first_timed, end_timed)
-    chosen = republish.chosen(bundle, split_names(topics))
+    chosen = republish.choose_topics(bundle, split_names(topics))
     return [*republish.republish(bundle, bus, chosen, span, speed_of(speed))]
 
 

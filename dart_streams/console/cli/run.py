@@ -32,9 +32,9 @@ from dart_streams.console.launch.services import jars
 from dart_streams.console.launch.session import Session, run_session
 from dart_streams.console.launch.training_run import TrainingRun, required_steps
 from dart_streams.console.runs import evaluation, run_folder
-from dart_streams.console.runs.resumption import changes
+from dart_streams.console.runs.resumption import changed_keys
 from dart_streams.console.runs.run_folder import RunFolder
-from dart_streams.console.runs.run_follower import following
+from dart_streams.console.runs.run_follower import follow_run
 from dart_streams.console.sizing import gpu_memory, model_files, model_fit
 from dart_streams.console.views.console import PlainConsole
 from dart_streams.episodes import context
@@ -94,10 +94,10 @@ def run(
     run_id = wanted.run.id if resume else name or run_folder.new_id()
     with contextlib.ExitStack() as life:
         if resume:
-            life.enter_context(run_folder.locked(runs / run_id))
+            life.enter_context(run_folder.lock_folder(runs / run_id))
         made = run_folder.create(wanted, Path(wanted.tasks.file), run_id, resume=bool(resume))
         if not resume:
-            life.enter_context(run_folder.locked(made.path))
+            life.enter_context(run_folder.lock_folder(made.path))
         note(f"run {made.id} in {made.path}")
         run_session(made, lambda _: own_session(made, owns_services=services))
 
@@ -116,7 +116,7 @@ def resumed_config(run: str, state: Path | None, config: Path | None) -> Config:
 
 def show_changes(found: RunFolder, wanted: Config) -> None:
     """Show what another configuration changes in a run, and that it changes nothing in its tasks."""
-    for key in changes(found.config(), wanted):
+    for key in changed_keys(found.config(), wanted):
         note(f"changes {key}")
     with contextlib.suppress(ConfigError):
         if task_sets.load(Path(wanted.tasks.file)).pages != found.tasks().pages:
@@ -128,7 +128,7 @@ def run_attached(config: Config, *, before_only: bool) -> None:
     required_steps(config)
     earlier = RunFolder(config.run.folder)
     if earlier.config_file.exists():
-        for key in changes(earlier.config(), config):
+        for key in changed_keys(earlier.config(), config):
             note(f"changes {key}")
     made = run_folder.attach(config, Path(config.tasks.file))
     note(f"run {made.id} in {made.path}")
@@ -214,7 +214,7 @@ async def evaluate_served(config: Config) -> evaluation.EvaluationResult:
     tasks = task_sets.tasks_of(config)
     async with (
         Publisher(config.bus, "eval") as publisher,
-        following(config.bus, publisher, config.telemetry.stall_s) as watch,
+        follow_run(config.bus, publisher, config.telemetry.stall_s) as watch,
     ):
         progress = await watch.until(
             lambda progress: progress.served_by(watch.heartbeats.alive(config.rollout.liveness_s)) is not None,

@@ -80,7 +80,7 @@ def end_with(tables: list[Compared], *, as_json: bool) -> None:
 def compare_tables(session: Session, config: Config, source: Bundle | None) -> list[Compared]:
     """Compare each table."""
     there, made = TableDigest(), TableDigest()
-    for row in projection.stored(session, config.bus.run):
+    for row in projection.stored_rows(session, config.bus.run):
         there.add(row)
     for row in rows_of_log(config, source):
         made.add(row)
@@ -99,7 +99,7 @@ def compare_tables(session: Session, config: Config, source: Bundle | None) -> l
 
 def rows_of_log(config: Config, source: Bundle | None) -> Iterator[ProjectedRow]:
     """Yield the rows that the log makes; what does not decode makes none."""
-    return projection.rows(config.bus.run, read_events(source or config.bus, projection.READ))
+    return projection.project_rows(config.bus.run, read_events(source or config.bus, projection.READ))
 
 
 @contextmanager

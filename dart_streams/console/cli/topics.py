@@ -98,7 +98,7 @@ def list_letters(
 ) -> None:
     """Count each topic's dead letters, by reason."""
     bus = run_config(run, state, config).bus
-    show(letters.summary(bus), as_json=as_json, empty=f"no dead letters under {bus.prefix!r}")
+    show(letters.summarize_letters(bus), as_json=as_json, empty=f"no dead letters under {bus.prefix!r}")
 
 
 @dead_letters.command("show")
@@ -111,7 +111,7 @@ def show_letters(
     as_json: AsJson = False,
 ) -> None:
     """Show a topic's dead letters: where each came from, why it was rejected, and its value."""
-    found = letters.shown(run_config(run, state, config).bus, letters.topic_of(topic), place)
+    found = letters.read_letters(run_config(run, state, config).bus, letters.topic_of(topic), place)
     show(found, as_json=as_json, empty=f"no dead letters of {topic}")
 
 

@@ -48,7 +48,7 @@ class ImportResult(msgspec.Struct, kw_only=True):
     example: str = ""
 
 
-def demonstrable(
+def select_demonstrations(
     placed: Iterable[Placed], config: Config, tasks: TaskSet, result: ImportResult, report: Progress
 ) -> Iterator[RecordedEpisode]:
     """Yield the demonstrations among episodes; the others are counted. ``report`` is called with episodes read."""
@@ -74,7 +74,7 @@ def run(config: Config, tasks: TaskSet, placed: Iterable[Placed], report: Progre
         If the broker or the database does not answer.
     """
     result = ImportResult()
-    asyncio.run(publish(config, demonstrable(placed, config, tasks, result, report), result))
+    asyncio.run(publish(config, select_demonstrations(placed, config, tasks, result, report), result))
     if not result.demonstrations:
         reason = f", for instance {result.example}" if result.example else ""
         raise UserError(f"there is no demonstration in the set{reason}")

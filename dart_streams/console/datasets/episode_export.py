@@ -25,7 +25,7 @@ from topics.observations import Observation
 from topics.trajectories import Trajectory
 from topics.values import BlobRef, OutcomeKind, Purpose
 
-AT_ONCE = 16
+EPISODES_PER_READ = 16
 """Episodes that are read and held together."""
 
 T = TypeVar("T")
@@ -100,7 +100,7 @@ class IndexedEpisodes:
             raise BundleError(f"{bundle.path} has no screenshots: capture the run with --blobs")
         self.index = index
         self.path = bundle.path
-        index.add_observations(counted(read_events(bundle, [observations.TOPIC]), report))
+        index.add_observations(report_progress(read_events(bundle, [observations.TOPIC]), report))
         index.add_blobs((blob.sha256, blob.data) for blob in bundle.blobs())
 
     def observations(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
@@ -142,8 +142,8 @@ class EpisodeExport:
         """Yield the rows of each wanted episode, in the order in which they finished; ``report`` how many were seen."""
         self.index.add_groups(read_events(self.log, [curated.TOPIC]))
         self.index.add_trained(read_events(self.log, [trained.TOPIC]))
-        finished = counted(read_events(self.log, [trajectories.TOPIC]), report)
-        for batch in batched(self._chosen(finished, wanted), AT_ONCE):
+        finished = report_progress(read_events(self.log, [trajectories.TOPIC]), report)
+        for batch in batched(self._chosen(finished, wanted), EPISODES_PER_READ):
             for episode in self._read(batch):
                 facts = self.index.facts(episode.observations[0].trajectory_id)
                 made = rows_of(layout, self.run, episode, facts, policy)
@@ -191,7 +191,7 @@ def episode_count(log: Bus | Bundle) -> int:
         return sum(end - first[partition] for partition, end in reader.end_offsets().items())
 
 
-def counted(items: Iterable[T], report: Callable[[int], None]) -> Iterator[T]:
+def report_progress(items: Iterable[T], report: Callable[[int], None]) -> Iterator[T]:
     """Pass items on, and report how many were passed."""
     for number, item in enumerate(items, 1):
         yield item

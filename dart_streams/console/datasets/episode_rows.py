@@ -174,7 +174,7 @@ def episode_of(rows: Sequence[Mapping[str, Any]]) -> RecordedEpisode:
         raise InvalidRow(str(error)) from None
     if [step.step for step in steps] != list(range(common.steps)):
         raise InvalidRow(f"trajectory {common.trajectory_id} has {common.steps} steps, here are {len(steps)} of them")
-    return built(common, steps, screens)
+    return build_episode(common, steps, screens)
 
 
 def screen_of(images: Sequence[ImageCell], index: int | None) -> bytes | None:
@@ -191,7 +191,9 @@ def content_of(image: ImageCell | None) -> bytes | None:
     return image.bytes
 
 
-def built(common: EpisodeColumns, steps: Sequence[StepColumns], screens: Sequence[bytes | None]) -> RecordedEpisode:
+def build_episode(
+    common: EpisodeColumns, steps: Sequence[StepColumns], screens: Sequence[bytes | None]
+) -> RecordedEpisode:
     """Return the episode of its columns, its steps and the screen before each step and after the last."""
     images: dict[str, bytes] = {}
     end = EpisodeEnd(kind=common.outcome, reward=common.reward, reason=common.reason)

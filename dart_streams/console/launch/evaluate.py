@@ -21,15 +21,20 @@ async def evaluate(
 
     Return the result at the first temperature when all have finished.
     """
-    each = [evaluation.orders(config, tasks, version, value) for value in dict.fromkeys(config.evaluation.temperatures)]
+    each = [
+        evaluation.build_orders(config, tasks, version, value)
+        for value in dict.fromkeys(config.evaluation.temperatures)
+    ]
     wanted = [order for orders in each for order in orders]
     ordered: set[str] = set()
 
     def fresh(state: RunState) -> list[RolloutOrder]:
-        return [order for order in evaluation.missing(state, wanted, ORDER_ATTEMPTS) if order.order_id not in ordered]
+        return [
+            order for order in evaluation.missing_orders(state, wanted, ORDER_ATTEMPTS) if order.order_id not in ordered
+        ]
 
     def left(state: RunState) -> int:
-        return len(wanted) - sum(len(evaluation.finished(state, orders, ORDER_ATTEMPTS)) for orders in each)
+        return len(wanted) - sum(len(evaluation.final_trajectories(state, orders, ORDER_ATTEMPTS)) for orders in each)
 
     deadline = Deadline(config.evaluation.timeout_s)
     while left(follower.progress):

@@ -39,7 +39,7 @@ class AwaitedOrderAudit:
 
     def open_orders(self) -> set[OpenOrder]:
         """Return the orders that have not ended."""
-        orders = open_orders.unfinished(self.follower.progress)
+        orders = open_orders.unfinished_orders(self.follower.progress)
         return select_fields(order for order in orders if self.settles or order.purpose != "train")
 
     async def round(self) -> None:

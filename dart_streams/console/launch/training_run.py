@@ -25,7 +25,7 @@ from dart_streams.console.launch.processes import ProcessSet
 from dart_streams.console.launch.supervisor import Supervisor
 from dart_streams.console.runs import open_orders
 from dart_streams.console.runs.run_folder import PhaseLog, RunFolder
-from dart_streams.console.runs.run_follower import RunFollower, following
+from dart_streams.console.runs.run_follower import RunFollower, follow_run
 from dart_streams.console.runs.run_state import Retention, RunState
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, UserError
@@ -91,7 +91,7 @@ class TrainingRun:
         trains = self.config.run.trains and not self.before_only
         async with (
             Publisher(self.config.bus, "supervisor") as publisher,
-            following(self.config.bus, publisher, self.config.telemetry.stall_s, keep=KEPT) as follower,
+            follow_run(self.config.bus, publisher, self.config.telemetry.stall_s, keep=KEPT) as follower,
             audit_orders(follower, publisher, self.notify) as audit,
         ):
             follower.log = EchoLogger(self.log, self.notify)
@@ -262,11 +262,11 @@ class TrainingRun:
         settle_s = self.config.run.settle_s
         end = Deadline(settle_s)
         await follower.until(
-            lambda state: not open_orders.unfinished(state, "train") or end.expired,
+            lambda state: not open_orders.unfinished_orders(state, "train") or end.expired,
             "open training orders to finish",
             settle_s + GRACE_S,
         )
-        if still := open_orders.unfinished(follower.progress, "train"):
+        if still := open_orders.unfinished_orders(follower.progress, "train"):
             self.notify(
                 f"{len(still)} training orders have not finished after {settle_s:g} s (run.settle_s): they go back to "
                 "their topic, for a run that resumes this one"

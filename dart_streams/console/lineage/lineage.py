@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dart_streams.console.lineage.traces import Timeline, segments
+from dart_streams.console.lineage.traces import Timeline, request_segments
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
 from dart_streams.telemetry import spans
@@ -223,7 +223,7 @@ class Lineage:
             id=taken.request_id if taken is not None else f"{trajectory_id}/{index}",
             ms=round(max(part.end_ms for part in trace) - span.start_ms, 3) if span else None,
             fields=fields | ({"trace": span.trace} if span else {}),
-            made_of=[Node(kind="segment", id=part.name, ms=part.ms) for part in segments(trace)],
+            made_of=[Node(kind="segment", id=part.name, ms=part.ms) for part in request_segments(trace)],
             went_into=[Node(kind="trajectory", id=trajectory_id, went_into=groups)] if up else [],
         )
 

@@ -104,7 +104,7 @@ class SlowRequest(msgspec.Struct, frozen=True, kw_only=True):
     segments: dict[str, float]
 
 
-def segments(trace: Sequence[RecordedSpan]) -> list[RequestSegment]:
+def request_segments(trace: Sequence[RecordedSpan]) -> list[RequestSegment]:
     """Return the parts of a step's latency in order; those whose spans are missing are left out."""
     by_name = {span.name: span for span in sorted(trace, key=attrgetter("start_ms"))}
     request, generate = by_name.get(names.SPAN_REQUEST), by_name.get(names.SPAN_GENERATE)
@@ -132,16 +132,16 @@ def inside(generate: RecordedSpan) -> list[tuple[str, float]]:
     return [*parts, ("publish the reply", generate.ms - sum(ms for _, ms in parts))]
 
 
-def slowest(timeline: Timeline, most: int) -> list[SlowRequest]:
+def slowest_requests(timeline: Timeline, most: int) -> list[SlowRequest]:
     """Return the step requests that took longest."""
-    return heapq.nlargest(most, requests(timeline), key=attrgetter("total_ms"))
+    return heapq.nlargest(most, step_requests(timeline), key=attrgetter("total_ms"))
 
 
-def requests(timeline: Timeline) -> Iterator[SlowRequest]:
+def step_requests(timeline: Timeline) -> Iterator[SlowRequest]:
     """Yield every step request with its times."""
     for span in timeline.steps.values():
         trace = timeline.traces[span.trace]
-        sent, parts = [other for other in trace if other.name == names.SPAN_REQUEST], segments(trace)
+        sent, parts = [other for other in trace if other.name == names.SPAN_REQUEST], request_segments(trace)
         if sent and parts:
             worst = max(parts, key=attrgetter("ms"))
             yield SlowRequest(
@@ -168,7 +168,7 @@ class Coverage(msgspec.Struct, kw_only=True):
     examples: list[str] = []
 
 
-def coverage(state: RunState, timeline: Timeline, run: str) -> Coverage:
+def measure_coverage(state: RunState, timeline: Timeline, run: str) -> Coverage:
     """Follow every trained step of a run over the spans' own links, back to its screenshot."""
     found, chains = Coverage(optimizer_steps=len(state.trained)), Chains(state, timeline, run)
     broken: Counter[str] = Counter()

@@ -22,9 +22,9 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import LagReader, by_group, lag_reader
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
-from dart_streams.console.runs.stalls import Stall, explanation, stalls
+from dart_streams.console.runs.stalls import Stall, explain_stall, find_stalls
 from dart_streams.console.runs.topic_activity import ActivityState
-from dart_streams.console.runs.topic_follower import CIRCLE, TopicFollower, following_activity
+from dart_streams.console.runs.topic_follower import CIRCLE, TopicFollower, follow_activity
 from dart_streams.telemetry import names
 from workers.runtime import lifecycle
 
@@ -48,7 +48,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     Raises ServiceUnavailable if the broker does not answer, or has no topics, within its bound.
     """
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
-    follower = await resources.enter_async_context(following_activity(config.bus, publisher))
+    follower = await resources.enter_async_context(follow_activity(config.bus, publisher))
     lags = await resources.enter_async_context(lag_reader(config.bus))
     assert follower.reader is not None
     reader = follower.reader
@@ -70,7 +70,7 @@ async def report(follower: TopicFollower[ActivityState], lags: LagReader, stall_
         for topic in follower.progress.activity:
             last_s = follower.arrivals[topic].at_s if topic in follower.arrivals else follower.since_s
             silent_gauge.set(now_s - last_s, {"topic": topic})
-        silent = stalls(follower.progress.activity, follower.arrivals, follower.since_s, now_s, stall_s)
+        silent = find_stalls(follower.progress.activity, follower.arrivals, follower.since_s, now_s, stall_s)
         reporter.report(silent, behind)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(INTERVAL_S):
@@ -100,6 +100,6 @@ class StallReporter:
                 silent_s=stall.silent_s,
                 last_from=stall.last_from,
                 last_record=stall.last_record,
-                reason=explanation(stall),
+                reason=explain_stall(stall),
                 behind=lag,
             )

@@ -67,17 +67,17 @@ def topic_of(name: str) -> Topic:
     return find_topic(name.removesuffix(DEAD_LETTERS))
 
 
-def summary(bus: Bus) -> list[DeadLetterSummary]:
+def summarize_letters(bus: Bus) -> list[DeadLetterSummary]:
     """Return a row for each topic that has dead letters."""
     found = []
     for topic in with_letters(bus):
         if letters := list(present_records(bus, dead_letter_topic(topic))):
-            reasons = Counter(text(headers(letter), ERROR).partition(":")[0][:80] for letter in letters)
+            reasons = Counter(header_text(letter_headers(letter), ERROR).partition(":")[0][:80] for letter in letters)
             found.append(
                 DeadLetterSummary(
                     topic=topic.name,
                     letters=len(letters),
-                    stubs=sum(STUB in headers(letter) for letter in letters),
+                    stubs=sum(STUB in letter_headers(letter) for letter in letters),
                     newest_ms=max(letter.at_ms for letter in letters),
                     reasons=dict(reasons.most_common()),
                 )
@@ -99,20 +99,20 @@ def with_letters(bus: Bus) -> list[Topic]:
     return [*dict.fromkeys(topic for place, topic in places.items() if ends[place])]
 
 
-def shown(bus: Bus, topic: Topic, place: str = "") -> list[DeadLetter]:
+def read_letters(bus: Bus, topic: Topic, place: str = "") -> list[DeadLetter]:
     """Return a topic's dead letters, or the one at ``place`` (``partition@offset``)."""
-    return [readable(letter) for letter in chosen(bus, topic, place)]
+    return [describe_letter(letter) for letter in choose_letters(bus, topic, place)]
 
 
-def readable(letter: BundleRecord) -> DeadLetter:
+def describe_letter(letter: BundleRecord) -> DeadLetter:
     """Return a letter as text."""
-    known = headers(letter)
+    known = letter_headers(letter)
     return DeadLetter(
         place=place_of(letter),
         came_from=origin_of(known),
-        tries=text(known, TRIES),
-        at_ms=text(known, AT_MS),
-        why=text(known, ERROR),
+        tries=header_text(known, TRIES),
+        at_ms=header_text(known, AT_MS),
+        why=header_text(known, ERROR),
         key=(letter.key or b"").decode(errors="replace"),
         value=(letter.value or b"").decode(errors="replace")[:LONGEST],
         stub=stub_text(known) if STUB in known else "",
@@ -121,14 +121,14 @@ def readable(letter: BundleRecord) -> DeadLetter:
 
 def origin_of(known: dict[str, bytes]) -> str:
     """Return where the record of a letter with these headers was read."""
-    return f"{text(known, TOPIC)}[{text(known, PARTITION)}]@{text(known, OFFSET)}"
+    return f"{header_text(known, TOPIC)}[{header_text(known, PARTITION)}]@{header_text(known, OFFSET)}"
 
 
 def stub_text(known: dict[str, bytes]) -> str:
     """Return what a stub says of its record."""
-    value = f"{text(known, SIZE)} bytes, sha256 {text(known, SHA256)}" if SIZE in known else "no value"
-    key = f"a key of {text(known, KEY_SIZE)} bytes" if KEY_SIZE in known else "no key"
-    return f"{text(known, STUB)}; the record had {value}, and {key}"
+    value = f"{header_text(known, SIZE)} bytes, sha256 {header_text(known, SHA256)}" if SIZE in known else "no value"
+    key = f"a key of {header_text(known, KEY_SIZE)} bytes" if KEY_SIZE in known else "no key"
+    return f"{header_text(known, STUB)}; the record had {value}, and {key}"
 
 
 def redrive(bus: Bus, topic: Topic, place: str = "") -> list[RedriveResult]:
@@ -143,17 +143,17 @@ def redrive(bus: Bus, topic: Topic, place: str = "") -> list[RedriveResult]:
     ServiceUnavailable
         If the broker does not answer; what was sent until then is skipped when it is done again.
     """
-    if not (letters := chosen(bus, topic, place)):
+    if not (letters := choose_letters(bus, topic, place)):
         return []
     to = bus.prefix + topic.name
     # A client may have given a record no time, which Kafka has as -1.
     records = present_records(bus, topic, since_ms=max(0, min(letter.at_ms for letter in letters)))
-    before = {text(headers(record), REDRIVEN) for record in records}
+    before = {header_text(letter_headers(record), REDRIVEN) for record in records}
     producer = sync_clients.create_producer(bus, "redrive")
     result = []
     try:
         for letter in letters:
-            outcome = kept_back(letter, before, to) or sent(producer, to, letter)
+            outcome = skip_reason(letter, before, to) or send_letter(producer, to, letter)
             result.append(RedriveResult(place=place_of(letter), to=to, outcome=outcome))
     except KafkaTimeoutError as error:
         raise ServiceUnavailable(
@@ -165,23 +165,23 @@ def redrive(bus: Bus, topic: Topic, place: str = "") -> list[RedriveResult]:
     return result
 
 
-def kept_back(letter: BundleRecord, before: set[str], to: str) -> str:
+def skip_reason(letter: BundleRecord, before: set[str], to: str) -> str:
     """Return why a letter is not sent, empty if it is to be; ``before`` has the places of those sent before."""
-    known = headers(letter)
-    if (origin := text(known, TOPIC)) not in ("", to):
+    known = letter_headers(letter)
+    if (origin := header_text(known, TOPIC)) not in ("", to):
         return f"{NOT_SENT}: it came from {origin}; is this the right bus.prefix?"
     if STUB in known:
         return f"a stub, not sent: the record is at {origin_of(known)}, as long as that topic keeps it"
     return "sent before" if place_of(letter) in before else ""
 
 
-def sent(producer: Any, to: str, letter: BundleRecord) -> str:
+def send_letter(producer: Any, to: str, letter: BundleRecord) -> str:
     """Send one letter with its own headers to the partition it came from; return where it is, or why it is not.
 
     Raises ``KafkaTimeoutError`` if the broker does not answer.
     """
     own = [(name, value) for name, value in letter.headers if not name.startswith("dlq-")]
-    partition = text(headers(letter), PARTITION)
+    partition = header_text(letter_headers(letter), PARTITION)
     known = producer.partitions_for(to) or set()
     wanted = int(partition) if partition.isascii() and partition.isdecimal() and len(partition) < DIGITS else None
     try:
@@ -200,7 +200,7 @@ def sent(producer: Any, to: str, letter: BundleRecord) -> str:
     return f"sent as {to}[{done.partition}]@{done.offset}"
 
 
-def chosen(bus: Bus, topic: Topic, place: str) -> list[BundleRecord]:
+def choose_letters(bus: Bus, topic: Topic, place: str) -> list[BundleRecord]:
     """Return all letters of a topic, or the one at ``place``; raise :class:`UserError` if there is none there."""
     letters = list(present_records(bus, dead_letter_topic(topic))) if topic in with_letters(bus) else []
     if not place:
@@ -217,12 +217,12 @@ def dead_letter_topic(topic: Topic) -> Topic:
     return msgspec.structs.replace(topic, name=topic.name + DEAD_LETTERS)
 
 
-def headers(letter: BundleRecord) -> dict[str, bytes]:
+def letter_headers(letter: BundleRecord) -> dict[str, bytes]:
     """Return a letter's headers; of those called the same the last, which is of the newest failure."""
     return dict(headers_of(letter))
 
 
-def text(known: dict[str, bytes], name: str) -> str:
+def header_text(known: dict[str, bytes], name: str) -> str:
     """Return a header's text, empty if it is not there."""
     return known.get(name, b"").decode(errors="replace")
 

@@ -40,7 +40,7 @@ PARTITION_KEYS = {"steps": 2, "trajectories": 2, "trajectories_by_task": 2, "tra
 """How many of them are the partition key."""
 BITS = 128
 PAGE = 500
-AT_ONCE = 256
+ROWS_PER_WRITE = 256
 CONCURRENCY = 64
 
 _encode = msgspec.json.Encoder().encode
@@ -58,7 +58,7 @@ class ProjectedRow(NamedTuple):
         return self.values[: KEYS[self.table]]
 
 
-def rows(run: str, events: Iterable[Any]) -> Iterator[ProjectedRow]:
+def project_rows(run: str, events: Iterable[Any]) -> Iterator[ProjectedRow]:
     """Yield the rows of a run, from its events in the log's order; of rows with the same key the last one counts."""
     under_way: dict[str, dict[int, Observation]] = defaultdict(dict)
     ended: set[str] = set()
@@ -73,7 +73,7 @@ def rows(run: str, events: Iterable[Any]) -> Iterator[ProjectedRow]:
                 under_way[event.trajectory_id][event.step] = event
                 if event.end is not None:
                     ended.add(event.trajectory_id)
-                    yield from finished(run, under_way.pop(event.trajectory_id))
+                    yield from trajectory_rows(run, under_way.pop(event.trajectory_id))
             case TrainedStep() if not is_ignored(event.epoch, trained_epoch):
                 trained_epoch = event.epoch
                 yield ProjectedRow("trained", (run, *(getattr(event, name) for name in statements.TRAINED_COLUMNS)))
@@ -83,7 +83,7 @@ def rows(run: str, events: Iterable[Any]) -> Iterator[ProjectedRow]:
         yield ProjectedRow("epochs", (run, model_id, epoch))
 
 
-def finished(run: str, seen: dict[int, Observation]) -> list[ProjectedRow]:
+def trajectory_rows(run: str, seen: dict[int, Observation]) -> list[ProjectedRow]:
     """Return the rows of a trajectory that has ended, as the recorder writes them."""
     steps = [seen[number] for number in sorted(seen)]
     try:
@@ -131,7 +131,7 @@ def hash_of(values: tuple[Any, ...]) -> int:
     return int.from_bytes(blake2b(_encode(plain), digest_size=BITS // 8).digest())
 
 
-def stored(session: Session, run: str) -> Iterator[ProjectedRow]:
+def stored_rows(session: Session, run: str) -> Iterator[ProjectedRow]:
     """Yield a run's rows as the store has them, page by page; claims, which are in no log, are left out."""
     for row in kept(session, run):
         if row.table != "trained" or row.values[1] != statements.CLAIMS_STEP:
@@ -143,10 +143,10 @@ def kept(session: Session, run: str) -> Iterator[ProjectedRow]:
     for table, columns in COLUMNS.items():
         query = f"SELECT {', '.join(columns)} FROM {table} WHERE run = %s ALLOW FILTERING"
         for values in session.execute(SimpleStatement(query, fetch_size=PAGE), (run,), timeout=None):
-            yield ProjectedRow(table, tuple(map(plain, values)))
+            yield ProjectedRow(table, tuple(map(plain_value, values)))
 
 
-def plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Return a value as the projection has it: a time as epoch milliseconds, an empty collection not as None."""
     if isinstance(value, datetime):  # the driver's times are naive UTC
         return round(value.replace(tzinfo=UTC).timestamp() * 1000)
@@ -171,7 +171,7 @@ def rebuild(session: Session, rows: Iterable[ProjectedRow]) -> int:
     pending: dict[tuple[str, tuple[Any, ...]], ProjectedRow] = {}
     for row in rows:
         pending[row.table, row.key] = row
-        if len(pending) >= AT_ONCE:
+        if len(pending) >= ROWS_PER_WRITE:
             written += flush(session, pending)
     return written + flush(session, pending)
 

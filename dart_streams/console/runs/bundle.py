@@ -220,17 +220,17 @@ class Bundle:
                 unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES)
                 reader = unpacker.stream_reader(file, read_size=CHUNK, read_across_frames=False)
                 for _ in range(section.items):
-                    length = struct.unpack(">I", exactly(reader, 4))[0]
+                    length = struct.unpack(">I", read_exactly(reader, 4))[0]
                     if length > LONGEST_ITEM[section.kind]:
                         raise EOFError(f"an item of {length} bytes, where {LONGEST_ITEM[section.kind]} are the most")
-                    yield decode(exactly(reader, length))
+                    yield decode(read_exactly(reader, length))
                 reader.read(1)  # nothing is left; zstd compares its checksum of the section at its end
             except (zstandard.ZstdError, EOFError, msgspec.DecodeError, MemoryError, RecursionError) as error:
                 reason = f"{self.path} is damaged in {section.name} ({error})"
                 raise BundleError(f"{reason}: capture the run again, or copy it again") from None
 
 
-def exactly(stream: Any, length: int) -> bytes:
+def read_exactly(stream: Any, length: int) -> bytes:
     """Read ``length`` bytes; raise EOFError if there are fewer."""
     found: bytes = stream.read(length)
     while len(found) < length:
@@ -296,10 +296,10 @@ def verify(path: Path) -> list[Checked]:
         At the first thing that is not as it was written: digest, number of items, order of offsets, a blob's name.
     """
     bundle = Bundle(path)
-    return [checked(bundle, section) for section in bundle.directory.sections]
+    return [check_section(bundle, section) for section in bundle.directory.sections]
 
 
-def checked(bundle: Bundle, section: BundleSection) -> Checked:
+def check_section(bundle: Bundle, section: BundleSection) -> Checked:
     """Check one section."""
     if digest_of(bundle.path, section) != section.sha256:
         raise BundleError(f"{bundle.path} is damaged in {section.name}: its digest differs from the directory's")

@@ -30,7 +30,7 @@ class Rate(msgspec.Struct, frozen=True):
     high: float
 
 
-def rate(successes: float, trials: int) -> Rate:
+def wilson_rate(successes: float, trials: int) -> Rate:
     """Return a rate with its Wilson score interval (Wilson 1927); without trials it is 0 in [0, 1]."""
     if trials == 0:
         return Rate(successes, 0, 0.0, 0.0, 1.0)
@@ -43,7 +43,7 @@ def rate(successes: float, trials: int) -> Rate:
     return Rate(successes, trials, share, low, high)
 
 
-def difference(before: Rate, after: Rate) -> tuple[float, float, float]:
+def rate_difference(before: Rate, after: Rate) -> tuple[float, float, float]:
     """Return ``after`` less ``before`` with its 95 % interval (Newcombe 1998, method 10, for unpaired samples)."""
     change = after.rate - before.rate
     low = change - math.hypot(after.rate - after.low, before.high - before.rate)
@@ -70,7 +70,7 @@ class EvaluationResult(msgspec.Struct, frozen=True):
     faults: int
 
 
-def pick(tasks: TaskSet, episodes: int) -> list[Task]:
+def pick_tasks(tasks: TaskSet, episodes: int) -> list[Task]:
     """Choose held-out tasks, spread evenly over the pages; a page with fewer seeds than needed repeats them."""
     by_page: dict[str, list[Task]] = {}
     for task in tasks.heldout:
@@ -81,7 +81,7 @@ def pick(tasks: TaskSet, episodes: int) -> list[Task]:
     return [page[index // len(pages) % len(page)] for index in range(episodes) for page in [pages[index % len(pages)]]]
 
 
-def orders(config: Config, tasks: TaskSet, version: int, temperature: float | None = None) -> list[RolloutOrder]:
+def build_orders(config: Config, tasks: TaskSet, version: int, temperature: float | None = None) -> list[RolloutOrder]:
     """Return the orders of an evaluation of ``version`` at one temperature, the same ones each time.
 
     By default it is the first of ``evaluation.temperatures``. At a further one each held-out task is played once at
@@ -107,7 +107,7 @@ def orders(config: Config, tasks: TaskSet, version: int, temperature: float | No
             sampling=config.sampling(temperature),
             after_version=version,
         )
-        for index, task in enumerate(pick(tasks, episodes))
+        for index, task in enumerate(pick_tasks(tasks, episodes))
     ]
 
 
@@ -126,19 +126,19 @@ def newest_attempt(progress: RunState, first: RolloutOrder, attempts: int) -> tu
     return order, trajectory
 
 
-def missing(progress: RunState, wanted: list[RolloutOrder], attempts: int) -> list[RolloutOrder]:
+def missing_orders(progress: RunState, wanted: list[RolloutOrder], attempts: int) -> list[RolloutOrder]:
     """Return what has to be ordered now: what never was, and the next attempt of what ended with a fault."""
     newest = (newest_attempt(progress, first, attempts)[0] for first in wanted)
     return [order for order in newest if order.order_id not in progress.orders]
 
 
-def finished(progress: RunState, wanted: list[RolloutOrder], attempts: int) -> dict[int, Trajectory]:
+def final_trajectories(progress: RunState, wanted: list[RolloutOrder], attempts: int) -> dict[int, Trajectory]:
     """Return the final trajectory of each order, by its index: a rewarded one, or the fault of the last attempt."""
     found = {first.sample: newest_attempt(progress, first, attempts)[1] for first in wanted}
     return {sample: trajectory for sample, trajectory in found.items() if trajectory is not None}
 
 
-def result(version: int, trajectories: dict[int, Trajectory], tasks: TaskSet) -> EvaluationResult:
+def evaluation_result(version: int, trajectories: dict[int, Trajectory], tasks: TaskSet) -> EvaluationResult:
     """Return the result of an evaluation."""
     episodes = [
         EvaluationEpisode(index, trajectory.task_id, tasks.get(trajectory.task_id).page, trajectory)
@@ -157,18 +157,18 @@ def result(version: int, trajectories: dict[int, Trajectory], tasks: TaskSet) ->
 
 def rate_of(episodes: list[EvaluationEpisode]) -> Rate:
     """Return the success rate of rewarded episodes."""
-    return rate(sum(episode.trajectory.reward or 0.0 for episode in episodes), len(episodes))
+    return wilson_rate(sum(episode.trajectory.reward or 0.0 for episode in episodes), len(episodes))
 
 
 def read(
     config: Config, tasks: TaskSet, progress: RunState, version: int, temperature: float | None = None
 ) -> EvaluationResult:
     """Read an evaluation's result at one temperature, by default the first, from the log."""
-    wanted = orders(config, tasks, version, temperature)
-    return result(version, finished(progress, wanted, ORDER_ATTEMPTS), tasks)
+    wanted = build_orders(config, tasks, version, temperature)
+    return evaluation_result(version, final_trajectories(progress, wanted, ORDER_ATTEMPTS), tasks)
 
 
-def versions(progress: RunState) -> list[int]:
+def evaluated_versions(progress: RunState) -> list[int]:
     """Return the weight versions whose evaluation was ordered, the oldest first."""
     return sorted({order.after_version for order, _ in progress.orders.values() if order.purpose == "eval"})
 

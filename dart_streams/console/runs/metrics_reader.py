@@ -85,7 +85,7 @@ class MetricsReader:
     def __init__(self, folder: Path | None) -> None:
         self.points: dict[str, dict[Series, list[dict[str, Any]]]] = {}
         for path in sorted(folder.glob("*.jsonl")) if folder is not None else ():
-            for line in lines(path):
+            for line in read_lines(path):
                 for point in line.get("points", []):
                     series = (line["process"], json.dumps(point["attributes"], sort_keys=True), point["start_ms"])
                     self.points.setdefault(point["name"], {}).setdefault(series, []).append(point)
@@ -139,7 +139,7 @@ class MetricsReader:
                 yield (before[-1] if before else None), inside[-1]
 
 
-def lines(path: Path) -> Iterator[dict[str, Any]]:
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield a file's JSON lines; a torn last line is left out."""
     with path.open() as file:
         for text in file:

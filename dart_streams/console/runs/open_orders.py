@@ -9,19 +9,19 @@ from topics.rollout_orders import RolloutOrder
 from topics.values import Purpose
 
 
-def unfinished(state: RunState, purpose: Purpose | None = None) -> list[RolloutOrder]:
+def unfinished_orders(state: RunState, purpose: Purpose | None = None) -> list[RolloutOrder]:
     """Return the orders that no trajectory has finished yet."""
     orders = (order for order, _ in state.orders.values() if order.order_id not in state.finished)
     return [order for order in orders if purpose in (None, order.purpose)]
 
 
-def still_open(state: RunState, lags: Sequence[Lag] | None) -> list[str] | None:
+def orders_under_way(state: RunState, lags: Sequence[Lag] | None) -> list[str] | None:
     """Return the orders under way when ``lags`` were read: not finished, and not committed by the env workers.
 
     A resumed run, or another worker of the group, gets them again. None if ``lags`` are not known (None) and it
     depends on them: some orders are not finished.
     """
-    orders = unfinished(state)
+    orders = unfinished_orders(state)
     if lags is None:
         return None if orders else []
     committed = {lag.partition: lag.committed for lag in lags if lag.topic == rollout_orders.TOPIC.name}
@@ -29,10 +29,10 @@ def still_open(state: RunState, lags: Sequence[Lag] | None) -> list[str] | None:
     return [identity for identity, place in places.items() if place.offset >= committed.get(place.partition, 0)]
 
 
-def lost(state: RunState, lags: Sequence[Lag] | None) -> list[str] | None:
-    """Return the orders that were committed as done, yet finished nowhere; None as :func:`still_open`."""
-    still = still_open(state, lags)
+def lost_orders(state: RunState, lags: Sequence[Lag] | None) -> list[str] | None:
+    """Return the orders that were committed as done, yet finished nowhere; None as :func:`orders_under_way`."""
+    still = orders_under_way(state, lags)
     if still is None:
         return None
     under_way = set(still)
-    return [order.order_id for order in unfinished(state) if order.order_id not in under_way]
+    return [order.order_id for order in unfinished_orders(state) if order.order_id not in under_way]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from dart_streams.console.runs.metrics_reader import lines
+from dart_streams.console.runs.metrics_reader import read_lines
 
 USAGE_FILE = "processes.jsonl"
 
@@ -31,12 +31,12 @@ class ProcessUsage(msgspec.Struct, frozen=True):
     """Of the root of the tree: another one each time that the process is started."""
 
 
-def usages(path: Path) -> list[ProcessUsage]:
+def read_usage(path: Path) -> list[ProcessUsage]:
     """Read the samples of what the processes cost."""
-    return [msgspec.convert(line, ProcessUsage) for line in lines(path)] if path.exists() else []
+    return [msgspec.convert(line, ProcessUsage) for line in read_lines(path)] if path.exists() else []
 
 
-def spent(
+def cpu_seconds(
     usage: Iterable[ProcessUsage], start_ms: int, end_ms: int, of: Callable[[ProcessUsage], float] = attrgetter("cpu_s")
 ) -> dict[str, float]:
     """Return CPU seconds by process between two times: all of its tree's, or what ``of`` reads of a sample.

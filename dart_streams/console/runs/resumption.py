@@ -40,10 +40,10 @@ class ChangedKey(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         why = f" ({self.reason})" if self.reason else ""
-        return f"{self.place}: {shown(self.recorded)} -> {shown(self.given)}{why}"
+        return f"{self.place}: {format_value(self.recorded)} -> {format_value(self.given)}{why}"
 
 
-def changes(recorded: Config, given: Config) -> list[ChangedKey]:
+def changed_keys(recorded: Config, given: Config) -> list[ChangedKey]:
     """Return the keys that differ, those that a run's folder sets itself left out."""
     before, after = (dict(key_values(msgspec.to_builtins(config))) for config in (recorded, given))
     trained = recorded.rollout.engine != "openai" or recorded.rollout.openai.trainable
@@ -62,7 +62,7 @@ def why_kept(place: str, *, trained: bool) -> str:
     return ""
 
 
-def refuse_other_meaning(changed: Sequence[ChangedKey], run_id: str) -> None:
+def refuse_changes(changed: Sequence[ChangedKey], run_id: str) -> None:
     """Raise :class:`ConfigError` that names the keys which a resumed run may not change, if there are any."""
     if kept := [key for key in changed if key.reason]:
         lines = "".join(f"\n  {key}" for key in kept)
@@ -73,7 +73,7 @@ def refuse_other_meaning(changed: Sequence[ChangedKey], run_id: str) -> None:
         )
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as TOML writes it."""
     if value is None:
         return "none"

@@ -18,7 +18,7 @@ from dart_streams import config as configuration
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
 from dart_streams.config.tasks import TaskSet
-from dart_streams.console.runs.resumption import changes, refuse_other_meaning
+from dart_streams.console.runs.resumption import changed_keys, refuse_changes
 from dart_streams.errors import ConfigError, UserError
 
 DEFAULT_STATE = Path(".dart")
@@ -155,7 +155,7 @@ class RunFolder:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def lock_folder(path: Path) -> Iterator[None]:
     """Hold the folder of a run, if there is one: two supervisors of a run would both write its state.
 
     The kernel lets go of it when this process ends, however it does. Raises UserError if another process holds it.
@@ -181,7 +181,7 @@ def locked(path: Path) -> Iterator[None]:
 def is_locked(path: Path) -> bool:
     """Return whether a supervisor holds the folder of a run."""
     try:
-        with locked(path):
+        with lock_folder(path):
             return False
     except UserError:
         return True
@@ -210,7 +210,7 @@ def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> Ru
     if not resume and folder.path.exists():
         raise UserError(f"run {run_id!r} exists: resume it with `{folder.resume_command}`, or choose another --id")
     if resume:
-        refuse_other_meaning(changes(folder.config(), config), run_id)
+        refuse_changes(changed_keys(folder.config(), config), run_id)
     return prepare(folder, config, folder.path / "tasks.toml" if resume else tasks_file)
 
 
@@ -236,7 +236,7 @@ def prepare(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
     folder.path.mkdir(parents=True, exist_ok=True)
     if tasks_file != (own := folder.path / "tasks.toml"):
         write_tasks(tasks_file, own)
-    write_toml(folder.config_file, resolved(config, folder.path.parents[1], folder.id))
+    write_toml(folder.config_file, resolve_config(config, folder.path.parents[1], folder.id))
     fresh = folder.path.with_name(".latest")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(folder.id)
@@ -253,7 +253,7 @@ def write_tasks(source: Path, target: Path) -> None:
         target.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(file))))
 
 
-def resolved(config: Config, state: Path, run_id: str) -> Config:
+def resolve_config(config: Config, state: Path, run_id: str) -> Config:
     """Return the configuration every process of the run reads."""
     replace = msgspec.structs.replace
     return replace(

@@ -12,8 +12,8 @@ from dart_streams.bus.lag import Lag, lag_reader
 from dart_streams.config import Bus
 from dart_streams.console.runs import open_orders
 from dart_streams.console.runs.run_state import Retention, RunState
-from dart_streams.console.runs.stalls import LastArrival, in_words, stalls
-from dart_streams.console.runs.topic_follower import DECODED, FETCH_MS, FOLLOWED, TopicFollower, keeping_up
+from dart_streams.console.runs.stalls import LastArrival, describe_stall, find_stalls
+from dart_streams.console.runs.topic_follower import DECODED, FETCH_MS, FOLLOWED, TopicFollower, keep_reading
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.telemetry.stall_detector import StallDetector
@@ -29,7 +29,7 @@ ANNOUNCED_S = 10.0
 
 
 class RunFollower(TopicFollower[RunState]):
-    """The state of a running run, of which ``keep`` is kept. Use :func:`following` to make one that keeps up."""
+    """The state of a running run, of which ``keep`` is kept. Use :func:`follow_run` to make one that keeps up."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class RunFollower(TopicFollower[RunState]):
             reason = f"the end of the run's topics could not be read within {FINAL_READ_S:.0f} s; is the broker up?"
             raise ServiceUnavailable(reason) from None
         deadline = Deadline(ANNOUNCED_S)
-        while open_orders.lost(self.progress, lags) and not deadline.expired:
+        while open_orders.lost_orders(self.progress, lags) and not deadline.expired:
             await self.poll()
         return lags
 
@@ -118,13 +118,13 @@ class RunFollower(TopicFollower[RunState]):
             before = LastArrival(-math.inf, "")
             _, topic, sender = max((self.arrivals.get(topic, before).at_s, topic, a.sender) for topic, a in activity)
             waiting.note_arrival(f"{self.arrivals.get(topic, before).sender or sender or 'someone'} on {topic}")
-        silent = stalls(self.progress.activity, self.arrivals, self.since_s, self.clock(), self.stall_s)
-        waiting.what = f"{what} ({in_words(silent[0])})" if silent else what
+        silent = find_stalls(self.progress.activity, self.arrivals, self.since_s, self.clock(), self.stall_s)
+        waiting.what = f"{what} ({describe_stall(silent[0])})" if silent else what
         waiting.check()
 
 
 @contextlib.asynccontextmanager
-async def following(
+async def follow_run(
     bus: Bus,
     publisher: Publisher,
     stall_s: float,
@@ -134,5 +134,5 @@ async def following(
     """Yield a follower that has read what is in the topics and keeps reading."""
     async with open_topics(bus, publisher, topics, FETCH_MS) as records:
         follower = RunFollower(bus, records, stall_s, keep=keep)
-        async with keeping_up(follower):
+        async with keep_reading(follower):
             yield follower

@@ -123,24 +123,26 @@ def read_log(source: Bus | Bundle, topics: Sequence[Topic]) -> Iterator[LogRecor
     BundleError
         If the bundle is damaged.
     """
-    return decodable(source, topics, log_record)
+    return decode_records(source, topics, log_record)
 
 
 def read_events(source: Bus | Bundle, topics: Sequence[Topic]) -> Iterator[Any]:
     """Yield the events of those of ``topics`` that there are, decoded in full; raise as :func:`read_log`."""
-    return decodable(source, topics, full_event)
+    return decode_records(source, topics, full_event)
 
 
-def decodable(source: Bus | Bundle, topics: Sequence[Topic], decoded: Callable[[str, BundleRecord], T]) -> Iterator[T]:
+def decode_records(
+    source: Bus | Bundle, topics: Sequence[Topic], decoded: Callable[[str, BundleRecord], T]
+) -> Iterator[T]:
     """Yield the records of the topics that can be decoded, in order within a partition."""
-    for topic in existing(source, topics):
+    for topic in existing_topics(source, topics):
         records = source.records(topic.name) if isinstance(source, Bundle) else present_records(source, topic)
         for record in records:
             with contextlib.suppress(Undecodable):
                 yield decoded(topic.name, record)
 
 
-def existing(source: Bus | Bundle, topics: Sequence[Topic]) -> list[Topic]:
+def existing_topics(source: Bus | Bundle, topics: Sequence[Topic]) -> list[Topic]:
     """Return those of the topics that there are; raise :class:`UserError` if the broker has none of them."""
     if isinstance(source, Bundle):
         return [topic for topic in topics if source.has(topic.name)]

@@ -14,7 +14,7 @@ import msgspec
 from dart_streams.console.runs.bounded_ids import NewestIds
 from dart_streams.console.runs.fault_kinds import EnvFaults, FaultKinds
 from dart_streams.console.runs.run_log import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader
-from dart_streams.console.runs.time_slices import SLICE_MS, TimeSlice, overlaps
+from dart_streams.console.runs.time_slices import SLICE_MS, TimeSlice, split_span
 from dart_streams.console.runs.topic_activity import ActivityState
 from topics.curated import CuratedGroup
 from topics.curation_log import Applied, Source
@@ -181,7 +181,7 @@ class RunState(ActivityState):
         self.steps += 1
         self.slices[event.at_ms // SLICE_MS].steps += 1
         if event.taken is not None:
-            for number, acting_ms in overlaps(event.at_ms - round(event.taken.execute_ms), event.at_ms):
+            for number, acting_ms in split_span(event.at_ms - round(event.taken.execute_ms), event.at_ms):
                 self.slices[number].acting_ms += acting_ms
 
     def _end(self, event: ObservationHeader) -> None:
@@ -224,7 +224,7 @@ class RunState(ActivityState):
             self.lost += event.outcome == "lost"
             for abandoned in [key for key, episode in self.open.items() if episode.order.order_id == event.order_id]:
                 self._close(abandoned)
-            for number, busy_ms in overlaps(event.started_ms, event.finished_ms):
+            for number, busy_ms in split_span(event.started_ms, event.finished_ms):
                 self.slices[number].busy_ms += busy_ms
             if event.purpose == "train":
                 part = self.slices[event.finished_ms // SLICE_MS]

@@ -31,7 +31,7 @@ class ServedWeights(msgspec.Struct, frozen=True, kw_only=True):
 
 def served_weights(state: RunState) -> ServedWeights:
     """Return what became of every announcement."""
-    found = list(verdicts(state))
+    found = list(compare_digests(state))
     counts = Counter(verdict for _, verdict in found)
     equal = Counter(state.versions[version].event.kind for version, verdict in found if verdict == "equal")
     return ServedWeights(
@@ -45,7 +45,7 @@ def served_weights(state: RunState) -> ServedWeights:
     )
 
 
-def verdicts(state: RunState) -> Iterator[tuple[int, Verdict]]:
+def compare_digests(state: RunState) -> Iterator[tuple[int, Verdict]]:
     """Yield each version that each worker announced, and how its digests compare."""
     for version, worker_id in sorted(state.served):
         served, published = state.served_digests.get((version, worker_id)), state.published_digests.get(version)

@@ -54,7 +54,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
     newest_input: str
 
 
-def stalls(
+def find_stalls(
     activity: Mapping[str, TopicActivity],
     arrivals: Mapping[str, LastArrival],
     since_s: float,
@@ -96,13 +96,13 @@ def stalls(
     return sorted(found, key=lambda stall: (stall.waiting, stall.last_from == NOBODY, -stall.silent_s))
 
 
-def in_words(stall: Stall) -> str:
+def describe_stall(stall: Stall) -> str:
     """Return a stall as a sentence: which topic, since when, where its last record is, and the likely reason."""
     last = f", the last record is {stall.last_record} from {stall.last_from}" if stall.last_record else ""
-    return f"{stall.topic} silent for {stall.silent_s:.0f} s{last}: {explanation(stall)}"
+    return f"{stall.topic} silent for {stall.silent_s:.0f} s{last}: {explain_stall(stall)}"
 
 
-def explanation(stall: Stall) -> str:
+def explain_stall(stall: Stall) -> str:
     """Return the likely reason of a stall."""
     if stall.waiting:
         return f"{stall.writer} seems to wait for {stall.newest_input}"

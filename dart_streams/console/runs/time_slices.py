@@ -22,7 +22,7 @@ class TimeSlice(msgspec.Struct):
     acting_ms: float = 0.0
 
 
-def overlaps(start_ms: int, end_ms: int) -> list[tuple[int, float]]:
+def split_span(start_ms: int, end_ms: int) -> list[tuple[int, float]]:
     """Split a span of time over the slices it touches: (slice number, milliseconds in it).
 
     A span longer than :data:`MAX_SPAN_MS` is no episode's, but a clock's that was wrong at one end: it touches none.

@@ -37,7 +37,7 @@ State = TypeVar("State", bound=ActivityState)
 
 
 class TopicFollower(Generic[State]):
-    """``progress``, kept up to date with topics. Use :func:`keeping_up` to have that done in the background.
+    """``progress``, kept up to date with topics. Use :func:`keep_reading` to have that done in the background.
 
     Of topics that are not ``decoded`` only the activity is folded. ``arrivals`` has when the last record of each topic
     arrived here (``clock``) and from whom, and ``heartbeats`` which rollout workers are alive; what was in the topics
@@ -107,7 +107,7 @@ class TopicFollower(Generic[State]):
 
 
 @contextlib.asynccontextmanager
-async def keeping_up(follower: TopicFollower[State]) -> AsyncIterator[None]:
+async def keep_reading(follower: TopicFollower[State]) -> AsyncIterator[None]:
     """Read what is in the topics, then go on reading while the body lasts."""
     await follower.read_to_end()
     follower.since_s = follower.clock()
@@ -119,9 +119,9 @@ async def keeping_up(follower: TopicFollower[State]) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def following_activity(bus: Bus, publisher: Publisher) -> AsyncIterator[TopicFollower[ActivityState]]:
+async def follow_activity(bus: Bus, publisher: Publisher) -> AsyncIterator[TopicFollower[ActivityState]]:
     """Yield what has read the circle's topics and keeps reading, and keeps their activity only."""
     async with open_topics(bus, publisher, CIRCLE, FETCH_MS) as records:
         follower = TopicFollower(bus, records, ActivityState())
-        async with keeping_up(follower):
+        async with keep_reading(follower):
             yield follower

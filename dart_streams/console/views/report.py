@@ -10,9 +10,9 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import Lag
 from dart_streams.config import Bus
 from dart_streams.console.runs.metrics_reader import MetricsReader
-from dart_streams.console.runs.process_usage import USAGE_FILE, usages
+from dart_streams.console.runs.process_usage import USAGE_FILE, read_usage
 from dart_streams.console.runs.run_folder import RunFolder
-from dart_streams.console.runs.run_follower import RunFollower, following
+from dart_streams.console.runs.run_follower import RunFollower, follow_run
 from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views import report_metrics
@@ -49,7 +49,7 @@ async def rewrite(folder: RunFolder, plots: Path | None) -> str:
     config = folder.config()
     async with (
         Publisher(config.bus, "report") as publisher,
-        following(config.bus, publisher, config.telemetry.stall_s) as follower,
+        follow_run(config.bus, publisher, config.telemetry.stall_s) as follower,
     ):
         lags = await follower.read_final()
     return await write_files(folder, follower.progress, lags, plots)
@@ -92,7 +92,7 @@ def report_inputs(folder: RunFolder, progress: RunState, lags: list[Lag] | None)
         trained=trained,
         readings=MetricsReader(folder.path / "metrics"),
         lags=lags,
-        usage=usages(folder.path / "metrics" / USAGE_FILE),
+        usage=read_usage(folder.path / "metrics" / USAGE_FILE),
     )
 
 

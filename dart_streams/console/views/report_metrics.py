@@ -15,9 +15,9 @@ from dart_streams.bus.lag import Lag
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.runs import evaluation, open_orders
-from dart_streams.console.runs.evaluation import EvaluationResult, Rate, difference
+from dart_streams.console.runs.evaluation import EvaluationResult, Rate, rate_difference
 from dart_streams.console.runs.metrics_reader import MetricsReader
-from dart_streams.console.runs.process_usage import ProcessUsage, spent
+from dart_streams.console.runs.process_usage import ProcessUsage, cpu_seconds
 from dart_streams.console.runs.run_folder import PhaseLog, RunPhase
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.served_weights import served_weights
@@ -87,15 +87,15 @@ def report(inputs: ReportInputs) -> dict[str, Any]:
         "answers_wrong": answers_wrong(inputs),
         "overhead_ms": quantiles(inputs, names.ENV_OVERHEAD_MS),
         "step_ms": step_times(inputs),
-        "lost": counted(open_orders.lost(inputs.progress, inputs.lags)),
-        "open": counted(open_orders.still_open(inputs.progress, inputs.lags)),
+        "lost": counted(open_orders.lost_orders(inputs.progress, inputs.lags)),
+        "open": counted(open_orders.orders_under_way(inputs.progress, inputs.lags)),
         "trajectories": trajectories(inputs),
         "env_faults": env_faults(inputs),
         "env_fault_kinds": inputs.progress.env_fault_kinds.most(FAULTY),
         "deaths": [msgspec.to_builtins(one) for one in inputs.journal.deaths],
         "groups": {"curated": len(inputs.progress.groups), "consumed": inputs.progress.groups_consumed},
         "trainer": trainer(inputs),
-        "cpu_s": spent(inputs.usage, *inputs.span_ms),
+        "cpu_s": cpu_seconds(inputs.usage, *inputs.span_ms),
         "wall_s": wall(inputs),
         "outcome": inputs.journal.outcome,
     }
@@ -134,7 +134,7 @@ def further_temperatures(inputs: ReportInputs) -> list[dict[str, Any]]:
 
 def change_fields(before: Rate, after: Rate) -> dict[str, float | None]:
     """Return a change as plain values."""
-    change, low, high = difference(before, after)
+    change, low, high = rate_difference(before, after)
     return {"mean": round_optional(change), "low": round_optional(low), "high": round_optional(high)}
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from dart_streams.bus.lag import LagReader, by_group
 from dart_streams.console.runs.curated_ages import curated_ages
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, overlaps
+from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, split_span
 from dart_streams.console.views.report_metrics import mean
 from topics import action_requests, training_metrics
 
@@ -55,7 +55,7 @@ def summarize(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) ->
     steps = sum(progress.slices[number].steps for number in window if number in progress.slices)
     busy_ms = sum(progress.slices[number].busy_ms for number in window if number in progress.slices)
     for episode in progress.open.values():
-        busy_ms += sum(ms for number, ms in overlaps(episode.at_ms, now_ms) if number in window)
+        busy_ms += sum(ms for number, ms in split_span(episode.at_ms, now_ms) if number in window)
     ages = [age for _, age in curated_ages(progress)[-RECENT_MEMBERS:]]
     finished_eval, ordered_eval = newest_evaluation(progress)
     return RunSummary(

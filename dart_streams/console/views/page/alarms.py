@@ -10,7 +10,7 @@ import msgspec
 
 from dart_streams.console.runs.run_folder import ProcessDeaths
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.runs.stalls import in_words
+from dart_streams.console.runs.stalls import describe_stall
 from dart_streams.console.views.page.time_curves import StallWords, stalled
 from topics.trained import MISMATCH_ALARM_NATS, TrainedStep
 from topics.values import OutcomeKind
@@ -84,7 +84,7 @@ def counted(times: int) -> str:
 
 def stall(words: StallWords) -> Alarm:
     """Return the alarm of a topic that is silent."""
-    return Alarm("stall", in_words(words.stall), "time")
+    return Alarm("stall", describe_stall(words.stall), "time")
 
 
 def lost_orders(count: int) -> Alarm | None:

@@ -8,7 +8,7 @@ from typing import Literal
 from dart_streams.bus.lag import Lag
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
-from dart_streams.console.lineage.traces import RequestSegment, Timeline, segments
+from dart_streams.console.lineage.traces import RequestSegment, Timeline, request_segments
 from dart_streams.console.repair.dead_letters import DeadLetter, DeadLetterSummary
 from dart_streams.console.runs import evaluation
 from dart_streams.console.runs.bundle import Bundle, BundleRecord
@@ -138,7 +138,7 @@ def recorded_journal(state: RunState) -> PhaseLog:
     """Return the phases that a log shows: training, from its first order to its last end; and what was evaluated."""
     begun = [record.at_ms for order, record in state.orders.values() if order.purpose == "train"]
     ended = [trajectory.finished_ms for trajectory in state.finished.values() if trajectory.purpose == "train"]
-    evaluated = evaluation.versions(state)
+    evaluated = evaluation.evaluated_versions(state)
     return PhaseLog(
         phases=(RunPhase("circle", min(begun), max(*ended, min(begun))),) if begun and ended else (),
         before_version=evaluated[0] if evaluated else None,
@@ -150,7 +150,7 @@ def recorded_journal(state: RunState) -> PhaseLog:
 def segments_of(timeline: Timeline, trajectory_id: str) -> dict[int, Sequence[RequestSegment]]:
     """Return the segments of a trajectory's traced actions, by index."""
     return {
-        index: segments(timeline.traces[span.trace])
+        index: request_segments(timeline.traces[span.trace])
         for (identity, index), span in timeline.steps.items()
         if identity == trajectory_id
     }

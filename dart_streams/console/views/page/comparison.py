@@ -25,7 +25,7 @@ class EvaluatedRun(msgspec.Struct, frozen=True):
     @property
     def versions(self) -> list[int]:
         """The weight versions that were evaluated, the oldest first."""
-        return evaluation.versions(self.state)
+        return evaluation.evaluated_versions(self.state)
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):

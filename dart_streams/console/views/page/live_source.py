@@ -27,7 +27,7 @@ from dart_streams.console.repair import dead_letters
 from dart_streams.console.repair.dead_letters import DeadLetter, DeadLetterSummary
 from dart_streams.console.runs.bundle import BundleRecord
 from dart_streams.console.runs.metrics_reader import MetricsReader
-from dart_streams.console.runs.process_usage import USAGE_FILE, usages
+from dart_streams.console.runs.process_usage import USAGE_FILE, read_usage
 from dart_streams.console.runs.run_folder import PhaseLog, RunFolder
 from dart_streams.console.runs.run_follower import RunFollower
 from dart_streams.console.runs.run_log import present_records
@@ -224,14 +224,14 @@ class LiveSource:
             trained=trained_rows(self.state),
             readings=await asyncio.to_thread(MetricsReader, metrics),
             lags=await self.lags(),
-            usage=usages(metrics / USAGE_FILE) if metrics is not None else [],
+            usage=read_usage(metrics / USAGE_FILE) if metrics is not None else [],
         )
 
     async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
         """See :class:`~dart_streams.console.views.page.source.RunSource`."""
         if topic is None:
-            return await asyncio.to_thread(dead_letters.summary, asked(self._bus))
-        return await asyncio.to_thread(dead_letters.shown, asked(self._bus), topic)
+            return await asyncio.to_thread(dead_letters.summarize_letters, asked(self._bus))
+        return await asyncio.to_thread(dead_letters.read_letters, asked(self._bus), topic)
 
 
 def asked(bus: Bus) -> Bus:

@@ -7,8 +7,8 @@ import msgspec
 from dart_streams.console.runs.curated_ages import curated_ages
 from dart_streams.console.runs.run_folder import PhaseLog, RunPhase
 from dart_streams.console.runs.run_state import RunState, WeightSwitch
-from dart_streams.console.runs.stalls import LastArrival, Stall, explanation, stalls
-from dart_streams.console.runs.time_slices import SLICE_MS, overlaps
+from dart_streams.console.runs.stalls import LastArrival, Stall, explain_stall, find_stalls
+from dart_streams.console.runs.time_slices import SLICE_MS, split_span
 
 MOST_POINTS = 600
 """Slices of a curve; of a longer run several are taken together."""
@@ -85,8 +85,8 @@ def stalled(state: RunState, now_ms: int) -> list[StallWords]:
     """
     seen = {topic: LastArrival(activity.at_ms / 1000, activity.sender) for topic, activity in state.activity.items()}
     begun_s = min((arrival.at_s for arrival in seen.values()), default=now_ms / 1000)
-    silent = stalls(state.activity, seen, begun_s, now_ms / 1000, STALLED_S)
-    return [StallWords(stall, explanation(stall)) for stall in silent]
+    silent = find_stalls(state.activity, seen, begun_s, now_ms / 1000, STALLED_S)
+    return [StallWords(stall, explain_stall(stall)) for stall in silent]
 
 
 def curves(state: RunState, now_ms: int, slots: int) -> SliceCurves:
@@ -99,7 +99,7 @@ def curves(state: RunState, now_ms: int, slots: int) -> SliceCurves:
         ages[(at_ms // SLICE_MS - first) // merged].append(age)
     open_ms: defaultdict[int, float] = defaultdict(float)
     for episode in state.open.values():
-        for index, busy_ms in overlaps(episode.at_ms, now_ms):
+        for index, busy_ms in split_span(episode.at_ms, now_ms):
             open_ms[index] += busy_ms
     result = SliceCurves(
         width_ms=width_ms,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams.console.bundles.republish import PublishRate, TimeSpan, chosen, in_order
+from dart_streams.console.bundles.republish import PublishRate, TimeSpan, choose_topics, in_order
 from dart_streams.console.cli.bundle import bound_of, speed_of
 from dart_streams.console.runs.bundle import Bundle, BundleRecord, Manifest, Writer
 from dart_streams.errors import UserError
@@ -107,7 +107,7 @@ def test_a_bound_is_an_offset_or_a_time():
 
 
 def test_topics_are_those_named_or_all_that_were_captured(bundle: Bundle):
-    assert chosen(bundle, []) == [trajectories.TOPIC, curated.TOPIC]
-    assert chosen(bundle, ["curated"]) == [curated.TOPIC]
+    assert choose_topics(bundle, []) == [trajectories.TOPIC, curated.TOPIC]
+    assert choose_topics(bundle, ["curated"]) == [curated.TOPIC]
     with pytest.raises(UserError, match="no topic 'curatd'"):
-        chosen(bundle, ["curatd"])
+        choose_topics(bundle, ["curatd"])

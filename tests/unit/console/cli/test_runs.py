@@ -34,7 +34,7 @@ LOOKING = [
 def state(tmp_path):
     for name in ("one", "two"):
         run_folder.create(
-            run_folder.resolved(Config(), tmp_path, name), ROOT / "deploy/config/tasks.toml", name, resume=False
+            run_folder.resolve_config(Config(), tmp_path, name), ROOT / "deploy/config/tasks.toml", name, resume=False
         )
     return tmp_path
 
@@ -116,7 +116,7 @@ def resumed(state, *arguments: str):
     """Ask for a resumption while the run is held, so that it ends before any process is started."""
     found = run_folder.find(str(state), "two")
     before = found.config_file.read_bytes()
-    with run_folder.locked(found.path):
+    with run_folder.lock_folder(found.path):
         done = CliRunner().invoke(main.build_app(["run"]), ["run", *arguments])
     assert found.config_file.read_bytes() == before
     return done

@@ -14,7 +14,7 @@ from dart_streams.bus.codec import Unencodable
 from dart_streams.config import ActionDialect, Bus, Config, Policy
 from dart_streams.config.tasks import parse
 from dart_streams.console.datasets import demonstration_files, demonstration_import
-from dart_streams.console.datasets.demonstration_import import ImportResult, demonstrable
+from dart_streams.console.datasets.demonstration_import import ImportResult, select_demonstrations
 from dart_streams.console.datasets.demonstrations import (
     DemonstrationLine,
     DemonstrationStep,
@@ -147,7 +147,7 @@ def test_what_is_no_demonstration_is_counted_by_its_reason_and_the_others_go_on(
     assert refused.value.reason == reason
     result, seen = ImportResult(), []
     placed = [demonstration_files.Placed("a:1", episode), demonstration_files.Placed("a:2", line())]
-    assert len(list(demonstrable(placed, CONFIG, TASKS, result, seen.append))) == 1
+    assert len(list(select_demonstrations(placed, CONFIG, TASKS, result, seen.append))) == 1
     assert result.left_out == {reason: 1}
     assert result.example.startswith("a:1: ")
     assert seen == [1, 2]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dart_streams.config import Config
-from dart_streams.console.bundles.bundle_inputs import config_of, events
+from dart_streams.console.bundles.bundle_inputs import bundle_events, config_of
 from dart_streams.console.datasets.episode_columns import RecordedEpisode
 from dart_streams.console.datasets.episode_export import EpisodeExport, EpisodeFilter, IndexedEpisodes, episode_count
 from dart_streams.console.datasets.episode_rows import episode_of
@@ -36,7 +36,7 @@ def logged(bundle: Bundle) -> dict[str, RecordedEpisode]:
     """Return every episode of a bundle, as its log has it."""
     images = {blob.sha256: blob.data for blob in bundle.blobs()}
     steps: dict[str, list] = {}
-    for one in events(bundle, observations.TOPIC):
+    for one in bundle_events(bundle, observations.TOPIC):
         steps.setdefault(one.trajectory_id, []).append(one)
     return {
         name: RecordedEpisode(
@@ -61,9 +61,9 @@ def test_every_episode_is_exported_once_and_rows_give_it_back_as_the_log_has_it(
 
 def test_advantages_and_optimizer_steps_are_those_of_the_log(bundle):
     rows, _ = export(bundle)
-    groups = list(events(bundle, curated.TOPIC))
+    groups = list(bundle_events(bundle, curated.TOPIC))
     members = {one.trajectory_id: one for group in groups for one in group.members}
-    steps = {name: [step.train_step] for step in events(bundle, trained.TOPIC) for name in step.trajectory_ids}
+    steps = {name: [step.train_step] for step in bundle_events(bundle, trained.TOPIC) for name in step.trajectory_ids}
     of_curated = 0
     for [row] in rows:
         member = members.get(row["trajectory_id"])
@@ -77,7 +77,7 @@ def test_advantages_and_optimizer_steps_are_those_of_the_log(bundle):
 
 
 def test_filters_take_what_they_name(bundle):
-    everything = list(events(bundle, trajectories.TOPIC))
+    everything = list(bundle_events(bundle, trajectories.TOPIC))
     newest = max(one.version_max for one in everything if one.version_max is not None)
     for wanted, holds in (
         (EpisodeFilter(outcomes=["success"]), lambda one: one.outcome == "success"),

@@ -274,7 +274,7 @@ def test_a_run_whose_folder_is_held_lives_though_its_process_is_not_to_be_seen(t
     folder.mkdir()
     elsewhere = leftovers.ProcessIdentity("supervisor", 2**22 - 1, 0.0, ())
     leftovers.write(folder / "processes.json", leftovers.ProcessRegistry(elsewhere, (), services=True))
-    with run_folder.locked(folder):
+    with run_folder.lock_folder(folder):
         assert leftovers.end_leftovers(tmp_path) == ([], False)
         assert leftovers.living_runs(tmp_path, but=tmp_path / "other") == ["run-1"]
     assert leftovers.living_runs(tmp_path, but=tmp_path / "other") == []

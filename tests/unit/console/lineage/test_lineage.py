@@ -122,7 +122,7 @@ def state() -> RunState:
 
 
 def test_a_whole_chain_counts_every_selected_step(state: RunState):
-    found = traces.coverage(state, timeline(lines()), RUN)
+    found = traces.measure_coverage(state, timeline(lines()), RUN)
     assert (found.trained_steps, found.traced_steps, found.coverage, found.broken) == (2, 2, 1.0, {})
 
 
@@ -150,7 +150,7 @@ def test_one_broken_link_is_counted_and_named(state: RunState, missing: str, los
         )
         at = max(index for index, one in enumerate(made) if one["name"] == linking)
         made[at] = {**made[at], "links": []}
-    found = traces.coverage(state, timeline(made), RUN)
+    found = traces.measure_coverage(state, timeline(made), RUN)
     assert (found.trained_steps, found.traced_steps, found.broken) == (2, 2 - lost, {missing: lost})
     assert found.coverage == (2 - lost) / 2
     assert missing in found.examples[0]
@@ -158,13 +158,13 @@ def test_one_broken_link_is_counted_and_named(state: RunState, missing: str, los
 
 def test_a_screenshot_or_a_group_that_the_log_lost_breaks_the_chain():
     bare = RunState(keep_steps=True).fold(record for record in records() if record.metadata.topic != curated.TOPIC.name)
-    assert traces.coverage(bare, timeline(lines()), RUN).broken == {"the group in the log": 1}
+    assert traces.measure_coverage(bare, timeline(lines()), RUN).broken == {"the group in the log": 1}
     blind = RunState(keep_steps=True).fold(record for record in records() if b'"step":0' not in record.value)
-    assert traces.coverage(blind, timeline(lines()), RUN).broken == {"screenshot": 1}
+    assert traces.measure_coverage(blind, timeline(lines()), RUN).broken == {"screenshot": 1}
 
 
 def test_the_way_of_a_request_adds_up_and_the_slowest_names_its_worst_part(state: RunState):
-    found = {part.name: part.ms for part in traces.segments(timeline(lines()).traces["1"])}
+    found = {part.name: part.ms for part in traces.request_segments(timeline(lines()).traces["1"])}
     assert found == {
         "to the rollout worker": 5.0,
         "queue": 2.0,
@@ -177,7 +177,7 @@ def test_the_way_of_a_request_adds_up_and_the_slowest_names_its_worst_part(state
         "observation to the recorder": 1.0,
         "write to the store": 2.0,
     }
-    slow = traces.slowest(timeline(lines()), 1)
+    slow = traces.slowest_requests(timeline(lines()), 1)
     assert [(row.most, row.most_ms, row.total_ms) for row in slow] == [("prefill", 13.0, 50.0)]
 
 
@@ -225,4 +225,4 @@ def test_what_a_step_imitated_is_followed_both_ways():
 
 def test_imitation_breaks_no_chain():
     """A step's chains are those of its batch: an imitated trajectory's own is that of the step that took it first."""
-    assert traces.coverage(imitated_later(), timeline(lines()), RUN).trained_steps == 2
+    assert traces.measure_coverage(imitated_later(), timeline(lines()), RUN).trained_steps == 2

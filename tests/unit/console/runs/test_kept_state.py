@@ -62,8 +62,8 @@ def test_whichever_topic_is_read_first_counts_go_on_and_what_is_under_way_stays(
         assert getattr(kept, field) == getattr(whole, field), field
     assert (kept.groups_consumed, kept.served_version) == (whole.groups_consumed, whole.served_version)
     assert (
-        [o.order_id for o in open_orders.unfinished(kept)]
-        == [o.order_id for o in open_orders.unfinished(whole)]
+        [o.order_id for o in open_orders.unfinished_orders(kept)]
+        == [o.order_id for o in open_orders.unfinished_orders(whole)]
         == ["open"]
     )
     assert whole.is_whole

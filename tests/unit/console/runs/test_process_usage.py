@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.console.runs.process_usage import ProcessUsage, spent
+from dart_streams.console.runs.process_usage import ProcessUsage, cpu_seconds
 
 
 def samples(*cpu_s: float, process: str = "env-0", pid: int = 1) -> list[ProcessUsage]:
@@ -21,21 +21,21 @@ def samples(*cpu_s: float, process: str = "env-0", pid: int = 1) -> list[Process
     ],
 )
 def test_what_a_tree_has_spent_stays_spent_when_a_part_of_it_ends(cpu_s: tuple[float, ...], expected: float):
-    assert spent(samples(*cpu_s), 0, 10_000) == {"env-0": expected}
+    assert cpu_seconds(samples(*cpu_s), 0, 10_000) == {"env-0": expected}
 
 
 def test_what_a_process_spent_before_it_was_started_again_is_added():
-    assert spent([*samples(5.0, 8.0, 0.0), *samples(0.0, 2.0, pid=2)], 0, 10_000) == {"env-0": 5.0}
+    assert cpu_seconds([*samples(5.0, 8.0, 0.0), *samples(0.0, 2.0, pid=2)], 0, 10_000) == {"env-0": 5.0}
 
 
 def test_samples_outside_of_the_time_and_of_others_do_not_count():
     usage = [*samples(1.0, 2.0, 4.0, 9.0), *samples(0.0, 0.5, 0.6, 0.7, process="monitor-0")]
-    assert spent(usage, 1000, 2000) == {"env-0": 2.0, "monitor-0": 0.1}
-    assert spent(usage, 1000, 2000, of=lambda sample: sample.rss_mb) == {"env-0": 0.0, "monitor-0": 0.0}
+    assert cpu_seconds(usage, 1000, 2000) == {"env-0": 2.0, "monitor-0": 0.1}
+    assert cpu_seconds(usage, 1000, 2000, of=lambda sample: sample.rss_mb) == {"env-0": 0.0, "monitor-0": 0.0}
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1))
 def test_it_is_never_negative_and_for_one_that_only_grows_its_whole_growth(cpu_s: list[float]):
-    assert spent(samples(*cpu_s), 0, 10**9)["env-0"] >= 0
+    assert cpu_seconds(samples(*cpu_s), 0, 10**9)["env-0"] >= 0
     rising = sorted(cpu_s)
-    assert spent(samples(*rising), 0, 10**9)["env-0"] == pytest.approx(rising[-1] - rising[0], abs=0.06)
+    assert cpu_seconds(samples(*rising), 0, 10**9)["env-0"] == pytest.approx(rising[-1] - rising[0], abs=0.06)

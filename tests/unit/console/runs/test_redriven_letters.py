@@ -26,7 +26,7 @@ def redriven(monkeypatch: pytest.MonkeyPatch, outcomes: list[Any], at_ms: int = 
     producer = MagicMock()
     producer.partitions_for.return_value = {0}
     producer.send.return_value.get.side_effect = outcomes
-    monkeypatch.setattr(dead_letters, "chosen", lambda *_: found)
+    monkeypatch.setattr(dead_letters, "choose_letters", lambda *_: found)
     monkeypatch.setattr(dead_letters, "present_records", lambda *_, since_ms: asked.append(since_ms) or [])
     monkeypatch.setattr(dead_letters.sync_clients, "producer", lambda *_: producer)
     return [one.outcome for one in dead_letters.redrive(Bus(prefix="p."), trajectories.TOPIC)], asked

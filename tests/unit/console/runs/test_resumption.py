@@ -5,7 +5,7 @@ import pytest
 
 from dart_streams.config import Config, parse
 from dart_streams.config.files import key_values
-from dart_streams.console.runs.resumption import KEPT, changes, refuse_other_meaning
+from dart_streams.console.runs.resumption import KEPT, changed_keys, refuse_changes
 from dart_streams.errors import ConfigError
 
 RUN = parse({"env": {"backend": "simulated"}, "trainer": {"learning_rate": 1e-6}, "run": {"minutes": 240.0}})
@@ -14,7 +14,7 @@ ENDPOINT = {"rollout": {"engine": "openai", "openai": {"base_url": "http://127.0
 
 def changed(**tables: dict) -> list:
     base = {"env": {"backend": "simulated"}, "trainer": {"learning_rate": 1e-6}, "run": {"minutes": 240.0}}
-    return changes(RUN, parse({name: {**base.get(name, {}), **tables.get(name, {})} for name in {*base, *tables}}))
+    return changed_keys(RUN, parse({name: {**base.get(name, {}), **tables.get(name, {})} for name in {*base, *tables}}))
 
 
 def test_the_same_configuration_changes_nothing_and_neither_do_keys_of_the_runs_own():
@@ -37,7 +37,7 @@ def test_pace_machines_and_measurements_may_change_and_are_named(table: dict):
     found = changed(**table)
     assert {key.place.partition(".")[0] for key in found} == set(table)
     assert not [key for key in found if key.reason]
-    refuse_other_meaning(found, "r")
+    refuse_changes(found, "r")
 
 
 @pytest.mark.parametrize(
@@ -62,18 +62,16 @@ def test_pace_machines_and_measurements_may_change_and_are_named(table: dict):
 )
 def test_what_the_log_rests_on_is_refused_with_both_values_and_the_reason(table: dict, line: str):
     with pytest.raises(ConfigError, match=rf"(?s)run 'r' can't go on.*{line}.*start a new run"):
-        refuse_other_meaning(changed(**table), "r")
+        refuse_changes(changed(**table), "r")
 
 
 def test_a_run_of_an_endpoint_has_no_weights_and_may_be_given_a_policy():
     asked = parse({**ENDPOINT, "run": {"minutes": 0.0}})
-    found = changes(asked, parse({"policy": {"path": "/m", "max_images": 3}, "trainer": {"lora": {"rank": 8}}}))
+    found = changed_keys(asked, parse({"policy": {"path": "/m", "max_images": 3}, "trainer": {"lora": {"rank": 8}}}))
     assert {"policy.path", "policy.max_images", "trainer.lora.rank"} <= {key.place for key in found}
-    refuse_other_meaning(found, "r")
+    refuse_changes(found, "r")
     with pytest.raises(ConfigError, match="dialect"):
-        refuse_other_meaning(
-            changes(asked, parse({"policy": {"max_tokens": 400, "dialect": {"name": "ui-tars"}}})), "r"
-        )
+        refuse_changes(changed_keys(asked, parse({"policy": {"max_tokens": 400, "dialect": {"name": "ui-tars"}}})), "r")
 
 
 def test_what_may_not_change_are_keys_and_tables_that_there_are():

@@ -156,12 +156,12 @@ def test_an_attached_run_needs_a_trainer_that_ends(config):
 def test_a_run_has_one_supervisor(config, tmp_path):
     made = create(config, tmp_path, "one")
     with (
-        folder.locked(made.path),
+        folder.lock_folder(made.path),
         pytest.raises(UserError, match="run 'one' still lives: end it first"),
-        folder.locked(made.path.parent / "latest"),
+        folder.lock_folder(made.path.parent / "latest"),
     ):
         pass
-    with folder.locked(made.path), folder.locked(made.path.parent / "none-yet"):
+    with folder.lock_folder(made.path), folder.lock_folder(made.path.parent / "none-yet"):
         pass
 
 

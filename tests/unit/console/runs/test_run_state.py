@@ -12,8 +12,8 @@ from dart_streams.console.runs import open_orders
 from dart_streams.console.runs.curated_ages import curated_ages
 from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.runs.stalls import LastArrival, explanation, in_words, stalls
-from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, overlaps
+from dart_streams.console.runs.stalls import LastArrival, describe_stall, explain_stall, find_stalls
+from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, split_span
 from dart_streams.console.views.terminal import smooth, sparkline, summarize
 from tests import events
 from tests.events import rollout_order
@@ -111,17 +111,17 @@ def test_an_order_is_unfinished_until_a_trajectory_finishes_it():
         ("rollout-orders", 0, START, rollout_order("a")),
         ("rollout-orders", 1, START, rollout_order("b", purpose="eval")),
     )
-    assert [o.order_id for o in open_orders.unfinished(progress, "train")] == ["a"]
+    assert [o.order_id for o in open_orders.unfinished_orders(progress, "train")] == ["a"]
     fold(("trajectories", 0, START, finish("a")), progress=progress)
-    assert [o.order_id for o in open_orders.unfinished(progress)] == ["b"]
+    assert [o.order_id for o in open_orders.unfinished_orders(progress)] == ["b"]
 
 
 def test_orders_are_not_counted_as_lost_or_open_while_no_lag_is_known():
     state = fold(("rollout-orders", 0, START, rollout_order("o1")))
-    assert (open_orders.lost(state, None), open_orders.still_open(state, None)) == (None, None)
-    assert (open_orders.lost(state, []), open_orders.still_open(state, [])) == ([], ["o1"])
+    assert (open_orders.lost_orders(state, None), open_orders.orders_under_way(state, None)) == (None, None)
+    assert (open_orders.lost_orders(state, []), open_orders.orders_under_way(state, [])) == ([], ["o1"])
     fold(("trajectories", 0, START, finish("o1")), progress=state)
-    assert (open_orders.lost(state, None), open_orders.still_open(state, None)) == ([], [])
+    assert (open_orders.lost_orders(state, None), open_orders.orders_under_way(state, None)) == ([], [])
 
 
 def test_a_switch_is_a_newer_version_with_a_pause():
@@ -231,7 +231,7 @@ def test_staleness_is_of_online_members_when_their_group_is_curated():
 
 @given(st.integers(0, 10**7), st.integers(0, 10**6))
 def test_a_span_is_split_without_loss(start, length):
-    parts = overlaps(start, start + length)
+    parts = split_span(start, start + length)
     assert sum(ms for _, ms in parts) == length
     assert all(0 <= ms <= SLICE_MS for _, ms in parts)
 
@@ -299,17 +299,17 @@ def arrived(at_s):
 
 def test_a_stall_names_who_has_input_and_does_not_write():
     progress = fold(("rollout-orders", 0, START, rollout_order("a")), ("observations", 0, START, seen("t", 0)))
-    found = stalls(
+    found = find_stalls(
         progress.activity, arrived({"rollout-orders": 50.0, "observations": 10.0}), since_s=0.0, now_s=60.0, bound_s=30
     )
     first = found[0]
     assert (first.topic, first.silent_s, first.last_from, first.waiting) == ("observations", 50.0, "env-0", False)
-    assert explanation(first) == "environment workers has had newer input on rollout-orders: look at its log"
-    assert in_words(first) == (
+    assert explain_stall(first) == "environment workers has had newer input on rollout-orders: look at its log"
+    assert describe_stall(first) == (
         "observations silent for 50 s, the last record is observations[0]@0 from env-0: "
         "environment workers has had newer input on rollout-orders: look at its log"
     )
-    assert "the last record" not in in_words(found[1]), "there is none"
+    assert "the last record" not in describe_stall(found[1]), "there is none"
     assert {stall.topic for stall in found} == {"observations", "action-requests", "trajectories"}
 
 
@@ -320,9 +320,13 @@ def test_a_host_whose_clock_is_off_neither_stalls_a_topic_nor_hides_that_it_is_s
             ("observations", 0, START + off_ms, seen("t", 0, at=START)),
         )
         moving = {"rollout-orders": 59.0, "observations": 59.0}
-        assert not [s for s in stalls(progress.activity, arrived(moving), 0.0, 60.0, 30) if s.topic == "observations"]
+        assert not [
+            s for s in find_stalls(progress.activity, arrived(moving), 0.0, 60.0, 30) if s.topic == "observations"
+        ]
         silent = {"rollout-orders": 59.0, "observations": 5.0}
-        [stall] = [s for s in stalls(progress.activity, arrived(silent), 0.0, 60.0, 30) if s.topic == "observations"]
+        [stall] = [
+            s for s in find_stalls(progress.activity, arrived(silent), 0.0, 60.0, 30) if s.topic == "observations"
+        ]
         assert (stall.silent_s, stall.waiting) == (55.0, False)
 
 
@@ -331,11 +335,11 @@ def test_of_records_from_before_the_watch_their_own_times_hint_at_who_waits():
         ("rollout-orders", 0, START + 50_000, rollout_order("a")),
         ("observations", 0, START + 10_000, seen("t", 0)),
     )
-    [stall] = [s for s in stalls(progress.activity, {}, 0.0, 40.0, 30) if s.topic == "observations"]
+    [stall] = [s for s in find_stalls(progress.activity, {}, 0.0, 40.0, 30) if s.topic == "observations"]
     assert (stall.silent_s, stall.waiting) == (40.0, False)
 
 
 def test_nothing_is_stalled_while_everything_moves():
     progress = fold(("rollout-orders", 0, START, rollout_order("a")), ("observations", 0, START, seen("t", 0)))
     arrivals = arrived({"rollout-orders": 1.0, "observations": 1.0})
-    assert stalls(progress.activity, arrivals, since_s=0.0, now_s=2.0, bound_s=30) == []
+    assert find_stalls(progress.activity, arrivals, since_s=0.0, now_s=2.0, bound_s=30) == []

@@ -21,7 +21,7 @@ from dart_streams.bus.dead_letters import ERROR
 from dart_streams.console.cli import config as config_command
 from dart_streams.console.cli import main, output, trace
 from dart_streams.console.lineage.lineage import Node
-from dart_streams.console.repair.dead_letters import readable
+from dart_streams.console.repair.dead_letters import describe_letter
 from dart_streams.console.runs.bundle import BundleRecord
 from dart_streams.console.views import terminal
 from dart_streams.console.views.console import PlainConsole
@@ -106,7 +106,7 @@ def test_rows_notes_errors_and_json_show_escapes(text: str, capsys: pytest.Captu
 def test_a_dead_letter_and_a_lineage_show_escapes(text: str, capsys: pytest.CaptureFixture[str]):
     body = text.encode(errors="replace")
     letter = BundleRecord(partition=0, offset=1, at_ms=2, key=body, value=body, headers=[(ERROR, body)])
-    output.show([readable(letter)], as_json=False)
+    output.show([describe_letter(letter)], as_json=False)
     on = console()
     on.print(Tree(trace.label(Node(kind="request", id=text, ms=1.0, fields={"name": text, "more": [text]}))))
     assert not CONTROL.search(capsys.readouterr().out + written(on))

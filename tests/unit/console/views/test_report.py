@@ -163,7 +163,7 @@ class MadeUpRun:
             self.record("weights-serving", at + 300, serving)
 
     def evaluate(self, config, tasks, version, at_ms, chance_of):
-        for order in evaluation.orders(config, tasks, version):
+        for order in evaluation.build_orders(config, tasks, version):
             placed = self.order(order.order_id, "eval", order.task_id, at_ms, order.sample)
             page = tasks.get(order.task_id).page
             self.play(placed, at_ms, self.chance.random() < chance_of[page], version)
@@ -304,8 +304,8 @@ def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):
         order = events.rollout_order(f"o{offset}")
         materials.progress.apply(RecordMetadata("rollout-orders", 1, offset, START), order)
     lags = [Lag("env", "rollout-orders", 1, 2, 3)]
-    assert open_orders.lost(materials.progress, lags) == ["o0", "o1"]
-    assert open_orders.still_open(materials.progress, lags) == ["o2"]
+    assert open_orders.lost_orders(materials.progress, lags) == ["o0", "o1"]
+    assert open_orders.orders_under_way(materials.progress, lags) == ["o2"]
 
 
 def test_a_report_of_a_run_that_did_nothing_has_no_figures_but_is_whole(run, tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dart_streams.config import Config, Evaluation, parse
 from dart_streams.config.tasks import Page, TaskSet
 from dart_streams.console.runs import evaluation
-from dart_streams.console.runs.evaluation import difference, rate
+from dart_streams.console.runs.evaluation import rate_difference, wilson_rate
 from dart_streams.console.runs.run_log import RecordMetadata
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views.report_metrics import median
@@ -56,7 +56,7 @@ def apply(progress, *events):
 
 
 def test_held_out_tasks_are_spread_evenly_over_pages():
-    picked = evaluation.pick(TASKS, 7)
+    picked = evaluation.pick_tasks(TASKS, 7)
     assert [task.page for task in picked].count("click-test") == 4
     assert [task.page for task in picked].count("enter-text") == 3
     assert all(task.split == "heldout" for task in picked)
@@ -65,67 +65,67 @@ def test_held_out_tasks_are_spread_evenly_over_pages():
 
 def test_without_held_out_tasks_the_task_set_is_refused():
     with pytest.raises(ConfigError, match="heldout_seeds"):
-        evaluation.pick(task_set(click_test=0), 4)
+        evaluation.pick_tasks(task_set(click_test=0), 4)
 
 
 def test_orders_of_an_evaluation_are_the_same_each_time_and_pair_up():
-    first, again = evaluation.orders(CONFIG, TASKS, 0), evaluation.orders(CONFIG, TASKS, 0)
+    first, again = evaluation.build_orders(CONFIG, TASKS, 0), evaluation.build_orders(CONFIG, TASKS, 0)
     assert first == again
-    after = evaluation.orders(CONFIG, TASKS, 9)
+    after = evaluation.build_orders(CONFIG, TASKS, 9)
     assert [o.task_id for o in first] == [o.task_id for o in after]
     assert not {o.order_id for o in first} & {o.order_id for o in after}
     assert {o.sampling.temperature for o in first} == {0.7}
 
 
 def test_at_a_further_temperature_each_task_is_played_at_most_once_under_ids_of_its_own():
-    first, greedy = evaluation.orders(CONFIG, TASKS, 0), evaluation.orders(CONFIG, TASKS, 0, 0.0)
+    first, greedy = evaluation.build_orders(CONFIG, TASKS, 0), evaluation.build_orders(CONFIG, TASKS, 0, 0.0)
     assert not {o.order_id for o in first} & {o.order_id for o in greedy}
     assert {o.sampling.temperature for o in greedy} == {0.0}
     many = msgspec.structs.replace(CONFIG, evaluation=Evaluation(episodes=100, temperatures=(1.0, 0.0)))
-    assert len(evaluation.orders(many, TASKS, 0)) == 100
-    assert len(evaluation.orders(many, TASKS, 0, 0.0)) == len(TASKS.heldout) == 7
+    assert len(evaluation.build_orders(many, TASKS, 0)) == 100
+    assert len(evaluation.build_orders(many, TASKS, 0, 0.0)) == len(TASKS.heldout) == 7
 
 
 def test_only_what_is_missing_is_ordered():
-    orders = evaluation.orders(CONFIG, TASKS, 0)
+    orders = evaluation.build_orders(CONFIG, TASKS, 0)
     progress = apply(RunState(), *orders[:4])
-    assert evaluation.missing(progress, orders, 3) == orders[4:]
+    assert evaluation.missing_orders(progress, orders, 3) == orders[4:]
     apply(progress, *orders[4:], *(finish(order) for order in orders))
-    assert evaluation.missing(progress, orders, 3) == []
-    assert len(evaluation.finished(progress, orders, 3)) == 6
+    assert evaluation.missing_orders(progress, orders, 3) == []
+    assert len(evaluation.final_trajectories(progress, orders, 3)) == 6
 
 
 def test_a_fault_is_ordered_again_until_its_attempts_are_over():
-    orders = evaluation.orders(CONFIG, TASKS, 0)
+    orders = evaluation.build_orders(CONFIG, TASKS, 0)
     progress = apply(RunState(), *orders, finish(orders[0], "env_error", None))
-    (second,) = evaluation.missing(progress, orders, 2)
+    (second,) = evaluation.missing_orders(progress, orders, 2)
     assert (second.order_id, second.attempt) == ("eval-v0-0000-1", 1)
-    assert evaluation.finished(progress, orders, 2) == {}
+    assert evaluation.final_trajectories(progress, orders, 2) == {}
     apply(progress, second, finish(second, "policy_error", None))
-    assert evaluation.missing(progress, orders, 2) == []
-    assert evaluation.finished(progress, orders, 2)[0].outcome == "policy_error"
+    assert evaluation.missing_orders(progress, orders, 2) == []
+    assert evaluation.final_trajectories(progress, orders, 2)[0].outcome == "policy_error"
 
 
 def test_a_fault_is_in_no_rate():
-    orders = evaluation.orders(CONFIG, TASKS, 0)
+    orders = evaluation.build_orders(CONFIG, TASKS, 0)
     outcomes = {0: finish(orders[0]), 1: finish(orders[1], "env_error", None), 2: finish(orders[2], "failure", 0.0)}
-    result = evaluation.result(0, outcomes, TASKS)
+    result = evaluation.evaluation_result(0, outcomes, TASKS)
     assert (result.overall.rate, result.overall.trials, result.faults) == (0.5, 2, 1)
     assert result.per_page["click-test"].trials == 2
     assert result.per_page["enter-text"].trials == 0
 
 
 def test_a_wilson_interval_has_the_known_values():
-    known = rate(20, 100)
+    known = wilson_rate(20, 100)
     assert (known.low, known.high) == (pytest.approx(0.1334, abs=1e-4), pytest.approx(0.2888, abs=1e-4))
-    assert rate(0, 0).high == 1.0
-    assert rate(0, 10).low == 0.0
-    assert rate(10, 10).high == 1.0
+    assert wilson_rate(0, 0).high == 1.0
+    assert wilson_rate(0, 10).low == 0.0
+    assert wilson_rate(10, 10).high == 1.0
 
 
 def test_a_difference_has_newcombes_interval():
     # Newcombe 1998, table II, (a): 56/70 less 48/80, method 10.
-    change, low, high = difference(rate(48, 80), rate(56, 70))
+    change, low, high = rate_difference(wilson_rate(48, 80), wilson_rate(56, 70))
     assert (change, low, high) == (
         pytest.approx(0.2),
         pytest.approx(0.0524, abs=1e-4),
@@ -135,7 +135,7 @@ def test_a_difference_has_newcombes_interval():
 
 @given(st.integers(0, 50), st.integers(1, 50))
 def test_an_interval_holds_its_rate(successes, more):
-    measured = rate(successes, successes + more)
+    measured = wilson_rate(successes, successes + more)
     assert 0 <= measured.low <= measured.rate <= measured.high <= 1
 
 
@@ -149,6 +149,6 @@ def test_an_endpoints_evaluation_is_not_that_of_the_trainers_first_version():
     endpoint = {"engine": "openai", "openai": {"base_url": "http://127.0.0.1:9/v1", "model": "m"}}
     hosted = parse({"run": {"minutes": 0}, "rollout": endpoint, "evaluation": {"episodes": 4}})
     own = parse({"evaluation": {"episodes": 4}})
-    ids = [{order.order_id for order in evaluation.orders(config, TASKS, 0)} for config in (hosted, own)]
+    ids = [{order.order_id for order in evaluation.build_orders(config, TASKS, 0)} for config in (hosted, own)]
     assert len(ids[0]) == len(ids[1]) == 4
     assert not ids[0] & ids[1]
