@@ -5,11 +5,11 @@ from typing import Any
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.curated import CuratedGroup, Member
-from topics.observations import ExecutedAction, Observation
+from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.trained import TrainedStep
 from topics.trajectories import Trajectory
-from topics.values import Sampling
+from topics.values import OutcomeKind, Sampling, VersionSpan
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 
@@ -164,3 +164,31 @@ def weights_serving(version: int = 0, **changes: Any) -> WeightsServing:
     """Return a heartbeat of the first rollout worker."""
     fields = {"worker_id": "rollout-0", "since_ms": 0, "alive_ms": 0}
     return WeightsServing(version=version, **fields | changes)
+
+
+def episode(number: int, steps: int = 3, kind: OutcomeKind = "success") -> list[Observation]:
+    """Return the observations of one trajectory, as an environment worker publishes them."""
+    order = rollout_order(f"o{number}", task_id=f"simulated/box#{number % 5}")
+    end = EpisodeEnd(kind=kind, reward=1.0 if kind == "success" else None)
+    return [
+        observation(
+            step,
+            trajectory_id=f"t{number}",
+            order=order,
+            taken=_answer(number, step) if step else None,
+            end=end if step == steps else None,
+            at_ms=1000 * number + step,
+        )
+        for step in range(steps + 1)
+    ]
+
+
+def _answer(number: int, step: int) -> ExecutedAction:
+    return executed_action(
+        "Action: wait()",
+        request_id=f"t{number}/{step - 1}/0",
+        tokens=[1, 2],
+        logprobs=[-0.1, -0.2],
+        entropies=[0.2, 0.4],
+        versions=[VersionSpan(version=step, start=0, end=2)],
+    )

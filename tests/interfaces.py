@@ -25,7 +25,7 @@ async def unchanged() -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def changing() -> Iterator[None]:
-    """Change interfaces in the body, once nobody needs them to stay as they are."""
+    """Change interfaces in the body, once they may change."""
     with LOCK.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -23,9 +23,9 @@ class Company(NamedTuple):
 @contextmanager
 def company(engine: Engine, folder: Path) -> Iterator[Company]:
     """Run a proxy where the engine's builds reach it, at the gateway of its bridge."""
-    # A bridge that is new has no gateway yet in what is told of it; it is the first address.
-    told = engine.docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Subnet}}")
-    gateway = str(ipaddress.ip_network(told.strip())[1])
+    # A bridge that is new has no gateway yet in its description; it is the first address.
+    subnet = engine.docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Subnet}}")
+    gateway = str(ipaddress.ip_network(subnet.strip())[1])
     command = [sys.executable, "-m", "tests.compose.proxy", gateway, str(folder)]
     process = subprocess.Popen([*engine.entering("--net", "--mount"), *command], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

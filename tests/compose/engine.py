@@ -38,7 +38,7 @@ class Engine(NamedTuple):
     def entering(self, *namespaces: str) -> list[str]:
         """Return what a command begins with to run in namespaces of the engine.
 
-        In ``--net`` its published ports are, in ``--pid`` processes have the numbers that it tells; ``--mount`` has the
+        ``--net`` has its published ports; in ``--pid`` processes have the numbers that it reports; ``--mount`` has the
         resolver of that network, but a ``/proc`` that is of use in both others only.
         """
         return ["nsenter", "--target", str(self.process), "--wd=.", *namespaces, "--"] if self.own else []

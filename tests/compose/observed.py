@@ -12,7 +12,7 @@ SOURCES = (GRAFANA / "provisioning/datasources/datasources.yaml").read_text()
 
 
 def source(kind: str) -> str:
-    """Return the address of a data source, as Grafana is told it."""
+    """Return the address of a data source, as Grafana is configured with it."""
     found = re.search(rf'type: {kind},[^}}]*url: "([^"]+)"', SOURCES)
     assert found, f"no data source of type {kind}"
     return found[1]
@@ -40,7 +40,7 @@ def panels(stack: Stack) -> dict[str, list[int]]:
 
 
 def traces(stack: Stack, service: str, operation: str) -> list[set[str]]:
-    """Return the services that have spans in each of the newest traces of an operation, as Jaeger tells them."""
+    """Return the services that have spans in each of the newest traces of an operation, as Jaeger reports them."""
     wanted = urlencode({"service": service, "operation": operation, "limit": 20})
     (answer,) = stack.ask(f"{source('jaeger')}/api/traces?{wanted}")
     return [{process["serviceName"] for process in trace["processes"].values()} for trace in answer["data"]]

@@ -2,7 +2,7 @@
 
 Debian comes from debootstrap, the JRE and Prometheus from its packages, the jars of Kafka and Cassandra from Maven, and
 Jaeger from its Go module. They carry the public names, so they are made in the test's own engine only, never in one
-that somebody uses. Like the public ones they know nothing of this machine, not whom it trusts either.
+that are in use. Like the public ones they know nothing of this machine, not whom it trusts either.
 """
 
 import shutil

@@ -47,7 +47,7 @@ def test_maven_fetches_through_a_proxy_that_opens_tls(stack: Stack, checkout: Pa
     assert jars == sorted(path.name for path in fetch_jars("page", SHARED_JARS).iterdir())
 
 
-def test_who_can_fetch_nothing_is_told_what_to_do(stack: Stack, checkout: Path):
+def test_a_build_that_can_fetch_nothing_gives_advice(stack: Stack, checkout: Path):
     with pytest.raises(UserError, match="DART_BUILD_CA=FILE"):
         build_page(stack.engine, checkout, None, "none")
 
@@ -69,5 +69,5 @@ def test_an_authority_that_is_not_in_pem_is_named(stack: Stack, checkout: Path, 
         build_page(stack.engine, checkout, binary, "none")
 
 
-def test_the_image_itself_trusts_nobody_whom_the_build_did(stack: Stack):
+def test_the_image_does_not_trust_the_authorities_of_the_build(stack: Stack):
     assert stack.inside("-c", "import os; print(os.listdir('/usr/local/share/ca-certificates'))").strip() == "[]"

@@ -114,7 +114,7 @@ def test_json_lines_become_demonstrations_and_what_is_none_is_counted(services, 
     assert "set.jsonl:2: simulated/box#100 is held out" in result["example"]
 
 
-def test_without_a_recorder_the_error_says_what_to_start_and_a_later_recorder_has_them(services, bundle, tmp_path):
+def test_without_a_recorder_the_error_names_what_to_start(services, bundle, tmp_path):
     made = folder_of(services.config(), bundle, tmp_path, "run-alone", timeout_s=2.0)
     path = lines(tmp_path, GOOD)
     with pytest.raises(UserError, match="start `dart-streams worker recorder`"):

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -22,8 +21,10 @@ from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.errors import ConfigError
 from dart_streams.store import AsyncStore, connect_async
 from tests import events
-from tests.integration.test_recorder import episode
+from tests.events import episode
 from tests.unit.console.datasets.test_episode_rows import png
+from tests.waiting import until
+from tests.worker_runs import running_worker
 from topics import trained
 from topics.trained import TrainedStep
 from workers.runtime.lifecycle import run_until_stopped
@@ -147,30 +148,12 @@ async def behind(config: Config) -> int:
     return next(iter(found.values()), -1)
 
 
-async def caught_up(config: Config) -> None:
-    """Return when the tracker has committed all there is."""
-    await until(lambda: behind(config))
+async def has_caught_up(config: Config) -> bool:
+    return await behind(config) == 0
 
 
-async def until(left: Callable[[], Awaitable[int]]) -> None:
-    """Return when nothing is left."""
-    async with asyncio.timeout(BOUND_S):
-        while True:
-            if await left() == 0:
-                return
-            await asyncio.sleep(0.2)
-
-
-@contextlib.asynccontextmanager
-async def tracker(config: Config):
-    stop = asyncio.Event()
-    living = asyncio.create_task(run_until_stopped(connect, config, "tracker-0", stop))
-    try:
-        yield living
-    finally:
-        stop.set()
-        async with asyncio.timeout(BOUND_S):
-            assert await living == 0
+def tracker(config: Config) -> contextlib.AbstractAsyncContextManager[asyncio.Task[int]]:
+    return running_worker(connect, config, "tracker-0")
 
 
 @pytest.fixture
@@ -188,7 +171,7 @@ async def test_what_a_tool_reads_is_what_the_topic_has(services, kind, folder):
     await store_trajectories(config)
     await publish(config, map(step, range(1, 10)))
     async with tracker(config):
-        await caught_up(config)
+        await until(lambda: has_caught_up(config))
     points, images = READ[kind](folder, config.run.id)
     assert Counter(points) == expected(range(1, 10))
     assert {number for number, _ in images} == {4, 8}
@@ -200,16 +183,16 @@ async def test_what_a_tool_reads_is_what_the_topic_has(services, kind, folder):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_tracker_that_was_down_goes_on_from_its_offset_and_misses_nothing(services, kind, folder):
+async def test_a_tracker_that_was_down_goes_on_from_its_offset(services, kind, folder):
     config = tracked(services, kind, folder)
     await store_trajectories(config)
     await publish(config, map(step, range(1, 4)))
     async with tracker(config):
-        await caught_up(config)
+        await until(lambda: has_caught_up(config))
     await publish(config, map(step, range(4, 7)))
     assert await behind(config) == 3
     async with tracker(config):
-        await caught_up(config)
+        await until(lambda: has_caught_up(config))
     points, _ = READ[kind](folder, config.run.id)
     assert Counter(points) == expected(range(1, 7))
 
@@ -226,20 +209,20 @@ async def test_a_killed_tracker_loses_no_step(services, kind, folder):
     environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL, env=environment)
 
-    async def left() -> int:
-        """Return what is to come before the kill: commits, or of wandb, which commits seldom, its files."""
+    async def has_begun() -> bool:
+        """Return whether the steps are committed, or for wandb, which commits seldom, whether its files are there."""
         assert process.returncode is None
-        return not list(folder.glob("wandb/offline-run-*")) if kind == "wandb" else await behind(config)
+        return bool(list(folder.glob("wandb/offline-run-*"))) if kind == "wandb" else await has_caught_up(config)
 
     try:
         await publish(config, map(step, range(1, 6)))
-        await until(left)
+        await until(has_begun)
         await publish(config, map(step, range(6, 9)))
     finally:
         process.kill()
         await process.wait()
     async with tracker(config):
-        await caught_up(config)
+        await until(lambda: has_caught_up(config))
     points, _ = READ[kind](folder, config.run.id)
     if kind == "wandb":
         assert set(points) == set(expected(range(1, 9)))
@@ -252,19 +235,19 @@ async def test_a_step_of_a_fenced_trainer_is_not_tracked(services, folder):
     await store_trajectories(config)
     await publish(config, [step(1, epoch=2), step(9, epoch=1), step(2, epoch=2)])
     async with tracker(config):
-        await caught_up(config)
+        await until(lambda: has_caught_up(config))
     points, _ = READ["tensorboard"](folder, config.run.id)
     assert Counter(points) == expected([1, 2])
 
 
-async def test_tensorboard_shows_the_newer_of_steps_that_a_resumed_trainer_repeats(services, folder):
+async def test_tensorboard_shows_the_newer_of_repeated_steps(services, folder):
     config = tracked(services, "tensorboard", folder)
     await store_trajectories(config)
     other = {"loss": 2.0}
     repeated = [msgspec.structs.replace(step(number, epoch=2), metrics=other) for number in (4, 5, 6)]
     await publish(config, [*map(step, range(1, 6)), *repeated])
     async with tracker(config):
-        await caught_up(config)
+        await until(lambda: has_caught_up(config))
     points, images = READ["tensorboard"](folder, config.run.id)
     losses = [(number, value) for name, number, value in points if name == "train/loss"]
     assert losses == [(1, 0.5), (2, 0.25), (3, 0.125), (4, 2.0), (5, 2.0), (6, 2.0)]

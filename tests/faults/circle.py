@@ -44,7 +44,7 @@ BOUND_S, MODEL_BOUND_S = 240.0, 420.0
 MINUTES = 20.0
 """How long a circle may last: a case ends it before, unless it hangs."""
 SETTLE_S = 30.0
-"""How long the end of a run waits for open orders: one that is lost is told within :attr:`Circle.bound_s`."""
+"""How long the end of a run waits for open orders: one that is lost is reported within :attr:`Circle.bound_s`."""
 SLOW_S = 60.0
 """The logs of a case are kept as those of one that fails if it took longer to recover."""
 POLL_S = 0.2
@@ -106,7 +106,7 @@ class Circle:
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=environment)
 
     def resume(self, train_steps: int = ENDLESS) -> None:
-        """Start the run again, until it has made so many steps in all."""
+        """Start the run again, until it has made ``train_steps`` steps in all."""
         config = self.config
         run = msgspec.structs.replace(config.run, train_steps=train_steps)
         self.made = run_folder.create(msgspec.structs.replace(config, run=run), TASKS, self.made.id, resume=True)
@@ -135,7 +135,7 @@ class Circle:
         return found
 
     def kill_everything(self) -> None:
-        """Kill every process of the circle with SIGKILL, the supervisor first: nobody restarts or drains anything."""
+        """Kill every process of the circle with SIGKILL, the supervisor first: nothing is restarted or drained."""
         self.until(lambda: all(map(self.of_kind, KINDS)), "each kind of process, which may be starting again")
         victims = self.processes()
         for victim in victims:
@@ -157,7 +157,7 @@ class Circle:
         return max((event.train_step for event in read_events(self.config.bus, [trained.TOPIC])), default=0)
 
     def goes_on(self, steps: int = 2) -> float:
-        """Wait for so many further steps; return the seconds it took."""
+        """Wait for ``steps`` further steps; return the seconds it took."""
         begin, wanted = time.monotonic(), self.steps() + steps
         self.until(lambda: self.steps() >= wanted, f"step {wanted}")
         return time.monotonic() - begin
@@ -180,7 +180,7 @@ class Circle:
             time.sleep(POLL_S)
 
     def said(self) -> str:
-        """Return the end of what the run told."""
+        """Return the end of the run's output."""
         return self.console.read_text()[-3000:]
 
     def logs(self) -> str:
@@ -188,7 +188,7 @@ class Circle:
         return "\n".join(log.read_text(errors="replace") for log in self.made.path.glob("logs/*.log"))
 
     def evidence(self) -> str:
-        """Return the end of what the run told, and of what each of its processes did, for who has to find a cause."""
+        """Return the ends of the run's output and of its processes' logs."""
         logs = sorted((self.made.path / "logs").glob("*.log"))
         ends = [f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs]
         return "\n".join([self.said(), *ends])

@@ -84,7 +84,7 @@ def broken(log: Log, lags: Sequence[Lag] | None) -> Found:
         "lost": lost(log, lags),
         "an id stands for two things": ambiguous(log),
         "a finished trajectory lacks a step": gaps(log),
-        "an action was taken that nobody gave": unasked(log),
+        "an action was taken that no worker gave": unasked(log),
         **groups(log),
         **steps(log),
         "versions go back": versions(log),
@@ -133,7 +133,7 @@ def gaps(log: Log) -> list[str]:
 
 
 def is_whole(seen: set[int], steps: int) -> bool:
-    """Whether the observations of an episode of so many steps are all there, from the one after the reset on."""
+    """Whether the observations of an episode of ``steps`` steps are all there, from the one after the reset on."""
     return seen == set(range(len(seen))) and len(seen) > steps
 
 
@@ -203,15 +203,15 @@ def steps(log: Log) -> Found:
     }
 
 
-def surviving(told: Iterable[TrainedStep]) -> list[TrainedStep]:
+def surviving(steps: Iterable[TrainedStep]) -> list[TrainedStep]:
     """Return the steps that are in the newest weights, in order.
 
     A trainer that takes over goes on from a checkpoint: what the one before had trained after that is not in its
-    weights, and what that one publishes still, nobody reads.
+    weights, and no reader takes what that one still publishes.
     """
     kept: dict[int, TrainedStep] = {}
     epoch = -1
-    for step in told:
+    for step in steps:
         if is_fenced(step.epoch, epoch):
             continue
         if step.epoch > epoch:
@@ -222,7 +222,7 @@ def surviving(told: Iterable[TrainedStep]) -> list[TrainedStep]:
 
 
 def versions(log: Log) -> list[str]:
-    """Return where versions of one epoch do not increase; one may be told again, with more groups consumed or whole."""
+    """Return where versions of one epoch do not increase; one may be announced again, with more groups or whole."""
     newest: dict[tuple[str, int], tuple[int, int, bool]] = {}
     back = []
     for event in log.distinct(WeightVersion):

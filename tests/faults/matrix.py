@@ -29,9 +29,9 @@ CIRCLES = "tests/faults/test_disturbed_circle.py"
 DISTURBED = f"{CIRCLES}::test_a_circle_goes_on_after_each_fault_and_keeps_every_rule"
 OUTSIDERS = "tests/faults/test_outsiders.py"
 MODEL = "tests/faults/test_model_circle.py"
-ENGINE = "test_an_engine_without_memory_or_that_hangs_damaged_screenshots_and_weights_are_named_and_it_goes_on"
-TRAINER = "test_the_trainer_goes_on_after_its_network_and_its_disk_and_names_torn_rows_with_the_command_that_mends_them"
-ENVIRONMENTS = "test_environments_that_raise_return_nan_hang_or_end_their_worker_cost_their_episodes_and_no_more"
+ENGINE = "test_faults_of_engine_screenshots_and_weights_are_named_and_survived"
+TRAINER = "test_the_trainer_survives_network_and_disk_faults_and_names_torn_rows"
+ENVIRONMENTS = "test_broken_environments_cost_their_episodes_and_no_more"
 OF_TRAINER = (
     "test_killed_anywhere_it_trains_every_group_once_and_ends_as_if_undisturbed",
     "test_from_an_older_checkpoint_no_version_number_is_reused",
@@ -49,10 +49,10 @@ CASES = {
         for case in ("frozen", "networks", "disks", "services", "frozen-services", "topics")
     },
     "clocks-apart": (f"{CIRCLES}::test_a_circle_of_hosts_whose_clocks_are_minutes_apart_and_jump_goes_on",),
-    "table-dropped": (f"{CIRCLES}::test_a_table_that_is_dropped_is_named_and_its_rows_come_back_from_the_log",),
-    "trajectories-grown": (f"{CIRCLES}::test_a_run_whose_trajectories_are_given_partitions_ends_and_says_what_to_do",),
+    "table-dropped": (f"{CIRCLES}::test_a_dropped_table_is_named_and_comes_back_from_the_log",),
+    "trajectories-grown": (f"{CIRCLES}::test_a_run_whose_trajectories_are_given_partitions_ends_with_advice",),
     "outsiders": (
-        f"{OUTSIDERS}::test_a_circle_heals_from_what_outsiders_do_and_says_how_many_orders_were_lost",
+        f"{OUTSIDERS}::test_a_circle_heals_from_outsiders_and_counts_the_lost_orders",
         f"{OUTSIDERS}::test_a_run_whose_topics_are_gone_is_not_resumed",
     ),
     "topics-anew": (f"{OUTSIDERS}::test_a_circle_goes_on_when_a_topic_is_made_anew",),

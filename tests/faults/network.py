@@ -21,7 +21,7 @@ BROKER, DATABASE = "127.0.0.1", "127.0.0.2"
 Way = Literal["out", "in", "both"]
 """The packets that are lost: those of the process, those for it, or all."""
 WAYS: tuple[Way, ...] = get_args(Way)
-NOBODY = "02:00:00:00:00:99"
+UNUSED_MAC = "02:00:00:00:00:99"
 """A hardware address that no interface has."""
 NETWORKS = range(64, 255)
 """The third numbers of their addresses."""
@@ -87,7 +87,7 @@ class Network:
             self._lose("neighbor", to=self.source[service], via=self.host_end)
 
     def _lose(self, *command: str, to: str, via: str) -> None:
-        ip(*command, "replace", to, "lladdr", NOBODY, "dev", via, "nud", "permanent")
+        ip(*command, "replace", to, "lladdr", UNUSED_MAC, "dev", via, "nud", "permanent")
         self.lost.append((*command, "del", to, "dev", via))
 
     def heal(self) -> None:
@@ -128,7 +128,7 @@ def number_of_its_own() -> Iterator[int]:
             if is_bound(claim, f"\0dart-network-{number}"):
                 yield number
                 return
-    raise OSError(f"all {len(NETWORKS)} networks are taken: remove what `ip netns` lists and nobody uses")
+    raise OSError(f"all {len(NETWORKS)} networks are taken: remove what `ip netns` lists and is not in use")
 
 
 def is_bound(claim: socket.socket, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""A matrix or a soak that is told to end gives back what it holds: services, circles, namespaces and disks."""
+"""A matrix or a soak that is interrupted gives back what it holds: services, circles, namespaces and disks."""
 
 import contextlib
 import signal

@@ -1,4 +1,4 @@
-"""What outsiders do to a circle's log and to its groups: offsets moved, records removed, records that nobody sent."""
+"""What outsiders do to a circle's log and to its groups: offsets moved, records removed, forged records."""
 
 import asyncio
 import struct
@@ -28,7 +28,7 @@ TAKE_S = 60.0
 
 
 async def take(bus: Bus, topic: Topic, group: str, count: int) -> int:
-    """Be a member of a group, take so many records at least, commit them, and leave; return how many it took."""
+    """Join a group, take at least ``count`` records, commit them, and leave; return the number taken."""
     member = create_consumer(bus, topic, group=group, client_id="stranger")
     await start_within(member, bus)
     taken, deadline = 0, Deadline(TAKE_S)
@@ -49,7 +49,7 @@ def taken_by_a_stranger(topic: str, group: str, count: int) -> Callable[[Circle]
 
 
 async def announce(bus: Bus, changes: list[dict[str, object]]) -> None:
-    """Announce trajectories that nobody has played, like the newest one but for some fields."""
+    """Announce trajectories that were not played, like the newest one but for some fields."""
     like = [event for event in read_events(bus, [trajectories.TOPIC]) if isinstance(event, Trajectory)][-1]
     async with Publisher(bus, "stranger") as publisher:
         for number, fields in enumerate(changes):

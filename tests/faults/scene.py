@@ -60,13 +60,13 @@ class Site:
         return found[0]
 
     def up(self) -> None:
-        """Start what does not run, as somebody would do who sees that it is down."""
+        """Start the services that do not run, as an operator would."""
         local.start_services(self.running)
 
 
 @contextlib.contextmanager
 def site(hours: float = 0.0) -> Iterator[Site]:
-    """Yield a site, its disks large enough for so many hours; everything of it is removed at the end.
+    """Yield a site, its disks large enough for ``hours``; everything of it is removed at the end.
 
     What this machine can't make is left out.
     """
@@ -195,7 +195,7 @@ def log_disk_full(lasts_s: float) -> Fault:
 
 
 async def join_and_leave(bus: Bus, times: int) -> None:
-    """Be a member of each group that takes partitions and does nothing, and leave again, so many times."""
+    """Join each group as an idle member and leave again, ``times`` times."""
     for number, (group, topic) in itertools.product(range(times), STORMS):
         member = create_consumer(bus, BY_NAME[topic], group=group, client_id=f"storm-{number}")
         await start_within(member, bus)

@@ -78,14 +78,14 @@ class Past(NamedTuple):
 
 def schedule(seed: int, seconds: float, names: Sequence[str], lasts_s: float = LASTS_S) -> list[Planned]:
     """Return a random schedule that fills the time; the same seed gives the same. Each fault comes before any twice."""
-    chance, left_s = random.Random(seed), seconds
+    rng, left_s = random.Random(seed), seconds
     planned: list[Planned] = []
     bag: list[str] = []
     while left_s > 0:
         if not bag:
             bag = list(names)
-            chance.shuffle(bag)
-        quiet_s = round(chance.uniform(*GAP_S), 1)
+            rng.shuffle(bag)
+        quiet_s = round(rng.uniform(*GAP_S), 1)
         planned.append(Planned(quiet_s, bag.pop()))
         left_s -= quiet_s + lasts_s
     return planned

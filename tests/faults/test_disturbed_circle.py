@@ -102,7 +102,7 @@ def test_a_circle_of_hosts_whose_clocks_are_minutes_apart_and_jump_goes_on(servi
 
 
 @in_full
-def test_a_table_that_is_dropped_is_named_and_its_rows_come_back_from_the_log(services, tmp_path: Path):
+def test_a_dropped_table_is_named_and_comes_back_from_the_log(services, tmp_path: Path):
     with circle(config_of(services, tmp_path / "state"), "table-dropped") as running:
         session = connect(running.config.store)
         session.execute("DROP TABLE steps", timeout=60)
@@ -117,7 +117,7 @@ def test_a_table_that_is_dropped_is_named_and_its_rows_come_back_from_the_log(se
 
 
 @in_full
-def test_a_run_whose_trajectories_are_given_partitions_ends_and_says_what_to_do(services, tmp_path: Path):
+def test_a_run_whose_trajectories_are_given_partitions_ends_with_advice(services, tmp_path: Path):
     with circle(config_of(services, tmp_path / "state"), "trajectories-grown") as running:
         bus = running.config.bus
         with admin.connect(bus) as client:
@@ -125,8 +125,8 @@ def test_a_run_whose_trajectories_are_given_partitions_ends_and_says_what_to_do(
         begin = time.monotonic()
         running.ends_with_an_error()
         running.measured["recovery_s"] = round(time.monotonic() - begin, 1)
-        for told in (f"topic {bus.prefix}trajectories was given partitions during the run", "go on as a new run"):
-            assert told in running.said()
+        for message in (f"topic {bus.prefix}trajectories was given partitions during the run", "go on as a new run"):
+            assert message in running.said()
         running.console.write_text("")
         running.resume()
         running.ends_with_an_error()

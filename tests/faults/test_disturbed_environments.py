@@ -24,9 +24,7 @@ def deaths(running: Circle) -> dict[tuple[str, str], int]:
     return {(one.process, one.reason): one.times for one in running.made.journal().deaths}
 
 
-def test_environments_that_raise_return_nan_hang_or_end_their_worker_cost_their_episodes_and_no_more(
-    services, tmp_path: Path
-):
+def test_broken_environments_cost_their_episodes_and_no_more(services, tmp_path: Path):
     settings = json.dumps({"rate": RATE, "lethal": LETHAL, "healthy_s": 0.0})
     config = config_of(services, tmp_path / "state", env={"episode_timeout_s": EPISODE_S})
     disturbed = {"env": (sys.executable, "-m", "tests.faults.disturbed_env", settings)}

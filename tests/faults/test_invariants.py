@@ -36,7 +36,7 @@ def golden(topic: str) -> Any:
 
 
 def episode(order: RolloutOrder, identity: str, steps: int = 2) -> Events:
-    """Return what an episode of so many actions leaves in the log."""
+    """Return the log of an episode of ``steps`` actions."""
     seen = replace(golden("observations"), trajectory_id=identity, order=order, taken=None, end=None)
     action, taken, end = golden("actions"), golden("observations").taken, golden("observations").end
     events: Events = [replace(seen, step=0)]
@@ -82,7 +82,7 @@ def without(events: Events, *gone: Any) -> Events:
     return [event for event in events if not any(event is one for one in gone)]
 
 
-def test_a_whole_log_keeps_every_rule_and_so_does_one_with_every_record_twice():
+def test_a_whole_log_keeps_every_rule_also_with_every_record_twice():
     events = whole()
     assert broken(log(events), READ) == {}
     assert broken(log([*events, *events]), READ) == {}
@@ -119,8 +119,8 @@ DOCTORED: dict[str, tuple[str, Callable[[Events], Events]]] = {
         "a finished trajectory lacks a step",
         lambda e: without(e, first(e, Observation, 2)),
     ),
-    "an action that nobody gave": (
-        "an action was taken that nobody gave",
+    "an action that no worker gave": (
+        "an action was taken that no worker gave",
         lambda e: without(e, first(e, ActionResponse)),
     ),
     "a group that counts a second finish": (
@@ -137,7 +137,7 @@ DOCTORED: dict[str, tuple[str, Callable[[Events], Events]]] = {
         "a group is trained on twice",
         lambda e: again(e, TrainedStep, train_step=4, epoch=2),
     ),
-    "a group that nobody curated": (
+    "a group that no agent curated": (
         "a group is trained on that is not curated",
         lambda e: without(e, first(e, CuratedGroup)),
     ),
@@ -155,7 +155,7 @@ def test_a_doctored_log_breaks_the_rule_it_is_doctored_against(doctored: str):
 @pytest.mark.parametrize(
     "lags",
     [None, [], [READ[1]], [Lag("env", "rollout-orders", 1, 3, 3)], [Lag("recorder", "rollout-orders", 0, 3, 3)]],
-    ids=["none", "of nobody", "of others", "of another partition", "of another group"],
+    ids=["none", "unknown", "of others", "of another partition", "of another group"],
 )
 def test_a_count_of_lost_orders_that_cannot_be_made_is_a_fault(lags: list[Lag] | None):
     assert broken(log(whole()), lags)["lost"][0].startswith("not known")
@@ -172,7 +172,7 @@ def test_an_action_is_missed_only_of_the_time_of_which_responses_are_kept(minute
         else one
         for one in kept
     ]
-    assert ("an action was taken that nobody gave" in broken(Log(shifted), READ)) is broke
+    assert ("an action was taken that no worker gave" in broken(Log(shifted), READ)) is broke
 
 
 def test_a_log_without_orders_is_a_fault():
@@ -185,7 +185,7 @@ def test_an_order_that_is_not_committed_is_not_lost():
     assert "lost" not in broken(log(without(events, first(events, Trajectory))), held)
 
 
-def test_what_a_replaced_trainer_had_trained_after_the_checkpoint_may_be_trained_again():
+def test_steps_after_the_checkpoint_may_be_trained_again():
     events = again(whole(), TrainedStep, 1, epoch=2, group_ids=["gb"])
     events = again(events, TrainedStep, 2, train_step=3, epoch=2)
     assert broken(log(events), READ) == {}
@@ -201,7 +201,7 @@ def rows(events: Events) -> list[projection.ProjectedRow]:
     return list(projection.project_rows("run", events))
 
 
-def test_rows_are_as_the_log_makes_them_but_for_what_the_recorder_has_still_to_write():
+def test_rows_match_the_log_but_for_what_is_still_to_be_written():
     events = whole()
     made = rows(events)
     assert differing(made, made, set()) == []
@@ -213,7 +213,7 @@ def test_rows_are_as_the_log_makes_them_but_for_what_the_recorder_has_still_to_w
 
 
 @pytest.mark.parametrize("table", sorted(projection.COLUMNS))
-def test_a_row_that_differs_or_that_the_log_does_not_make_is_found_in_each_table(table: str):
+def test_a_row_that_differs_from_the_log_is_found_in_each_table(table: str):
     made = rows(whole())
     torn = next(row for row in made if row.table == table)
     others = [row for row in made if row is not torn]
@@ -224,7 +224,7 @@ def test_a_row_that_differs_or_that_the_log_does_not_make_is_found_in_each_table
     assert len(differing(made, others, everyone)) == 1
 
 
-def test_a_row_that_a_trainer_reads_back_and_publishes_again_is_a_repeat_whatever_the_order_of_its_metrics():
+def test_a_republished_step_is_a_repeat_whatever_the_order_of_its_metrics():
     events = whole()
     for metrics in ({"loss": 1.0, "reward": 0.5}, {"reward": 0.5, "loss": 1.0}):
         events = again(events, TrainedStep, 2, train_step=4, group_ids=[], metrics=metrics)

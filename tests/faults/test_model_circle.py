@@ -86,11 +86,11 @@ def recovers(running: Circle, what: str, begin: float) -> None:
     running.measured["recovery_s"] = max(running.measured["recovery"].values())
 
 
-def fails(running: Circle, number: signal.Signals, told: str) -> None:
+def fails(running: Circle, number: signal.Signals, message: str) -> None:
     """Have the engine fail at its next step; its worker says so and ends."""
     worker = running.of_kind("rollout")[0]
     worker.send_signal(number)
-    running.until(lambda: told in log_of(running, "rollout-0"), told)
+    running.until(lambda: message in log_of(running, "rollout-0"), message)
     running.until(lambda: not worker.is_running(), "the end of the worker")
 
 
@@ -134,9 +134,7 @@ def failed_to_load(running: Circle, torn: WeightVersion) -> bool:
     return any(one.failed_version == torn.version and one.version < torn.version for one in announced)
 
 
-def test_an_engine_without_memory_or_that_hangs_damaged_screenshots_and_weights_are_named_and_it_goes_on(
-    services, tmp_path: Path, policy: Path
-):
+def test_faults_of_engine_screenshots_and_weights_are_named_and_survived(services, tmp_path: Path, policy: Path):
     """What is damaged is read by the worker that takes the place of the one whose engine has failed."""
     failing = {"rollout": (model_python(), str(FAILING))}
     config = model_config(
@@ -155,17 +153,15 @@ def test_an_engine_without_memory_or_that_hangs_damaged_screenshots_and_weights_
         torn = newest(running)
         file = Path(torn.uri) / WEIGHTS_FILE
         file.write_bytes(file.read_bytes()[:-9])
-        told = "vLLM hangs: a step or a switch has not come back"
-        running.until(lambda: told in log_of(running, "rollout-0"), told)
+        message = "vLLM hangs: a step or a switch has not come back"
+        running.until(lambda: message in log_of(running, "rollout-0"), message)
         running.until(lambda: failed_to_load(running, torn), f"version {torn.version} is announced as failed")
         assert f"published {torn.sha256}" in log_of(running, "rollout-0")
         recovers(running, "hanging, weights damaged", begin)
         running.is_killed_once_more_and_ends_well()
 
 
-def test_the_trainer_goes_on_after_its_network_and_its_disk_and_names_torn_rows_with_the_command_that_mends_them(
-    site: Site, policy: Path
-):
+def test_the_trainer_survives_network_and_disk_faults_and_names_torn_rows(site: Site, policy: Path):
     """Answers are scripted, so that the prompts of all but the demonstrations are others than the trainer's.
 
     Its network has no loopback address, which torch's process group would take.

@@ -54,7 +54,7 @@ def answers(net: Network, ports: dict[str, int], cut: str = "") -> list[bool]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_way_that_is_cut_has_no_answer_while_the_other_service_has_and_both_have_when_it_is_healed(net, ports, way):
+def test_a_cut_network_path_has_no_answer_until_it_is_healed(net, ports, way):
     assert answers(net, ports) == [True, True]
     net.cut(BROKER, way)
     assert answers(net, ports, cut=BROKER) == [False, True]

@@ -1,4 +1,4 @@
-"""An outsider moves offsets, removes records or writes some: the circle heals, and tells what was lost."""
+"""An outsider moves offsets, removes records or writes some: the circle heals, and reports what was lost."""
 
 import time
 from pathlib import Path
@@ -38,7 +38,7 @@ def lost(running: Circle) -> int:
     return sum(event.outcome == "lost" for event in read_events(running.config.bus, [trajectories.TOPIC]))
 
 
-def test_a_circle_heals_from_what_outsiders_do_and_says_how_many_orders_were_lost(services, tmp_path: Path):
+def test_a_circle_heals_from_outsiders_and_counts_the_lost_orders(services, tmp_path: Path):
     with circle(config_of(services, tmp_path / "state"), "outsiders") as running:
         running.loses_orders, running.excused = True, UNREAD
         recovery = running.measured["recovery"] = {}

@@ -16,7 +16,7 @@ def test_no_two_faults_have_one_name():
 
 
 @given(st.integers(0, 2**31), st.floats(1, 40_000))
-def test_a_schedule_is_that_of_its_seed_fills_its_time_and_has_each_fault_before_any_twice(seed, seconds):
+def test_a_schedule_has_each_fault_once_before_any_twice(seed, seconds):
     planned = schedule(seed, seconds, NAMES)
     assert planned == schedule(seed, seconds, NAMES)
     assert sum(one.quiet_s + 30 for one in planned[:-1]) < seconds <= sum(one.quiet_s + 30 for one in planned) + 1e-6
@@ -48,7 +48,7 @@ FIRST = Sample(0.0, {"env": Usage(100.0, 50, 10)}, {"env": 5}, 1.0)
         (Sample(9.0, {}, {"env": 5}, 1.0), "env is missing"),
     ],
 )
-def test_what_grows_past_its_bound_is_found_and_so_is_what_cannot_be_measured(later, what):
+def test_growth_past_a_bound_and_missing_measurements_are_found(later, what):
     found = [one.what for one in passed([FIRST, later], 100)]
     assert len(found) == bool(what)
     assert all(one.startswith(what) for one in found)

@@ -56,24 +56,24 @@ async def play_oracle(page: MiniwobPage, chosen: Task) -> int:
     return steps
 
 
-async def play_anything(page: MiniwobPage, chance: random.Random) -> None:
+async def play_anything(page: MiniwobPage, rng: random.Random) -> None:
     """Do what a policy that knows nothing may do, and leave things behind as no policy can."""
     for number in range(8):
-        x, y = chance.randrange(160), chance.randrange(50, 210)
-        action = chance.choice(
+        x, y = rng.randrange(160), rng.randrange(50, 210)
+        action = rng.choice(
             [
                 Click(x, y),
                 Click(x, y),
-                Click(x, y, count=chance.choice((2, 3))),
-                Click(x, y, chance.choice(("right", "middle"))),
+                Click(x, y, count=rng.choice((2, 3))),
+                Click(x, y, rng.choice(("right", "middle"))),
                 Move(x, y),
                 MouseDown(x, y),
                 MouseUp(x, y),
-                KeyDown(chance.choice(("shift", "ctrl", "alt", "a"))),
+                KeyDown(rng.choice(("shift", "ctrl", "alt", "a"))),
                 KeyUp("ctrl"),
                 Type("some text"),
                 Scroll(x, y, "down"),
-                Drag(x, y, chance.randrange(160), chance.randrange(50, 210)),
+                Drag(x, y, rng.randrange(160), rng.randrange(50, 210)),
                 Hotkey(("ctrl", "a")),
                 Hotkey(("tab",)),
             ]

@@ -1,4 +1,4 @@
-"""A Kafka and a Cassandra that let nobody in without TLS, a password or a certificate: private ones, for tests.
+"""A private Kafka and Cassandra that refuse clients without TLS, a password or a certificate.
 
 Their certificates are made by an authority of their own, for ``localhost`` only.
 """
@@ -193,7 +193,7 @@ client_encryption_options:
 
 
 class Secured(NamedTuple):
-    """Running services, and how a client is let in."""
+    """Running services, and the settings of clients that they accept."""
 
     folder: Path
     ports: Ports

@@ -25,11 +25,11 @@ UP_S = 120.0
 class Served:
     """A running server: where it leases, with which token, and its process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, told: dict[str, Any]) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, announced: dict[str, Any]) -> None:
         self.process = process
-        self.leases: str = told["leases"]
-        self.desktops: list[str] = told["desktops"]
-        self.token_file = told["token_file"]
+        self.leases: str = announced["leases"]
+        self.desktops: list[str] = announced["desktops"]
+        self.token_file = announced["token_file"]
         self.token = Path(self.token_file).read_text() if self.token_file else ""
 
     async def ask(

@@ -1,4 +1,4 @@
-"""A run whose processes somebody else keeps alive, as containers are: measured before, and to its end."""
+"""A run whose processes are supervised elsewhere, as containers are: it is measured before, and to its end."""
 
 import asyncio
 import json
@@ -71,7 +71,7 @@ def running(made: RunFolder, *processes: str) -> Iterator[None]:
                 process.wait(BOUND_S)
 
 
-def test_an_attached_run_measures_before_and_tells_of_its_end(made: RunFolder):
+def test_an_attached_run_measures_before_and_reports_its_end(made: RunFolder):
     with running(made, "env", "recorder", "rollout", "trainer"):
         asyncio.run(attached_session(made, before_only=True).run())
         assert made.journal().before_version == 0
@@ -79,7 +79,7 @@ def test_an_attached_run_measures_before_and_tells_of_its_end(made: RunFolder):
         with running(made, "curator"):
             asyncio.run(attached_session(made, before_only=False).run())
     report = json.loads((made.path / "report.json").read_text())
-    # Nobody stops the curator here: what it orders meanwhile may be open.
+    # The curator is not stopped here: what it orders meanwhile may be open.
     assert (report["lost"], report["outcome"]) == (0, "complete")
     assert report["train_steps"] == STEPS
     assert {when: report["evaluation"][when]["version"] for when in ("before", "after")} == {

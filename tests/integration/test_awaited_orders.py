@@ -17,25 +17,18 @@ from dart_streams.console.launch.order_audit import audit_orders
 from dart_streams.console.launch.training_run import demonstration_order
 from dart_streams.console.runs.run_follower import follow_run
 from dart_streams.curation.order_tracker import ORDER_ATTEMPTS
+from tests.task_files import write_tasks
 from topics import rollout_orders
 
 BOUND_S = 120.0
-TASKS = """
-[[pages]]
-environment = "simulated"
-page = "box"
-max_steps = 6
-train_seeds = [0, 2]
-heldout_seeds = [50, 53]
-"""
 
 
 @pytest.fixture
 def config(services: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    monkeypatch.setattr(order_audit, "ROUND_INTERVAL_S", 0.2)
+    monkeypatch.setattr(order_audit, "PAUSE_S", 0.2)
     monkeypatch.setattr(flush_barrier, "POLL_INTERVAL_S", 0.1)
-    (tmp_path / "tasks.toml").write_text(TASKS)
-    return services.config(tasks={"file": str(tmp_path / "tasks.toml")}, evaluation={"episodes": 3})
+    tasks = write_tasks(tmp_path, "box", train=(0, 2), heldout=(50, 53))
+    return services.config(tasks=tasks, evaluation={"episodes": 3})
 
 
 @contextlib.asynccontextmanager
@@ -63,7 +56,7 @@ async def taken(config: Config) -> AsyncIterator[asyncio.Event]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_an_evaluation_whose_orders_are_lost_orders_them_again_and_ends_with_faults(config: Config):
+async def test_an_evaluation_orders_lost_rollouts_again_and_ends_with_faults(config: Config):
     shown: list[str] = []
     tasks = load(Path(config.tasks.file))
     async with (
@@ -83,7 +76,7 @@ async def test_an_evaluation_whose_orders_are_lost_orders_them_again_and_ends_wi
     assert "orders were lost" in shown[0]
 
 
-async def test_a_stage_that_is_away_loses_nothing_and_training_is_left_to_the_curator(config: Config):
+async def test_orders_that_wait_for_an_absent_worker_are_not_lost(config: Config):
     tasks = load(Path(config.tasks.file))
     ordered = demonstration_order(tasks.train[0], config)
     async with (

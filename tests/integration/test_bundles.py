@@ -132,7 +132,7 @@ def test_what_is_refused_makes_no_topic_and_changes_none(config: Config, written
     assert now_in(config, live, "curated") == records
 
 
-def test_a_broker_that_is_not_there_is_told_as_such(config: Config, written: Path, bundle: Bundle):
+def test_a_broker_that_is_not_there_is_named(config: Config, written: Path, bundle: Bundle):
     bus = msgspec.structs.replace(config.bus, servers="127.0.0.1:1", wait_s=0.2)
     tables = without_nulls(msgspec.to_builtins(msgspec.structs.replace(config, bus=bus)))
     written.write_text(tomli_w.dumps(tables))

@@ -70,7 +70,7 @@ def test_a_library_of_the_other_environment_is_an_error_that_names_it(missing: s
     assert f".venv/{there}/bin/dart-streams worker x --id 'a b'" in str(error)
 
 
-def test_a_library_that_no_environment_has_is_a_defect_and_keeps_its_traceback():
+def test_a_library_that_no_environment_has_keeps_its_traceback():
     assert main.other_environment(["up"], "lost") is None
 
 
@@ -142,7 +142,7 @@ def test_an_unknown_topic_is_refused_and_the_known_ones_named():
     assert "rollout-orders" in done.stderr
 
 
-def test_the_doctor_says_what_to_do_and_exits_with_1_if_something_is_missing(tmp_path: Path):
+def test_the_doctor_gives_advice_and_exits_with_1_if_something_is_missing(tmp_path: Path):
     (tmp_path / "c.toml").write_text('tasks.file = "none.toml"\n')
     done = dart_streams("doctor", "--json", "--config", "c.toml", folder=tmp_path)
     findings = {finding["check"]: finding for finding in json.loads(done.stdout)}

@@ -25,6 +25,8 @@ from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.topic_follower import CIRCLE
 from tests import events
 from tests.integration import shifted_clock
+from tests.integration.env_harness import QUICK
+from tests.task_files import write_tasks
 from topics import rollout_orders, weights
 from topics.rollout_orders import RolloutOrder
 
@@ -33,14 +35,6 @@ BOUND_S = 180.0
 OFF_S = 600
 ACTIONS = 3
 """Of an episode."""
-TASKS = """
-[[pages]]
-environment = "simulated"
-page = "steps-3"
-max_steps = 6
-train_seeds = [0, 50]
-heldout_seeds = [50, 60]
-"""
 
 
 def orders(numbers: range) -> list[RolloutOrder]:
@@ -49,14 +43,13 @@ def orders(numbers: range) -> list[RolloutOrder]:
 
 @pytest.fixture
 def configure(services: Any, tmp_path: Path) -> Callable[..., Config]:
-    (tmp_path / "tasks.toml").write_text(TASKS)
-    quick = {"reset_ms": 1, "step_ms": 1, "evaluate_ms": 1}
+    tasks = write_tasks(tmp_path, "steps-3")
 
     def make(env: dict[str, Any], rollout: dict[str, Any]) -> Config:
         return services.config(
-            env={"backend": "simulated", "slots": 4, "simulated": quick, **env},
+            env={"backend": "simulated", "slots": 4, "simulated": QUICK, **env},
             rollout={"engine": "scripted", "scripted": {"success_rate": 1.0}, **rollout},
-            tasks={"file": str(tmp_path / "tasks.toml")},
+            tasks=tasks,
         )
 
     return make
@@ -127,7 +120,7 @@ async def joined(config: Config, *groups: str) -> None:
                 await asyncio.sleep(0.1)
 
 
-async def test_a_fleet_whose_clocks_are_ten_minutes_off_and_jump_plays_and_switches_as_any_other(configure, tmp_path):
+async def test_clocks_ten_minutes_off_that_jump_do_no_harm(configure, tmp_path):
     """Three actions an episode: a request more, and one was dropped as late, or answered too late."""
     config = configure({"request_timeout_s": 60.0}, {})
     with fleet_of(config, tmp_path) as fleet:
@@ -180,7 +173,7 @@ async def test_what_waits_longer_than_its_host_does_is_dropped_with_a_line(confi
     assert "env.request_timeout_s" in fleet.log("rollout-0")
 
 
-async def test_a_worker_whose_clock_is_hours_off_ends_and_says_so_and_the_others_go_on(configure, tmp_path):
+async def test_a_worker_whose_clock_is_hours_off_ends_with_the_reason(configure, tmp_path):
     """One is behind from its start, one ahead after a jump in mid-run."""
     config = configure({"request_timeout_s": 60.0}, {})
     with fleet_of(config, tmp_path) as fleet:

@@ -48,7 +48,7 @@ def test_what_can_be_set_is_in_the_example_with_its_default():
     assert {tuple(line.split("=", 1)) for line in lines if "=" in line and not line.startswith("#")} == set_here
 
 
-def test_nothing_is_published_beyond_loopback_and_no_host_folder_but_deploy_is_used():
+def test_ports_are_on_loopback_and_only_deploy_is_mounted():
     text = COMPOSE_FILE.read_text()
     published = re.findall(r"ports: *\[([^]]*)\]", text)
     assert text.count("ports:") == len(published), "write ports in one line: ports: [...]"
@@ -64,8 +64,8 @@ def test_images_have_no_secrets():
     deployed = {line for line in kept if line.startswith("!deploy")}
     assert deployed == {"!deploy/config", "!deploy/docker/*.sh", "!deploy/local/page/pom.xml"}
     hidden = ["deploy/secrets/kafka", "deploy/secrets/client.key", ".env"]
-    told = subprocess.run(["git", "check-ignore", *hidden], cwd=ROOT, capture_output=True, text=True)
-    assert told.stdout.split() == hidden
+    ignored = subprocess.run(["git", "check-ignore", *hidden], cwd=ROOT, capture_output=True, text=True)
+    assert ignored.stdout.split() == hidden
     assert "./deploy/secrets:/app/deploy/secrets:ro" in COMPOSE_FILE.read_text()
 
 
@@ -88,7 +88,7 @@ def test_the_configuration_names_the_services_of_the_compose_file():
 
 def test_containers_train_with_the_settings_of_the_demonstration():
     ours, demo = (tomllib.loads((ROOT / f"deploy/config/{name}.toml").read_text()) for name in ("compose", "demo"))
-    # Nobody can end the containers' training by the clock, as the supervisor of `make demo` does.
+    # No process can end the containers' training by the clock, as the supervisor of `make demo` does.
     assert ours["trainer"].pop("max_train_steps") > 0
     for table in ("tasks", "env", "policy", "warmup", "rollout", "trainer"):
         assert ours[table] == demo[table]

@@ -114,7 +114,7 @@ def test_letters_of_any_form_cost_themselves_only(deployment):
     assert "not sent" in again.stdout
 
 
-def test_a_stub_is_shown_as_one_and_not_sent_back_but_says_where_the_record_is(deployment):
+def test_a_stub_is_not_sent_back_and_names_the_place_of_its_record(deployment):
     config, where = deployment
     large = b"0" * (8 << 20)
     put_aside(config, large, None, b"{")

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 class Expert:
-    """Solves every task, after its instruction; each seventh request is told to wait, each thirteenth fails."""
+    """Solves every task from its instruction; each seventh answer is to wait, each thirteenth request fails."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -65,9 +65,7 @@ async def evaluated_and_demonstrated(base: Config, expert: Expert, shown: io.Str
     return made
 
 
-def test_an_endpoint_is_evaluated_and_its_demonstrations_fill_the_pool_of_a_later_training(
-    services, tmp_path, monkeypatch
-):
+def test_demonstrations_of_an_endpoint_fill_the_pool_of_a_later_training(services, tmp_path, monkeypatch):
     monkeypatch.setenv("ENDPOINT_KEY", KEY)
     replace = msgspec.structs.replace
     base = circle_config(services, tmp_path, episodes=16, minutes=0.0)

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dart_streams.deadline import Deadline
-from tests.integration.test_env_worker import BOUND_S, QUICK, TASKS, World, order, serving, solve, worker
+from tests.integration.env_harness import BOUND_S, Harness, order, played_config, serving, solve, worker
 from topics.observations import Observation
 from workers.env import health, main
 from workers.env.backends.simulated import SimulatedBackend, SimulatedEnvironment
@@ -48,41 +48,36 @@ def config(services, tmp_path, monkeypatch):
     monkeypatch.setattr(health, "TASK", RestRule(3, 600.0, 600.0))
     monkeypatch.setattr(health, "HOST", RestRule(8, 5.0, 20.0))
     monkeypatch.setattr(health, "HOST_SPAN_S", 0.0)
-    (tmp_path / "tasks.toml").write_text(TASKS)
-    return services.config(
-        env={"backend": "simulated", "slots": SLOTS, "simulated": QUICK},
-        tasks={"file": str(tmp_path / "tasks.toml")},
-        run={"drain_s": 6, "state_dir": str(tmp_path)},
-    )
+    return played_config(services, tmp_path, slots=SLOTS)
 
 
 async def order_until(
-    world: World, numbers: Iterator[int], condition: Callable[[dict[str, Observation]], bool]
+    harness: Harness, numbers: Iterator[int], condition: Callable[[dict[str, Observation]], bool]
 ) -> None:
     """Order episodes of two pages, a batch at a time, until a condition on the ends of all (by order) holds.
 
     Which host of a group plays how many is up to when each has joined it.
     """
     deadline = Deadline(BOUND_S)
-    while not condition({name: ends[0] for name, ends in world.ended.items()}):
+    while not condition({name: ends[0] for name, ends in harness.ended.items()}):
         assert not deadline.expired
         batch = list(itertools.islice(numbers, BATCH))
-        await world.order(*(order(n, f"simulated/{('box', 'steps-3')[n % 2]}#{n % 50}") for n in batch))
-        await world.until(lambda batch=batch: {f"o{n}" for n in batch} <= world.ended.keys())
+        await harness.order(*(order(n, f"simulated/{('box', 'steps-3')[n % 2]}#{n % 50}") for n in batch))
+        await harness.until(lambda batch=batch: {f"o{n}" for n in batch} <= harness.ended.keys())
 
 
-async def test_a_host_on_which_every_reset_fails_gives_its_orders_to_another_and_comes_back(config):
+async def test_a_host_whose_resets_fail_gives_its_orders_away_and_comes_back(config):
     Breakable.broken = {"host-0"}
-    world, numbers = World(config, solve), itertools.count()
+    harness, numbers = Harness(config, solve), itertools.count()
     with capture_logs() as logs:
 
         def drained_and_replaced(ends: dict[str, Observation]) -> bool:
             played = {last.end.kind for last in ends.values()}
             return "success" in played and any(line["event"] == "host drained" for line in logs)
 
-        async with serving(world), worker(config, "env-0"), worker(config, "env-1"):
-            await order_until(world, numbers, drained_and_replaced)
-            ends = [last for lasts in world.ended.values() for last in lasts]
+        async with serving(harness), worker(config, "env-0"), worker(config, "env-1"):
+            await order_until(harness, numbers, drained_and_replaced)
+            ends = [last for lasts in harness.ended.values() for last in lasts]
             Breakable.broken.clear()
             failed = [last for last in ends if last.end.kind != "success"]
             [broken] = {last.env_host for last in failed}
@@ -90,7 +85,7 @@ async def test_a_host_on_which_every_reset_fails_gives_its_orders_to_another_and
             def plays_again(ends: dict[str, Observation]) -> bool:
                 return any(last.env_host == broken and last.end.kind == "success" for last in ends.values())
 
-            await order_until(world, numbers, plays_again)
+            await order_until(harness, numbers, plays_again)
     assert {(last.end.kind, last.end.reward) for last in failed} == {("env_error", None)}
     assert {last.env_host for last in ends if last.end.kind == "success"} == {"env-0", "env-1"} - {broken}
     trials = sum(line["event"] == "host tries an order again" for line in logs)
@@ -101,17 +96,17 @@ async def test_a_host_on_which_every_reset_fails_gives_its_orders_to_another_and
     assert any(line["event"] == "host takes orders again" for line in logs)
 
 
-async def test_a_task_whose_set_up_fails_is_set_aside_and_named_and_the_others_go_on(config):
+async def test_a_task_whose_set_up_fails_is_set_aside_and_named(config):
     Breakable.broken = {"steps-3"}
-    world = World(config, solve)
+    harness = Harness(config, solve)
     with capture_logs() as logs:
-        async with serving(world), worker(config, "env-0"):
-            await world.order(*(order(n, f"simulated/{('box', 'steps-3')[n % 2]}#0") for n in range(40)))
-            await world.until(lambda: len(world.ended) == 40)
-    kinds = {n: world.outcome(n) for n in range(40)}
+        async with serving(harness), worker(config, "env-0"):
+            await harness.order(*(order(n, f"simulated/{('box', 'steps-3')[n % 2]}#0") for n in range(40)))
+            await harness.until(lambda: len(harness.ended) == 40)
+    kinds = {n: harness.outcome(n) for n in range(40)}
     assert kinds == {n: "env_error" if n % 2 else "success" for n in range(40)}
     assert 3 <= len(Breakable.tried) <= 3 + SLOTS
-    reasons = [world.ended[f"o{n}"][0].end.reason for n in range(1, 40, 2)]
+    reasons = [harness.ended[f"o{n}"][0].end.reason for n in range(1, 40, 2)]
     refused = [reason for reason in reasons if reason.startswith("set aside on this host")]
     assert len(refused) == 20 - len(Breakable.tried)
     assert all("host-0 makes no environment for steps-3" in reason for reason in reasons)

@@ -3,215 +3,48 @@
 import asyncio
 import contextlib
 import json
-import re
 import signal
-import subprocess
-import sys
-import time
-import uuid
 import zlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
-from aiokafka import TopicPartition
 from cassandra.cluster import Session
 from kafka import KafkaAdminClient
 
 from dart_streams.bus import dead_letters
-from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
 from dart_streams.bus.codec import find_header
 from dart_streams.config import Config
 from dart_streams.console.launch.services.daemon import free_port
-from dart_streams.console.runs.run_folder import write_toml
-from dart_streams.deadline import Deadline
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect
-from tests import events
-from topics import Topic, action_requests, actions, observations, rollout_orders
+from tests.integration.env_harness import (
+    BOUND_S,
+    POINT,
+    Harness,
+    harness_of,
+    number_of,
+    order,
+    played_config,
+    process,
+    serving,
+    solve,
+    worker,
+)
+from tests.topic_reader import read_dead_letters
+from tests.waiting import wait_until
+from tests.worker_runs import exit_code_of
+from topics import actions, rollout_orders
 from topics.action_requests import ActionRequest
-from topics.observations import Observation
-from topics.rollout_orders import RolloutOrder
-from topics.values import Sampling, VersionSpan
 from workers.env import episode_runner
-from workers.env.main import connect as connect_worker
 from workers.runtime.death_counts import DeathNote, read_note
-from workers.runtime.lifecycle import run_until_stopped
-
-BOUND_S = 120.0
-"""Generous: tests run on machines that do other things at the same time."""
-TASKS = """
-[[pages]]
-environment = "simulated"
-page = "box"
-max_steps = 6
-train_seeds = [0, 50]
-heldout_seeds = [50, 60]
-
-[[pages]]
-environment = "simulated"
-page = "steps-3"
-max_steps = 6
-train_seeds = [0, 50]
-heldout_seeds = [50, 60]
-"""
-QUICK = {"reset_ms": 1, "step_ms": 1, "evaluate_ms": 1}
-POINT = re.compile(r"\((\d+),(\d+)\)")
-
-Answer = Callable[[ActionRequest], str | None]
-
-
-def solve(request: ActionRequest) -> str:
-    """Click where the instruction says."""
-    x, y = POINT.findall(" ".join(turn.text or "" for turn in request.turns))[0]
-    return f"Action: click(start_box='({x},{y})')"
-
-
-def number_of(request: ActionRequest) -> int:
-    """The order's number: its sampling travels with each of its requests."""
-    return request.sampling.max_tokens - 1
-
-
-def order(number: int, task: str = "simulated/box#0", **fields) -> RolloutOrder:
-    fields = {"sampling": Sampling(max_tokens=number + 1)} | fields
-    return events.rollout_order(f"o{number}", task_id=task, **fields)
-
-
-class World:
-    """The rest of the circle: it orders, answers requests, and watches what is told."""
-
-    def __init__(self, config: Config, answer: Answer) -> None:
-        self.config = config
-        self.answer = answer
-        self.publisher = Publisher(config.bus, "world")
-        self.requests: list[ActionRequest] = []
-        self.told: defaultdict[str, list[Observation]] = defaultdict(list)
-        self.news = asyncio.Condition()
-
-    @property
-    def ended(self) -> dict[str, list[Observation]]:
-        """The last observations of ended trajectories, by order."""
-        ends: defaultdict[str, list[Observation]] = defaultdict(list)
-        for trajectory in self.told.values():
-            if trajectory[-1].end is not None:
-                ends[trajectory[-1].order.order_id].append(trajectory[-1])
-        return ends
-
-    def outcome(self, number: int) -> str:
-        return "/".join(last.end.kind for last in self.ended[f"o{number}"])
-
-    async def order(self, *orders: RolloutOrder) -> None:
-        for one in orders:
-            await self.publisher.publish(rollout_orders.TOPIC, one)
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(BOUND_S), self.news:
-            await self.news.wait_for(condition)
-
-    async def serve(self) -> None:
-        async for topic, event in self.read(action_requests.TOPIC, observations.TOPIC):
-            if topic is observations.TOPIC:
-                self.told[event.trajectory_id].append(event)
-            else:
-                self.requests.append(event)
-                await self.reply(event)
-            async with self.news:
-                self.news.notify_all()
-
-    async def read(self, *topics: Topic) -> AsyncIterator[tuple[Topic, msgspec.Struct]]:
-        records = create_consumer(self.config.bus, *topics, group=f"world-{uuid.uuid4().hex}", client_id="world")
-        await start_within(records, self.config.bus)
-        try:
-            async for record in records:
-                topic = next(t for t in topics if record.topic == self.config.bus.prefix + t.name)
-                yield topic, event_of(topic, record)
-        finally:
-            await records.stop()
-
-    async def reply(self, request: ActionRequest) -> None:
-        text = self.answer(request)
-        if text is not None:
-            await self.respond(request, text)
-
-    async def respond(self, request: ActionRequest, text: str, error: str | None = None) -> None:
-        action = events.action_response(
-            text,
-            request_id=request.request_id,
-            trajectory_id=request.trajectory_id,
-            step=request.step,
-            tokens=[1, 2],
-            logprobs=[-0.1, -0.2],
-            entropies=[0.3, 0.4],
-            versions=[VersionSpan(version=0, start=0, end=2)],
-            error=error,
-        )
-        await self.publisher.publish(actions.TOPIC, action, partition=request.reply_partition)
-
-
-@contextlib.asynccontextmanager
-async def serving(world: World) -> AsyncIterator[World]:
-    async with world.publisher:
-        task = asyncio.create_task(world.serve())
-        try:
-            yield world
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-
-def world_of(config: Config, answer: Answer = solve) -> contextlib.AbstractAsyncContextManager[World]:
-    return serving(World(config, answer))
-
-
-@contextlib.asynccontextmanager
-async def worker(config: Config, name: str = "env-0") -> AsyncIterator[asyncio.Task[int]]:
-    """An environment worker in this process; its failure fails the test, and it must drain at the end."""
-    stop = asyncio.Event()
-    living = asyncio.create_task(run_until_stopped(connect_worker, config, name, stop))
-    try:
-        yield living
-    finally:
-        stop.set()
-        async with asyncio.timeout(config.run.drain_s + 20):
-            assert await living == 0
 
 
 @pytest.fixture
 def configure(services, tmp_path: Path) -> Callable[..., Config]:
-    (tmp_path / "tasks.toml").write_text(TASKS)
-
-    def config(**env) -> Config:
-        simulated = QUICK | env.pop("simulated", {})
-        table = {"backend": "simulated", "slots": 4, "simulated": simulated} | env
-        return services.config(
-            env=table, tasks={"file": str(tmp_path / "tasks.toml")}, run={"drain_s": 6, "state_dir": str(tmp_path)}
-        )
-
-    return config
-
-
-@contextlib.contextmanager
-def process(config: Config, folder: Path, name: str = "env-0", log: Path | None = None, disturbed: str = ""):
-    """An environment worker as a process of its own; killed at the end if it is still there.
-
-    ``disturbed`` are the settings of :mod:`tests.faults.disturbed_env`. Its log goes to ``log``, else to a pipe: enough
-    for a test that reads it, or that is over soon.
-    """
-    file = folder / f"{name}.toml"
-    write_toml(file, config)
-    program = Path(sys.executable).parent / "dart-streams"
-    begin = [sys.executable, "-m", "tests.faults.disturbed_env", disturbed] if disturbed else [str(program)]
-    command = [*begin, "worker", "env", "--config", str(file), "--id", name]
-    with contextlib.ExitStack() as stack:
-        errors = stack.enter_context(log.open("w")) if log else subprocess.PIPE
-        running = stack.enter_context(subprocess.Popen(command, stderr=errors, text=True))
-        stack.callback(running.kill)
-        yield running
-
-
-async def end_of(running: subprocess.Popen) -> int:
-    return await asyncio.to_thread(running.wait, BOUND_S)
+    return partial(played_config, services, tmp_path)
 
 
 def committed(config: Config) -> dict[int, int]:
@@ -221,17 +54,17 @@ def committed(config: Config) -> dict[int, int]:
     return {place.partition: offset.offset for place, offset in offsets.items()}
 
 
-async def test_an_ordered_episode_is_told_step_by_step_with_screenshots_that_are_there(configure):
+async def test_an_episode_is_published_step_by_step_with_stored_screenshots(configure):
     config = configure()
-    async with world_of(config) as world, worker(config):
-        await world.order(order(0), order(1, "simulated/steps-3#4"))
-        await world.until(lambda: len(world.ended) == 2)
-    assert [world.outcome(n) for n in (0, 1)] == ["success", "success"]
-    [first], [second] = world.ended["o0"], world.ended["o1"]
+    async with harness_of(config) as harness, worker(config):
+        await harness.order(order(0), order(1, "simulated/steps-3#4"))
+        await harness.until(lambda: len(harness.ended) == 2)
+    assert [harness.outcome(n) for n in (0, 1)] == ["success", "success"]
+    [first], [second] = harness.ended["o0"], harness.ended["o1"]
     assert (first.step, second.step, second.end.reward) == (1, 3, 1.0)
     session = connect(config.store)
     store = SyncStore(session, config.bus.run, 1)
-    for trajectory in world.told.values():
+    for trajectory in harness.observed.values():
         assert [observation.step for observation in trajectory] == list(range(len(trajectory)))
         assert len({observation.order for observation in trajectory}) == 1
         for observation in trajectory:
@@ -254,11 +87,11 @@ async def test_every_way_in_which_a_policy_can_end_an_episode(configure, monkeyp
         4: "Action: click(start_box='(0,0)')",
     }
     cut = order(5, "simulated/steps-3#5", max_steps=2)
-    world = World(config, lambda request: answers.get(number_of(request)) or solve(request))
-    async with serving(world), worker(config):
-        await world.order(*(order(n) for n in answers), cut)
-        await world.until(lambda: len(world.ended) == 6)
-    ends = {n: world.ended[f"o{n}"][0] for n in range(6)}
+    harness = Harness(config, lambda request: answers.get(number_of(request)) or solve(request))
+    async with serving(harness), worker(config):
+        await harness.order(*(order(n) for n in answers), cut)
+        await harness.until(lambda: len(harness.ended) == 6)
+    ends = {n: harness.ended[f"o{n}"][0] for n in range(6)}
     assert {n: (last.end.kind, last.end.reward) for n, last in ends.items()} == {
         0: ("invalid_action", 0.0),
         1: ("failure", 0.0),
@@ -273,11 +106,11 @@ async def test_every_way_in_which_a_policy_can_end_an_episode(configure, monkeyp
 
 async def test_a_demonstration_is_played_by_the_oracle_without_a_request(configure):
     config = configure()
-    async with world_of(config) as world, worker(config):
-        await world.order(order(0, "simulated/steps-3#1", purpose="demonstration"))
-        await world.until(lambda: len(world.ended) == 1)
-    assert (world.outcome(0), world.requests) == ("success", [])
-    [trajectory] = world.told.values()
+    async with harness_of(config) as harness, worker(config):
+        await harness.order(order(0, "simulated/steps-3#1", purpose="demonstration"))
+        await harness.until(lambda: len(harness.ended) == 1)
+    assert (harness.outcome(0), harness.requests) == ("success", [])
+    [trajectory] = harness.observed.values()
     x, y = POINT.findall(trajectory[0].instruction)[0]
     for number, observation in enumerate(trajectory[1:]):
         assert observation.taken.request_id == f"{observation.trajectory_id}/{number}/0"
@@ -285,7 +118,7 @@ async def test_a_demonstration_is_played_by_the_oracle_without_a_request(configu
         assert observation.taken.tokens == []
 
 
-class ReadingWorld(World):
+class ReadingHarness(Harness):
     """Reads the newest screenshot of each request, as a rollout worker does, and says so where it can't."""
 
     def __init__(self, config: Config, session: Session) -> None:
@@ -307,33 +140,33 @@ async def test_a_damaged_screenshot_is_written_again_after_an_answer_that_failed
     monkeypatch.setattr(episode_runner, "ERROR_PAUSE_S", 0.01)
     config = configure()
     session = connect(config.store)
-    async with serving(ReadingWorld(config, session)) as world, worker(config):
-        await world.order(order(0))
-        await world.until(lambda: "o0" in world.ended)
-        shown = {one.screenshot for steps in world.told.values() for one in steps if one.screenshot is not None}
+    async with serving(ReadingHarness(config, session)) as harness, worker(config):
+        await harness.order(order(0))
+        await harness.until(lambda: "o0" in harness.ended)
+        shown = {one.screenshot for steps in harness.observed.values() for one in steps if one.screenshot is not None}
         for ref in shown:
             session.execute("UPDATE blobs SET data = %s WHERE sha256 = %s AND chunk = 0", (bytes(ref.size), ref.sha256))
         for number in (1, 2):
-            await world.order(order(number))
-            await world.until(lambda number=number: f"o{number}" in world.ended)
+            await harness.order(order(number))
+            await harness.until(lambda number=number: f"o{number}" in harness.ended)
     session.cluster.shutdown()
-    assert [world.outcome(number) for number in range(3)] == ["success", "policy_error", "success"]
-    assert "the stored bytes have another digest" in world.ended["o1"][0].end.reason
+    assert [harness.outcome(number) for number in range(3)] == ["success", "policy_error", "success"]
+    assert "the stored bytes have another digest" in harness.ended["o1"][0].end.reason
 
 
 async def test_no_reply_is_at_last_a_policy_error(configure, monkeypatch):
     monkeypatch.setattr(episode_runner, "REQUEST_ATTEMPTS", 2)
     config = configure(request_timeout_s=0.3)
-    async with world_of(config, lambda request: None) as world, worker(config):
-        await world.order(order(0))
-        await world.until(lambda: len(world.ended) == 1 and len(world.requests) >= 2)
-    [last] = world.ended["o0"]
+    async with harness_of(config, lambda request: None) as harness, worker(config):
+        await harness.order(order(0))
+        await harness.until(lambda: len(harness.ended) == 1 and len(harness.requests) >= 2)
+    [last] = harness.ended["o0"]
     assert (last.end.kind, last.end.reward, last.taken) == ("policy_error", None, None)
-    asked = [request.request_id for request in world.requests]
+    asked = [request.request_id for request in harness.requests]
     assert asked == [f"{last.trajectory_id}/0/{attempt}" for attempt in (0, 1)]
 
 
-async def test_a_request_without_a_reply_is_asked_again_and_the_later_reply_is_taken(configure, monkeypatch):
+async def test_a_request_without_a_reply_is_repeated_until_one_comes(configure, monkeypatch):
     """However late replies are on a machine that does other work: one of them is in time."""
     monkeypatch.setattr(episode_runner, "REQUEST_ATTEMPTS", 1000)
     config = configure(request_timeout_s=0.3)
@@ -341,33 +174,33 @@ async def test_a_request_without_a_reply_is_asked_again_and_the_later_reply_is_t
     def answer(request: ActionRequest) -> str | None:
         return None if request.request_id.endswith("/0/0") else solve(request)
 
-    async with world_of(config, answer) as world, worker(config):
-        await world.order(order(0))
-        await world.until(lambda: len(world.ended) == 1)
-    [last] = world.ended["o0"]
+    async with harness_of(config, answer) as harness, worker(config):
+        await harness.order(order(0))
+        await harness.until(lambda: len(harness.ended) == 1)
+    [last] = harness.ended["o0"]
     assert (last.end.kind, last.end.reward) == ("success", 1.0)
-    asked = [request.request_id for request in world.requests]
+    asked = [request.request_id for request in harness.requests]
     assert asked == [f"{last.trajectory_id}/0/{attempt}" for attempt in range(len(asked))]
     assert last.taken.request_id in asked[1:]
 
 
 async def test_a_hanging_environment_ends_its_episode_only_and_the_slot_heals(configure):
     config = configure(slots=1, simulated={"hang_rate": 0.2, "call_timeout_s": 0.1})
-    async with world_of(config) as world, worker(config):
-        await world.order(*(order(n) for n in range(20)))
-        await world.until(lambda: len(world.ended) == 20)
-    outcomes = {world.outcome(n) for n in range(20)}
+    async with harness_of(config) as harness, worker(config):
+        await harness.order(*(order(n) for n in range(20)))
+        await harness.until(lambda: len(harness.ended) == 20)
+    outcomes = {harness.outcome(n) for n in range(20)}
     assert outcomes == {"success", "env_error"}
-    assert all(ends[0].end.reward is None for ends in world.ended.values() if ends[0].end.kind == "env_error")
+    assert all(ends[0].end.reward is None for ends in harness.ended.values() if ends[0].end.kind == "env_error")
 
 
 async def test_an_episode_past_its_bound_is_a_fault(configure):
     # Long enough for the first screen on a busy machine, and shorter than a request's time-out.
     config = configure(episode_timeout_s=5.0)
-    async with world_of(config, lambda request: None) as world, worker(config):
-        await world.order(order(0))
-        await world.until(lambda: len(world.ended) == 1)
-    [last] = world.ended["o0"]
+    async with harness_of(config, lambda request: None) as harness, worker(config):
+        await harness.order(order(0))
+        await harness.until(lambda: len(harness.ended) == 1)
+    [last] = harness.ended["o0"]
     assert (last.end.kind, last.end.reward, last.end.reason) == (
         "policy_error",
         None,
@@ -375,15 +208,15 @@ async def test_an_episode_past_its_bound_is_a_fault(configure):
     )
 
 
-async def test_orders_that_cannot_be_played_are_dead_letters_and_the_worker_goes_on(configure):
+async def test_orders_that_cannot_be_played_are_dead_letters(configure):
     config = configure()
-    async with world_of(config) as world, worker(config):
-        await world.publisher.send(rollout_orders.TOPIC.name, b"k", b"{not json", [("schema", b"rollout-orders/1")])
-        await world.order(order(0, "simulated/no-such-page#1"), order(1))
-        await world.until(lambda: len(world.ended) == 2)
+    async with harness_of(config) as harness, worker(config):
+        await harness.publisher.send(rollout_orders.TOPIC.name, b"k", b"{not json", [("schema", b"rollout-orders/1")])
+        await harness.order(order(0, "simulated/no-such-page#1"), order(1))
+        await harness.until(lambda: len(harness.ended) == 2)
         letters = await read_dead_letters(config, rollout_orders.TOPIC, 2)
-    assert world.outcome(1) == "success"
-    [refused] = world.ended["o0"]
+    assert harness.outcome(1) == "success"
+    [refused] = harness.ended["o0"]
     assert (refused.end.kind, refused.step, refused.screenshot) == ("env_error", 0, None)
     assert "no-such-page" in refused.end.reason
     broken = next(letter for letter in letters if letter.key == b"k")
@@ -393,32 +226,20 @@ async def test_orders_that_cannot_be_played_are_dead_letters_and_the_worker_goes
     assert sum(committed(config).values()) == 3
 
 
-async def read_dead_letters(config: Config, topic: Topic, count: int) -> list:
-    records = create_consumer(config.bus, group=None, client_id="letters")
-    await start_within(records, config.bus)
-    try:
-        records.assign([TopicPartition(config.bus.prefix + topic.name + dead_letters.SUFFIX, 0)])
-        await records.seek_to_beginning()
-        async with asyncio.timeout(BOUND_S):
-            return [await records.getone() for _ in range(count)]
-    finally:
-        await records.stop()
-
-
 async def test_two_hosts_share_the_orders_and_one_partition_of_replies(configure, monkeypatch):
     monkeypatch.setattr(episode_runner, "REQUEST_ATTEMPTS", 1000)
     config = configure(slots=2, request_timeout_s=0.5)
     hosts = ("env-0", next(n for n in map("env-{}".format, range(1, 99)) if crc(n) == crc("env-0")))
 
     def when_both_play(request: ActionRequest) -> str | None:
-        return solve(request) if {t[0].env_host for t in world.told.values()} == set(hosts) else None
+        return solve(request) if {t[0].env_host for t in harness.observed.values()} == set(hosts) else None
 
-    world = World(config, when_both_play)
-    async with serving(world), worker(config, hosts[0]), worker(config, hosts[1]):
-        await world.order(*(order(n, f"simulated/box#{n}") for n in range(24)))
-        await world.until(lambda: len(world.ended) == 24)
-    assert {r.reply_partition for r in world.requests} == {crc("env-0")}
-    assert {world.outcome(n).split("/")[0] for n in range(24)} == {"success"}
+    harness = Harness(config, when_both_play)
+    async with serving(harness), worker(config, hosts[0]), worker(config, hosts[1]):
+        await harness.order(*(order(n, f"simulated/box#{n}") for n in range(24)))
+        await harness.until(lambda: len(harness.ended) == 24)
+    assert {r.reply_partition for r in harness.requests} == {crc("env-0")}
+    assert {harness.outcome(n).split("/")[0] for n in range(24)} == {"success"}
 
 
 def crc(name: str) -> int:
@@ -428,74 +249,57 @@ def crc(name: str) -> int:
 async def test_orders_of_a_host_that_is_killed_are_played_by_another(configure, tmp_path):
     config = configure()
     held = {"silent": True}
-    async with world_of(config, lambda request: None if held["silent"] else solve(request)) as world:
-        with process(config, tmp_path, "env-0") as first:
-            await world.order(*(order(n) for n in range(4)))
-            await world.until(lambda: len(world.requests) == 4)
+    async with harness_of(config, lambda request: None if held["silent"] else solve(request)) as harness:
+        with process(config, tmp_path) as first:
+            await harness.order(*(order(n) for n in range(4)))
+            await harness.until(lambda: len(harness.requests) == 4)
             first.kill()
         held["silent"] = False
         async with worker(config, "env-1"):
-            await world.until(lambda: len(world.ended) == 4)
-    assert {world.outcome(n) for n in range(4)} == {"success"}
-    assert {ends[0].env_host for ends in world.ended.values()} == {"env-1"}
+            await harness.until(lambda: len(harness.ended) == 4)
+    assert {harness.outcome(n) for n in range(4)} == {"success"}
+    assert {ends[0].env_host for ends in harness.ended.values()} == {"env-1"}
     assert sum(committed(config).values()) == 4
 
 
-async def test_sigterm_drains_what_does_not_end_in_time_is_cancelled_and_ordered_to_the_next(configure, tmp_path):
+async def test_sigterm_drains_and_cancels_what_does_not_end_in_time(configure, tmp_path):
     config = configure()
     held = {"silent": True}
 
     def answer(request: ActionRequest) -> str | None:
         return None if held["silent"] and number_of(request) == 1 else solve(request)
 
-    async with world_of(config, answer) as world:
+    async with harness_of(config, answer) as harness:
         with process(config, tmp_path) as first:
-            await world.order(order(0), order(1))
-            await world.until(lambda: len(world.ended) == 1 and len(world.requests) == 2)
+            await harness.order(order(0), order(1))
+            await harness.until(lambda: len(harness.ended) == 1 and len(harness.requests) == 2)
             first.send_signal(signal.SIGTERM)
-            assert await end_of(first) == 0
+            assert await exit_code_of(first) == 0
             assert "drain cut short" in first.stderr.read()
-        await world.until(lambda: len(world.ended) == 2)
-        assert (world.outcome(0), world.outcome(1)) == ("success", "cancelled")
+        await harness.until(lambda: len(harness.ended) == 2)
+        assert (harness.outcome(0), harness.outcome(1)) == ("success", "cancelled")
         held["silent"] = False
         async with worker(config, "env-1"):
-            await world.until(lambda: len(world.ended["o1"]) == 2)
-    assert world.outcome(1) == "cancelled/success"
-    assert len(world.ended["o0"]) == 1
+            await harness.until(lambda: len(harness.ended["o1"]) == 2)
+    assert harness.outcome(1) == "cancelled/success"
+    assert len(harness.ended["o0"]) == 1
 
 
-async def test_an_order_under_way_is_not_started_again_when_another_host_joins_and_leaves(configure):
+async def test_an_order_under_way_is_not_started_again_by_a_rebalance(configure):
     config = configure()
-    async with world_of(config, lambda request: None) as world, worker(config, "env-0"):
-        await world.order(*(order(n) for n in range(4)))
-        await world.until(lambda: len(world.requests) == 4)
+    async with harness_of(config, lambda request: None) as harness, worker(config, "env-0"):
+        await harness.order(*(order(n) for n in range(4)))
+        await harness.until(lambda: len(harness.requests) == 4)
         async with worker(config, "env-1"):
-            await world.until(lambda: len(world.told) >= 5 or len(world.requests) >= 5)
-        world.answer = solve
-        for request in list(world.requests):
-            await world.reply(request)
-        await world.until(lambda: len(world.ended) == 4)
+            await harness.until(lambda: len(harness.observed) >= 5 or len(harness.requests) >= 5)
+        harness.answer = solve
+        for request in list(harness.requests):
+            await harness.reply(request)
+        await harness.until(lambda: len(harness.ended) == 4)
     started = defaultdict(list)
-    for trajectory in world.told.values():
+    for trajectory in harness.observed.values():
         started[trajectory[0].env_host].append(trajectory[0].order.order_id)
     assert sorted(started["env-0"]) == ["o0", "o1", "o2", "o3"]
-
-
-@pytest.mark.parametrize("service", ["broker", "database"])
-def test_a_service_that_is_not_up_is_waited_for_and_then_named(configure, tmp_path, service):
-    config = configure()
-    replace, nowhere = msgspec.structs.replace, free_port()
-    if service == "broker":
-        config = replace(config, bus=replace(config.bus, servers=f"127.0.0.1:{nowhere}", wait_s=1.0))
-    else:
-        config = replace(config, store=replace(config.store, port=nowhere, wait_s=1.0))
-    with process(config, tmp_path) as running:
-        _, errors = running.communicate(timeout=BOUND_S)
-    assert running.returncode == 3
-    assert f"waiting for the {service}" in errors
-    assert f"{nowhere}" in errors
-    assert "dart-streams up" in errors
-    assert "Traceback" not in errors
 
 
 async def test_services_that_come_up_late_are_used(configure):
@@ -506,12 +310,12 @@ async def test_services_that_come_up_late_are_used(configure):
         bus=replace(config.bus, servers=f"127.0.0.1:{ports[0]}"),
         store=replace(config.store, port=ports[1]),
     )
-    async with world_of(config) as world, worker(late):
-        await world.order(order(0))
+    async with harness_of(config) as harness, worker(late):
+        await harness.order(order(0))
         broker = int(config.bus.servers.rpartition(":")[2])
         async with forwarder(ports[0], broker), forwarder(ports[1], config.store.port):
-            await world.until(lambda: len(world.ended) == 1)
-    assert world.outcome(0) == "success"
+            await harness.until(lambda: len(harness.ended) == 1)
+    assert harness.outcome(0) == "success"
 
 
 @contextlib.asynccontextmanager
@@ -545,7 +349,7 @@ async def test_a_worker_that_is_still_waiting_for_a_service_stops_at_once(config
         while "waiting for the broker" not in line:
             line = await asyncio.to_thread(running.stderr.readline)
         running.send_signal(signal.SIGTERM)
-        assert await end_of(running) == 0
+        assert await exit_code_of(running) == 0
 
 
 def test_topics_that_were_not_applied_are_named(configure, tmp_path):
@@ -559,30 +363,30 @@ def test_topics_that_were_not_applied_are_named(configure, tmp_path):
     assert "topics apply" in errors
 
 
-async def test_an_order_that_ends_its_worker_is_set_aside_after_three_deaths_and_nothing_else_is(configure, tmp_path):
+async def test_an_order_that_ends_its_worker_is_set_aside_after_three_deaths(configure, tmp_path):
     """The environment of one task ends the process, as a crash in a C library does: nothing can be caught."""
     config = configure(slots=3)
     disturbed = json.dumps({"lethal": "simulated/box#7", "healthy_s": 0.0})
     codes = []
-    async with world_of(config) as world:
-        await world.order(order(0), order(1, "simulated/box#7"), *(order(number) for number in range(2, 6)))
-        while not world.ended.keys() >= {"o1"}:
+    async with harness_of(config) as harness:
+        await harness.order(order(0), order(1, "simulated/box#7"), *(order(number) for number in range(2, 6)))
+        while not harness.ended.keys() >= {"o1"}:
             assert len(codes) < 6, "the order is delivered again and again"
             with process(config, tmp_path, log=tmp_path / "env.log", disturbed=disturbed) as running:
-                ended = asyncio.create_task(end_of(running))
-                done = asyncio.create_task(world.until(lambda: len(world.ended) == 6))
+                ended = asyncio.create_task(exit_code_of(running))
+                done = asyncio.create_task(harness.until(lambda: len(harness.ended) == 6))
                 await asyncio.wait({ended, done}, return_when=asyncio.FIRST_COMPLETED)
                 if not ended.done():
-                    await world.order(order(6, "simulated/box#7", attempt=1))
-                    await world.until(lambda: "o6" in world.ended)
+                    await harness.order(order(6, "simulated/box#7", attempt=1))
+                    await harness.until(lambda: "o6" in harness.ended)
                     running.send_signal(signal.SIGTERM)
                 codes.append(await ended)
                 done.cancel()
     assert codes == [139, 139, 139, 0]
     # An order may be played again: a death comes between its end and the next commit of offsets.
-    kinds = [{last.end.kind for last in world.ended[f"o{number}"]} for number in range(6)]
+    kinds = [{last.end.kind for last in harness.ended[f"o{number}"]} for number in range(6)]
     assert kinds == [{"success"}, {"env_error"}, *[{"success"}] * 4]
-    [poison], [again] = world.ended["o1"], world.ended["o6"]
+    [poison], [again] = harness.ended["o1"], harness.ended["o6"]
     assert poison.end.reason.startswith("set aside: orders of its task have ended their worker 3 times")
     assert "its orders have ended their worker again" in again.end.reason, "its task rests meanwhile"
     assert "order set aside" in (tmp_path / "env.log").read_text()
@@ -596,20 +400,13 @@ def note_of(config: Config) -> DeathNote:
     return next((note for found in offsets.values() if (note := read_note(found.metadata)) != DeathNote()), DeathNote())
 
 
-def until_begun(config: Config) -> None:
-    deadline = Deadline(BOUND_S)
-    while not note_of(config).begun:
-        assert not deadline.expired
-        time.sleep(0.1)
-
-
-async def test_a_worker_that_is_stopped_in_order_leaves_no_death_and_one_that_is_killed_does(configure, tmp_path):
+async def test_only_a_killed_worker_leaves_a_death_in_its_offsets(configure, tmp_path):
     config = configure(slots=1, simulated={"reset_ms": 100_000, "call_timeout_s": 100.0})
-    async with world_of(config) as world:
-        await world.order(order(0))
+    async with harness_of(config) as harness:
+        await harness.order(order(0))
         for end, left in ((signal.SIGTERM, DeathNote()), (signal.SIGKILL, DeathNote(begun=("simulated/box#0",)))):
             with process(config, tmp_path) as running:
-                await asyncio.to_thread(until_begun, config)
+                await asyncio.to_thread(wait_until, lambda: note_of(config).begun)
                 running.send_signal(end)
-                await end_of(running)
+                await exit_code_of(running)
             assert await asyncio.to_thread(note_of, config) == left

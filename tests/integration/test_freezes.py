@@ -6,7 +6,6 @@ The policy solves every task here, so an episode that ends with a reward below 1
 import asyncio
 import contextlib
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,11 @@ import psutil
 import pytest
 
 from dart_streams.config import Config
-from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.deadline import Deadline
 from tests import events
-from tests.integration.test_env_worker import BOUND_S, TASKS, World, order, process, serving, solve, worker
+from tests.integration.env_harness import BOUND_S, QUICK, Harness, order, process, serving, solve, worker
+from tests.task_files import write_tasks
+from tests.worker_runs import worker_process
 from topics import weights
 from topics.action_requests import ActionRequest
 
@@ -31,12 +31,10 @@ AGAIN = 10_000
 
 @pytest.fixture
 def config(services: Any, tmp_path: Path) -> Config:
-    (tmp_path / "tasks.toml").write_text(TASKS)
-    quick = {"reset_ms": 1, "step_ms": 1, "evaluate_ms": 1}
     return services.config(
-        env={"backend": "simulated", "slots": 4, "simulated": quick, **BOUNDS},
+        env={"backend": "simulated", "slots": 4, "simulated": QUICK, **BOUNDS},
         rollout={"engine": "scripted", "scripted": {"success_rate": 1.0}},
-        tasks={"file": str(tmp_path / "tasks.toml")},
+        tasks=write_tasks(tmp_path, "box", "steps-3"),
         run={"drain_s": 6, "state_dir": str(tmp_path)},
     )
 
@@ -65,9 +63,9 @@ def steps(numbers: range) -> list[Any]:
     return [order(number, f"simulated/steps-3#{number}") for number in numbers]
 
 
-def judged(world: World) -> None:
+def judged(harness: Harness) -> None:
     """No end carries a reward but a success."""
-    ends = [last.end for of_order in world.ended.values() for last in of_order]
+    ends = [last.end for of_order in harness.ended.values() for last in of_order]
     assert {(end.kind, end.reward) for end in ends} <= {
         ("success", 1.0),
         ("policy_error", None),
@@ -76,87 +74,64 @@ def judged(world: World) -> None:
     }
 
 
-async def play_on(world: World, numbers: range) -> None:
+async def play_on(harness: Harness, numbers: range) -> None:
     """The workers are as they were: each task is solved when it is ordered now, again where a time-out ended it."""
     deadline = Deadline(BOUND_S)
     wanted = [*numbers]
     while wanted:
         assert not deadline.expired
-        await world.order(*(order(number, f"simulated/steps-3#{number % AGAIN}") for number in wanted))
-        await world.until(lambda wanted=wanted: all(world.ended[f"o{number}"] for number in wanted))
-        wanted = [number + AGAIN for number in wanted if world.outcome(number) != "success"]
+        await harness.order(*(order(number, f"simulated/steps-3#{number % AGAIN}") for number in wanted))
+        await harness.until(lambda wanted=wanted: all(harness.ended[f"o{number}"] for number in wanted))
+        wanted = [number + AGAIN for number in wanted if harness.outcome(number) != "success"]
 
 
-async def test_an_environment_worker_that_stood_still_in_mid_episode_judges_nobody(config: Config, tmp_path: Path):
+async def test_a_frozen_environment_worker_gives_no_reward_below_1(config: Config, tmp_path: Path):
     answer = Held()
-    world = World(config, answer)
-    async with serving(world):
+    harness = Harness(config, answer)
+    async with serving(harness):
         with process(config, tmp_path) as running:
-            await world.order(*steps(range(4)))
-            await world.until(lambda: len(world.requests) >= 4)
+            await harness.order(*steps(range(4)))
+            await harness.until(lambda: len(harness.requests) >= 4)
             answer.held = False
             with still(psutil.Process(running.pid)):
-                for request in list(world.requests):  # answered while it stands still: it finds them, too late
-                    await world.reply(request)
+                for request in list(harness.requests):  # answered while it stands still: it finds them, too late
+                    await harness.reply(request)
                 await asyncio.sleep(STILL_S)
-            await world.until(lambda: len(world.ended) == 4)
-            await play_on(world, range(4, 8))
-    judged(world)
+            await harness.until(lambda: len(harness.ended) == 4)
+            await play_on(harness, range(4, 8))
+    judged(harness)
 
 
-@contextlib.contextmanager
-def rollout_worker(config: Config, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    file = folder / "rollout.toml"
-    write_toml(file, config)
-    command = [
-        sys.executable,
-        "-m",
-        "dart_streams.console.cli",
-        "worker",
-        "rollout",
-        "--config",
-        str(file),
-        "--id",
-        "rollout-0",
-    ]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as running:
-        try:
-            yield running
-        finally:
-            running.kill()
-
-
-class Onlooker(World):
-    """The world without its answers: a rollout worker gives them."""
+class Onlooker(Harness):
+    """A circle whose answers a rollout worker gives."""
 
     async def reply(self, request: ActionRequest) -> None:
         """Leave it to the rollout worker."""
 
 
 @contextlib.asynccontextmanager
-async def circle(config: Config, folder: Path) -> AsyncIterator[tuple[World, subprocess.Popen[bytes]]]:
+async def circle(config: Config, folder: Path) -> AsyncIterator[tuple[Harness, subprocess.Popen[bytes]]]:
     """An environment worker here, and a rollout worker as a process, which play."""
-    world = Onlooker(config, lambda request: None)
-    async with serving(world), worker(config):
-        first = events.weight_version()
-        await world.publisher.publish(weights.TOPIC, first)
-        with rollout_worker(config, folder) as running:
+    harness = Onlooker(config, lambda request: None)
+    async with serving(harness), worker(config):
+        await harness.publisher.publish(weights.TOPIC, events.weight_version())
+        with worker_process("rollout", config, folder, log=folder / "rollout.log") as running:
             for number in range(1000, 1100):  # until it is there, time-outs end what is ordered
-                await world.order(order(number))
-                await world.until(lambda number=number: bool(world.ended[f"o{number}"]))
-                if world.outcome(number) == "success":
+                await harness.order(order(number))
+                await harness.until(lambda number=number: bool(harness.ended[f"o{number}"]))
+                if harness.outcome(number) == "success":
                     break
-            yield world, running
+            yield harness, running
 
 
-async def test_episodes_whose_rollout_worker_stood_still_are_faults(config: Config, tmp_path: Path):
-    async with circle(config, tmp_path) as (world, running):
+async def test_episodes_whose_rollout_worker_froze_are_faults(config: Config, tmp_path: Path):
+    async with circle(config, tmp_path) as (harness, running):
         with still(psutil.Process(running.pid)):
-            await world.order(*steps(range(4)))
-            await world.until(lambda: all(world.ended[f"o{number}"] for number in range(4)))
-        assert "policy_error" in {world.outcome(number) for number in range(4)}, "or it did not stand still"
-        await play_on(world, range(4, 8))
-    judged(world)
+            await harness.order(*steps(range(4)))
+            await harness.until(lambda: all(harness.ended[f"o{number}"] for number in range(4)))
+        assert "policy_error" in {harness.outcome(number) for number in range(4)}, "or it did not stand still"
+        await play_on(harness, range(4, 8))
+    judged(harness)
 
 
 def broker_of(config: Config) -> psutil.Process:
@@ -169,12 +144,12 @@ def broker_of(config: Config) -> psutil.Process:
     return psutil.Process(pid)
 
 
-async def test_episodes_whose_broker_stood_still_are_faults(config: Config, tmp_path: Path):
-    async with circle(config, tmp_path) as (world, _):
-        await world.order(*steps(range(12)))
-        await world.until(lambda: len(world.requests) > 2)
+async def test_episodes_whose_broker_froze_are_faults(config: Config, tmp_path: Path):
+    async with circle(config, tmp_path) as (harness, _):
+        await harness.order(*steps(range(12)))
+        await harness.until(lambda: len(harness.requests) > 2)
         with still(broker_of(config)):
             await asyncio.sleep(STILL_S)
-        await world.until(lambda: all(world.ended[f"o{number}"] for number in range(12)))
-        await play_on(world, range(12, 16))
-    judged(world)
+        await harness.until(lambda: all(harness.ended[f"o{number}"] for number in range(12)))
+        await play_on(harness, range(12, 16))
+    judged(harness)

@@ -25,10 +25,10 @@ def config() -> Config:
 def test_clicks_anywhere_do_on_the_pages_what_was_recorded(config):
     pages = tasks.load(Path(config.tasks.file)).pages
     chosen = [task for page in pages for task in (*page.tasks("train")[:1], *page.tasks("demonstration")[:1])]
-    told: list[int] = []
-    recorded = asyncio.run(recording.record(config, chosen, lambda done, _of: told.append(done)))
+    progress: list[int] = []
+    recorded = asyncio.run(recording.record(config, chosen, lambda done, _of: progress.append(done)))
     assert recorded.problems.keys() == {task.task_id for task in chosen}
-    assert max(told) == len(chosen)
+    assert max(progress) == len(chosen)
     outcomes = asyncio.run(played(config, recorded, [task for task in chosen if task.split == "train"]))
     assert {True, False} == {success for success, _ in outcomes}, "some succeed, some do not"
     assert max(steps for _, steps in outcomes) > 2, "also of episodes that go on"
@@ -45,7 +45,7 @@ async def played(config: Config, recorded: Recording, chosen: list[Task]) -> lis
 
 
 async def one(backend: MiniwobBackend, recorded: Recording, task: Task, number: int) -> tuple[bool, int]:
-    chance = random.Random(f"{task.task_id} {number}")
+    rng = random.Random(f"{task.task_id} {number}")
     problem, at, missed = recorded.problems[task.task_id], START, False
     page = await backend.open(task)
     try:
@@ -56,7 +56,7 @@ async def one(backend: MiniwobBackend, recorded: Recording, task: Task, number: 
             if not missed:  # a click beside all parts may take a focus ring away, which is not recorded
                 assert screen.image is not None
                 assert ref_of(screen.image, screen.media_type, screen.width, screen.height) == state.screen
-            click = drawn(chance, state.parts, state.screen.width, state.oracle)
+            click = drawn(rng, state.parts, state.screen.width, state.oracle)
             missed = missed or state.part_at(click.x, click.y) == 0
             landing = recorded.act(task.task_id, at, click)
             screen = await page.step(click, str(step), step + 1 == task.max_steps)
@@ -71,11 +71,11 @@ async def one(backend: MiniwobBackend, recorded: Recording, task: Task, number: 
         await page.close()
 
 
-def drawn(chance: random.Random, parts: bytes, width: int, oracle: tuple[int, int] | None) -> Click:
+def drawn(rng: random.Random, parts: bytes, width: int, oracle: tuple[int, int] | None) -> Click:
     """Return the oracle's click, one on any cell of a part, or one anywhere."""
-    kind = chance.random()
+    kind = rng.random()
     if kind < 0.4 and oracle is not None:
         return Click(*oracle)
     cells = [cell for cell, part in enumerate(parts) if part or kind > 0.8]
-    row, column = divmod(chance.choice(cells), width // CELL)
+    row, column = divmod(rng.choice(cells), width // CELL)
     return Click(column * CELL, row * CELL)

@@ -180,12 +180,12 @@ async def state(page: MiniwobPage) -> dict:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_problem_that_is_started_again_is_as_in_a_new_document(shared, restarting, name):
     """The same pixels, elements, globals and listeners; and the oracle sees the same screens on its way to reward 1."""
-    chance = random.Random(name)
+    rng = random.Random(name)
     fresh = await shared.open(task(name, 0))
     used = await restarting.open(task(name, 0))
     await used.reset(task(name, 0))
     for seed in range(1, 1 + RESTARTS):
-        await play_anything(used, chance) if seed % 3 else await play_oracle(used, task(name, seed - 1))
+        await play_anything(used, rng) if seed % 3 else await play_oracle(used, task(name, seed - 1))
         await used.close()
         chosen = task(name, seed)
         again = await restarting.open(chosen)
@@ -458,7 +458,7 @@ async def test_a_killed_browser_is_replaced_and_leaves_no_process_and_no_profile
 
 
 @pytest.mark.parametrize("capture", ["begin-frame", "screenshot"])
-async def test_a_browser_that_froze_while_nothing_was_drawn_is_replaced_long_before_the_time_out(capture):
+async def test_a_frozen_browser_is_replaced_long_before_the_time_out(capture):
     async with browser(isolation="problem", capture=capture, call_timeout_s=240.0) as backend:
         page, free = await backend.open(TASK), await backend.open(TASK)
         await page.reset(TASK)
@@ -476,7 +476,7 @@ async def test_a_browser_that_froze_while_nothing_was_drawn_is_replaced_long_bef
         assert not psutil.pid_exists(old.process.pid)
 
 
-async def test_a_browser_whose_page_hangs_is_not_replaced_though_it_sends_nothing_else(monkeypatch):
+async def test_a_browser_whose_page_hangs_is_not_replaced(monkeypatch):
     monkeypatch.setattr(unresponsive, "SILENT_S", 0.2)
     async with browser(call_timeout_s=60.0) as backend:
         page = await backend.open(TASK)

@@ -57,10 +57,10 @@ def sample(name: str) -> list[Task]:
 
 async def play(backend: MiniwobBackend, chosen: Task) -> tuple[list[Screen], float]:
     """Click somewhere, then let the oracle play; return all screens and the reward."""
-    chance = random.Random(chosen.task_id)
+    rng = random.Random(chosen.task_id)
     page = await backend.open(chosen)
     screens = [await page.reset(chosen)]
-    screens.append(await page.step(Click(chance.randrange(WIDTH), chance.randrange(50, HEIGHT)), "anywhere"))
+    screens.append(await page.step(Click(rng.randrange(WIDTH), rng.randrange(50, HEIGHT)), "anywhere"))
     async for action in page.demonstrate(chosen):
         screens.append(await page.step(action, str(len(screens))))
         if screens[-1].done or len(screens) > 12:

@@ -12,7 +12,7 @@ import msgspec
 import psutil
 import pytest
 
-from tests.integration.test_env_worker import World, order, serving, worker
+from tests.integration.env_harness import Harness, order, serving, worker
 from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
 from topics.transitions import next_attempt
@@ -43,18 +43,18 @@ FAULTS = {"begin-frame": TEN, "screenshot": TEN if "DART_SLOW_TESTS" in os.envir
 class Deployment:
     """A steady backlog of demonstrations of one worker; those that end in a fault are ordered again."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
         self.numbers = itertools.count()
         self.placed: set[str] = set()
         self.looping: set[str] = set()
         self.again: set[str] = set()
-        self.chance = random.Random(0)
+        self.rng = random.Random(0)
         self.open = True
 
     @property
     def ends(self) -> list[Observation]:
-        return [last for ends in self.world.ended.values() for last in ends]
+        return [last for ends in self.harness.ended.values() for last in ends]
 
     @property
     def successes(self) -> int:
@@ -65,14 +65,14 @@ class Deployment:
         return [last for last in self.ends if last.end.kind != "success"]
 
     async def place(self, page: str) -> str:
-        task = f"miniwob/{page}#{self.chance.randrange(90)}"
+        task = f"miniwob/{page}#{self.rng.randrange(90)}"
         one = order(next(self.numbers), task, max_steps=12, purpose="demonstration")
         await self.publish(one)
         return one.order_id
 
     async def publish(self, one: RolloutOrder) -> None:
         self.placed.add(one.order_id)
-        await self.world.order(one)
+        await self.harness.order(one)
 
     async def place_again(self) -> None:
         """Do as dispatch does after a fault; a page that loops would only loop again."""
@@ -89,20 +89,20 @@ class Deployment:
         while True:
             under_way = len(self.placed) - len(self.ends)
             for _ in range(max(0, BACKLOG - under_way) if self.open else 0):
-                await self.place(self.chance.choice(PAGES))
+                await self.place(self.rng.choice(PAGES))
             await self.place_again()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1), self.world.news:
-                    await self.world.news.wait()
+                async with asyncio.timeout(1), self.harness.changed:
+                    await self.harness.changed.wait()
 
     async def until_more_succeed(self, count: int) -> None:
         wanted = self.successes + count
-        await self.world.until(lambda: self.successes >= wanted)
+        await self.harness.until(lambda: self.successes >= wanted)
 
     async def drain(self) -> None:
         """Place no more orders but those of faults, and return when all have ended."""
         self.open = False
-        await self.world.until(lambda: self.placed == set(self.world.ended) and not self.unanswered)
+        await self.harness.until(lambda: self.placed == set(self.harness.ended) and not self.unanswered)
 
     @property
     def unanswered(self) -> set[str]:
@@ -111,8 +111,8 @@ class Deployment:
 
 
 @contextlib.asynccontextmanager
-async def fed(world: World) -> AsyncIterator[Deployment]:
-    deployment = Deployment(world)
+async def fed(harness: Harness) -> AsyncIterator[Deployment]:
+    deployment = Deployment(harness)
     feeding = asyncio.create_task(deployment.feed())
     try:
         yield deployment
@@ -143,7 +143,7 @@ async def inject(fault: str, deployment: Deployment, loops: Iterator[str]) -> No
         case "loop":
             name = await deployment.place(next(loops))
             deployment.looping.add(name)
-            await deployment.world.until(lambda: name in deployment.world.ended)
+            await deployment.harness.until(lambda: name in deployment.harness.ended)
 
 
 @pytest.mark.parametrize("capture", FAULTS)
@@ -160,8 +160,8 @@ async def test_faults_cost_the_episodes_that_they_hit_and_no_order(services, tmp
         run={"drain_s": 20, "state_dir": str(tmp_path)},
     )
     loops = itertools.cycle(LOOPS)
-    world = World(config, lambda request: None)
-    async with serving(world), worker(config), fed(world) as deployment:
+    harness = Harness(config, lambda request: None)
+    async with serving(harness), worker(config), fed(harness) as deployment:
         await deployment.until_more_succeed(3 * SLOTS)
         for fault in FAULTS[capture]:
             before = len(deployment.faults)
@@ -178,7 +178,7 @@ async def test_faults_cost_the_episodes_that_they_hit_and_no_order(services, tmp
         assert len(deployment.looping) == FAULTS[capture].count("loop")
         assert deployment.looping <= {last.order.order_id for last in deployment.faults}
         assert {(last.end.kind, last.end.reward) for last in deployment.faults} == {("env_error", None)}
-        assert {len(ends) for ends in world.ended.values()} == {1}, "each order is played once"
+        assert {len(ends) for ends in harness.ended.values()} == {1}, "each order is played once"
         tasks = Counter(last.order.task_id for last in deployment.ends if last.order.attempt == 0)
         carried_out = Counter(last.order.task_id for last in deployment.ends if last.end.kind == "success")
         looped = Counter(last.order.task_id for last in deployment.faults if last.order.order_id in deployment.looping)

@@ -4,7 +4,7 @@ import asyncio
 
 import structlog
 
-from tests.integration.test_env_worker import World, serving, worker
+from tests.integration.env_harness import Harness, serving, worker
 from tests.integration.test_miniwob_faults import TASKS, fed
 from workers.env.backends.miniwob import memory_bound
 from workers.env.backends.miniwob.browser import Browser
@@ -18,7 +18,7 @@ LEAKS = """(() => {
     for (let number = 0; number < 20; number++) window.kept.push(new Uint8Array(2 ** 25).fill(1));
     while (true) {}
 })()"""
-"""Takes 640 MB, and goes on for ever: until its call is given up, if nobody ends it before."""
+"""Takes 640 MB and loops until its process is ended or its call times out."""
 CALL_TIMEOUT_S = 60.0
 BOUND_S = 30.0
 
@@ -33,20 +33,20 @@ async def test_a_page_that_fills_memory_costs_its_episode_alone(services, tmp_pa
         tasks={"file": str(tmp_path / "tasks.toml")},
         run={"drain_s": 20, "state_dir": str(tmp_path)},
     )
-    world = World(config, lambda request: None)
+    harness = Harness(config, lambda request: None)
     with structlog.testing.capture_logs() as logs:
-        async with serving(world), worker(config), fed(world) as deployment:
+        async with serving(harness), worker(config), fed(harness) as deployment:
             await deployment.until_more_succeed(SLOTS)
             leaking = await deployment.place("click-color")
             deployment.looping.add(leaking)
-            await world.until(lambda: leaking in world.ended)
+            await harness.until(lambda: leaking in harness.ended)
             await deployment.until_more_succeed(2 * SLOTS)
             await deployment.drain()
     [fault] = deployment.faults
     assert (fault.order.order_id, fault.end.kind, fault.end.reward) == (leaking, "env_error", None)
     assert fault.end.reason == "the page crashed"
-    [told] = [line for line in logs if line["event"] == "browser process ended"]
-    assert (told["kind"], "of 400 at most: a page leaks" in told["reason"]) == ("renderer", True)
+    [line] = [entry for entry in logs if entry["event"] == "browser process ended"]
+    assert (line["kind"], "of 400 at most: a page leaks" in line["reason"]) == ("renderer", True)
     assert not [line for line in logs if line["event"] == "browser died; starting another"]
 
 

@@ -22,7 +22,7 @@ from workers.env.environment import Screen
 TASK = task("click-test", 1)
 CAPTURES = ("begin-frame", "screenshot")
 OPENED_PIXELS = 200
-"""So many pixels differ at least once a popup is open."""
+"""Minimum number of pixels that differ once a popup is open."""
 LATE_FRAMES = 20
 """After which nothing more of an action is to come: a drop comes a frame or two after it."""
 LATE_S = 20.0

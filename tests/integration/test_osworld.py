@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from dart_streams.config import Config, Env, Osworld, OsworldMachine
 from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
 from tests.integration.served_desktops import Served, served, wait_for_window
+from tests.waiting import until
 from workers.env import conformance
 from workers.env.backends.desktop.families import FAMILIES
 from workers.env.backends.osworld.backend import OsworldBackend
@@ -56,14 +57,6 @@ def leasing(desktops: Served, **settings: Any) -> OsworldBackend:
     """Return a backend that leases from the server."""
     settings = {"call_timeout_s": 30.0, "lease_s": LEASE_S, **settings}
     return backend(Osworld(lease_url=desktops.leases, lease_token=f"file:{desktops.token_file}", **settings))
-
-
-async def until(holds: Callable[[], Any], limit_s: float = 120.0) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + limit_s
-    while not await holds():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
 
 
 def has_ended(process: psutil.Process) -> bool:

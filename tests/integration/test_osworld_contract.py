@@ -272,7 +272,7 @@ async def test_a_file_is_opened_and_its_window_is_activated_and_closed(machine):
     assert (answer.status, answer.body) == (200, b"Window closed successfully.")
 
 
-async def test_a_window_that_does_not_exist_is_no_error_but_one_without_a_name_is(machine):
+async def test_a_missing_window_is_no_error_but_one_without_a_name_is(machine):
     for path in ("/setup/activate_window", "/setup/close_window"):
         body = {"window_name": "no such window", "strict": True, "by_class": True}
         assert (await ask(machine, "POST", path, body)).status == 200

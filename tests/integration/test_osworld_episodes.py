@@ -4,8 +4,7 @@ import asyncio
 import json
 import os
 import signal
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,10 @@ from dart_streams.config.tasks import load
 from dart_streams.errors import ConfigError
 from examples.in_memory_run import InMemoryRun
 from tests import osworld_needs
+from tests.integration.env_harness import Harness, number_of, order, process, serving
 from tests.integration.served_desktops import Served, served
-from tests.integration.test_env_worker import World, number_of, order, process, serving
-from tests.integration.test_env_worker import end_of as exit_code_of
+from tests.waiting import until
+from tests.worker_runs import exit_code_of
 from topics.action_requests import ActionRequest
 from topics.trajectories import Trajectory
 from workers.env.backends.osworld import mirror
@@ -80,7 +80,7 @@ TASKS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def desktops(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    """Two desktops; one that is leased here is renewed by nobody."""
+    """Two desktops; leases of these tests are not renewed."""
     async with served(tmp_path_factory.mktemp("served"), (800, 600), slots=2, lease_s=LEASE_S) as running:
         yield running
 
@@ -198,15 +198,7 @@ async def test_an_evaluator_that_raises_is_a_fault_with_its_exception(backend, t
     await environment.close()
 
 
-async def until(holds: Callable[[], Any], limit_s: float = 120.0) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + limit_s
-    while not await holds():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.1)
-
-
-async def test_a_sidecar_that_is_killed_in_mid_evaluation_is_a_fault_and_the_next_episode_works(backend, tasks_file):
+async def test_a_sidecar_killed_in_mid_evaluation_is_a_fault_and_is_replaced(backend, tasks_file):
     environment = await opened(backend, tasks_file, "slow")
     machine = environment._machine
     assert machine is not None
@@ -242,9 +234,7 @@ async def test_an_evaluation_past_its_bound_is_a_fault_in_time(desktops, tasks_f
     await made.stop()
 
 
-async def test_episodes_beside_each_other_have_one_sidecar_and_a_cancelled_one_does_not_end_its_start(
-    desktops, tasks_file
-):
+async def test_a_cancelled_episode_does_not_end_the_start_of_the_shared_sidecar(desktops, tasks_file):
     made = OsworldBackend(configured(desktops, tasks_file))
     await made.start()
     assert made.evaluators is not None
@@ -266,7 +256,7 @@ async def test_episodes_beside_each_other_have_one_sidecar_and_a_cancelled_one_d
     await made.stop()
 
 
-async def test_a_task_that_cannot_be_done_is_demonstrated_by_saying_so_and_another_has_no_oracle(backend, tasks_file):
+async def test_an_infeasible_task_is_demonstrated_by_saying_so(backend, tasks_file):
     task = load(tasks_file).get("osworld/os/impossible#0")
     environment = await opened(backend, tasks_file, "impossible")
     assert [action async for action in environment.demonstrate(task)] == [CallUser()]
@@ -277,9 +267,7 @@ async def test_a_task_that_cannot_be_done_is_demonstrated_by_saying_so_and_anoth
     await environment.close()
 
 
-async def test_a_task_that_is_solved_at_its_start_is_named_and_refused_from_then_on_without_a_machine(
-    desktops, tasks_file
-):
+async def test_a_task_solved_at_its_start_is_refused_without_a_machine_later(desktops, tasks_file):
     made = OsworldBackend(configured(desktops, tasks_file, check_start=True))
     await made.start()
     with pytest.raises(EnvironmentFault, match="os/solved is not played: its untouched start state is worth 1"):
@@ -290,9 +278,7 @@ async def test_a_task_that_is_solved_at_its_start_is_named_and_refused_from_then
     await made.stop()
 
 
-async def test_a_task_that_is_not_solved_at_its_start_is_played_on_a_machine_that_was_not_evaluated(
-    desktops, tasks_file
-):
+async def test_a_task_is_played_on_a_machine_that_was_not_evaluated(desktops, tasks_file):
     made = OsworldBackend(configured(desktops, tasks_file, check_start=True))
     await made.start()
     environment = await opened(made, tasks_file, "note")
@@ -347,17 +333,19 @@ async def test_the_worker_plays_them_for_orders_and_leaves_no_evaluator_behind(
     def answer(request: ActionRequest) -> str:
         return text_of(episodes[number_of(request)][1][request.step])
 
-    async with serving(World(config, answer)) as world:
+    async with serving(Harness(config, answer)) as harness:
         with process(config, tmp_path) as running:
-            await world.order(*(order(n, f"osworld/os/{name}#0", max_steps=15) for n, (name, _) in enumerate(episodes)))
-            async with asyncio.timeout(480), world.news:
-                await world.news.wait_for(lambda: len(world.ended) == len(episodes))
+            await harness.order(
+                *(order(n, f"osworld/os/{name}#0", max_steps=15) for n, (name, _) in enumerate(episodes))
+            )
+            async with asyncio.timeout(480), harness.changed:
+                await harness.changed.wait_for(lambda: len(harness.ended) == len(episodes))
             tree = psutil.Process(running.pid).children(recursive=True)
             assert sum(" -I -c " in " ".join(process.cmdline()) for process in tree) >= 1, "there is a sidecar"
             running.send_signal(ending)
             assert await exit_code_of(running) in {0, -ending}
         assert not psutil.wait_procs(tree, timeout=60)[1]
-    ends = [world.ended[f"o{number}"][0].end for number in range(len(episodes))]
+    ends = [harness.ended[f"o{number}"][0].end for number in range(len(episodes))]
     assert [(end.kind, end.reward, end.reason) for end in ends[:2] + ends[3:]] == [
         ("success", 1.0, ""),
         ("success", 1.0, ""),

@@ -118,7 +118,7 @@ async def test_osworlds_own_metrics_score_the_state_of_the_machine(
 
 
 @osworld_needs.EVALUATORS
-async def test_a_machine_that_does_not_answer_is_a_fault_though_the_metric_says_0(
+async def test_a_machine_that_does_not_answer_is_a_fault_despite_a_score_of_0(
     machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar
 ):
     served, endpoint = machine

@@ -147,7 +147,7 @@ async def test_from_an_optimizer_step_to_a_screenshot_and_back(recorded: Path):
         assert await page.pages_p50() > 0, "the page times itself; its tests print that"
 
 
-async def test_from_a_token_that_stands_out_to_its_screen_and_the_version_that_sampled_it(recorded: Path):
+async def test_a_token_that_stands_out_links_to_its_screen_and_version(recorded: Path):
     async with opened(recorded) as (page, _):
         await page.go("steps")
         await page.go(await first_link(page, "td a"))
@@ -178,7 +178,7 @@ async def test_an_alarm_is_a_link_to_what_it_is_about(recorded: Path):
         await page.shot("alarm")
 
 
-async def test_metrics_are_in_groups_with_units_and_help_and_unknown_ones_under_other(recorded: Path):
+async def test_metrics_are_grouped_with_units_and_help(recorded: Path):
     source = BundleSource(Bundle(recorded))
     source.read()
     for number, event in source.state.trained.items():
@@ -266,7 +266,7 @@ async def test_keys_step_through_a_trajectory_and_the_address_remembers_where(re
         await page.until(f"document.querySelector('.count')?.innerText === '1 / {last}'", "the deep link")
 
 
-async def test_a_trajectory_whose_first_screen_is_not_stored_yet_says_so_and_shows_it_once_it_is(recorded: Path):
+async def test_a_first_screen_that_is_not_stored_yet_is_shown_once_it_is(recorded: Path):
     source = BundleSource(Bundle(recorded))
     source.read()
     identity, header = next(reversed(source.state.last_screens.items()))
@@ -377,7 +377,7 @@ def start(bundle: Path, file: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-async def test_a_tab_says_that_its_server_is_gone_and_goes_on_by_itself_when_it_is_started_again(recorded, tmp_path):
+async def test_a_tab_goes_on_by_itself_when_its_server_is_started_again(recorded, tmp_path):
     file = tmp_path / "ui.json"
     process = await asyncio.to_thread(start, recorded, file)
     try:

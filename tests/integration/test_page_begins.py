@@ -18,7 +18,7 @@ from dart_streams.console.views.page.views import PageViews
 from dart_streams.console.views.page.wall import SlotGrid
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
-from tests.integration.test_recorder import episode
+from tests.events import episode
 from topics import observations
 from topics.observations import Observation
 
@@ -34,7 +34,7 @@ def config(services) -> Config:
 
 @contextlib.asynccontextmanager
 async def watched(config: Config) -> AsyncIterator[LiveSource]:
-    """Yield the run as a page reads it that somebody looks at."""
+    """Yield the run as a viewed page reads it."""
     source = LiveSource(config, None)
     source.note_viewer()
     reading = asyncio.create_task(source.run())
@@ -96,8 +96,8 @@ async def test_a_topic_that_is_not_there_is_a_sentence_within_seconds(config: Co
 
 
 async def test_without_broker_and_store_every_page_answers_within_seconds():
-    nobody = patient(parse({"bus": {"servers": "127.0.0.1:1"}, "store": {"port": 1}}, "the test"))
-    views = PageViews(LiveSource(nobody, None))
+    missing = patient(parse({"bus": {"servers": "127.0.0.1:1"}, "store": {"port": 1}}, "the test"))
+    views = PageViews(LiveSource(missing, None))
     asked = ["log?topic=observations", "trajectory?id=t", "lag?", "report?", "dead-letters?"]
     queries = [(name, dict(parse_qsl(query))) for name, _, query in (one.partition("?") for one in asked)]
     async with asyncio.timeout(BOUND_S):

@@ -35,7 +35,7 @@ def file(tmp_path_factory) -> Path:
     return exported(tmp_path_factory.mktemp("export"), jars.plots_folder())
 
 
-def test_the_file_has_what_the_report_had_and_screens_that_are_what_their_digests_say(file: Path):
+def test_the_file_has_what_the_report_had_and_intact_screens(file: Path):
     found = answers(file)
     report = found["report?"]
     assert report["report"]["success_before"] is not None
@@ -76,7 +76,7 @@ async def test_it_opens_from_disk_wide_and_narrow_light_and_dark(file: Path):
         assert page.errors == []
 
 
-async def test_the_page_reads_each_answer_as_it_was_written_and_a_steps_metrics_from_the_curves(file: Path):
+async def test_the_page_reads_each_answer_as_it_was_written(file: Path):
     kept = answers(file)
     curves = kept["steps?"]
     async with tab(SHOTS) as page:

@@ -47,7 +47,7 @@ async def disagreements(contestant: Contestant, known: list[plays.Play], seconds
     ]
 
 
-async def test_recorded_episodes_end_the_same_in_kept_documents_with_others_beside_them():
+async def test_recorded_episodes_end_the_same_in_kept_documents():
     known = await recorded()
     assert len(known) == COUNT
     assert {play.reward for play in known} > {1.0}, "successes and failures"

@@ -69,7 +69,7 @@ async def test_only_the_task_that_was_expected_is_given_a_prepared_desktop(backe
     await wanted.close()
 
 
-async def test_spares_are_no_more_than_so_many_and_a_failed_or_dead_one_is_replaced_by_a_reset(backend):
+async def test_prepared_desktops_are_bounded_and_replaced_by_a_reset(backend):
     for seed in range(4):
         backend.expect(task("answer", seed))
     assert [spare.task_id for spare in backend.spares._spares] == [task("answer", seed).task_id for seed in (2, 3)]
@@ -122,7 +122,7 @@ async def test_nothing_of_spares_is_left_when_the_backend_stops(backend):
     assert backend.pool._free == []
 
 
-async def test_desktops_that_fail_one_after_the_other_rest_and_one_that_works_ends_that(backend, monkeypatch):
+async def test_desktops_that_fail_in_a_row_rest_until_one_works(backend, monkeypatch):
     for _ in range(pool.FAILURES):
         environment = await backend.open(task("answer"))
         environment.faulty = True

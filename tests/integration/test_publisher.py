@@ -30,7 +30,7 @@ def records(number: int) -> list[Encoded]:
 
 
 async def read(bus, number: int, partitions: int = PARTITIONS) -> dict[int, list[Encoded]]:
-    """Return so many records, by partition, in order."""
+    """Return ``number`` records, by partition, in order."""
     found: dict[int, list[Encoded]] = defaultdict(list)
     client = create_consumer(bus, group=None, client_id="reader")
     await start_within(client, bus)
@@ -51,7 +51,7 @@ def bus(services):
     return services.config().bus
 
 
-async def test_many_records_sent_at_once_lie_in_the_same_partitions_and_order_as_single_ones(bus):
+async def test_batches_have_the_partitions_and_order_of_single_records(bus):
     sent = records(600)
     async with Publisher(bus, "test", batch_bytes=4096) as publisher:
         for record in sent:
@@ -82,7 +82,7 @@ async def grow(partitions: int, *publishers: Publisher) -> None:
                 pass  # each look asks the broker
 
 
-async def test_a_key_keeps_its_partition_when_its_topic_is_given_partitions_and_later_producers_use_them(bus):
+async def test_a_key_keeps_its_partition_when_its_topic_is_given_partitions(bus):
     sent, number = records(70), 2 * PARTITIONS
     async with Publisher(bus, "single") as single, Publisher(bus, "packed") as packed:
         await asyncio.gather(packed.send_all(NAME, sent), *(single.send(NAME, *record) for record in sent))
@@ -146,7 +146,7 @@ async def test_a_producer_goes_on_after_a_record_that_the_broker_has_refused(bus
     ("off_s", "said"),
     [(7200, "2 h ahead of the broker's; at most 1 h is taken"), (-90_000, "1 d 1 h behind the broker's; at most 1 h")],
 )
-async def test_a_clock_that_the_broker_refuses_is_named_with_by_how_much_it_is_off(bus, monkeypatch, off_s, said):
+async def test_a_clock_that_the_broker_refuses_is_named_with_its_offset(bus, monkeypatch, off_s, said):
     monkeypatch.setattr(clients, "now_ms", lambda: now_ms() + 1000 * off_s)
     async with Publisher(bus, "test") as publisher:
         send = publisher.producer.send_and_wait

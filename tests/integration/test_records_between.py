@@ -27,7 +27,7 @@ async def values(bus: Bus, *offsets: int) -> list[int]:
     return [int(record.value) for record in await read_from(bus, bus.prefix + NAME, 0, *offsets)]
 
 
-async def test_the_records_from_an_offset_to_the_one_before_another_are_read_and_no_others(bus):
+async def test_the_records_of_a_range_of_offsets_are_read_and_no_others(bus):
     assert await values(bus, 0, 1) == [0]
     assert await values(bus, 7, 12) == [7, 8, 9, 10, 11]
     assert await values(bus, 2990, RECORDS) == [*range(2990, RECORDS)]

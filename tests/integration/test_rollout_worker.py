@@ -3,27 +3,23 @@
 import asyncio
 import contextlib
 import signal
-import subprocess
-import sys
 import time
-import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pytest
 
 from dart_streams.bus import dead_letters
-from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
+from dart_streams.bus.clients import Publisher
 from dart_streams.bus.codec import find_header
 from dart_streams.config import Config, Rollout
-from dart_streams.console.launch.services.daemon import free_port
-from dart_streams.console.runs.run_folder import write_toml
 from tests import events
 from tests.events import weight_version
-from topics import Topic, action_requests, actions, weights, weights_serving
+from tests.topic_reader import TopicReader
+from tests.worker_runs import BOUND_S, exit_code_of, running_worker, worker_process
+from topics import action_requests, actions, weights, weights_serving
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.values import BlobRef, MessagePart, Sampling
@@ -34,9 +30,7 @@ from workers.rollout.main import connect
 from workers.rollout.scripted import ScriptedEngine
 from workers.runtime.lifecycle import run_until_stopped
 
-BOUND_S = 120.0
 QUICK = {"engine": "scripted", "scripted": {"success_rate": 1.0}}
-T = TypeVar("T")
 
 
 @pytest.fixture(autouse=True)
@@ -61,54 +55,10 @@ def request(number: int, seconds: float = 3600.0, **fields) -> ActionRequest:
     return msgspec.structs.replace(asked, **fields)
 
 
-class Reader:
-    """Reads one topic whole, and waits for what a test wants to see in it."""
-
-    def __init__(self, config: Config, topic: Topic, name: str = "") -> None:
-        self.bus = config.bus
-        self.topic = topic
-        self.name = config.bus.prefix + (name or topic.name)
-        self.records: list[Any] = []
-
-    async def __aenter__(self) -> "Reader":
-        self.consumer = create_consumer(self.bus, group=uuid.uuid4().hex, client_id="test")
-        self.consumer.subscribe([self.name])
-        await start_within(self.consumer, self.bus)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.consumer.stop()
-
-    @property
-    def events(self) -> list[Any]:
-        return [event_of(self.topic, record) for record in self.records]
-
-    async def until(self, enough: Callable[[list[Any]], T]) -> T:
-        """Read on until ``enough(events)`` is true, and return it."""
-        async with asyncio.timeout(BOUND_S):
-            while not (found := enough(self.events)):
-                self.records.append(await self.consumer.getone())
-        return found
-
-    async def count(self, number: int) -> list[Any]:
-        async with asyncio.timeout(BOUND_S):
-            while len(self.records) < number:
-                self.records.append(await self.consumer.getone())
-        return self.records
-
-
-@contextlib.asynccontextmanager
-async def worker(config: Config, name: str = "rollout-0", engine: Any = None) -> AsyncIterator[asyncio.Task[int]]:
-    stop = asyncio.Event()
-    living = asyncio.create_task(
-        run_until_stopped(partial(connect, engine=engine or ScriptedEngine(config)), config, name, stop)
-    )
-    try:
-        yield living
-    finally:
-        stop.set()
-        async with asyncio.timeout(BOUND_S):
-            assert await living == 0
+def worker(
+    config: Config, name: str = "rollout-0", engine: Any = None
+) -> contextlib.AbstractAsyncContextManager[asyncio.Task[int]]:
+    return running_worker(partial(connect, engine=engine or ScriptedEngine(config)), config, name)
 
 
 def answered(numbers: range) -> Callable[[list[ActionResponse]], bool]:
@@ -122,7 +72,7 @@ async def ask(publisher: Publisher, *asked: ActionRequest) -> None:
 
 async def test_every_request_is_answered_once_where_it_wants_the_reply(services):
     config = services.config(rollout=QUICK)
-    async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
+    async with Publisher(config.bus, "test") as publisher, TopicReader(config, actions.TOPIC) as replies:
         await publisher.publish(weights.TOPIC, weight_version(3))
         async with worker(config):
             began = time.monotonic()
@@ -144,7 +94,7 @@ async def test_every_request_is_answered_once_where_it_wants_the_reply(services)
 
 async def test_a_worker_that_is_there_first_waits_for_the_first_weights(services):
     config = services.config(rollout=QUICK)
-    reader = Reader(config, weights_serving.TOPIC)
+    reader = TopicReader(config, weights_serving.TOPIC)
     async with Publisher(config.bus, "test") as publisher, reader as serving, worker(config):
         await publisher.publish(weights.TOPIC, msgspec.structs.replace(weight_version(9), model_id="other"))
         await publisher.publish(weights.TOPIC, weight_version(0))
@@ -163,12 +113,12 @@ class Compared(ScriptedEngine):
 
 
 @pytest.mark.parametrize("trains", [True, False])
-async def test_an_endpoint_to_train_on_starts_with_the_trainers_first_version_to_be_compared_with(services, trains):
-    """Any other has nothing to be compared with: it waits for nobody."""
+async def test_only_a_trainable_endpoint_starts_with_the_trainers_first_version(services, trains):
+    """Any other has nothing to be compared with and waits for no version."""
     openai = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "trainable": trains}
     run = {"minutes": 9.0 if trains else 0.0}
     config = services.config(rollout={"engine": "openai", "openai": openai}, run=run)
-    engine, reader = Compared(config), Reader(config, weights_serving.TOPIC)
+    engine, reader = Compared(config), TopicReader(config, weights_serving.TOPIC)
     async with Publisher(config.bus, "test") as publisher, reader as serving, worker(config, engine=engine):
         if trains:
             await publisher.publish(weights.TOPIC, weight_version(0))
@@ -176,7 +126,7 @@ async def test_an_endpoint_to_train_on_starts_with_the_trainers_first_version_to
     assert engine.started == (weight_version(0) if trains else main.FIXED)
 
 
-async def test_a_worker_told_to_stop_before_there_are_weights_ends_at_once(services):
+async def test_a_worker_stopped_before_there_are_weights_ends_at_once(services):
     config = services.config(rollout=QUICK)
     async with worker(config) as living:
         pass
@@ -185,7 +135,7 @@ async def test_a_worker_told_to_stop_before_there_are_weights_ends_at_once(servi
 
 async def test_a_request_past_its_deadline_is_dropped_also_while_it_is_generated(services):
     config = services.config(rollout={**QUICK, "scripted": {"latency_ms": 400.0}})
-    async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
+    async with Publisher(config.bus, "test") as publisher, TopicReader(config, actions.TOPIC) as replies:
         await publisher.publish(weights.TOPIC, weight_version(0))
         async with worker(config):
             await ask(publisher, request(0, seconds=-1.0), request(1, seconds=0.2), request(2))
@@ -195,12 +145,11 @@ async def test_a_request_past_its_deadline_is_dropped_also_while_it_is_generated
 
 async def test_what_cannot_be_answered_is_a_dead_letter_and_the_worker_goes_on(services):
     config = services.config(rollout=QUICK)
-    name = action_requests.TOPIC.name
-    letters = Reader(config, action_requests.TOPIC, name + dead_letters.SUFFIX)
-    async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies, letters:
+    letters = TopicReader(config, action_requests.TOPIC, dead_letters.SUFFIX)
+    async with Publisher(config.bus, "test") as publisher, TopicReader(config, actions.TOPIC) as replies, letters:
         await publisher.publish(weights.TOPIC, weight_version(0))
         async with worker(config):
-            await publisher.send(name, b"bad", b"{", [])
+            await publisher.send(action_requests.TOPIC.name, b"bad", b"{", [])
             await ask(publisher, request(0, reply_partition=99), request(1))
             await replies.until(answered(range(1, 2)))
             dead = await letters.count(2)
@@ -210,7 +159,7 @@ async def test_what_cannot_be_answered_is_a_dead_letter_and_the_worker_goes_on(s
 
 
 class Faulty(ScriptedEngine):
-    """Refuses what it is told to refuse."""
+    """Refuses the listed requests and versions."""
 
     bad_requests: frozenset[str] = frozenset()
     bad_loads: frozenset[int] = frozenset()
@@ -240,7 +189,7 @@ async def test_a_fault_of_the_engine_becomes_the_replys_error(services):
     config = services.config(rollout=QUICK)
     engine = Faulty(config)
     engine.bad_requests = frozenset({"r0"})
-    async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
+    async with Publisher(config.bus, "test") as publisher, TopicReader(config, actions.TOPIC) as replies:
         await publisher.publish(weights.TOPIC, weight_version(0))
         async with worker(config, engine=engine):
             await ask(publisher, request(0), request(1))
@@ -262,10 +211,10 @@ class Talkative(ScriptedEngine):
         )
 
 
-async def test_an_answer_that_no_record_has_room_for_becomes_an_error_and_the_worker_goes_on(services):
+async def test_an_answer_too_large_for_a_record_becomes_an_error(services):
     config = services.config(rollout=QUICK)
     asked = [request(number, sampling=Sampling(max_tokens=count)) for number, count in enumerate((32_768, 2**21, 8))]
-    async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
+    async with Publisher(config.bus, "test") as publisher, TopicReader(config, actions.TOPIC) as replies:
         await publisher.publish(weights.TOPIC, weight_version(0))
         async with worker(config, engine=Talkative(config)):
             await ask(publisher, *asked)
@@ -279,11 +228,11 @@ async def test_an_answer_that_no_record_has_room_for_becomes_an_error_and_the_wo
     assert (by_id["r1"].text, by_id["r1"].tokens, by_id["r1"].versions) == ("", [], [])
 
 
-async def test_a_version_that_does_not_load_is_announced_as_failed_and_tried_again(services):
+async def test_a_version_that_fails_to_load_is_announced_and_tried_again(services):
     config = services.config(rollout=QUICK)
     engine = Faulty(config)
     engine.bad_loads = frozenset({1})
-    async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
+    async with Publisher(config.bus, "test") as publisher, TopicReader(config, weights_serving.TOPIC) as serving:
         await publisher.publish(weights.TOPIC, weight_version(0))
         async with worker(config, engine=engine):
             await serving.until(bool)
@@ -300,7 +249,7 @@ async def test_a_worker_whose_first_version_does_not_load_takes_the_next(service
     config = services.config(rollout=QUICK)
     engine = Faulty(config)
     engine.bad_loads = frozenset({0})
-    async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
+    async with Publisher(config.bus, "test") as publisher, TopicReader(config, weights_serving.TOPIC) as serving:
         await publisher.publish(weights.TOPIC, weight_version(0))
         async with worker(config, engine=engine):
             await publisher.publish(weights.TOPIC, weight_version(1))
@@ -308,16 +257,14 @@ async def test_a_worker_whose_first_version_does_not_load_takes_the_next(service
     assert first.version == 1
 
 
-async def test_a_worker_whose_first_delta_does_not_load_serves_the_full_version_before_and_says_so(
-    services, monkeypatch
-):
+async def test_a_worker_whose_first_delta_fails_serves_the_full_version_before(services, monkeypatch):
     monkeypatch.setattr(weight_updater, "RETRY_INTERVAL_S", 0.1)
     config = services.config(rollout=QUICK)
     engine = Faulty(config)
     engine.bad_loads = frozenset({5})
     base = [WeightPart(version=3, uri="", sha256=""), WeightPart(version=4, uri="", sha256="", kind="delta")]
     newest = msgspec.structs.replace(weight_version(5), kind="delta", base=base)
-    async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
+    async with Publisher(config.bus, "test") as publisher, TopicReader(config, weights_serving.TOPIC) as serving:
         await publisher.publish(weights.TOPIC, newest)
         async with worker(config, engine=engine):
             first = await serving.until(lambda seen: seen and seen[0])
@@ -328,12 +275,12 @@ async def test_a_worker_whose_first_delta_does_not_load_serves_the_full_version_
             assert (healed.failed_version, healed.error) == (None, None)
 
 
-async def test_a_worker_that_starts_while_the_newest_version_is_damaged_serves_an_older_one_and_says_so(services):
-    """Nobody would publish another one otherwise: without a rollout worker there is nothing to train on."""
+async def test_a_worker_serves_an_older_version_while_the_newest_is_damaged(services):
+    """Otherwise no version would follow: without a rollout worker there is nothing to train on."""
     config = services.config(rollout=QUICK)
     engine = Faulty(config)
     engine.bad_loads = frozenset({3, 6})
-    async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
+    async with Publisher(config.bus, "test") as publisher, TopicReader(config, weights_serving.TOPIC) as serving:
         for number in (1, 2, 3, 4, 5, 6):
             await publisher.publish(weights.TOPIC, weight_version(number))
         async with worker(config, engine=engine):
@@ -346,7 +293,7 @@ async def test_a_worker_that_starts_while_the_newest_version_is_damaged_serves_a
 
 async def test_lower_versions_duplicates_and_fenced_trainers_are_ignored(services):
     config = services.config(rollout=QUICK)
-    async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
+    async with Publisher(config.bus, "test") as publisher, TopicReader(config, weights_serving.TOPIC) as serving:
         for announced in (
             weight_version(4, epoch=2),
             weight_version(9, epoch=1),
@@ -381,7 +328,7 @@ class Slow(ScriptedEngine):
 async def test_three_workers_switch_one_after_the_other(services):
     config = services.config(rollout=QUICK)
     switching: list[set[str]] = [set()]
-    async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
+    async with Publisher(config.bus, "test") as publisher, TopicReader(config, weights_serving.TOPIC) as serving:
         await publisher.publish(weights.TOPIC, weight_version(0))
         async with contextlib.AsyncExitStack() as fleet:
             for name in ("rollout-0", "rollout-1", "rollout-2"):
@@ -395,7 +342,7 @@ async def test_three_workers_switch_one_after_the_other(services):
     assert [names for names in switching if names][:3] == [{"rollout-0"}, {"rollout-1"}, {"rollout-2"}]
 
 
-async def test_at_most_so_many_requests_are_under_way(services):
+async def test_no_more_than_max_in_flight_requests_are_under_way(services):
     config = services.config(rollout={**QUICK, "max_in_flight": 3, "scripted": {"latency_ms": 20.0}})
     under_way: list[int] = [0]
 
@@ -407,7 +354,7 @@ async def test_at_most_so_many_requests_are_under_way(services):
             finally:
                 under_way.append(under_way[-1] - 1)
 
-    async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
+    async with Publisher(config.bus, "test") as publisher, TopicReader(config, actions.TOPIC) as replies:
         await publisher.publish(weights.TOPIC, weight_version(0))
         await ask(publisher, *map(request, range(40)))
         async with worker(config, engine=Counting(config)):
@@ -419,7 +366,7 @@ async def test_at_most_so_many_requests_are_under_way(services):
 
 
 class Watched(ScriptedEngine):
-    """Says when so many requests are under way."""
+    """Sets ``reached`` when ``wanted`` requests are under way."""
 
     def __init__(self, config: Config, wanted: int) -> None:
         super().__init__(config)
@@ -433,10 +380,10 @@ class Watched(ScriptedEngine):
         return await super().generate(asked)
 
 
-async def test_a_worker_told_to_stop_answers_what_it_has_taken(services):
+async def test_a_stopped_worker_answers_what_it_has_taken(services):
     config = services.config(rollout={**QUICK, "scripted": {"latency_ms": 500.0}})
     engine = Watched(config, 8)
-    async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
+    async with Publisher(config.bus, "test") as publisher, TopicReader(config, actions.TOPIC) as replies:
         await publisher.publish(weights.TOPIC, weight_version(0))
         async with worker(config, engine=engine), asyncio.timeout(BOUND_S):
             await ask(publisher, *map(request, range(8)))
@@ -447,7 +394,7 @@ async def test_a_worker_told_to_stop_answers_what_it_has_taken(services):
 async def test_requests_a_worker_did_not_live_to_answer_are_answered_by_the_next(services):
     config = services.config(rollout={**QUICK, "scripted": {"latency_ms": 60_000.0}}, run={"drain_s": 0.2})
     engine = Watched(config, 8)
-    async with Publisher(config.bus, "test") as publisher, Reader(config, actions.TOPIC) as replies:
+    async with Publisher(config.bus, "test") as publisher, TopicReader(config, actions.TOPIC) as replies:
         await publisher.publish(weights.TOPIC, weight_version(0))
         async with worker(config, engine=engine), asyncio.timeout(BOUND_S):
             await ask(publisher, *map(request, range(8)))
@@ -460,7 +407,7 @@ async def test_requests_a_worker_did_not_live_to_answer_are_answered_by_the_next
 async def test_an_engine_that_has_died_ends_the_worker_with_its_error(services):
     config = services.config(rollout=QUICK)
     engine = Faulty(config)
-    async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
+    async with Publisher(config.bus, "test") as publisher, TopicReader(config, weights_serving.TOPIC) as serving:
         await publisher.publish(weights.TOPIC, weight_version(0))
         living = asyncio.create_task(
             run_until_stopped(partial(connect, engine=engine), config, "rollout-0", asyncio.Event())
@@ -472,37 +419,11 @@ async def test_an_engine_that_has_died_ends_the_worker_with_its_error(services):
                 await living
 
 
-@contextlib.contextmanager
-def process(config: Config, folder: Path, name: str = "rollout-0"):
-    """A worker as a process of its own; killed at the end if it is still there."""
-    file = folder / f"{name}.toml"
-    write_toml(file, config)
-    command = [str(Path(sys.executable).parent / "dart-streams"), "worker", "rollout", "--config", str(file)]
-    with subprocess.Popen([*command, "--id", name], stderr=subprocess.PIPE, text=True) as running:
-        try:
-            yield running
-        finally:
-            running.kill()
-
-
 async def test_a_signal_to_stop_ends_the_process_with_0(services, tmp_path):
     config = services.config(rollout=QUICK)
-    async with Publisher(config.bus, "test") as publisher, Reader(config, weights_serving.TOPIC) as serving:
+    async with Publisher(config.bus, "test") as publisher, TopicReader(config, weights_serving.TOPIC) as serving:
         await publisher.publish(weights.TOPIC, weight_version(0))
-        with process(config, tmp_path) as running:
+        with worker_process("rollout", config, tmp_path) as running:
             await serving.until(bool)
             running.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(running.wait, BOUND_S) == 0
-
-
-def test_a_broker_that_is_not_up_is_waited_for_and_then_named(services, tmp_path):
-    config = services.config(rollout=QUICK)
-    nowhere = free_port()
-    config = msgspec.structs.replace(
-        config, bus=msgspec.structs.replace(config.bus, servers=f"127.0.0.1:{nowhere}", wait_s=1.0)
-    )
-    with process(config, tmp_path) as running:
-        _, errors = running.communicate(timeout=BOUND_S)
-    assert running.returncode == 3
-    assert f"{nowhere}" in errors
-    assert "Traceback" not in errors
+            assert await exit_code_of(running) == 0

@@ -1,4 +1,4 @@
-"""The whole project over TLS, with passwords and certificates, against services that let nobody else in."""
+"""The whole project over TLS, with passwords and certificates, against services that refuse all others."""
 
 import asyncio
 import io
@@ -183,7 +183,7 @@ def test_what_the_database_refuses_is_one_sentence_that_says_what_to_do(secured:
     assert re.search(text, str(error.value))
 
 
-def test_a_database_without_tls_is_told_from_one_with(services):
+def test_a_database_without_tls_differs_from_one_with(services):
     running = services.running.store
     with pytest.raises(AccessRefused, match=r"has no TLS: .*set store\.tls\.enabled = false"):
         sessions.check(Store(hosts=running.hosts, port=running.port, tls=Tls(enabled=True), wait_s=BOUND_S))
@@ -273,7 +273,7 @@ def test_a_port_in_use_at_up_ends_with_one_message_and_a_code(tmp_path: Path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_jvm_that_gets_no_memory_is_told_by_its_own_words():
+def test_a_jvm_without_memory_is_recognized_by_its_message():
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from dart_streams.console.launch.services.jars import SHARED_JARS
 from dart_streams.console.launch.services.jvm import Kafka
 from dart_streams.console.launch.services.local import RunningService, bring_up
 from dart_streams.console.launch.services.lock import ignore_message
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(1200)
 BOUND_S = 120.0
@@ -74,10 +74,7 @@ def pids(output: str) -> dict[str, int]:
 def stop(pid: int) -> None:
     """Stop a process with SIGSTOP, and return when none of its threads can answer any more."""
     os.kill(pid, signal.SIGSTOP)
-    deadline = time.monotonic() + BOUND_S
-    while any(" T " not in task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: all(" T " in task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")))
 
 
 def await_death(process: psutil.Process) -> None:
@@ -85,7 +82,7 @@ def await_death(process: psutil.Process) -> None:
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def test_two_commands_at_once_start_one_of_each_and_a_third_changes_nothing(config: Config, file: Path):
+def test_two_commands_at_once_start_one_service_of_each_kind(config: Config, file: Path):
     both = [command("up", file, "--json") for _ in range(2)]
     outputs = [process.communicate(timeout=READY_S) for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
@@ -109,7 +106,7 @@ def test_a_killed_broker_is_started_again_with_its_topics(config: Config):
     assert admin.apply_all(config.bus) == []
 
 
-def test_a_killed_database_is_started_again_even_if_its_old_storage_port_is_taken(config: Config):
+def test_a_killed_database_starts_again_though_its_storage_port_is_taken(config: Config):
     first = {running.name: running.pid for running in local.start_services(config)}
     process = psutil.Process(first["cassandra"])
     process.kill()
@@ -141,11 +138,8 @@ def test_a_broker_that_hangs_is_ended_and_replaced(config: Config):
 def test_a_service_that_a_killed_command_left_starting_is_adopted(config: Config, file: Path):
     local.stop_services(config)
     killed = command("up", file)
-    deadline = time.monotonic() + BOUND_S
-    while (found := kafka_home(config).find()) is None:
-        assert time.monotonic() < deadline
-        assert killed.poll() is None
-        time.sleep(0.05)
+    found = wait_until(lambda: kafka_home(config).find() or killed.poll() is not None, "Kafka")
+    assert killed.poll() is None
     killed.kill()
     killed.communicate()
     running = bring_kafka_up(config)

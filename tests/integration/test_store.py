@@ -61,7 +61,7 @@ async def test_a_screenshot_of_any_size_comes_back_as_it_was_to_every_reader(ses
     assert await asyncio.to_thread(SyncStore(session, run, 0).get_blob, ref) == data
 
 
-async def test_a_blob_that_nobody_wrote_is_missing_to_both_kinds_of_reader(session, run):
+async def test_a_blob_that_was_not_written_is_missing_for_both_readers(session, run):
     ref = BlobRef(sha256="0" * 64, size=5)
     with pytest.raises(MissingBlob, match="not in the store"):
         await AsyncStore(session, run, 1).get_blob(ref, patience_s=0.1)
@@ -77,7 +77,7 @@ async def test_a_blob_of_which_a_chunk_is_missing_is_missing(session, run):
         await AsyncStore(session, run, 1).get_blob(ref, patience_s=0.1)
 
 
-async def test_what_is_in_the_cache_is_not_read_again_and_written_again_only_after_a_wipe(session, run):
+async def test_a_cached_blob_is_not_read_again_and_is_rewritten_after_a_wipe(session, run):
     store, data = AsyncStore(session, run, 8), os.urandom(2 * CHUNK_BYTES + 1)
     ref = await store.put_blob(data, "image/png", 1, 1)
     written_at = "SELECT writetime(data) FROM blobs WHERE sha256 = %s"
@@ -108,7 +108,7 @@ async def test_a_torn_row_is_named_with_the_command_that_mends_it(session, run):
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-async def test_a_table_that_was_dropped_is_named_with_the_command_that_brings_its_rows_back(services, run, prepared):
+async def test_a_dropped_table_is_named_with_the_command_that_restores_it(services, run, prepared):
     keyspace = f"{services.keyspace}_dropped"
     settings = msgspec.structs.replace(services.config().store, keyspace=keyspace)
     create_schema(settings)
@@ -162,7 +162,7 @@ async def test_runs_do_not_see_each_others_rows(session, run):
 
 
 @pytest.mark.parametrize("actions", [1, 200, 20_000])
-async def test_a_trajectory_of_any_length_is_found_by_its_id_and_by_its_task_the_oldest_first(session, run, actions):
+async def test_trajectories_are_found_by_id_and_by_task_the_oldest_first(session, run, actions):
     store = AsyncStore(session, run, 1)
     late, early, other = trajectory("a", 20), trajectory("b", 10), trajectory("c", 5, "simulated/box#2")
     late = msgspec.structs.replace(late, steps=actions, step_entropies=[0.123456789] * actions)
@@ -170,7 +170,7 @@ async def test_a_trajectory_of_any_length_is_found_by_its_id_and_by_its_task_the
         await store.write_trajectory(one)
     assert await store.trajectory("a") == late
     assert await store.trajectories_of("simulated/box#1") == [early, late]
-    assert (await store.trajectory("c"), await store.trajectory("nobody")) == (other, None)
+    assert (await store.trajectory("c"), await store.trajectory("unknown")) == (other, None)
 
 
 def test_optimizer_steps_are_kept_in_order(session, run):
@@ -200,7 +200,7 @@ def row_of(version: int, epoch: int) -> dict[str, Any]:
     }
 
 
-def test_a_step_of_a_trainer_that_was_fenced_is_refused_whether_it_is_new_or_written_already(session, run):
+def test_a_step_of_a_fenced_trainer_is_refused(session, run):
     store = SyncStore(session, run, 1)
     first = store.claim_epoch("tiny")
     assert store.write_trained_by_claim("tiny", first, 1, row_of(1, first))
@@ -222,7 +222,7 @@ def test_a_claim_of_another_model_fences_nobody(session, run):
 
 
 @pytest.mark.parametrize("left", [None, 1])
-def test_no_epoch_is_given_twice_when_the_claims_were_emptied_or_brought_back(session, run, left):
+def test_no_epoch_is_given_twice_after_the_claims_were_emptied(session, run, left):
     store = SyncStore(session, run, 1)
     given = [store.claim_epoch("tiny") for _ in range(3)]
     session.execute("DELETE FROM epochs WHERE run = %s AND model_id = 'tiny'", (run,))
@@ -235,7 +235,7 @@ def test_no_epoch_is_given_twice_when_the_claims_were_emptied_or_brought_back(se
     assert store.claimed_epoch("tiny") == newest
 
 
-def test_a_trainer_goes_on_after_its_rows_were_removed_for_a_rebuild_and_a_fenced_one_does_not(session, run):
+def test_only_an_unfenced_trainer_goes_on_after_a_rebuild(session, run):
     store = SyncStore(session, run, 1)
     older, newer = store.claim_epoch("tiny"), store.claim_epoch("tiny")
     session.execute("DELETE FROM trained WHERE run = %s", (run,))
@@ -245,7 +245,7 @@ def test_a_trainer_goes_on_after_its_rows_were_removed_for_a_rebuild_and_a_fence
     assert [row["epoch"] for row in store.trained()] == [newer]
 
 
-def test_claims_are_neither_steps_nor_rows_of_the_projection_and_go_when_the_run_is_wiped(session, run):
+def test_claims_are_no_rows_of_the_projection_and_go_with_the_run(session, run):
     store = SyncStore(session, run, 1)
     store.claim_epoch("tiny")
     assert store.trained() == []

@@ -44,7 +44,7 @@ def test_it_starts_at_the_given_offsets(services):
         assert read(reader, lambda found: reader.has_reached(reader.end_offsets())) == [4, 5]
 
 
-def test_a_client_that_stands_still_is_replaced_and_nothing_is_lost_or_read_twice(services, monkeypatch):
+def test_a_client_that_stands_still_is_replaced_without_a_loss(services, monkeypatch):
     monkeypatch.setattr(sync_clients, "CHECK_INTERVAL_S", 0.5)
     bus = services.config().bus
     write(bus, range(5))

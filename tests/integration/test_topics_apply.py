@@ -58,7 +58,7 @@ def test_partitions_are_added_and_never_taken_away(services):
         admin.apply_all(bus, [TopicSpec(name=name, partitions=2)])
 
 
-def test_a_run_that_is_resumed_keeps_topics_that_were_given_partitions_and_makes_those_that_are_missing(services):
+def test_a_resumed_run_keeps_grown_topics_and_makes_missing_ones(services):
     bus = services.config().bus
     grown, fresh = TopicSpec(name=bus.prefix + "rollout-orders", partitions=1), TopicSpec(name=bus.prefix + "fresh")
     (change,) = admin.apply_all(bus, [grown, fresh], keep_grown=True)

@@ -1,4 +1,4 @@
-"""Topics that are deleted or grown under running workers: each is named, with what to do, and nobody waits for ever."""
+"""Topics that are deleted or grown under running workers: each is named, with advice, and no worker waits for ever."""
 
 import asyncio
 import functools
@@ -19,6 +19,7 @@ from dart_streams.console.monitor import main as monitor
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from tests import events
+from tests.task_files import write_tasks
 from topics import curated, rollout_orders, weights
 from workers.curator import main as curator
 from workers.curator.changelogs import changelog_topics
@@ -30,22 +31,13 @@ from workers.runtime.lifecycle import Connect, run_until_stopped
 from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
 BOUND_S = 120.0
-TASKS = """
-[[pages]]
-environment = "simulated"
-page = "box"
-max_steps = 6
-train_seeds = [0, 50]
-heldout_seeds = [50, 60]
-"""
 
 
 @pytest.fixture
 def config(services: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.setattr(topic_watch, "CHECK_INTERVAL_S", 0.3)
-    (tmp_path / "tasks.toml").write_text(TASKS)
     made = services.config(
-        env={"backend": "simulated"}, rollout={"engine": "scripted"}, tasks={"file": str(tmp_path / "tasks.toml")}
+        env={"backend": "simulated"}, rollout={"engine": "scripted"}, tasks=write_tasks(tmp_path, "box")
     )
     admin.apply_all(made.bus, changelog_topics(made))
     return made
@@ -94,8 +86,7 @@ async def ended(config: Config, kind: str, change: Callable[[Any], Any]) -> None
 )
 async def test_a_worker_whose_topic_is_deleted_names_it_and_says_what_to_do(config: Config, kind: str, topic: str):
     async with Publisher(config.bus, "test") as publisher:
-        first = events.weight_version()
-        await publisher.publish(weights.TOPIC, first)
+        await publisher.publish(weights.TOPIC, events.weight_version())
     name = config.bus.prefix + topic
     with pytest.raises(ServiceUnavailable, match=rf"topic {name} is gone.*topics apply"):
         await ended(config, kind, lambda client: client.delete_topics([name]))
@@ -115,9 +106,7 @@ def make_again(config: Config, name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "topic"), [("env", "rollout-orders"), ("recorder", "observations"), ("curator", "trajectories")]
 )
-async def test_a_worker_whose_topic_is_made_anew_ends_to_read_it_from_its_beginning(
-    config: Config, kind: str, topic: str
-):
+async def test_a_worker_whose_topic_is_made_anew_ends(config: Config, kind: str, topic: str):
     with pytest.raises((TopicRecreated, ServiceUnavailable), match=rf"{topic} (was deleted and made again|is gone)"):
         await ended(config, kind, lambda _: make_again(config, topic))
 
@@ -132,7 +121,7 @@ async def test_both_clients_read_the_same_ids_and_a_topic_made_anew_has_another(
         assert recreated_topics(before, await publisher.topic_ids(names)) == ["weights"]
 
 
-async def test_a_run_that_is_resumed_names_the_topics_made_anew_and_is_refused_without_its_orders(config: Config):
+async def test_a_resumed_run_names_new_topics_and_is_refused_without_its_orders(config: Config):
     known = topic_identity.read(config.bus)
     assert topic_identity.missing_topics(config.bus, known, "run-1") == []
     make_again(config, "trajectories")
@@ -151,9 +140,7 @@ async def test_a_run_that_is_resumed_names_the_topics_made_anew_and_is_refused_w
     assert topic_identity.missing_topics(config.bus, {}, "run-1") == [], "a new run, or one of an older release"
 
 
-async def test_a_topic_that_is_made_again_with_fewer_partitions_before_anybody_looks_is_read_on(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_topic_made_again_with_fewer_partitions_is_read_on(config: Config, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(clients, "COMMIT_TIMEOUT_S", 0.5)
     topic, made_again, took = rollout_orders.TOPIC, asyncio.Event(), asyncio.Queue[str]()
     name, last = config.bus.prefix + topic.name, 2 * topic.partitions - 1
@@ -186,9 +173,7 @@ async def test_a_topic_that_is_made_again_with_fewer_partitions_before_anybody_l
 
 
 @pytest.mark.parametrize("kind", ["recorder", "curator"])
-async def test_trajectories_that_are_given_partitions_in_a_run_end_it_before_a_group_is_split(
-    config: Config, kind: str
-):
+async def test_a_run_ends_before_new_partitions_split_a_group(config: Config, kind: str):
     name = f"{config.bus.prefix}trajectories"
     with pytest.raises(TopicGrown, match=rf"{name} was given partitions.*1 before, 3 now.*new run"):
         await ended(config, kind, lambda client: client.create_partitions({name: 3}))

@@ -12,7 +12,7 @@ from dart_streams.console.runs.run_follower import follow_run
 from dart_streams.console.runs.run_state import Retention, RunState
 from dart_streams.console.views import report
 from dart_streams.episodes.trajectory_summary import broken_trajectory
-from tests.integration.test_recorder import episode
+from tests.events import episode
 from topics import rollout_orders, trajectories
 
 NUMBER = 50
@@ -35,7 +35,7 @@ async def test_what_was_published_just_before_the_end_is_seen(bus):
 
 
 async def commit_as_env(bus) -> TopicPartition:
-    """Commit the only order, as an env worker does that has told the end of its episode; return where it was."""
+    """Commit the only order, as an environment worker does at the end of its episode; return its partition."""
     client = create_consumer(bus, rollout_orders.TOPIC, group="env", client_id="env-0")
     await start_within(client, bus)
     try:

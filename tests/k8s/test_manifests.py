@@ -80,7 +80,7 @@ def test_strimzi_takes_every_exported_topic(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "place", "wrong", "told"),
+    ("kind", "place", "wrong", "message"),
     [
         ("Deployment", ("spec", "template", "spec", "containers", 0), {"readinesProbe": {}}, "readinesProbe"),
         ("StatefulSet", ("spec",), {"replicas": "many"}, "many"),
@@ -89,14 +89,14 @@ def test_strimzi_takes_every_exported_topic(tmp_path: Path):
         ("KafkaNodePool", ("spec",), {"roles": ["brokers"]}, "brokers"),
     ],
 )
-def test_a_wrong_field_would_be_seen(kind: str, place: tuple[str | int, ...], wrong: Any, told: str, tmp_path: Path):
+def test_a_wrong_field_would_be_seen(kind: str, place: tuple[str | int, ...], wrong: Any, message: str, tmp_path: Path):
     resource = next(r for r in resources(K8S / "overlays/gpu") if r["kind"] == kind)
     part = resource
     for step in place:
         part = part[step]
     part.update(wrong)
     (problem,) = checked(yaml.safe_dump(resource), RELEASES[-1], tmp_path)
-    assert told in problem
+    assert message in problem
 
 
 def pods(folder: str) -> list[Resource]:
@@ -128,7 +128,7 @@ def test_no_pod_has_more_than_it_needs(folder: str):
 
 
 @pytest.mark.parametrize("folder", WHOLE)
-def test_nobody_can_connect_to_our_pods_and_no_secret_is_written_down(folder: str):
+def test_pods_take_no_connections_and_no_secret_is_written_down(folder: str):
     all_of_it = resources(K8S / folder)
     (policy,) = (r for r in all_of_it if r["kind"] == "NetworkPolicy")
     chosen = policy["spec"]["podSelector"]["matchLabels"].items()

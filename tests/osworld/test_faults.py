@@ -17,10 +17,10 @@ import pytest_asyncio
 from dart_streams.actions import Click, Finished, Wait
 from dart_streams.actions import format as text_of
 from tests import osworld_needs
+from tests.integration.env_harness import Harness, number_of, order, process, serving
 from tests.integration.served_desktops import Served, served
-from tests.integration.test_env_worker import World, number_of, order, process, serving
-from tests.integration.test_osworld_episodes import until
 from tests.osworld import click_tasks
+from tests.waiting import until
 from topics.action_requests import ActionRequest
 from workers.env.backends.desktop import limits
 
@@ -39,11 +39,11 @@ FAULTS = [*PARTS, "sidecar", *INSIDE]
 class Running:
     """A server of one desktop and a worker of one slot, with all their temporary files in ``folder``."""
 
-    def __init__(self, desktops: Served, worker_pid: int, world: World, folder: Path) -> None:
+    def __init__(self, desktops: Served, worker_pid: int, harness: Harness, folder: Path) -> None:
         self.desktops = desktops
         self.worker = psutil.Process(worker_pid)
         self.server = psutil.Process(desktops.process.pid)
-        self.world = world
+        self.harness = harness
         self.folder = folder
         self.orders = 0
         self.plays: dict[int, Callable[[ActionRequest], str]] = {}
@@ -55,10 +55,10 @@ class Running:
         """Order an episode, and return its end."""
         number, self.orders = self.orders, self.orders + 1
         self.plays[number] = answer
-        await self.world.order(order(number, f"osworld/os/{name}#0", max_steps=5))
-        async with asyncio.timeout(BOUND_S), self.world.news:
-            await self.world.news.wait_for(lambda: self.world.ended[f"o{number}"])
-        [last] = self.world.ended[f"o{number}"]
+        await self.harness.order(order(number, f"osworld/os/{name}#0", max_steps=5))
+        async with asyncio.timeout(BOUND_S), self.harness.changed:
+            await self.harness.changed.wait_for(lambda: self.harness.ended[f"o{number}"])
+        [last] = self.harness.ended[f"o{number}"]
         return last.end
 
     async def solve(self) -> tuple[str, float | None]:
@@ -137,10 +137,10 @@ async def running(services: Any, temporary: Path, tmp_path_factory: pytest.TempP
             tasks={"file": str(file)},
             run={"drain_s": 20.0, "state_dir": str(folder)},
         )
-        world = World(config, lambda request: found.answer(request))
-        await stack.enter_async_context(serving(world))
+        harness = Harness(config, lambda request: found.answer(request))
+        await stack.enter_async_context(serving(harness))
         worker = stack.enter_context(process(config, folder, log=folder / "env-0.log"))
-        found = Running(desktops, worker.pid, world, temporary)
+        found = Running(desktops, worker.pid, harness, temporary)
         yield found
         trees = [child for one in (found.worker, found.server) for child in one.children(recursive=True)]
         worker.send_signal(signal.SIGTERM)

@@ -12,9 +12,9 @@ from dart_streams.config import Config
 from dart_streams.console.runs.run_log import read_events
 from tests import osworld_needs
 from tests.integration.served_desktops import Served, served
-from tests.integration.test_osworld_episodes import until
 from tests.osworld import click_tasks
 from tests.osworld.two_workers import LEASE_S, OURS, REMOTE, Finished, episodes, finished_run, rewards, shared
+from tests.waiting import until
 from topics import curated, trained
 
 pytestmark = [
@@ -77,7 +77,7 @@ async def test_the_circle_turns_on_tasks_of_osworld_without_a_fault(finished):
     assert {reward for group in groups for member in group.members for reward in [member.reward]} == {0.0, 1.0}
 
 
-async def test_a_machine_of_which_only_the_contract_is_known_gives_the_same_rewards(finished):
+async def test_a_machine_known_by_its_contract_alone_gives_the_same_rewards(finished):
     ours, remote = rewards(finished, OURS), rewards(finished, REMOTE)
     assert all(len(ends) == 1 for found in (ours, remote) for ends in found.values()), "the same actions, one end"
     both = shared(finished)

@@ -28,7 +28,7 @@ from topics.observations import Observation
 
 OURS, REMOTE = "env-ours", "env-remote"
 LEASE_S = 900.0
-"""Of a machine that a program has made: nobody renews it."""
+"""Lease of a machine that a program has made: it is not renewed."""
 STAND_IN = "benchmarks.stand_in_trainer"
 POLL_INTERVAL_S = 5.0
 Played = tuple[str, tuple[str, ...]]
@@ -137,10 +137,10 @@ async def observed(config: Config) -> list[Observation]:
 
 def episodes(finished: Finished) -> Iterator[list[Observation]]:
     """Yield the observations of each episode that has a reward."""
-    told: defaultdict[str, list[Observation]] = defaultdict(list)
+    trajectories: defaultdict[str, list[Observation]] = defaultdict(list)
     for observation in finished.observations:
-        told[observation.trajectory_id].append(observation)
-    for trajectory in told.values():
+        trajectories[observation.trajectory_id].append(observation)
+    for trajectory in trajectories.values():
         end = trajectory[-1].end
         if end is not None and end.reward is not None:
             yield trajectory

@@ -1,0 +1,54 @@
+"""Workers as the tests run them: in the test's event loop, or as processes."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from dart_streams.config import Config
+from dart_streams.console.runs.run_folder import write_toml
+from workers.runtime.lifecycle import Connect, run_until_stopped
+
+BOUND_S = 120.0
+"""Generous: tests run on machines that do other things at the same time."""
+PROGRAM = Path(sys.executable).parent / "dart-streams"
+
+
+@contextlib.asynccontextmanager
+async def running_worker(connect: Connect, config: Config, name: str) -> AsyncIterator[asyncio.Task[int]]:
+    """Run a worker in this event loop; its failure fails the test, and it must drain at the end."""
+    stop = asyncio.Event()
+    task = asyncio.create_task(run_until_stopped(connect, config, name, stop))
+    try:
+        yield task
+    finally:
+        stop.set()
+        async with asyncio.timeout(config.run.drain_s + BOUND_S):
+            assert await task == 0
+
+
+@contextlib.contextmanager
+def worker_process(
+    kind: str, config: Config, folder: Path, log: Path | None = None, disturbed: str = ""
+) -> "Iterator[subprocess.Popen[str]]":
+    """Run the worker ``KIND-0`` as a process, killed at the end.
+
+    ``disturbed`` are the settings of :mod:`tests.faults.disturbed_env`. The log goes to ``log``, else to a pipe: enough
+    for a test that reads it, or that is over soon.
+    """
+    file = folder / f"{kind}-0.toml"
+    write_toml(file, config)
+    program = [sys.executable, "-m", "tests.faults.disturbed_env", disturbed] if disturbed else [str(PROGRAM)]
+    command = [*program, "worker", kind, "--config", str(file), "--id", f"{kind}-0"]
+    with contextlib.ExitStack() as stack:
+        errors = stack.enter_context(log.open("w")) if log else subprocess.PIPE
+        process = stack.enter_context(subprocess.Popen(command, stderr=errors, text=True))
+        stack.callback(process.kill)
+        yield process
+
+
+async def exit_code_of(process: "subprocess.Popen[str]") -> int:
+    """Wait for the end of a process."""
+    return await asyncio.to_thread(process.wait, BOUND_S)
