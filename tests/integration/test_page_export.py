@@ -41,7 +41,7 @@ def test_the_file_has_what_the_report_had_and_intact_screens(file: Path):
     assert report["report"]["success_before"] is not None
     assert report["samples"], "the run was evaluated before and after"
     for pair in report["samples"]:
-        for episode in (pair["before"], pair["after"]):
+        for episode in (pair["a"], pair["b"]):
             played = found[f"trajectory?id={episode['trajectory_id']}"]
             shots = {step["event"]["screenshot"]["sha256"] for step in played["steps"] if step["event"]["screenshot"]}
             assert shots

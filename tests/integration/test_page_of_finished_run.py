@@ -38,7 +38,7 @@ async def answers(source: RunSource) -> dict[str, Any]:
         await ask(name)
     report = await ask("report")
     found["report"] = {name: report["report"][name] for name in REPORTED} | {"samples": report["samples"]}
-    found["slots"] = len(await views.wall({}))
+    found["slots"] = len(await views.answer("wall", {}))
     found["header"] = (await ask("run"))["header"]
     del found["run"]
     for step in (await ask("steps"))["steps"]:

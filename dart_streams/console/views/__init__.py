@@ -1,4 +1,4 @@
-"""A run shown: the terminal display, the web page and the report. Pure renderings of what ``runs`` has computed.
+"""Displays of a run: the terminal, the web page and the report, as pure renderings of the results of ``runs``.
 
-Nothing here starts or changes anything but the report's own files.
+Only the report writes files, and no module here starts or changes a process.
 """

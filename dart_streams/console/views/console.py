@@ -1,4 +1,4 @@
-"""The console on which every command prints: no text that it shows can control the terminal."""
+"""The console of every command. Text that it prints cannot control the terminal."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,13 +11,13 @@ from dart_streams.visible_text import escape_unseen
 
 
 class PlainConsole(Console):
-    """A console that writes control characters of texts as escapes; colors and movements of its own stay."""
+    """A console that escapes the control characters of text; its own styles and movements stay."""
 
     def render_str(self, text: str, **settings: Any) -> Text:
-        """Return a string as text, laid out as it will be seen."""
+        """Return a string as escaped text, so that layout counts the escapes."""
         return super().render_str(escape_unseen(text), **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield what is written."""
+        """Yield escaped segments."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else escape_unseen(text), style, control)

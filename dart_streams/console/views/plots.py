@@ -1,4 +1,4 @@
-"""Axes in one style, and what is drawn on them as SVG text (matplotlib): for plots beside the page's own."""
+"""Plots as SVG text in one style, drawn by matplotlib."""
 
 import io
 from collections.abc import Iterator
@@ -36,22 +36,20 @@ STYLE: dict[Any, Any] = {
 
 
 class Drawing:
-    """A figure under way; :attr:`svg` is set when the body of :func:`draw_svg` ends."""
+    """A figure in progress; :attr:`svg` is set at the end of the body of :func:`draw_svg`."""
 
-    def __init__(self, figure: Figure, axes: list[Axes]) -> None:
-        self.figure = figure
+    def __init__(self, axes: list[Axes]) -> None:
         self.axes = axes
         self.svg = ""
 
 
 @contextmanager
 def draw_svg(width: float, height: float, rows: int = 1, columns: int = 1, **settings: Any) -> Iterator[Drawing]:
-    """Yield axes of a figure of ``width`` x ``height`` inches in one style."""
+    """Yield the axes of a figure of ``width`` x ``height`` inches."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False, **settings)
-        made = Drawing(figure, list(axes.flat))
-        yield made
+        drawing = Drawing(list(figure.subplots(rows, columns, squeeze=False, **settings).flat))
+        yield drawing
         text = io.StringIO()
         figure.savefig(text, format="svg", transparent=True)
-        made.svg = text.getvalue()[text.getvalue().index("<svg") :]
+        drawing.svg = text.getvalue()[text.getvalue().index("<svg") :]

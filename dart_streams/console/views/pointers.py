@@ -1,4 +1,4 @@
-"""Where actions point to on the screen they were decided on. Pure."""
+"""The points of actions on the screen that they were decided on. Pure."""
 
 import msgspec
 
@@ -10,14 +10,14 @@ from topics.values import BlobRef
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A place on a screen, in its pixels."""
+    """A point on a screen in its pixels."""
 
     x: float
     y: float
 
 
 def points_of(text: str, screen: BlobRef, policy: Policy) -> tuple[Point, ...]:
-    """Return where the actions of a step point to, in order, from the policy's pixels to the screen's."""
+    """Return the points of a step's actions in order, converted from the policy's pixels to the screen's."""
     try:
         actions = parse_all(text)
     except Unparsable:

@@ -1,4 +1,4 @@
-"""Writes a run's report: report.json for programs, report.html, the run's page as one file, for people."""
+"""Writes the report of a run: report.json for programs, and its page as one file, report.html."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from dart_streams.console.views.page.source import SHOWN
 from dart_streams.console.views.report_metrics import ReportInputs
 from dart_streams.store import SyncStore, connect
 
-LOST_UNKNOWN = "lost orders unknown: the broker did not say what the env workers had committed"
+LOST_UNKNOWN = "lost orders unknown: the broker did not return the committed offsets of the env workers"
 
 
 async def finish(
@@ -33,19 +33,19 @@ async def finish(
     plots: Path | None,
     notify: Callable[[str], None] = lambda _: None,
 ) -> str:
-    """Write the report of a run that has just ended, and return its headline; ``plots`` has the plot library's jar.
+    """Write the report of a run that has just ended and return its headline; ``plots`` has the plot library's jar.
 
-    What ``follower`` does not remember of a long run is read again from its topics.
+    The topics of a long run, of which ``follower`` has forgotten a part, are read again.
     """
     assert follower is not None
     if not follower.progress.is_whole:
-        notify("the run's topics are read again from their beginning for its report: it was a long one")
+        notify("reading the run's topics again from their beginning for the report of this long run")
         return await rewrite(folder, plots)
     return await write_files(folder, follower.progress, lags, plots)
 
 
 async def rewrite(folder: RunFolder, plots: Path | None) -> str:
-    """Write the report of an earlier run again, reading its topics anew."""
+    """Write the report of an earlier run again from its topics, and return its headline."""
     config = folder.config()
     async with (
         Publisher(config.bus, "report") as publisher,
@@ -55,29 +55,28 @@ async def rewrite(folder: RunFolder, plots: Path | None) -> str:
     return await write_files(folder, follower.progress, lags, plots)
 
 
-def fold_rest(progress: RunState, bus: Bus) -> None:
-    """Fold the topics that the page shows and a run does not follow: who trained on what, and the curator's answers."""
-    for record in read_log(bus, [topic for topic in SHOWN if topic.name not in progress.activity]):
-        progress.apply(record.metadata, record.event)
-
-
 async def write_files(folder: RunFolder, progress: RunState, lags: list[Lag] | None, plots: Path | None) -> str:
-    """Write both files, and return the headline."""
-    inputs = await asyncio.to_thread(report_inputs, folder, progress, lags)
-    report = report_metrics.report(inputs)
+    """Write report.json and report.html, and return the headline."""
+    inputs = await asyncio.to_thread(read_inputs, folder, progress, lags)
+    report = report_metrics.build_report(inputs)
     (folder.path / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     await asyncio.to_thread(fold_rest, progress, inputs.config.bus)
-    source = LiveSource(inputs.config, folder)
-    source.rest(inputs)
+    source = LiveSource(inputs.config, folder, inputs)
     try:
         await export.write(source, load_assets(plots), folder.path / "report.html")
     finally:
         await source.close()
-    return headline(report, folder.path / "report.html")
+    return format_headline(report, folder.path / "report.html")
 
 
-def report_inputs(folder: RunFolder, progress: RunState, lags: list[Lag] | None) -> ReportInputs:
-    """Read the store and the metrics."""
+def fold_rest(progress: RunState, bus: Bus) -> None:
+    """Fold the topics that the page shows and a running run does not follow."""
+    for record in read_log(bus, [topic for topic in SHOWN if topic.name not in progress.activity]):
+        progress.apply(record.metadata, record.event)
+
+
+def read_inputs(folder: RunFolder, progress: RunState, lags: list[Lag] | None) -> ReportInputs:
+    """Read the inputs of a report from the run's folder and store."""
     config = folder.config()
     session = connect(config.store)
     try:
@@ -96,12 +95,12 @@ def report_inputs(folder: RunFolder, progress: RunState, lags: list[Lag] | None)
     )
 
 
-def headline(report: dict[str, Any], place: Path) -> str:
-    """Sum up a run in one line."""
+def format_headline(report: dict[str, Any], path: Path) -> str:
+    """Return a run in one line."""
     before, after = report["success_before"], report["success_after"]
-    parts = [f"success {before:.1%} before, {after:.1%} after"] if before is not None and after is not None else []
-    if before is not None and after is None:
-        parts = [f"success {before:.1%}"]
+    success = f"success {before:.1%}" if before is not None else ""
+    if success and after is not None:
+        success += f" before, {after:.1%} after"
     lost = LOST_UNKNOWN if report["lost"] is None else f"{report['lost']} lost"
     counts = f"{report['train_steps']} optimizer steps; {report['episodes']} episodes; {lost}"
-    return "; ".join([*parts, counts, f"report: {place}"])
+    return "; ".join([*([success] if success else []), counts, f"report: {path}"])

@@ -1,6 +1,6 @@
-"""The metrics of a report, each with where it comes from. Pure.
+"""The figures of a report and their sources. Pure.
 
-The keys without a nested table are what other programs read; the rest is for the page.
+Other programs read the keys without a nested table; the rest is for the page.
 """
 
 import math
@@ -25,13 +25,13 @@ from dart_streams.console.runs.time_slices import SLICE_MS
 from dart_streams.telemetry import names
 from topics.values import OutcomeKind
 
-FAULTY = 20
-"""Tasks and hosts of most faults that a report names."""
-REASON_CHARACTERS = 300
+MAX_FAULTS = 20
+"""Maximum number of places and kinds of faults in a report."""
+MAX_REASON_CHARACTERS = 300
 
 
 class ReportInputs(msgspec.Struct, frozen=True):
-    """A run's state, its journal, the trainer's rows, the metrics, the groups' offsets and the processes' costs."""
+    """The inputs of a report: a run's fold, journal, optimizer steps, metrics, committed offsets and process costs."""
 
     config: Config
     tasks: TaskSet
@@ -44,7 +44,7 @@ class ReportInputs(msgspec.Struct, frozen=True):
 
     @property
     def circle(self) -> RunPhase:
-        """The training phase; an empty one if the run did not come so far. One that still lasts ends now."""
+        """The training phase: empty before it begins, and ended at the newest record while it lasts."""
         phase = self.journal.phase("circle")
         if phase is None:
             return RunPhase("circle", 0, 0)
@@ -53,12 +53,12 @@ class ReportInputs(msgspec.Struct, frozen=True):
 
     @property
     def span_ms(self) -> tuple[int, int]:
-        """When the training phase began and ended (epoch milliseconds)."""
+        """The start and the end of the training phase (epoch milliseconds)."""
         return self.circle.started_ms, self.circle.ended_ms or 0
 
     @property
     def circle_s(self) -> float:
-        """How long the training phase lasted, in seconds."""
+        """The duration of the training phase in seconds."""
         start_ms, end_ms = self.span_ms
         return (end_ms - start_ms) / 1000
 
@@ -69,45 +69,42 @@ class ReportInputs(msgspec.Struct, frozen=True):
         return range(start_ms // SLICE_MS + 1, end_ms // SLICE_MS)
 
 
-def report(inputs: ReportInputs) -> dict[str, Any]:
-    """Return all metrics, ready to be written as JSON."""
-    before, after = evaluations(inputs)
+def build_report(inputs: ReportInputs) -> dict[str, Any]:
+    """Return all figures, ready for JSON. Unknown figures are None."""
+    progress, lags = inputs.progress, inputs.lags
+    lost, still_open = open_orders.lost_orders(progress, lags), open_orders.orders_under_way(progress, lags)
+    before, after = read_evaluations(inputs)
     return {
-        **success(before, after),
+        **success_fields(before, after),
         "further_temperatures": further_temperatures(inputs),
-        **volume(inputs),
-        "env_utilisation": round_optional(utilisation(inputs)),
+        **count_volume(inputs),
+        "env_utilisation": round_optional(slot_utilization(inputs)),
         "slot_time": slot_time(inputs),
-        "staleness": staleness(inputs),
+        "staleness": staleness_fields(inputs),
         "weight_switch_ms": switch_pauses(inputs),
-        "versions_served": len({switch.version for switch in inputs.progress.switches}),
-        "served_weights": msgspec.to_builtins(served_weights(inputs.progress)),
-        "failed_loads": len(inputs.progress.failed_loads),
-        "requests": requests(inputs),
+        "versions_served": len({switch.version for switch in progress.switches}),
+        "served_weights": msgspec.to_builtins(served_weights(progress)),
+        "failed_loads": len(progress.failed_loads),
+        "requests": count_requests(inputs),
         "answers_wrong": answers_wrong(inputs),
-        "overhead_ms": quantiles(inputs, names.ENV_OVERHEAD_MS),
+        "overhead_ms": quantile_fields(inputs, names.ENV_OVERHEAD_MS),
         "step_ms": step_times(inputs),
-        "lost": counted(open_orders.lost_orders(inputs.progress, inputs.lags)),
-        "open": counted(open_orders.orders_under_way(inputs.progress, inputs.lags)),
-        "trajectories": trajectories(inputs),
+        "lost": None if lost is None else len(lost),
+        "open": None if still_open is None else len(still_open),
+        "trajectories": count_trajectories(inputs),
         "env_faults": env_faults(inputs),
-        "env_fault_kinds": inputs.progress.env_fault_kinds.most(FAULTY),
-        "deaths": [msgspec.to_builtins(one) for one in inputs.journal.deaths],
-        "groups": {"curated": len(inputs.progress.groups), "consumed": inputs.progress.groups_consumed},
-        "trainer": trainer(inputs),
+        "env_fault_kinds": progress.env_fault_kinds.most(MAX_FAULTS),
+        "deaths": [msgspec.to_builtins(death) for death in inputs.journal.deaths],
+        "groups": {"curated": len(progress.groups), "consumed": progress.groups_consumed},
+        "trainer": trainer_fields(inputs),
         "cpu_s": cpu_seconds(inputs.usage, *inputs.span_ms),
-        "wall_s": wall(inputs),
+        "wall_s": phase_seconds(inputs),
         "outcome": inputs.journal.outcome,
     }
 
 
-def counted(orders: list[str] | None) -> int | None:
-    """Return the number of orders; None where they are not known, which is not none."""
-    return None if orders is None else len(orders)
-
-
-def evaluations(inputs: ReportInputs) -> tuple[EvaluationResult | None, EvaluationResult | None]:
-    """Return the evaluations before and after, from ``trajectories``; None where the run has not reached them."""
+def read_evaluations(inputs: ReportInputs) -> tuple[EvaluationResult | None, EvaluationResult | None]:
+    """Return the evaluations before and after training, from ``trajectories``; None where the run has none yet."""
 
     def read(version: int | None) -> EvaluationResult | None:
         return None if version is None else evaluation.read(inputs.config, inputs.tasks, inputs.progress, version)
@@ -116,9 +113,9 @@ def evaluations(inputs: ReportInputs) -> tuple[EvaluationResult | None, Evaluati
 
 
 def further_temperatures(inputs: ReportInputs) -> list[dict[str, Any]]:
-    """Return held-out success at each further temperature, before and after: a lower one sharpens the policy."""
+    """Return held-out success at each further temperature, before and after training."""
     versions = {"before": inputs.journal.before_version, "after": inputs.journal.after_version}
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for temperature in inputs.config.evaluation.temperatures[1:]:
         rates = {
             name: evaluation.read(inputs.config, inputs.tasks, inputs.progress, version, temperature).overall
@@ -128,21 +125,20 @@ def further_temperatures(inputs: ReportInputs) -> list[dict[str, Any]]:
         fields: dict[str, Any] = {name: rate_fields(rates.get(name)) for name in versions}
         if len(rates) == len(versions):
             fields["change"] = change_fields(rates["before"], rates["after"])
-        found.append({"temperature": temperature, **fields})
-    return found
+        rows.append({"temperature": temperature, **fields})
+    return rows
 
 
 def change_fields(before: Rate, after: Rate) -> dict[str, float | None]:
-    """Return a change as plain values."""
-    change, low, high = rate_difference(before, after)
-    return {"mean": round_optional(change), "low": round_optional(low), "high": round_optional(high)}
+    """Return a change with its 95 % interval as plain values."""
+    return dict(zip(("mean", "low", "high"), map(round_optional, rate_difference(before, after)), strict=True))
 
 
-def success(before: EvaluationResult | None, after: EvaluationResult | None) -> dict[str, Any]:
-    """Return held-out success, whole and by page, with 95 % intervals."""
+def success_fields(before: EvaluationResult | None, after: EvaluationResult | None) -> dict[str, Any]:
+    """Return held-out success in all and by page, with 95 % intervals."""
     results = {"before": before, "after": after}
     pages = sorted({page for result in results.values() if result for page in result.per_page})
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "success_before": before and round_optional(before.overall.rate),
         "success_after": after and round_optional(after.overall.rate),
         "per_task": {
@@ -155,8 +151,8 @@ def success(before: EvaluationResult | None, after: EvaluationResult | None) -> 
         },
     }
     if before and after:
-        found["evaluation"]["change"] = change_fields(before.overall, after.overall)
-    return found
+        fields["evaluation"]["change"] = change_fields(before.overall, after.overall)
+    return fields
 
 
 def rate_fields(rate: Rate | None) -> dict[str, Any]:
@@ -166,8 +162,8 @@ def rate_fields(rate: Rate | None) -> dict[str, Any]:
     return {name: round_optional(getattr(rate, name)) for name in ("rate", "low", "high")} | {"episodes": rate.trials}
 
 
-def volume(inputs: ReportInputs) -> dict[str, Any]:
-    """Return how much ran: optimizer steps from ``weights``, the rest from ``trajectories``, ``observations``."""
+def count_volume(inputs: ReportInputs) -> dict[str, Any]:
+    """Count optimizer steps from ``weights``, episodes from ``trajectories``, and steps from ``observations``."""
     progress, inside = inputs.progress, inputs.slices
     steps = sum(progress.slices[number].steps for number in inside if number in progress.slices)
     finished = progress.finished.values()
@@ -184,14 +180,14 @@ def volume(inputs: ReportInputs) -> dict[str, Any]:
 
 
 def slot_time(inputs: ReportInputs) -> dict[str, float]:
-    """Return the shares of slot time by what the slots did in the training phase, from the env workers' metrics."""
+    """Return the shares of slot time by state in the training phase, from the metrics of the env workers."""
     by_state = inputs.readings.by_attribute(names.ENV_SLOT_MS, "state", *inputs.span_ms)
     total = sum(by_state.values())
     return {state: round_optional(value / total) or 0.0 for state, value in by_state.items()} if total else {}
 
 
-def utilisation(inputs: ReportInputs) -> float | None:
-    """Return the share of slot time with an episode under way, by the metrics or else by ``trajectories``."""
+def slot_utilization(inputs: ReportInputs) -> float | None:
+    """Return the share of slot time with an episode, from the metrics or else from ``trajectories``."""
     if shares := slot_time(inputs):
         return 1.0 - shares.get("idle", 0.0)
     inside, env = inputs.slices, inputs.config.env
@@ -199,17 +195,17 @@ def utilisation(inputs: ReportInputs) -> float | None:
     return min(1.0, busy_ms / (len(inside) * SLICE_MS * env.workers * env.slots)) if inside else None
 
 
-def staleness(inputs: ReportInputs) -> dict[str, Any]:
-    """Return how many versions old trajectories were when trained on: the trainer's rows against ``curated``."""
+def staleness_fields(inputs: ReportInputs) -> dict[str, Any]:
+    """Return the staleness of trajectories at training, in versions, from the trainer's rows and ``curated``."""
     ages = [age for row in inputs.trained for age in ages_of(inputs, row)]
-    return {"mean": round_optional(mean(ages)), "max": max(ages, default=None)}
+    return {"mean": round_optional(mean_or_none(ages)), "max": max(ages, default=None)}
 
 
 def ages_of(inputs: ReportInputs, row: dict[str, Any]) -> list[int]:
-    """Return the age of each trajectory of an optimizer step: the version it trained less the oldest that acted.
+    """Return the age of each trajectory of an optimizer step: the trained version less the oldest that acted.
 
-    A step starts from the version before the one that it makes, which its row has. Trajectories from the experience
-    pool are old on purpose and do not count, nor does their second use in another group.
+    A step trains the version before that of its row. Trajectories from the experience pool are old on purpose and do
+    not count.
     """
     trained_version = int(row["version"]) - 1
     groups = [inputs.progress.groups[name][0] for name in row["group_ids"] if name in inputs.progress.groups]
@@ -222,13 +218,13 @@ def ages_of(inputs: ReportInputs, row: dict[str, Any]) -> list[int]:
 
 
 def switch_pauses(inputs: ReportInputs) -> dict[str, Any]:
-    """Return how long generation paused for a switch, from ``weights-serving``."""
+    """Return the pauses of generation for weight switches, from ``weights-serving``."""
     pauses = [switch.pause_ms for switch in inputs.progress.switches]
-    return {"p50": round_optional(median(pauses), 1), "max": round_optional(max(pauses, default=None), 1)}
+    return {"p50": round_optional(median_or_none(pauses), 1), "max": round_optional(max(pauses, default=None), 1)}
 
 
-def requests(inputs: ReportInputs) -> dict[str, int | None]:
-    """Count the outcomes of action requests, from the env workers' counters; None of a run without metrics."""
+def count_requests(inputs: ReportInputs) -> dict[str, int | None]:
+    """Count the outcomes of action requests, from the env workers' counters; None without metrics."""
     counters = {
         "sent": names.ENV_REQUESTS_SENT,
         "answered": names.ENV_REQUESTS_ANSWERED,
@@ -240,30 +236,27 @@ def requests(inputs: ReportInputs) -> dict[str, int | None]:
 
 
 def answers_wrong(inputs: ReportInputs) -> dict[str, dict[str, int]] | None:
-    """Count what was wrong with answers, by kind: with those that were executed all the same, and those refused.
-
-    None of a run without metrics.
-    """
+    """Count the faults of answers by kind, in executed and in refused answers; None without metrics."""
     if not inputs.readings.points:
         return None
-    counts = {
-        treated: inputs.readings.by_attribute(names.ENV_ANSWERS_WRONG, "kind", treated=treated)
-        for treated in ("executed", "refused")
-    }
-    return {treated: {kind: int(n) for kind, n in found.items() if n} for treated, found in counts.items()}
+    result = {}
+    for treated in ("executed", "refused"):
+        counts = inputs.readings.by_attribute(names.ENV_ANSWERS_WRONG, "kind", treated=treated)
+        result[treated] = {kind: int(count) for kind, count in counts.items() if count}
+    return result
 
 
-def quantiles(inputs: ReportInputs, name: str) -> dict[str, Any]:
-    """Return the median and the 99th percentile of a histogram over the training phase."""
+def quantile_fields(inputs: ReportInputs, name: str) -> dict[str, Any]:
+    """Return median, 99th percentile and mean of a histogram over the training phase."""
     values = inputs.readings.distribution(name, *inputs.span_ms)
     if values is None:
         return {"p50": None, "p99": None, "mean": None}
-    found = {"p50": values.quantile(0.5), "p99": values.quantile(0.99), "mean": values.mean}
-    return {key: round_optional(value, 1) for key, value in found.items()}
+    figures = {"p50": values.quantile(0.5), "p99": values.quantile(0.99), "mean": values.mean}
+    return {key: round_optional(value, 1) for key, value in figures.items()}
 
 
 def step_times(inputs: ReportInputs) -> dict[str, Any]:
-    """Return where an environment step's time goes, by the metrics of env and rollout workers."""
+    """Return the parts of an environment step's time, from the metrics of env and rollout workers."""
     parts = {
         "queue": names.ROLLOUT_QUEUE_MS,
         "generate": names.ROLLOUT_GENERATE_MS,
@@ -273,10 +266,10 @@ def step_times(inputs: ReportInputs) -> dict[str, Any]:
         "evaluate": names.ENV_EVALUATE_MS,
         "request": names.ENV_REQUEST_MS,
     }
-    return {part: quantiles(inputs, name) for part, name in parts.items()}
+    return {part: quantile_fields(inputs, name) for part, name in parts.items()}
 
 
-def trajectories(inputs: ReportInputs) -> dict[str, Any]:
+def count_trajectories(inputs: ReportInputs) -> dict[str, Any]:
     """Count the outcomes of training trajectories, from ``trajectories`` and the trainer's rows."""
     train = {t.trajectory_id: t for t in inputs.progress.finished.values() if t.purpose == "train"}
     used = {identity for row in inputs.trained for identity in row["trajectory_ids"]}
@@ -292,95 +285,96 @@ def trajectories(inputs: ReportInputs) -> dict[str, Any]:
 
 
 def env_faults(inputs: ReportInputs) -> list[dict[str, Any]]:
-    """Return the tasks and hosts of most faults of the environment, with the newest reason, from ``observations``."""
-    found = sorted(inputs.progress.env_faults.items(), key=lambda item: (-item[1].episodes, item[0]))
+    """Return the tasks and hosts with most environment faults and the newest reason, from ``observations``."""
+    places = sorted(inputs.progress.env_faults.items(), key=lambda item: (-item[1].episodes, item[0]))
     return [
-        {"task": task, "host": host, "episodes": known.episodes, "reason": known.reason[:REASON_CHARACTERS]}
-        for (task, host), known in found[:FAULTY]
+        {"task": task, "host": host, "episodes": known.episodes, "reason": known.reason[:MAX_REASON_CHARACTERS]}
+        for (task, host), known in places[:MAX_FAULTS]
     ]
 
 
-def trainer(inputs: ReportInputs) -> dict[str, Any]:
-    """Return the trainer's metrics, from its rows: the share of training time it was idle, and means and medians.
+def trainer_fields(inputs: ReportInputs) -> dict[str, Any]:
+    """Return the trainer's figures from its rows, over the training phase.
 
-    ``mismatch`` is the gap between the engine's and the trainer's log-probabilities for the same weights (nats a
-    token); ``drift`` the gap to the weights that were trained. ``kl_reference`` is the divergence from the initial
-    policy (nats a token), null without ``trainer.kl_beta``. Supervised phases are left out of what they don't have.
+    ``mismatch`` is the gap between the log-probabilities of engine and trainer for the same weights (nats a token),
+    ``drift`` the gap to the trained weights. ``kl_reference`` is the divergence from the initial policy (nats a token),
+    null without ``trainer.kl_beta``. Figures of the objective leave out supervised steps.
     """
     settings = inputs.config.trainer
     start_ms, end_ms = inputs.span_ms
     inside = [row["metrics"] for row in inputs.trained if start_ms <= row["at_ms"] <= end_ms]
     learned = [row for row in inside if not row.get("supervised")]
+    same_version = [row for row in inside if row.get("same_version_tokens")]
     busy_ms = sum(row.get(part, 0.0) for row in inside for part in ("train_ms", "publish_ms", "checkpoint_ms"))
     return {
         "idle_share": round_optional(1 - busy_ms / (inputs.circle_s * 1000)) if busy_ms and inputs.circle_s else None,
-        "train_ms": round_optional(median(column(inside, "train_ms")), 1),
-        "publish_ms": round_optional(median(column(inside, "publish_ms")), 1),
-        "mismatch": spread(column([row for row in inside if row.get("same_version_tokens")], "same_version_mismatch")),
-        "drift": spread(column(learned, "mismatch")),
+        "train_ms": round_optional(median_or_none(metric_column(inside, "train_ms")), 1),
+        "publish_ms": round_optional(median_or_none(metric_column(inside, "publish_ms")), 1),
+        "mismatch": mean_and_max(metric_column(same_version, "same_version_mismatch")),
+        "drift": mean_and_max(metric_column(learned, "mismatch")),
         "objective": {
             "name": settings.objective,
             "clip_low": settings.clip_low,
             "clip_high": settings.clip_high,
             "kl_beta": settings.kl_beta,
         },
-        "updates": int(sum(updates)) if (updates := column(inside, "updates")) else None,
-        "clip_share": spread(column(learned, "clip_share")),
-        "truncated_share": spread(column(learned, "truncated_share")),
-        "kl_reference": spread(column(learned, "kl_reference")) if settings.kl_beta else None,
-        "stale_groups": int(sum(column(inside, "stale_groups"))),
-        "not_finite_groups": int(sum(column(inside, "not_finite_groups"))),
-        "updates_not_finite": int(sum(column(inside, "updates_not_finite"))),
-        "imitation": imitation(inside),
+        "updates": int(sum(updates)) if (updates := metric_column(inside, "updates")) else None,
+        "clip_share": mean_and_max(metric_column(learned, "clip_share")),
+        "truncated_share": mean_and_max(metric_column(learned, "truncated_share")),
+        "kl_reference": mean_and_max(metric_column(learned, "kl_reference")) if settings.kl_beta else None,
+        "stale_groups": int(sum(metric_column(inside, "stale_groups"))),
+        "not_finite_groups": int(sum(metric_column(inside, "not_finite_groups"))),
+        "updates_not_finite": int(sum(metric_column(inside, "updates_not_finite"))),
+        "imitation": imitation_fields(inside),
     }
 
 
-def imitation(rows: list[dict[str, float]]) -> dict[str, Any] | None:
-    """Return what steps imitated beside their batches, and in supervised phases; None if nothing.
+def imitation_fields(rows: list[dict[str, float]]) -> dict[str, Any] | None:
+    """Return the figures of imitation beside the batches and in supervised phases; None without imitation.
 
-    ``share`` is that of imitated tokens in all, ``nll`` in nats a token: of the first and of the last step that did.
+    ``share`` is the share of imitated tokens; ``nll`` is in nats a token, of the first and the last such step.
     """
-    beside, phases = column(rows, "imitation_nll"), column(rows, "sft_nll")
+    beside, phases = metric_column(rows, "imitation_nll"), metric_column(rows, "sft_nll")
     if not beside and not phases:
         return None
     return {
         "steps": len(beside),
-        "weight": round_optional(mean(column(rows, "imitation_weight"))),
-        "share": round_optional(mean(column(rows, "imitation_share"))),
+        "weight": round_optional(mean_or_none(metric_column(rows, "imitation_weight"))),
+        "share": round_optional(mean_or_none(metric_column(rows, "imitation_share"))),
         "nll": {"first": round_optional(beside[0]), "last": round_optional(beside[-1])} if beside else None,
-        "phases": {"steps": len(phases), "updates": int(sum(column(rows, "sft_updates")))},
+        "phases": {"steps": len(phases), "updates": int(sum(metric_column(rows, "sft_updates")))},
     }
 
 
-def column(rows: list[dict[str, float]], name: str) -> list[float]:
-    """Return the values of one metric in the rows that have it."""
+def metric_column(rows: list[dict[str, float]], name: str) -> list[float]:
+    """Return the values of a metric in the rows that have it."""
     return [row[name] for row in rows if name in row]
 
 
-def spread(values: list[float]) -> dict[str, float | None]:
-    """Return the mean and the largest of values."""
-    return {"mean": round_optional(mean(values), 5), "max": round_optional(max(values, default=None), 5)}
+def mean_and_max(values: list[float]) -> dict[str, float | None]:
+    """Return the mean and the maximum of values."""
+    return {"mean": round_optional(mean_or_none(values), 5), "max": round_optional(max(values, default=None), 5)}
 
 
-def wall(inputs: ReportInputs) -> dict[str, float]:
-    """Return how long each phase took, in seconds, from the journal; phases of a resumed run add up."""
-    result: dict[str, float] = {}
+def phase_seconds(inputs: ReportInputs) -> dict[str, float]:
+    """Return the duration of each phase in seconds, from the journal; phases of a resumed run add up."""
+    seconds: dict[str, float] = {}
     for phase in inputs.journal.phases:
         if phase.ended_ms is not None:
-            result[phase.name] = round(result.get(phase.name, 0.0) + (phase.ended_ms - phase.started_ms) / 1000, 2)
-    return result
+            seconds[phase.name] = round(seconds.get(phase.name, 0.0) + (phase.ended_ms - phase.started_ms) / 1000, 2)
+    return seconds
 
 
-def median(values: Sequence[float]) -> float | None:
-    """Return the median, None of nothing."""
+def median_or_none(values: Sequence[float]) -> float | None:
+    """Return the median; None without values."""
     return statistics.median(values) if values else None
 
 
-def mean(values: Sequence[float]) -> float | None:
-    """Return the mean, None of nothing."""
+def mean_or_none(values: Sequence[float]) -> float | None:
+    """Return the mean; None without values."""
     return math.fsum(values) / len(values) if values else None
 
 
 def round_optional(value: float | None, digits: int = 4) -> float | None:
-    """Round for the reader; None stays."""
+    """Return a rounded value, or None."""
     return None if value is None else round(value, digits)

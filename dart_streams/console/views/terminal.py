@@ -1,4 +1,4 @@
-"""The run on the terminal: a live panel, or a line every few seconds where there is no terminal."""
+"""The display of a run: a live panel on a terminal, or a line every few seconds elsewhere."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -14,12 +14,12 @@ from dart_streams.bus.lag import LagReader, by_group
 from dart_streams.console.runs.curated_ages import curated_ages
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, split_span
-from dart_streams.console.views.report_metrics import mean
+from dart_streams.console.views.report_metrics import mean_or_none
 from topics import action_requests, training_metrics
 
 REFRESH_S = 0.5
-LINE_S = 10.0
-LAG_S = 5.0
+LINE_INTERVAL_S = 10.0
+POLL_INTERVAL_S = 5.0
 CURVE_POINTS = 60
 WINDOW_SLICES = 6
 RECENT_MEMBERS = 128
@@ -27,13 +27,13 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Rates are over the last half minute, ``success`` over the last finished training episodes.
+    """A run in numbers: rates of the last half minute, ``success`` of the newest finished training episodes.
 
-    ``curve`` has the success rate of training episodes a time slice, None where none finished.
+    ``curve`` has the success rate of training episodes by time slice, None where none finished.
     """
 
     steps_per_s: float
-    utilisation: float
+    utilization: float
     episodes: int
     finished_eval: int
     ordered_eval: int
@@ -49,7 +49,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarize(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) -> RunSummary:
-    """Return the summary at ``now_ms``; the curve begins at ``since_ms``. ``slots`` counts all environment slots."""
+    """Return the summary at ``now_ms`` with a curve from ``since_ms``; ``slots`` counts all environment slots."""
     newest = now_ms // SLICE_MS
     window = range(newest - WINDOW_SLICES, newest)
     steps = sum(progress.slices[number].steps for number in window if number in progress.slices)
@@ -60,24 +60,24 @@ def summarize(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) ->
     finished_eval, ordered_eval = newest_evaluation(progress)
     return RunSummary(
         steps_per_s=steps / (WINDOW_SLICES * SLICE_MS / 1000),
-        utilisation=min(1.0, busy_ms / (slots * WINDOW_SLICES * SLICE_MS)),
+        utilization=min(1.0, busy_ms / (slots * WINDOW_SLICES * SLICE_MS)),
         episodes=progress.train_finished,
         finished_eval=finished_eval,
         ordered_eval=ordered_eval,
         open_episodes=len(progress.open),
         success=progress.recent_success,
-        curve=curve(progress, max(since_ms // SLICE_MS, min(progress.slices, default=newest)), newest),
+        curve=success_curve(progress, max(since_ms // SLICE_MS, min(progress.slices, default=newest)), newest),
         groups=progress.groups_curated,
         groups_consumed=progress.groups_consumed,
         version=progress.newest_version,
         served=progress.served_version,
-        staleness_mean=mean(ages),
+        staleness_mean=mean_or_none(ages),
         staleness_max=max(ages, default=None),
     )
 
 
 def newest_evaluation(progress: RunState) -> tuple[int, int]:
-    """Return the number of finished and of ordered episodes of the newest evaluation; (0, 0) before any."""
+    """Return the finished and the ordered episodes of the newest evaluation; (0, 0) before the first."""
     orders = [order for order, _ in progress.orders.values() if order.purpose == "eval"]
     if not orders:
         return 0, 0
@@ -87,27 +87,24 @@ def newest_evaluation(progress: RunState) -> tuple[int, int]:
     return len(rewarded), sum({order.group_id: order.group_size for order in newest}.values())
 
 
-def curve(progress: RunState, first: int, last: int) -> tuple[float | None, ...]:
-    """Return the success rate of each slice from ``first`` to before ``last``, of the last day at most."""
+def success_curve(progress: RunState, first: int, last: int) -> tuple[float | None, ...]:
+    """Return the success rate of each slice in [``first``, ``last``), at most those of the last day."""
     first = max(first, last - MAX_SPAN_MS // SLICE_MS)
     parts = [progress.slices.get(number) for number in range(first, last)]
     return tuple(part.reward / part.rewarded if part and part.rewarded else None for part in parts)
 
 
 def smooth(values: tuple[float | None, ...], points: int) -> list[float | None]:
-    """Shrink a curve to at most ``points`` points, each the mean of what it stands for."""
+    """Shrink a curve to at most ``points`` points by means of equal chunks."""
     if not values:
         return []
     width = max(1, -(-len(values) // points))
     chunks = [[v for v in values[i : i + width] if v is not None] for i in range(0, len(values), width)]
-    return [mean(chunk) for chunk in chunks]
+    return [mean_or_none(chunk) for chunk in chunks]
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown: the run's id and phase, since when, the time left, and a summary once the topics are read.
-
-    ``page`` is the address of the run's web page.
-    """
+    """The state to display; ``summary`` is None until the topics are read, ``page`` is the address of the web page."""
 
     run_id: str
     phase: str
@@ -121,56 +118,56 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     page: str = ""
 
 
-def panel(moment: Moment) -> RenderableType:
+def draw_panel(moment: Moment) -> RenderableType:
     """Draw the live panel."""
-    title = f"dart_streams  {moment.run_id}  ·  {moment.phase}  {clock(moment.phase_s)}"
+    title = f"dart_streams  {moment.run_id}  ·  {moment.phase}  {format_clock(moment.phase_s)}"
     if moment.left_s is not None:
-        title += f"  ·  {clock(moment.left_s)} left"
+        title += f"  ·  {format_clock(moment.left_s)} left"
     parts: list[RenderableType] = []
-    if moment.summary is not None:
-        parts = [curve_of(moment.summary), table_of(moment, moment.summary)]
     if moment.page:
-        parts.insert(0, Text.assemble(("watch    ", "bold"), (moment.page, "cyan")))
+        parts.append(Text.assemble(("watch    ", "bold"), (moment.page, "cyan")))
+    if moment.summary is not None:
+        parts += [draw_curve(moment.summary), draw_table(moment, moment.summary)]
     if moment.news:
         parts.append(Text(moment.news))
-    parts.append(children_of(moment.children))
+    parts.append(draw_processes(moment.children))
     return Panel(Group(*parts), title=title, title_align="left", border_style="cyan", padding=(0, 1))
 
 
-def curve_of(summary: RunSummary) -> RenderableType:
+def draw_curve(summary: RunSummary) -> RenderableType:
     """Draw the success curve of training episodes."""
-    line = sparkline(smooth(summary.curve, CURVE_POINTS))
+    bars = sparkline(smooth(summary.curve, CURVE_POINTS))
     return Text.assemble(
         ("success  ", "bold"),
-        (line or "(no training episode has finished yet)", "green"),
-        f"  {shown(summary.success, '.0%')} of the last episodes",
+        (bars or "(no training episode has finished yet)", "green"),
+        f"  {format_value(summary.success, '.0%')} of the last episodes",
     )
 
 
-def table_of(moment: Moment, summary: RunSummary) -> RenderableType:
+def draw_table(moment: Moment, summary: RunSummary) -> RenderableType:
     """Draw the summary in two columns of names and values."""
     table = Table.grid(padding=(0, 2), expand=True)
     for style in ("dim", "", "dim", ""):
         table.add_column(style=style)
-    environment = f"{summary.steps_per_s:.1f} steps/s, slots busy {summary.utilisation:.0%}"
+    environment = f"{summary.steps_per_s:.1f} steps/s, slots busy {summary.utilization:.0%}"
     groups = f"{summary.groups} curated, {summary.groups_consumed} consumed"
     episodes = f"{summary.episodes} finished, {summary.open_episodes} open"
-    version = f"{shown(summary.version)} trained, {shown(summary.served)} served"
+    version = f"{format_value(summary.version)} trained, {format_value(summary.served)} served"
     evaluation = f"{summary.finished_eval}/{summary.ordered_eval}" if summary.ordered_eval else "none yet"
-    stale = f"{shown(summary.staleness_mean, '.1f')} mean, {shown(summary.staleness_max)} max"
+    stale = f"{format_value(summary.staleness_mean, '.1f')} mean, {format_value(summary.staleness_max)} max"
     lag = ", ".join(f"{group} {records}" for group, records in sorted(open_lag(moment).items())) or "none"
     table.add_row("environment", environment, "groups", groups)
     table.add_row("episodes", episodes, "version", version)
     table.add_row("evaluation", evaluation, "staleness", stale)
-    table.add_row("lag", lag, "trainer", metrics_line(moment.trained))
+    table.add_row("lag", lag, "trainer", format_metrics(moment.trained))
     return table
 
 
 def open_lag(moment: Moment) -> dict[str, int]:
-    """Return how many records each consumer group has yet to process, all of its topics together.
+    """Return the records that each consumer group has yet to process, over all of its topics.
 
-    A group is named after the processes in it: without such a process it is left out, unless the run supervises none.
-    An action request is open only while its episode is, one at a time: it is dropped once nobody waits for the action.
+    A group without a supervised process is left out, unless the run supervises none. Of action requests only one per
+    open episode counts: requests of ended episodes are dropped.
     """
     living = {name.rpartition("-")[0] or name for name, _ in moment.children}
     result: dict[str, int] = {}
@@ -182,8 +179,8 @@ def open_lag(moment: Moment) -> dict[str, int]:
     return result
 
 
-def children_of(children: Sequence[tuple[str, int]]) -> RenderableType:
-    """Name the processes, and how often each was started again."""
+def draw_processes(children: Sequence[tuple[str, int]]) -> RenderableType:
+    """List the processes, and their starts where there were several."""
     text = Text("processes  ", style="dim")
     for name, starts in children:
         restarted = f"(started {starts} times)  " if starts > 1 else ""
@@ -191,27 +188,27 @@ def children_of(children: Sequence[tuple[str, int]]) -> RenderableType:
     return text
 
 
-def line(moment: Moment) -> str:
-    """Write the summary as one line."""
-    left = f", {clock(moment.left_s)} left" if moment.left_s is not None else ""
-    start = f"{moment.phase} {clock(moment.phase_s)}{left}"
+def format_line(moment: Moment) -> str:
+    """Return the summary as one line."""
+    left = f", {format_clock(moment.left_s)} left" if moment.left_s is not None else ""
+    start = f"{moment.phase} {format_clock(moment.phase_s)}{left}"
     summary = moment.summary
     if summary is None:
         return f"{start} | {moment.news}" if moment.news else start
-    parts = [start, f"{summary.steps_per_s:.1f} steps/s", f"slots busy {summary.utilisation:.0%}"]
+    parts = [start, f"{summary.steps_per_s:.1f} steps/s", f"slots busy {summary.utilization:.0%}"]
     if summary.ordered_eval and summary.finished_eval < summary.ordered_eval:
         parts.append(f"evaluation {summary.finished_eval}/{summary.ordered_eval}")
     if summary.episodes:
-        parts.append(f"{summary.episodes} episodes, success {shown(summary.success, '.0%')}")
+        parts.append(f"{summary.episodes} episodes, success {format_value(summary.success, '.0%')}")
         parts.append(f"groups {summary.groups_consumed}/{summary.groups}")
     if summary.version is not None:
-        parts.append(f"version {summary.version}, served {shown(summary.served)}")
+        parts.append(f"version {summary.version}, served {format_value(summary.served)}")
     if summary.staleness_max is not None:
-        parts.append(f"staleness {shown(summary.staleness_mean, '.1f')} max {summary.staleness_max}")
+        parts.append(f"staleness {format_value(summary.staleness_mean, '.1f')} max {summary.staleness_max}")
     if moment.trained:
-        parts.append(metrics_line(moment.trained))
-    if behind := sum(open_lag(moment).values()):
-        parts.append(f"lag {behind}")
+        parts.append(format_metrics(moment.trained))
+    if lag := sum(open_lag(moment).values()):
+        parts.append(f"lag {lag}")
     return " | ".join(parts)
 
 
@@ -220,27 +217,28 @@ def sparkline(values: list[float | None]) -> str:
     return "".join(" " if v is None else BARS[min(len(BARS) - 1, int(v * len(BARS)))] for v in values)
 
 
-def metrics_line(trained: dict[str, float]) -> str:
-    """Write the newest optimizer step's metrics."""
-    shown = [f"{name} {trained[name]:.3g}" for name in training_metrics.HEADLINES if name in trained]
-    return ", ".join(shown) or "no step yet"
+def format_metrics(trained: dict[str, float]) -> str:
+    """Return the headline metrics of the newest optimizer step."""
+    metrics = [f"{name} {trained[name]:.3g}" for name in training_metrics.HEADLINES if name in trained]
+    return ", ".join(metrics) or "no step yet"
 
 
-def clock(seconds: float) -> str:
-    """Format seconds as minutes:seconds."""
+def format_clock(seconds: float) -> str:
+    """Return seconds as minutes:seconds."""
     minutes, rest = divmod(max(0, int(seconds)), 60)
     return f"{minutes}:{rest:02d}"
 
 
-def shown(value: float | None, spec: str = "") -> str:
-    """Format a value, a dash if there is none."""
+def format_value(value: float | None, spec: str = "") -> str:
+    """Return a value as text, a dash for None."""
     return "–" if value is None else format(value, spec)
 
 
 class Display:
     """Shows a run until it is cancelled.
 
-    ``moment_of`` takes lag and trainer metrics; ``newest_metrics`` reads those of the last optimizer step, in a thread.
+    ``moment_of`` returns the state to display from lag and trainer metrics; ``newest_metrics`` reads the latter and
+    runs in a thread.
     """
 
     def __init__(
@@ -256,23 +254,23 @@ class Display:
         self.trained: dict[str, float] = {}
 
     async def show(self) -> None:
-        """Refresh the panel, or write a line every few seconds."""
+        """Refresh the panel, or print a line every few seconds."""
         if not self.console.is_terminal:
             while True:
-                await asyncio.sleep(LINE_S)
-                self.console.print(line(self.moment()), soft_wrap=True, highlight=False)
-        with Live(panel(self.moment()), console=self.console, auto_refresh=False) as live:
+                await asyncio.sleep(LINE_INTERVAL_S)
+                self.console.print(format_line(self.moment()), soft_wrap=True, highlight=False)
+        with Live(draw_panel(self.moment()), console=self.console, auto_refresh=False) as live:
             while True:
-                live.update(panel(self.moment()), refresh=True)
+                live.update(draw_panel(self.moment()), refresh=True)
                 await asyncio.sleep(REFRESH_S)
 
     async def poll(self, lags: LagReader) -> None:
-        """Keep lag and trainer metrics up to date, for ever."""
+        """Keep lag and trainer metrics up to date until cancelled."""
         while True:
             self.lag = by_group(await lags.read())
             self.trained = await asyncio.to_thread(self.newest_metrics)
-            await asyncio.sleep(LAG_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     def moment(self) -> Moment:
-        """Return what to show now."""
+        """Return the state to display now."""
         return self.moment_of(self.lag, self.trained)

@@ -1,4 +1,4 @@
-"""The plot of a what-if: optimizer steps over rollouts, a line a setting (SVG), and the same as bars of text."""
+"""The plot of a what-if: optimizer steps over rollouts by setting, as SVG and as bars of text."""
 
 from collections.abc import Sequence
 
@@ -10,11 +10,11 @@ COLORS = (GREY, BLUE, GREEN, AMBER, VIOLET, RED, TEAL)
 WIDTH = 48
 
 
-def draw_whatif(found: Sequence[WhatIfMetrics]) -> str:
-    """Draw optimizer steps over rollouts ended, and the samples trained on and left out, beside each other."""
-    lines = [figures for figures in found if figures.curve]
-    with draw_svg(10.5, 3.6, columns=2) as made:
-        steps, samples = made.axes
+def draw_whatif(settings: Sequence[WhatIfMetrics]) -> str:
+    """Draw optimizer steps over rollouts, and samples trained on and left out beside them; return SVG."""
+    lines = [figures for figures in settings if figures.curve]
+    with draw_svg(10.5, 3.6, columns=2) as drawing:
+        steps, samples = drawing.axes
         for figures, color in zip(lines, COLORS, strict=False):
             steps.plot([x for x, _ in figures.curve], [y for _, y in figures.curve], color=color, label=figures.name)
         steps.set_xlabel("rollouts ended")
@@ -25,11 +25,11 @@ def draw_whatif(found: Sequence[WhatIfMetrics]) -> str:
         samples.barh(names, trained, color=BLUE, label="samples trained on")
         samples.barh(names, saved, left=trained, color=GREY, label="left out")
         samples.legend()
-    return made.svg
+    return drawing.svg
 
 
-def draw_bars(figures: WhatIfMetrics, most: int) -> str:
-    """Return a setting's optimizer steps over its rollouts as a line of bars; the highest is ``most``."""
+def draw_bars(figures: WhatIfMetrics, highest: int) -> str:
+    """Return a setting's optimizer steps over its rollouts as bars of text, scaled to the ``highest`` of all."""
     curve = [steps for _, steps in figures.curve]
-    taken = [curve[index * len(curve) // WIDTH] for index in range(WIDTH)] if len(curve) > WIDTH else curve
-    return sparkline([steps / (most + 1) for steps in taken])
+    sampled = [curve[index * len(curve) // WIDTH] for index in range(WIDTH)] if len(curve) > WIDTH else curve
+    return sparkline([steps / (highest + 1) for steps in sampled])

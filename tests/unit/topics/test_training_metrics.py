@@ -80,8 +80,8 @@ def text_of_target(node: ast.Assign) -> str:
 def reported() -> set[str]:
     """Return the names that the report reads from the trainer's rows."""
     names = set()
-    for node in nodes(REPORT, ("trainer", "imitation")):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "column":
+    for node in nodes(REPORT, ("trainer_fields", "imitation_fields")):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "metric_column":
             names.add(text(node.args[1]))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
             names.add(text(node.args[0]))

@@ -1,6 +1,6 @@
-"""What a person should look at now, each alarm a pure function of what it is about; the bounds are constants here.
+"""Alarms of a run, each a pure function of its subject.
 
-A bound is where the thing is broken by any recipe, not where it could be better: an alarm that comes often is not read.
+A bound is where a run is broken under any recipe, not where it could be better: frequent alarms are not read.
 """
 
 import itertools
@@ -10,30 +10,29 @@ import msgspec
 
 from dart_streams.console.runs.run_folder import ProcessDeaths
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.runs.stalls import describe_stall
-from dart_streams.console.views.page.time_curves import StallWords, stalled
+from dart_streams.console.views.page.time_curves import describe_stalls
 from topics.trained import MISMATCH_ALARM_NATS, TrainedStep
 from topics.values import OutcomeKind
 
 WINDOW = 5
-"""Optimizer steps whose mean is compared."""
-LOOKED_BACK = 500
-"""Newest optimizer steps that are looked at."""
+"""Optimizer steps of a mean that is compared."""
+MAX_STEPS = 500
+"""Newest optimizer steps that are considered."""
 ENTROPY_SHARE = 0.1
-"""Entropy below this share of what it was at the beginning has collapsed: the policy does not explore any more."""
+"""Entropy below this share of its first values has collapsed: the policy no longer explores."""
 REWARD_SHARE = 0.5
 """Reward below this share of its best has collapsed."""
 REWARD_WORTH = 0.2
-"""A best reward below this is none that could collapse."""
+"""A best reward below this is too low to collapse."""
 BURST = 20
-"""Newest episodes that are looked at for faults."""
+"""Newest episodes that are considered for faults."""
 BURST_SHARE = 1 / 3
-"""More faults than this share of them are a burst."""
+"""A larger share of faults among them is a burst."""
 FAULT_OUTCOMES: tuple[OutcomeKind, ...] = ("env_error", "policy_error", "lost")
 
 
 class Alarm(msgspec.Struct, frozen=True):
-    """A sentence, and the page (with its parameters) that shows more."""
+    """A sentence, and the page with its parameters that shows more."""
 
     kind: str
     text: str
@@ -41,66 +40,53 @@ class Alarm(msgspec.Struct, frozen=True):
     params: dict[str, str] = {}
 
 
-def alarms(state: RunState, now_ms: int, *, live: bool) -> list[Alarm]:
-    """Return the alarms of a run; of what stands still only while the circle should turn (``live``)."""
-    steps = [state.trained[number] for number in sorted(state.trained)[-LOOKED_BACK:]]
-    outcomes = [one.outcome for one in itertools.islice(reversed(state.finished.values()), BURST)]
-    found = [
-        *(stall(words) for words in (stalled(state, now_ms) if live else ())),
+def find_alarms(state: RunState, now_ms: int, *, live: bool) -> list[Alarm]:
+    """Return the alarms of a run; silent topics are alarms only in a ``live`` training phase."""
+    steps = [state.trained[number] for number in sorted(state.trained)[-MAX_STEPS:]]
+    newest = steps[-1] if steps else None
+    outcomes = [trajectory.outcome for trajectory in itertools.islice(reversed(state.finished.values()), BURST)]
+    alarms = [
+        *(Alarm("stall", text, "time") for text in (describe_stalls(state, now_ms) if live else ())),
         lost_orders(state.lost),
         fault_burst(outcomes),
-        entropy_collapse(values(steps, "entropy")),
-        reward_collapse(values(steps, "reward")),
-        engine_gap(steps[-1] if steps else None),
-        not_finite(steps[-1] if steps else None),
+        entropy_collapse([step.metrics["entropy"] for step in steps if "entropy" in step.metrics]),
+        reward_collapse([step.metrics["reward"] for step in steps if "reward" in step.metrics]),
+        engine_gap(newest),
+        not_finite(newest),
     ]
-    return [alarm for alarm in found if alarm is not None]
+    return [alarm for alarm in alarms if alarm is not None]
 
 
-def values(steps: Sequence[TrainedStep], name: str) -> list[float]:
-    """Return a metric of the steps that have it, in order."""
-    return [step.metrics[name] for step in steps if name in step.metrics]
+def mean_of(values: Sequence[float]) -> float:
+    """Return the mean of at least one value."""
+    return sum(values) / len(values)
 
 
-def mean(numbers: Sequence[float]) -> float:
-    """Return the mean of some numbers."""
-    return sum(numbers) / len(numbers)
-
-
-def died(deaths: Sequence[ProcessDeaths]) -> list[Alarm]:
+def process_deaths(deaths: Sequence[ProcessDeaths]) -> list[Alarm]:
     """Return an alarm for each process that has died."""
-    newest = {one.process: one for one in sorted(deaths, key=lambda one: one.at_ms)}
-    times = {process: sum(one.times for one in deaths if one.process == process) for process in newest}
+    newest = {death.process: death for death in sorted(deaths, key=lambda death: death.at_ms)}
+    times = {process: sum(death.times for death in deaths if death.process == process) for process in newest}
+    counts = {process: "once" if count == 1 else f"{count} times" for process, count in times.items()}
     return [
-        Alarm("died", f"{process} has died {counted(times[process])}, the last time: {last.reason}", "report")
+        Alarm("died", f"{process} has died {counts[process]}, the last time: {last.reason}", "report")
         for process, last in newest.items()
     ]
 
 
-def counted(times: int) -> str:
-    """Return how often something was, in words."""
-    return "once" if times == 1 else f"{times} times"
-
-
-def stall(words: StallWords) -> Alarm:
-    """Return the alarm of a topic that is silent."""
-    return Alarm("stall", describe_stall(words.stall), "time")
-
-
 def lost_orders(count: int) -> Alarm | None:
-    """Return an alarm if orders were lost: somebody moved offsets, records were removed, or a reader refused them."""
+    """Return an alarm if orders were lost: offsets were moved, records removed, or a reader refused them."""
     if not count:
         return None
-    text = f"{count} orders could never end, and were ordered again: a record of each was lost on its way"
+    text = f"{count} orders were lost and placed again: a record of each never arrived"
     return Alarm("lost", text, "trajectories", {"outcome": "lost"})
 
 
 def fault_burst(newest: Sequence[OutcomeKind]) -> Alarm | None:
-    """Return an alarm if too many of the newest :data:`BURST` episodes ended in a fault; None of fewer episodes."""
+    """Return an alarm if too many of the newest :data:`BURST` episodes ended in a fault."""
     faults = sum(outcome in FAULT_OUTCOMES for outcome in newest)
     if len(newest) < BURST or faults <= BURST * BURST_SHARE:
         return None
-    outcome = max(FAULT_OUTCOMES, key=lambda kind: sum(one == kind for one in newest))
+    outcome = max(FAULT_OUTCOMES, key=newest.count)
     text = f"{faults} of the last {BURST} episodes ended in a fault of the infrastructure"
     return Alarm("faults", text, "trajectories", {"outcome": outcome})
 
@@ -109,7 +95,7 @@ def entropy_collapse(entropies: Sequence[float]) -> Alarm | None:
     """Return an alarm if the newest entropies (nats a token, by step) are a small share of the first ones."""
     if len(entropies) < 2 * WINDOW:
         return None
-    first, last = mean(entropies[:WINDOW]), mean(entropies[-WINDOW:])
+    first, last = mean_of(entropies[:WINDOW]), mean_of(entropies[-WINDOW:])
     if first <= 0 or last >= ENTROPY_SHARE * first:
         return None
     text = f"entropy collapsed: {last:.3g} nats a token in the last {WINDOW} steps, {first:.3g} at first"
@@ -117,11 +103,11 @@ def entropy_collapse(entropies: Sequence[float]) -> Alarm | None:
 
 
 def reward_collapse(rewards: Sequence[float]) -> Alarm | None:
-    """Return an alarm if the newest mean rewards (by step) are a small share of the best that they were."""
+    """Return an alarm if the newest mean rewards (by step) are a small share of their best."""
     if len(rewards) < 2 * WINDOW:
         return None
-    best = max(mean(rewards[start : start + WINDOW]) for start in range(len(rewards) - 2 * WINDOW + 1))
-    last = mean(rewards[-WINDOW:])
+    best = max(mean_of(rewards[start : start + WINDOW]) for start in range(len(rewards) - 2 * WINDOW + 1))
+    last = mean_of(rewards[-WINDOW:])
     if best < REWARD_WORTH or last >= REWARD_SHARE * best:
         return None
     text = f"reward collapsed: {last:.2f} in the last {WINDOW} steps, {best:.2f} at its best"
@@ -138,11 +124,11 @@ def engine_gap(newest: TrainedStep | None) -> Alarm | None:
 
 
 def not_finite(newest: TrainedStep | None) -> Alarm | None:
-    """Return an alarm if a step skipped updates, or groups since the one before, because they were not finite."""
+    """Return an alarm if the newest step skipped updates or groups whose numbers were not finite."""
     if newest is None:
         return None
     updates, groups = (int(newest.metrics.get(name, 0)) for name in ("updates_not_finite", "not_finite_groups"))
     if not updates and not groups:
         return None
-    text = f"step {newest.train_step} skipped {updates} updates and {groups} groups: they gave no finite numbers"
+    text = f"step {newest.train_step} skipped {updates} updates and {groups} groups with numbers that are not finite"
     return Alarm("not-finite", text, "step", {"id": str(newest.train_step)})

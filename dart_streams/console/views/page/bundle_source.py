@@ -1,4 +1,4 @@
-"""A bundle as the page's source: folded once, at the start. Screenshots are spooled to a file of no name."""
+"""A bundle as the page's source, folded once at the start. Screenshots are spooled to an anonymous file."""
 
 import asyncio
 import tempfile
@@ -8,7 +8,7 @@ from typing import Literal
 from dart_streams.bus.lag import Lag
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
-from dart_streams.console.lineage.traces import RequestSegment, Timeline, request_segments
+from dart_streams.console.lineage.traces import RequestSegment, Timeline
 from dart_streams.console.repair.dead_letters import DeadLetter, DeadLetterSummary
 from dart_streams.console.runs import evaluation
 from dart_streams.console.runs.bundle import Bundle, BundleRecord
@@ -16,21 +16,15 @@ from dart_streams.console.runs.metrics_reader import MetricsReader
 from dart_streams.console.runs.run_folder import PhaseLog, RunPhase
 from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.page.source import (
-    SHOWN,
-    NotFound,
-    Progress,
-    last_of_each_partition,
-    newest,
-    trained_rows,
-)
+from dart_streams.console.views.page.records import last_of_each_partition, newest_records
+from dart_streams.console.views.page.source import SHOWN, NotFound, Progress, action_segments, trained_rows
 from dart_streams.console.views.report_metrics import ReportInputs
 from topics import Topic
 from topics.observations import Observation
 
 
 class BundleSource:
-    """A bundle as a source of the page. The fold keeps every observation's bytes."""
+    """A bundle as a source of the page. The fold keeps the bytes of every observation."""
 
     kind: Literal["run", "bundle"] = "bundle"
 
@@ -47,22 +41,22 @@ class BundleSource:
 
     @property
     def now_ms(self) -> int:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        """Return the time of the last record."""
         return max((activity.at_ms for activity in self.state.activity.values()), default=0)
 
     def journal(self) -> PhaseLog:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`: training has left one."""
+        """Return the phases that the log shows."""
         return self._journal
 
     def note_viewer(self) -> None:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        """Do nothing: a bundle is read whether it has viewers or not."""
 
     async def close(self) -> None:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        """Remove the spooled screenshots."""
         self._spool.close()
 
     async def run(self) -> None:
-        """Read the bundle, in a thread; then there is nothing more to do."""
+        """Read the bundle in a thread, then wait for cancellation."""
         await asyncio.to_thread(self.read)
         await asyncio.Event().wait()
 
@@ -77,13 +71,13 @@ class BundleSource:
         self.progress = Progress(True)
 
     async def steps(self, trajectory_id: str) -> list[Observation]:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
-        known = self.state.observations.get(trajectory_id, {})
-        found = [self.state.observation(trajectory_id, step) for step in sorted(known)]
-        return [observation for observation in found if observation is not None]
+        """Return the recorded observations of a trajectory by step."""
+        steps = sorted(self.state.observations.get(trajectory_id, ()))
+        observations = (self.state.observation(trajectory_id, step) for step in steps)
+        return [observation for observation in observations if observation is not None]
 
     async def screenshot(self, sha256: str) -> bytes:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        """Return a spooled screenshot; raise :class:`NotFound` without one."""
         if sha256 not in self._places:
             raise NotFound("the bundle has no such screenshot: capture it with --blobs")
         start, size = self._places[sha256]
@@ -91,33 +85,32 @@ class BundleSource:
         return self._spool.read(size)
 
     async def segments(self, trajectory_id: str) -> dict[int, Sequence[RequestSegment]]:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        """Return the parts of each traced action's time, by index of the action."""
         if self._timeline is None:
             lines = self.bundle.lines("traces") if self.bundle.has("traces") else ()
             self._timeline = await asyncio.to_thread(Timeline, lines)
-        return segments_of(self._timeline, trajectory_id)
+        return action_segments(self._timeline, trajectory_id)
 
     async def records(self, topic: Topic, needle: bytes, limit: int) -> list[BundleRecord]:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        """Return the newest records with ``needle`` in key or value."""
         if not self.bundle.has(topic.name):
             return []
-
-        whole = self.bundle.records(topic.name)
-        looked_at = whole if needle else last_of_each_partition(whole, limit)
-        return await asyncio.to_thread(newest, looked_at, needle, limit)
+        records = self.bundle.records(topic.name)
+        searched = records if needle else last_of_each_partition(records, limit)
+        return await asyncio.to_thread(newest_records, searched, needle, limit)
 
     async def lags(self) -> list[Lag]:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        """Return no lags: a bundle has no consumer groups."""
         return []
 
     def task_set(self) -> TaskSet:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        """Return the tasks that the bundle carries."""
         if self._tasks is None:
             self._tasks = tasks_of(self.bundle)
         return self._tasks
 
     async def report_inputs(self) -> ReportInputs:
-        """Return what a report is computed from; bundles have no metrics, costs and offsets."""
+        """Return the inputs of a report; bundles have no metrics, costs and offsets."""
         return ReportInputs(
             config=self.config,
             tasks=self.task_set(),
@@ -130,12 +123,12 @@ class BundleSource:
         )
 
     async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`: bundles have no dead letters."""
+        """Return no dead letters: bundles have none."""
         return []
 
 
 def recorded_journal(state: RunState) -> PhaseLog:
-    """Return the phases that a log shows: training, from its first order to its last end; and what was evaluated."""
+    """Return the evaluated versions, and training as the phase from its first order to its last end."""
     begun = [record.at_ms for order, record in state.orders.values() if order.purpose == "train"]
     ended = [trajectory.finished_ms for trajectory in state.finished.values() if trajectory.purpose == "train"]
     evaluated = evaluation.evaluated_versions(state)
@@ -145,12 +138,3 @@ def recorded_journal(state: RunState) -> PhaseLog:
         after_version=evaluated[-1] if len(evaluated) > 1 else None,
         outcome="recorded",
     )
-
-
-def segments_of(timeline: Timeline, trajectory_id: str) -> dict[int, Sequence[RequestSegment]]:
-    """Return the segments of a trajectory's traced actions, by index."""
-    return {
-        index: request_segments(timeline.traces[span.trace])
-        for (identity, index), span in timeline.steps.items()
-        if identity == trajectory_id
-    }

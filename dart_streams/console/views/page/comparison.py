@@ -1,6 +1,5 @@
-"""Two evaluations side by side: of two versions of a run, or of two runs; by page with intervals, and by task. Pure."""
+"""Two evaluations side by side, of two versions of a run or of two runs: by page with intervals, and by task. Pure."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,12 +9,13 @@ from dart_streams.config.tasks import TaskSet
 from dart_streams.console.runs import evaluation
 from dart_streams.console.runs.evaluation import EvaluationResult
 from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.views.page.episodes import EpisodePair, PlayedEpisode, pair_episodes
 from dart_streams.console.views.report_metrics import change_fields, rate_fields
 from topics.trajectories import Trajectory
 
 
 class EvaluatedRun(msgspec.Struct, frozen=True):
-    """A run, and what its evaluations are computed from."""
+    """A run, and the inputs of its evaluations."""
 
     name: str
     config: Config
@@ -27,11 +27,21 @@ class EvaluatedRun(msgspec.Struct, frozen=True):
         """The weight versions that were evaluated, the oldest first."""
         return evaluation.evaluated_versions(self.state)
 
+    def default_version(self, *, oldest: bool = False) -> int | None:
+        """Return the newest or the oldest evaluated version, None without one."""
+        return self.versions[0 if oldest else -1] if self.versions else None
+
+    def result(self, version: int | None, temperature: float | None) -> EvaluationResult | None:
+        """Return the evaluation of a version, None without one."""
+        if version is None or version not in self.versions:
+            return None
+        return evaluation.read(self.config, self.tasks, self.state, version, temperature)
+
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One side: a version of a run, its success with the 95 % interval, and the versions that it could be.
+    """A version of a run with its success and 95 % interval; ``versions`` are the alternatives.
 
-    ``version`` is null, and ``overall`` empty, where nothing was evaluated.
+    Without an evaluation, ``version`` is null and ``overall`` is empty.
     """
 
     run: str
@@ -42,7 +52,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageRates(msgspec.Struct, frozen=True):
-    """A page's success on both sides, empty where it was not played, and the change with its interval."""
+    """The success on a page on both sides, empty where it was not played, and the change with its interval."""
 
     page: str
     a: dict[str, Any]
@@ -50,26 +60,8 @@ class PageRates(msgspec.Struct, frozen=True):
     change: dict[str, Any] | None
 
 
-class Played(msgspec.Struct, frozen=True):
-    """An episode of a task, briefly."""
-
-    trajectory_id: str
-    outcome: str
-    reward: float | None
-    steps: int
-    version: int | None
-
-
-class TaskPair(msgspec.Struct, frozen=True):
-    """A task's episode on each side; null where it was not played."""
-
-    task_id: str
-    a: Played | None
-    b: Played | None
-
-
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Both sides, the change with its 95 % interval (null without both), pages, and tasks: those that differ first."""
+    """Both sides and the change with its 95 % interval, null without both; tasks with the largest change first."""
 
     a: Side
     b: Side
@@ -77,116 +69,83 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     temperatures: list[float]
     change: dict[str, Any] | None
     pages: list[PageRates]
-    tasks: list[TaskPair]
+    tasks: list[EpisodePair]
 
 
 def compare(
     first: EvaluatedRun, second: EvaluatedRun, versions: tuple[int | None, int | None], temperature: float | None
 ) -> Comparison:
-    """Compare two evaluations; by default the oldest and the newest of one run, and the newest of each of two."""
-    same = first is second
-    chosen_a = versions[0] if versions[0] is not None else default(first, oldest=same)
-    chosen_b = versions[1] if versions[1] is not None else default(second, oldest=False)
-    result_a, result_b = result_of(first, chosen_a, temperature), result_of(second, chosen_b, temperature)
-    found_a, found_b = result_a.per_page if result_a else {}, result_b.per_page if result_b else {}
+    """Compare two evaluations: by default the oldest and the newest of one run, or the newest of each of two."""
+    version_a = first.default_version(oldest=first is second) if versions[0] is None else versions[0]
+    version_b = second.default_version() if versions[1] is None else versions[1]
+    result_a, result_b = first.result(version_a, temperature), second.result(version_b, temperature)
+    rates_a, rates_b = result_a.per_page if result_a else {}, result_b.per_page if result_b else {}
     pages = [
         PageRates(
             page,
-            rate_fields(found_a.get(page)),
-            rate_fields(found_b.get(page)),
-            change_fields(found_a[page], found_b[page]) if page in found_a and page in found_b else None,
+            rate_fields(rates_a.get(page)),
+            rate_fields(rates_b.get(page)),
+            change_fields(rates_a[page], rates_b[page]) if page in rates_a and page in rates_b else None,
         )
-        for page in sorted({*found_a, *found_b})
+        for page in sorted({*rates_a, *rates_b})
     ]
     both = result_a and result_b and result_a.overall.trials and result_b.overall.trials
     temperatures = list(first.config.evaluation.temperatures)
     return Comparison(
-        a=side(first, chosen_a, result_a),
-        b=side(second, chosen_b, result_b),
+        a=evaluated_side(first, result_a),
+        b=evaluated_side(second, result_b),
         temperature=temperatures[0] if temperature is None else temperature,
         temperatures=temperatures,
         change=change_fields(result_a.overall, result_b.overall) if result_a and result_b and both else None,
         pages=pages,
-        tasks=pairs(by_task(result_a), by_task(result_b)),
+        tasks=pair_tasks(first_episodes(result_a), first_episodes(result_b)),
     )
 
 
-def default(run: EvaluatedRun, *, oldest: bool) -> int | None:
-    """Return the version to begin with."""
-    known = run.versions
-    return (known[0] if oldest else known[-1]) if known else None
-
-
-def result_of(run: EvaluatedRun, version: int | None, temperature: float | None) -> EvaluationResult | None:
-    """Return the evaluation of a version, None where there was none."""
-    if version not in run.versions:
-        return None
-    assert version is not None
-    return evaluation.read(run.config, run.tasks, run.state, version, temperature)
-
-
-def side(run: EvaluatedRun, version: int | None, result: EvaluationResult | None) -> Side:
-    """Return one side."""
+def evaluated_side(run: EvaluatedRun, result: EvaluationResult | None) -> Side:
+    """Return one side of a comparison."""
     return Side(
         run=run.name,
-        version=version if result else None,
+        version=result.version if result else None,
         versions=run.versions,
         overall=rate_fields(result.overall) if result else {},
         faults=result.faults if result else 0,
     )
 
 
-def by_task(result: EvaluationResult | None) -> dict[str, Trajectory]:
+def first_episodes(result: EvaluationResult | None) -> dict[str, Trajectory]:
     """Return the first episode of each task."""
-    found: dict[str, Trajectory] = {}
+    episodes: dict[str, Trajectory] = {}
     for episode in result.episodes if result else ():
-        found.setdefault(episode.task_id, episode.trajectory)
-    return found
+        episodes.setdefault(episode.task_id, episode.trajectory)
+    return episodes
 
 
-def pairs(first: Mapping[str, Trajectory], second: Mapping[str, Trajectory]) -> list[TaskPair]:
-    """Return the tasks of both sides: those whose reward changed most first, then by name."""
-    found = [TaskPair(name, brief(first.get(name)), brief(second.get(name))) for name in {*first, *second}]
+def pair_tasks(first: dict[str, Trajectory], second: dict[str, Trajectory]) -> list[EpisodePair]:
+    """Return the tasks of both sides, by the size of their change in reward and then by name."""
 
-    def rank(pair: TaskPair) -> tuple[float, str]:
-        return -abs(reward(pair.a) - reward(pair.b)), pair.task_id
+    def reward(episode: PlayedEpisode | None) -> float:
+        return (episode.reward or 0.0) if episode else 0.0
 
-    return sorted(found, key=rank)
-
-
-def reward(played: Played | None) -> float:
-    """Return an episode's reward, 0 without one."""
-    return (played.reward or 0.0) if played else 0.0
+    pairs = [pair_episodes(task_id, first.get(task_id), second.get(task_id)) for task_id in {*first, *second}]
+    return sorted(pairs, key=lambda pair: (-abs(reward(pair.a) - reward(pair.b)), pair.task_id))
 
 
-def brief(trajectory: Trajectory | None) -> Played | None:
-    """Return an episode briefly."""
-    if trajectory is None:
-        return None
-    return Played(
-        trajectory.trajectory_id, trajectory.outcome, trajectory.reward, trajectory.steps, trajectory.version_max
-    )
-
-
-def of_task(task_id: str, first: EvaluatedRun, second: EvaluatedRun) -> TaskPair:
-    """Return a task that is not held out: its first and newest training episode, or the newest of each of two runs."""
-    return TaskPair(
+def compare_training_task(task_id: str, first: EvaluatedRun, second: EvaluatedRun) -> EpisodePair:
+    """Return the first and the newest training episode of a task, or the newest of each of two runs."""
+    episodes_a, episodes_b = training_episodes(first, task_id), training_episodes(second, task_id)
+    return pair_episodes(
         task_id,
-        brief(trained_episode(played(first, task_id), oldest=first is second)),
-        brief(trained_episode(played(second, task_id), oldest=False)),
+        episodes_a[0 if first is second else -1] if episodes_a else None,
+        episodes_b[-1] if episodes_b else None,
     )
 
 
-def played(run: EvaluatedRun, task_id: str) -> list[Trajectory]:
-    """Return a task's training episodes with a reward, the oldest first."""
-    found = [
-        one
-        for one in run.state.finished.values()
-        if one.task_id == task_id and one.purpose == "train" and one.reward is not None
+def training_episodes(run: EvaluatedRun, task_id: str) -> list[Trajectory]:
+    """Return the training episodes of a task with a reward, the oldest first."""
+    episodes = [
+        episode
+        for episode in run.state.finished.values()
+        if episode.task_id == task_id and episode.purpose == "train" and episode.reward is not None
     ]
-    return sorted(found, key=lambda one: one.finished_ms)
-
-
-def trained_episode(found: Sequence[Trajectory], *, oldest: bool) -> Trajectory | None:
-    """Return the oldest or the newest episode, None of none."""
-    return (found[0] if oldest else found[-1]) if found else None
+    return sorted(episodes, key=lambda episode: episode.finished_ms)

@@ -1,7 +1,7 @@
-"""Trajectories for the page: the table of them, one step by step, and the prompt of a step. Pure."""
+"""Trajectories for the page: the table, the steps, the prompt of a step, and the page of any id. Pure."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,14 +17,16 @@ from topics.observations import Observation
 from topics.trajectories import Trajectory
 from topics.values import MessagePart
 
-FIELDS = ("task_id", "outcome", "purpose", "group_id")
-"""By which the table can be filtered."""
+FILTERS = ("task_id", "outcome", "purpose", "group_id")
+"""Fields by which the table can be filtered."""
 PAGE = 100
-"""Rows of the table at a time."""
+"""Rows of a page of the table."""
+SHARED = ("trajectory_id", "task_id", "group_id", "purpose", "outcome", "reward", "steps", "version_min", "version_max")
+"""Fields that a row copies from its trajectory."""
 
 
 class TrajectoryRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished trajectory in the table; ``groups`` are those it was curated into."""
+    """A finished trajectory in the table; ``groups`` are the groups that were curated with it."""
 
     trajectory_id: str
     task_id: str
@@ -41,26 +43,23 @@ class TrajectoryRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrajectoryPage(msgspec.Struct, frozen=True):
-    """Rows, the newest first; ``next`` is the cursor of those that follow, or null; ``total`` is without filter."""
+    """Rows, the newest first. ``next`` is the cursor of the next page or null; ``total`` ignores the filter."""
 
     rows: list[TrajectoryRow]
     next: int | None
     total: int
 
 
-def table(state: RunState, wanted: Mapping[str, str], cursor: int | None) -> TrajectoryPage:
-    """Return the trajectories whose fields are as ``wanted`` (task_id, outcome, purpose, group_id), from a cursor on.
+def trajectory_page(state: RunState, wanted: Mapping[str, str], cursor: int | None) -> TrajectoryPage:
+    """Return the trajectories that match a filter, from a cursor on.
 
     A cursor counts trajectories from the oldest, so that new ones do not shift it.
     """
     total = len(state.trajectories)
     end = total if cursor is None else min(cursor, total)
+    older = itertools.islice(reversed(state.trajectories.values()), total - end, None)
     rows: list[TrajectoryRow] = []
-    for number, trajectory in zip(
-        range(end - 1, -1, -1),
-        itertools.islice(reversed(state.trajectories.values()), total - end, None),
-        strict=False,
-    ):
+    for number, trajectory in zip(range(end - 1, -1, -1), older, strict=False):
         if is_wanted(trajectory, wanted):
             rows.append(row_of(trajectory, state))
             if len(rows) == PAGE:
@@ -68,41 +67,69 @@ def table(state: RunState, wanted: Mapping[str, str], cursor: int | None) -> Tra
     return TrajectoryPage(rows, None, total)
 
 
+def matching_rows(state: RunState, wanted: Mapping[str, str]) -> Iterator[TrajectoryRow]:
+    """Yield a row for each trajectory that matches a filter now, the newest first."""
+    matching = [trajectory for trajectory in reversed(state.trajectories.values()) if is_wanted(trajectory, wanted)]
+    return (row_of(trajectory, state) for trajectory in matching)
+
+
 def is_wanted(trajectory: Trajectory, wanted: Mapping[str, str]) -> bool:
-    """Say whether a trajectory passes a filter: its fields are as ``wanted``, an empty text is any."""
+    """Return whether each field of a trajectory has its ``wanted`` value; an empty text matches any."""
     return all(str(getattr(trajectory, field)) == value for field, value in wanted.items() if value)
 
 
 def row_of(trajectory: Trajectory, state: RunState) -> TrajectoryRow:
-    """Return a trajectory's row."""
+    """Return the row of a trajectory."""
     return TrajectoryRow(
-        trajectory_id=trajectory.trajectory_id,
-        task_id=trajectory.task_id,
-        group_id=trajectory.group_id,
-        purpose=trajectory.purpose,
-        outcome=trajectory.outcome,
-        reward=trajectory.reward,
-        steps=trajectory.steps,
-        version_min=trajectory.version_min,
-        version_max=trajectory.version_max,
+        **{name: getattr(trajectory, name) for name in SHARED},
         finished_ms=trajectory.finished_ms,
         wall_ms=trajectory.finished_ms - trajectory.started_ms,
         groups=state.groups_of.get(trajectory.trajectory_id, []),
     )
 
 
-class Membership(msgspec.Struct, frozen=True, kw_only=True):
-    """A trajectory's part in a group: which of its actions are trained on, and in which optimizer steps."""
+class PlayedEpisode(msgspec.Struct, frozen=True):
+    """A finished episode in a comparison or a report."""
+
+    trajectory_id: str
+    outcome: str
+    reward: float | None
+    steps: int
+    version_min: int | None
+    version_max: int | None
+
+
+class EpisodePair(msgspec.Struct, frozen=True):
+    """The episodes of a task on both sides of a comparison; null without one."""
+
+    task_id: str
+    a: PlayedEpisode | None
+    b: PlayedEpisode | None
+
+
+def pair_episodes(task_id: str, a: Trajectory | None, b: Trajectory | None) -> EpisodePair:
+    """Return two trajectories of a task as a pair."""
+    fields = PlayedEpisode.__struct_fields__
+    sides = [PlayedEpisode(*(getattr(side, name) for name in fields)) if side else None for side in (a, b)]
+    return EpisodePair(task_id, *sides)
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """A trajectory as a member of a curated group, and the optimizer steps that took the group."""
 
     group_id: str
-    advantage: float
-    source: str
-    selected: list[int]
+    member: Member
     train_steps: list[int]
 
 
+def curated_member(group_id: str, trajectory_id: str, state: RunState) -> Member | None:
+    """Return a trajectory's part in a group; None unless the group was curated with it."""
+    group = state.groups.get(group_id)
+    return next((one for one in group[0].members if one.trajectory_id == trajectory_id), None) if group else None
+
+
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
-    """An observation, where its action pointed to on the screen before it, and that action's traced segments."""
+    """An observation, the points of its action on the screen before it, and the segments of the action's time."""
 
     event: Observation
     points: tuple[Point, ...] = ()
@@ -120,16 +147,16 @@ class TrajectoryView(msgspec.Struct, frozen=True, kw_only=True):
     imitated_by: list[int]
 
 
-def trajectory(
+def view_trajectory(
     identity: str,
     state: RunState,
     observations: Sequence[Observation],
     segments: Mapping[int, Sequence[RequestSegment]],
     policy: Policy,
 ) -> TrajectoryView:
-    """Return a trajectory step by step; raise :class:`NotFound` if the run has none such.
+    """Return a trajectory step by step; raise :class:`NotFound` for an unknown id.
 
-    One that has just begun may have no step in the store yet.
+    A trajectory that has just begun may have no step in the store yet.
     """
     if not observations and identity not in state.trajectories and identity not in state.open:
         raise NotFound(f"no trajectory {identity!r} in this run")
@@ -138,45 +165,36 @@ def trajectory(
         running=identity in state.open,
         summary=state.trajectories.get(identity),
         steps=[
-            step_view(before, observation, segments.get(observation.step - 1, ()), policy)
+            view_step(before, observation, segments.get(observation.step - 1, ()), policy)
             for before, observation in zip([None, *observations], observations, strict=False)
         ],
-        groups=[membership(group_id, identity, state) for group_id in state.groups_of.get(identity, [])],
+        groups=[
+            Membership(group_id, member, state.trained_with.get(group_id, []))
+            for group_id in state.groups_of.get(identity, [])
+            if (member := curated_member(group_id, identity, state)) is not None
+        ],
         imitated_by=state.imitated_by.get(identity, []),
     )
 
 
-def step_view(
+def view_step(
     before: Observation | None, observation: Observation, segments: Sequence[RequestSegment], policy: Policy
 ) -> StepView:
-    """Return one observation, with its action drawn on the screen it was decided on."""
+    """Return an observation with the points of its action on the screen of the observation ``before``."""
     shot, taken = before and before.screenshot, observation.taken
     points = points_of(taken.action, shot, policy) if shot and taken and taken.action else ()
     return StepView(event=observation, points=points, segments=segments)
 
 
-def membership(group_id: str, identity: str, state: RunState) -> Membership:
-    """Return a trajectory's part in a group."""
-    group, _ = state.groups[group_id]
-    member: Member = next(one for one in group.members if one.trajectory_id == identity)
-    return Membership(
-        group_id=group_id,
-        advantage=member.advantage,
-        source=member.source,
-        selected=member.selected,
-        train_steps=state.trained_with.get(group_id, []),
-    )
-
-
-def prompt(observations: Sequence[Observation], index: int, policy: Policy) -> list[MessagePart]:
-    """Return the prompt of action ``index``; raise :class:`NotFound` if there is no such step."""
+def render_prompt(observations: Sequence[Observation], index: int, policy: Policy) -> list[MessagePart]:
+    """Return the prompt of action ``index``; raise :class:`NotFound` for an unknown step."""
     if not 0 <= index < len(observations):
         raise NotFound(f"the trajectory has no step {index}")
     return prompts.prompt_turns(observations[: index + 1], policy)
 
 
-def find(identity: str, state: RunState) -> dict[str, Any]:
-    """Return which page knows an id: ``page`` and its parameters. Raise :class:`NotFound` if none does."""
+def find_page(identity: str, state: RunState) -> dict[str, Any]:
+    """Return the page of an id: ``page`` and its parameters. Raise :class:`NotFound` for an unknown id."""
     base, _, rest = identity.partition("/")
     if identity in state.trajectories or identity in state.open:
         return {"page": "trajectory", "id": identity}
@@ -189,15 +207,15 @@ def find(identity: str, state: RunState) -> dict[str, Any]:
     if identity.isdecimal() and int(identity) in state.trained:
         return {"page": "step", "id": identity}
     if identity[:1] == "v" and identity[1:].isdecimal():
-        made = [number for number, step in state.trained.items() if step.version == int(identity[1:])]
-        if made:
-            return {"page": "step", "id": str(made[0])}
+        steps = [number for number, step in state.trained.items() if step.version == int(identity[1:])]
+        if steps:
+            return {"page": "step", "id": str(steps[0])}
     if identity in state.success_rates or any(one.task_id == identity for one in state.finished.values()):
         return {"page": "task", "id": identity}
     shots = [seen for sha, seen in state.screenshots.items() if len(identity) >= 8 and sha.startswith(identity)]
     if shots:
         return {"page": "trajectory", "id": shots[0][0][0], "step": str(shots[0][0][1])}
     raise NotFound(
-        f"nothing is called {identity!r}: give a trajectory, request (TRAJECTORY/STEP/ATTEMPT), order, group, task, "
+        f"unknown id {identity!r}: give a trajectory, request (TRAJECTORY/STEP/ATTEMPT), order, group, task, "
         "optimizer step (12) or weight version (v12)"
     )

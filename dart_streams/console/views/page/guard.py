@@ -1,7 +1,7 @@
-"""Who may ask the page's server for anything: one check for every route, the WebSocket's included.
+"""Access control of the page's server: one check for every route, including the WebSocket.
 
-Everything is an allow-list: addresses, origins, methods. A browser is not trusted to stay on this page: DNS rebinding
-brings another site's scripts to this address, so the host that they asked for must be one of ours.
+Hosts, origins and methods are allow-lists. DNS rebinding can bring another site's scripts to this address, so the Host
+header must name this server.
 """
 
 import hmac
@@ -16,7 +16,7 @@ from dart_streams.connection.auth import is_same_token
 
 METHODS = frozenset({"GET", "HEAD"})
 SITES = frozenset({"same-origin", "none"})
-"""Values of Sec-Fetch-Site: this page itself, or the person at the address bar."""
+"""Values of Sec-Fetch-Site: this page, or the address bar."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'",
@@ -31,14 +31,14 @@ REFUSED_ADDRESS = (
 
 
 class Guard:
-    """The check. ``token`` opens the page, and is exchanged for a cookie that follows from it and does not tell it."""
+    """The check. ``token`` opens the page and is exchanged for a cookie that is derived from it one way."""
 
     def __init__(self, hosts: frozenset[str], port: int, *, tls: bool, token: str = "") -> None:
         self.hosts = hosts
         self.tls = tls
         self.token = token or secrets.token_urlsafe(24)
         self.session = hmac.digest(self.token.encode(), b"session", "sha256").hex()
-        # Cookies are shared between the ports of a host, so the name has the port.
+        # Browsers share cookies between the ports of a host, so the name has the port.
         self.cookie = f"dart_streams_{port}"
 
     def middleware(self) -> Middleware:
@@ -47,21 +47,21 @@ class Guard:
         @web.middleware
         async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
             if (refused := self.refusal(request)) is not None:
-                return last(refused)
+                return refuse(refused)
             if (given := request.query.get("token")) is not None and request.path == "/":
-                return hardened(self.exchange(given))
+                return add_headers(self.exchange(given))
             if not self.knows(request):
-                text = "open the address that dart-streams printed: it has the token, which is new at each start"
-                return last(web.Response(status=401, text=text))
+                text = "open the address that dart-streams printed: it carries the token, which is new at each start"
+                return refuse(web.Response(status=401, text=text))
             try:
-                return hardened(await handler(request))
+                return add_headers(await handler(request))
             except web.HTTPException as error:
-                return hardened(web.Response(status=error.status, text=error.text))
+                return add_headers(web.Response(status=error.status, text=error.text))
 
         return check
 
     def refusal(self, request: web.Request) -> web.Response | None:
-        """Return the answer to a request that is none of a person's at this page; None for the others."""
+        """Return the refusal of a request that does not come from this page; None for an allowed one."""
         if request.method not in METHODS:
             return web.Response(status=405, text="this page only reads: GET and HEAD", headers={"Allow": "GET, HEAD"})
         hosts = request.headers.getall("Host", [])
@@ -69,15 +69,15 @@ class Guard:
             return web.Response(status=421, text=REFUSED_ADDRESS)
         origin = request.headers.get("Origin")
         if origin is not None and origin != f"{'https' if self.tls else 'http'}://{hosts[0]}":
-            return web.Response(status=403, text="a page of another origin may not ask here")
+            return web.Response(status=403, text="requests of another origin are refused")
         if request.headers.get("Upgrade") is not None and origin is None and "Authorization" not in request.headers:
             return web.Response(status=403, text="a WebSocket needs its page's Origin")
         if request.headers.get("Sec-Fetch-Site", "none") not in SITES:
-            return web.Response(status=403, text="a page of another site may not ask here")
+            return web.Response(status=403, text="requests of another site are refused")
         return None
 
     def allows(self, host: str) -> bool:
-        """Say whether a Host header names this server; its port does not matter."""
+        """Return whether a Host header names this server; its port is ignored."""
         try:
             parts = urlsplit(f"//{host}")
             name = parts.hostname or ""
@@ -87,30 +87,28 @@ class Guard:
         return parts.username is None and parts.path == "" and (is_loopback(name) or name in self.hosts)
 
     def knows(self, request: web.Request) -> bool:
-        """Say whether a request has the cookie, or (a script's) the token as its bearer."""
+        """Return whether a request has the cookie, or the token as its bearer (for scripts)."""
         cookie = request.cookies.get(self.cookie, "")
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
         return is_same_token(cookie, self.session) or is_same_token(bearer, self.token)
 
     def exchange(self, given: str) -> web.Response:
-        """Return the answer to a token in the address: the cookie, and an address without it."""
+        """Answer a token in the address with the cookie and a redirect to an address without it."""
         if not is_same_token(given, self.token):
-            return web.Response(
-                status=401, text="this token is not that of the present start: see the address it printed"
-            )
+            return web.Response(status=401, text="the token is of an earlier start: open the address printed last")
         response = web.Response(status=303, headers={"Location": "/"})
         response.set_cookie(self.cookie, self.session, httponly=True, samesite="Strict", secure=self.tls, path="/")
         return response
 
 
-def last(response: web.Response) -> web.StreamResponse:
-    """Return the answer to who may not ask, whose connection is not kept."""
+def refuse(response: web.Response) -> web.StreamResponse:
+    """Return a refusal whose connection is closed after it."""
     response.force_close()
-    return hardened(response)
+    return add_headers(response)
 
 
-def hardened(response: web.StreamResponse) -> web.StreamResponse:
-    """Add the headers that bind the browser, unless the response has begun (a WebSocket's)."""
+def add_headers(response: web.StreamResponse) -> web.StreamResponse:
+    """Add the security headers, unless the response has begun (a WebSocket's)."""
     if not response.prepared:
         response.headers.update(HEADERS)
         response.headers.setdefault("Cache-Control", "no-store")

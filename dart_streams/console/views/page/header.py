@@ -1,17 +1,19 @@
-"""The line at the top of the page: which run, its phase, a few numbers, and what stands still. Pure."""
+"""The header of the page: the run, its phase, a few numbers and the alarms. Pure."""
 
 import msgspec
 
-from dart_streams.console.runs.run_folder import PhaseLog
 from dart_streams.console.runs.time_slices import SLICE_MS
-from dart_streams.console.views.page.alarms import Alarm, alarms, died
+from dart_streams.console.views.page.alarms import Alarm, find_alarms, process_deaths
 from dart_streams.console.views.page.source import RunSource
 
 RATE_SLICES = 3
 
 
 class PageHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes a few times a second; ``success`` is the mean reward of the newest episodes."""
+    """The header, sent a few times a second. ``phase`` is the running phase, or the outcome of a run that has ended.
+
+    ``success`` is the mean reward of the newest episodes.
+    """
 
     run: str
     kind: str
@@ -35,11 +37,11 @@ class PageHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def page_header(source: RunSource) -> PageHeader:
-    """Return the header now."""
+    """Return the present header."""
     state, journal, now_ms = source.state, source.journal(), source.now_ms
     phase = journal.phases[-1] if journal.phases else None
-    moving = journal.outcome == "unfinished"
-    live = moving and phase is not None and phase.ended_ms is None
+    running = journal.outcome == "unfinished"
+    live = running and phase is not None and phase.ended_ms is None
     newest = now_ms // SLICE_MS
     window = [state.slices[n].steps for n in range(newest - RATE_SLICES, newest) if n in state.slices]
     return PageHeader(
@@ -47,12 +49,12 @@ def page_header(source: RunSource) -> PageHeader:
         kind=source.kind,
         ready=source.progress.ready,
         text=source.progress.text,
-        phase=phase_word(journal),
+        phase=phase.name if phase and running else journal.outcome,
         phase_ms=phase.started_ms if phase and live else None,
         now_ms=now_ms,
         records=sum(activity.records for activity in state.activity.values()),
         steps=state.steps,
-        steps_per_s=sum(window) / (RATE_SLICES * SLICE_MS / 1000) if moving else 0.0,
+        steps_per_s=sum(window) / (RATE_SLICES * SLICE_MS / 1000) if running else 0.0,
         episodes=len(state.finished),
         open=len(state.open),
         success=state.recent_success,
@@ -62,15 +64,7 @@ def page_header(source: RunSource) -> PageHeader:
         version=state.newest_version,
         served=state.served_version,
         alarms=[
-            *died(journal.deaths),
-            *alarms(state, now_ms, live=live and phase is not None and phase.name == "circle"),
+            *process_deaths(journal.deaths),
+            *find_alarms(state, now_ms, live=live and phase is not None and phase.name == "circle"),
         ],
     )
-
-
-def phase_word(journal: PhaseLog) -> str:
-    """Return the phase under way, or how the run ended."""
-    phase = journal.phases[-1] if journal.phases else None
-    if phase is None or journal.outcome != "unfinished":
-        return journal.outcome
-    return phase.name

@@ -1,7 +1,7 @@
 """A run's live topics and store as the page's source.
 
-It reads with a consumer of no group that commits nothing, and only while somebody looks at the page: a page that nobody
-has opened costs the broker no request. There is no producer here, so a login that may only read is enough.
+Its consumer is in no group, commits nothing, and reads only while the page has viewers: a page without them costs the
+broker no request. There is no producer, so a login with read access is enough.
 """
 
 import asyncio
@@ -32,73 +32,77 @@ from dart_streams.console.runs.run_folder import PhaseLog, RunFolder
 from dart_streams.console.runs.run_follower import RunFollower
 from dart_streams.console.runs.run_log import present_records
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.page.bundle_source import segments_of
-from dart_streams.console.views.page.source import SCANNED, SHOWN, NotFound, Progress, newest, trained_rows
+from dart_streams.console.views.page.records import newest_records
+from dart_streams.console.views.page.source import SHOWN, NotFound, Progress, action_segments, trained_rows
 from dart_streams.console.views.report_metrics import ReportInputs
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.store import AsyncStore, MissingBlob, connect_async
 from topics import Topic
 from topics.observations import Observation
 
-IDLE_S = 60.0
-"""Reading stops this long after the last viewer has gone."""
+VIEWER_TIMEOUT_S = 60.0
+"""Reading stops this long after the last viewer has left."""
 RETRY_S = 2.0
 FETCH_MS = 300
-TRACES_S = 10.0
-"""A run's spans are read again after this long."""
-LAGS_S = 4.0
-ASKED_S = 3.0
-"""What a viewer asks for and does not answer, a topic, the broker or the store, is waited for so long."""
-DEMONSTRATIONS = "the tiny policy is made first: these are its demonstrations, and the run begins after them"
+TRACES_MAX_AGE_S = 10.0
+LAGS_MAX_AGE_S = 4.0
+REQUEST_TIMEOUT_S = 3.0
+"""Bound of a wait for a topic, the broker or the store on behalf of a viewer."""
+MAX_SEARCHED = 200_000
+"""Newest records of a topic that a search reads."""
+DEMONSTRATIONS = "these are the demonstrations that train the tiny policy; the run begins after them"
 
 log = structlog.get_logger()
 
 
 class LiveSource:
-    """A run on its broker and store; see :class:`~dart_streams.console.views.page.source.RunSource`."""
+    """A run on its broker and store; see :class:`~dart_streams.console.views.page.source.RunSource`.
+
+    With the ``inputs`` of a report, the source starts with their fold and figures and reads neither.
+    """
 
     kind: Literal["run", "bundle"] = "run"
 
-    def __init__(self, config: Config, folder: RunFolder | None) -> None:
+    def __init__(self, config: Config, folder: RunFolder | None, inputs: ReportInputs | None = None) -> None:
         self.config = config
         self._bus = config.bus
         self._folder = folder
-        self.state = RunState()
-        self.progress = Progress(False, "reading begins")
+        self._inputs = inputs
+        self.state = inputs.progress if inputs else RunState()
+        self.progress = Progress(True) if inputs else Progress(False, "reading begins")
         self._wanted = asyncio.Event()
-        self._seen_s = 0.0
+        self._viewed_s = 0.0
         self._asked_s = 0.0
         self._store: AsyncStore | None = None
         self._connecting = asyncio.Lock()
-        self._asking = asyncio.Lock()
+        self._reading_lags = asyncio.Lock()
         self._timeline: tuple[float, Timeline] | None = None
-        self._lags: tuple[float, list[Lag] | None] = (-LAGS_S, [])
+        self._lags: tuple[float, list[Lag] | None] = (math.inf, inputs.lags) if inputs else (-LAGS_MAX_AGE_S, [])
         self._lag_reader: LagReader | None = None
         self._tasks: TaskSet | None = None
-        self._inputs: ReportInputs | None = None
         self._connections = contextlib.AsyncExitStack()
 
     @property
     def folder(self) -> RunFolder | None:
-        """The run's folder, once it is there: in containers another process makes it, or none."""
+        """The run's folder once it exists; in containers another process may create it, or none."""
         return self._folder if self._folder is not None and self._folder.config_file.exists() else None
 
     @property
     def now_ms(self) -> int:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        """Return the time of this machine's clock."""
         return now_ms()
 
     def journal(self) -> PhaseLog:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        """Return the phases in the run's folder; empty without a folder."""
         return self.folder.journal() if self.folder is not None else PhaseLog()
 
     def note_viewer(self) -> None:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
-        self._seen_s = asyncio.get_running_loop().time()
+        """Read for another :data:`VIEWER_TIMEOUT_S`."""
+        self._viewed_s = asyncio.get_running_loop().time()
         self._wanted.set()
 
     async def run(self) -> None:
-        """Fold the topics while somebody looks; a broker that is away, or lacks the topics, is tried again."""
+        """Fold the topics while there are viewers; retry while the broker is away or lacks the topics."""
         try:
             while True:
                 await self._wanted.wait()
@@ -113,20 +117,15 @@ class LiveSource:
             await self.close()
 
     async def close(self) -> None:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        """Close the connections to broker and store."""
         await self._connections.aclose()
         if self._store is not None:
             await asyncio.to_thread(self._store.session.cluster.shutdown)
             self._store = None
 
-    def rest(self, inputs: ReportInputs) -> None:
-        """Take the fold and the figures of a run that has just ended, instead of reading them."""
-        self.state, self.progress = inputs.progress, Progress(True)
-        self._lags, self._inputs = (math.inf, inputs.lags), inputs
-
     async def _follow(self) -> None:
-        """Fold from the beginning of the topics, and go on; return when a run that had none yet has got its own."""
-        async with readers(self.config.bus) as (bus, records):
+        """Fold the topics from their beginning; return once a run that had no topics has created them."""
+        async with topic_reader(self.config.bus) as (bus, records):
             self._bus, early = bus, bus is not self.config.bus
             follower = RunFollower(bus, records, 1.0, frozenset(topic.name for topic in SHOWN))
             self.state = follower.progress
@@ -136,15 +135,15 @@ class LiveSource:
                 await follower.poll()
                 await asyncio.sleep(0)
                 if ends:
-                    left = sum([max(0, end - await records.position(place)) for place, end in ends.items()])
-                    ends = ends if left else {}
-                    said = DEMONSTRATIONS if early else ""
-                    self.progress = Progress(not left, f"{left:,} records are still to be read" if left else said)
+                    unread = sum([max(0, end - await records.position(place)) for place, end in ends.items()])
+                    ends = ends if unread else {}
+                    text = f"{unread:,} records left to read" if unread else DEMONSTRATIONS if early else ""
+                    self.progress = Progress(not unread, text)
                 if early and await self._has_begun(records):
                     return
 
     async def _has_begun(self, records: AIOKafkaConsumer) -> bool:
-        """Say whether the run has topics of its own by now; the broker is asked after each :data:`RETRY_S` only."""
+        """Return whether the run has its own topics by now; the broker is asked once in :data:`RETRY_S`."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._asked_s < RETRY_S:
             return False
@@ -152,7 +151,7 @@ class LiveSource:
         return bool(shown_topics(self.config.bus) & set(await records.topics()))
 
     async def _until_wanted(self) -> None:
-        if asyncio.get_running_loop().time() - self._seen_s > IDLE_S:
+        if asyncio.get_running_loop().time() - self._viewed_s > VIEWER_TIMEOUT_S:
             self._wanted.clear()
             await self._wanted.wait()
 
@@ -161,57 +160,56 @@ class LiveSource:
         async with self._connecting:
             if self._store is None or self._store.run != self._bus.run:
                 settings = self.config.store
-                settings = msgspec.structs.replace(settings, wait_s=min(settings.wait_s, ASKED_S))
+                settings = msgspec.structs.replace(settings, wait_s=min(settings.wait_s, REQUEST_TIMEOUT_S))
                 session = self._store.session if self._store is not None else await connect_async(settings)
                 self._store = AsyncStore(session, self._bus.run, settings.blob_cache_mb, wait_s=2.0)
             return self._store
 
     async def steps(self, trajectory_id: str) -> list[Observation]:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        """Return the stored observations of a trajectory by step."""
         return await (await self.store()).steps(trajectory_id)
 
     async def screenshot(self, sha256: str) -> bytes:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        """Return a stored screenshot; raise :class:`NotFound` without one."""
         try:
             return await (await self.store()).blob_named(sha256)
         except MissingBlob as missing:
             raise NotFound(str(missing)) from None
 
     async def segments(self, trajectory_id: str) -> dict[int, Sequence[RequestSegment]]:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        """Return the parts of each traced action's time, from spans of at most :data:`TRACES_MAX_AGE_S` ago."""
         if self.folder is None or not self.config.telemetry.sampling:
             return {}
         now_s = asyncio.get_running_loop().time()
-        if self._timeline is None or now_s - self._timeline[0] > TRACES_S:
+        if self._timeline is None or now_s - self._timeline[0] > TRACES_MAX_AGE_S:
             traces = self.folder.path / "traces"
             self._timeline = now_s, await asyncio.to_thread(lambda: Timeline(lines_in(traces)))
-        return segments_of(self._timeline[1], trajectory_id)
+        return action_segments(self._timeline[1], trajectory_id)
 
     async def records(self, topic: Topic, needle: bytes, limit: int) -> list[BundleRecord]:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
-        looked_at = present_records(asked(self._bus), topic, newest=SCANNED if needle else limit)
-        return await asyncio.to_thread(newest, looked_at, needle, limit)
+        """Return the newest records with ``needle`` in key or value."""
+        searched = present_records(bounded(self._bus), topic, newest=MAX_SEARCHED if needle else limit)
+        return await asyncio.to_thread(newest_records, searched, needle, limit)
 
     async def lags(self) -> list[Lag] | None:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`; read again after a few seconds only."""
+        """Return the lag of each group, of at most :data:`LAGS_MAX_AGE_S` ago; None if the broker does not answer."""
         now_s = asyncio.get_running_loop().time()
-        async with self._asking:
-            if now_s - self._lags[0] >= LAGS_S:
+        async with self._reading_lags:
+            if now_s - self._lags[0] >= LAGS_MAX_AGE_S:
                 if self._lag_reader is None:
-                    self._lag_reader = await self._connections.enter_async_context(lag_reader(asked(self.config.bus)))
+                    reader = lag_reader(bounded(self.config.bus))
+                    self._lag_reader = await self._connections.enter_async_context(reader)
                 self._lags = now_s, await self._lag_reader.read()
         return self._lags[1]
 
     def task_set(self) -> TaskSet:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
-        if self._tasks is None:
-            if self.folder is None:
-                return TaskSet([])
+        """Return the tasks in the run's folder; empty without a folder."""
+        if self._tasks is None and self.folder is not None:
             self._tasks = self.folder.tasks()
-        return self._tasks
+        return self._tasks or TaskSet([])
 
     async def report_inputs(self) -> ReportInputs:
-        """Return what a report is computed from; a run's metrics are large, so they are not kept."""
+        """Return the inputs of a report; a run's metrics are large, so they are read again each time."""
         if self._inputs is not None:
             return self._inputs
         folder = self.folder
@@ -228,35 +226,35 @@ class LiveSource:
         )
 
     async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
-        """See :class:`~dart_streams.console.views.page.source.RunSource`."""
+        """Return the number of dead letters by topic, or the letters of one topic."""
         if topic is None:
-            return await asyncio.to_thread(dead_letters.summarize_letters, asked(self._bus))
-        return await asyncio.to_thread(dead_letters.read_letters, asked(self._bus), topic)
+            return await asyncio.to_thread(dead_letters.summarize_letters, bounded(self._bus))
+        return await asyncio.to_thread(dead_letters.read_letters, bounded(self._bus), topic)
 
 
-def asked(bus: Bus) -> Bus:
-    """Return the bus for a question of a viewer, who has to know soon that there is no answer."""
-    return msgspec.structs.replace(bus, wait_s=min(bus.wait_s, ASKED_S))
+def bounded(bus: Bus) -> Bus:
+    """Return the bus with its waits bounded by :data:`REQUEST_TIMEOUT_S`, for requests of viewers."""
+    return msgspec.structs.replace(bus, wait_s=min(bus.wait_s, REQUEST_TIMEOUT_S))
 
 
 @contextlib.asynccontextmanager
-async def readers(bus: Bus) -> AsyncIterator[tuple[Bus, AIOKafkaConsumer]]:
-    """Yield a consumer at the beginning of every topic of :data:`SHOWN` that there is, in no group, and their bus.
+async def topic_reader(bus: Bus) -> AsyncIterator[tuple[Bus, AIOKafkaConsumer]]:
+    """Yield the bus and a consumer, in no group, at the beginning of each existing topic of :data:`SHOWN`.
 
-    That is the one of the demonstrations while the run has no topics. Raises :class:`ServiceUnavailable` if there is no
-    broker, or none of the topics.
+    While the run has no topics, these are the demonstrations' bus and topics. Raises :class:`ServiceUnavailable` if
+    the broker does not answer or has neither.
     """
     records = create_consumer(bus, group=None, client_id="ui", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_MS)
     await start_within(records, bus)
     try:
-        for one in (bus, bus.of_demonstrations):
-            if places := await partitions(one):
-                records.assign(places)
-                await records.seek_to_beginning(*places)
+        for candidate in (bus, bus.of_demonstrations):
+            if partitions := await list_partitions(candidate):
+                records.assign(partitions)
+                await records.seek_to_beginning(*partitions)
                 break
         else:
             raise ServiceUnavailable(f"the run has not begun: the broker at {bus.servers} has no topics {bus.prefix}*")
-        yield one, records
+        yield candidate, records
     finally:
         await records.stop()
 
@@ -266,19 +264,19 @@ def shown_topics(bus: Bus) -> set[str]:
     return {bus.prefix + topic.name for topic in SHOWN}
 
 
-async def partitions(bus: Bus) -> list[TopicPartition]:
-    """Return the partitions of the topics that there are."""
+async def list_partitions(bus: Bus) -> list[TopicPartition]:
+    """Return the partitions of the shown topics that exist."""
     admin = AIOKafkaAdminClient(**auth.kafka_arguments(bus), client_id="ui")
     await admin.start()
     try:
-        # Only topics that exist are described: a broker may create one that is asked for by name.
-        there = set(await admin.list_topics()) & shown_topics(bus)
-        found: list[dict[str, Any]] = await admin.describe_topics(sorted(there)) if there else []
+        # Only existing topics are described: the broker may create one that is asked for by name.
+        names = sorted(set(await admin.list_topics()) & shown_topics(bus))
+        topics: list[dict[str, Any]] = await admin.describe_topics(names) if names else []
     finally:
         await admin.close()
     return [
         TopicPartition(topic["topic"], partition["partition"])
-        for topic in found
+        for topic in topics
         if not topic["error_code"]
         for partition in topic["partitions"]
     ]

@@ -3,7 +3,7 @@
 =============  ==================================================================================================
 consumes       a :class:`~dart_streams.console.views.page.source.RunSource`: a run's topics and store, or a bundle
 produces       nothing: it answers GET and HEAD
-waits for      viewers; a live source is read only while there is one
+waits for      viewers; a live source is read only while the page has one
 unblocked by   a viewer
 =============  ==================================================================================================
 """
@@ -19,7 +19,7 @@ import structlog
 from aiohttp import WSMsgType, web
 
 from dart_streams.console.views.page.assets import Asset, media_type_of
-from dart_streams.console.views.page.guard import Guard, hardened
+from dart_streams.console.views.page.guard import Guard, add_headers
 from dart_streams.console.views.page.header import page_header
 from dart_streams.console.views.page.source import NotFound, RunSource
 from dart_streams.console.views.page.views import PageViews, Query
@@ -27,15 +27,15 @@ from dart_streams.console.views.page.wall import SlotTile
 from dart_streams.errors import UserError
 
 PUSH_S = 0.4
-"""Between two messages to a tab: what changed in between goes together."""
-HEX = re.compile(r"[0-9a-f]{64}")
-FOR_EVER = "private, max-age=31536000, immutable"
+"""Interval between messages to a tab; changes in between are sent together."""
+SHA256 = re.compile(r"[0-9a-f]{64}")
+IMMUTABLE = "private, max-age=31536000, immutable"
 
 log = structlog.get_logger()
 
 
 class PageServer:
-    """The routes; each view takes the query and returns what is encoded."""
+    """The routes of the page."""
 
     def __init__(
         self, source: RunSource, guard: Guard, files: Mapping[str, Asset], other: RunSource | None = None
@@ -65,28 +65,27 @@ class PageServer:
         return web.Response(body=asset.data, content_type=asset.media_type, charset="utf-8", headers=cached)
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer with a view as JSON; what went wrong is a sentence."""
+        """Answer with a view as JSON, or with an error as a sentence."""
         self.note_viewer()
         try:
-            found = await self.views.answer(request.match_info["view"], request.query)
-        except NotFound as error:
-            return problem(404, str(error))
+            answer = await self.views.answer(request.match_info["view"], request.query)
         except UserError as error:
-            return problem(503, str(error))
-        return web.Response(body=msgspec.json.encode(found), content_type="application/json")
+            return error_response(error)
+        return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     async def lines(self, request: web.Request) -> web.StreamResponse:
-        """Answer with all that a filter matches, as JSON lines; made part by part, as the client takes them."""
+        """Answer with all matches of a filter as JSON lines, encoded in parts at the pace of the client."""
         name = request.match_info["name"]
         self.note_viewer()
         try:
             parts = await self.views.lines(name, request.query)
-        except NotFound as error:
-            return problem(404, str(error))
         except UserError as error:
-            return problem(503, str(error))
-        kept = {"Content-Disposition": f'attachment; filename="{name}.jsonl"', "Content-Type": "application/x-ndjson"}
-        response = hardened(web.StreamResponse(headers=kept))
+            return error_response(error)
+        headers = {
+            "Content-Disposition": f'attachment; filename="{name}.jsonl"',
+            "Content-Type": "application/x-ndjson",
+        }
+        response = add_headers(web.StreamResponse(headers=headers))
         await response.prepare(request)
         for part in parts if request.method == "GET" else ():
             await response.write(part)
@@ -94,20 +93,18 @@ class PageServer:
         return response
 
     async def screenshot(self, request: web.Request) -> web.Response:
-        """Answer with a screenshot, which never changes under its digest."""
+        """Answer with a screenshot of either run; the content of a digest never changes."""
         sha256 = request.match_info["sha256"]
-        if not HEX.fullmatch(sha256):
-            return problem(404, "a screenshot is named by its sha256")
         try:
+            if not SHA256.fullmatch(sha256):
+                raise NotFound("a screenshot is named by its sha256")
             image = await self.image(sha256)
-        except NotFound as error:
-            return problem(404, str(error))
         except UserError as error:
-            return problem(503, str(error))
-        return web.Response(body=image, content_type=media_type_of(image), headers={"Cache-Control": FOR_EVER})
+            return error_response(error)
+        return web.Response(body=image, content_type=media_type_of(image), headers={"Cache-Control": IMMUTABLE})
 
     async def image(self, sha256: str) -> bytes:
-        """Return a screenshot of whichever run has it: its digest is its name in each."""
+        """Return a screenshot from the first run that has it."""
         *others, last = self.sources
         for source in others:
             with contextlib.suppress(NotFound):
@@ -115,14 +112,14 @@ class PageServer:
         return await last.screenshot(sha256)
 
     def note_viewer(self) -> None:
-        """Tell the sources that somebody looks."""
+        """Note a viewer in each source."""
         for source in self.sources:
             source.note_viewer()
 
     async def live(self, request: web.Request) -> web.WebSocketResponse:
-        """Send the header, and what ``watch`` names, whenever it has changed; messages of the client say nothing.
+        """Send the header and the changes of ``watch``; messages of the client are ignored.
 
-        ``watch`` is ``wall`` (the slots that changed), or ``trajectory`` with ``id`` (a stamp that changes with it).
+        ``watch`` is ``wall`` (changed slots), or ``trajectory`` with ``id`` (a stamp that changes with it).
         """
         socket = web.WebSocketResponse(heartbeat=20.0, max_msg_size=1024, compress=False)
         await socket.prepare(request)
@@ -137,7 +134,7 @@ class PageServer:
         return socket
 
     async def push(self, socket: web.WebSocketResponse, query: Query) -> None:
-        """Send changes until the tab is gone. A slow tab delays its own messages only: nothing queues up for it."""
+        """Send changes until the tab is closed. A slow tab delays only its own messages, and none are queued."""
         before: dict[str, SlotTile] = {}
         with contextlib.suppress(ConnectionError, RuntimeError):
             while not socket.closed:
@@ -153,12 +150,13 @@ class PageServer:
                 await asyncio.sleep(PUSH_S)
 
     def stamp(self, identity: str) -> str:
-        """Return what changes whenever a trajectory does."""
+        """Return a text that changes with a trajectory."""
         state = self.source.state
         groups = len(state.groups_of.get(identity, ()))
         return f"{state.newest_step.get(identity, -1)}/{identity in state.trajectories}/{groups}"
 
 
-def problem(status: int, text: str) -> web.Response:
-    """Return an error as JSON."""
-    return web.Response(status=status, body=msgspec.json.encode({"error": text}), content_type="application/json")
+def error_response(error: UserError) -> web.Response:
+    """Return an error as JSON: 404 for an unknown id or view, 503 for a service that does not answer."""
+    status = 404 if isinstance(error, NotFound) else 503
+    return web.Response(status=status, body=msgspec.json.encode({"error": str(error)}), content_type="application/json")

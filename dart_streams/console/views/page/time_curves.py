@@ -1,4 +1,4 @@
-"""A run over time for the page: success, rate, staleness, versions and switches, and who waits for whom. Pure."""
+"""A run over time: success, rate, staleness, weight versions and switches, and silent topics. Pure."""
 
 from collections import defaultdict
 
@@ -7,47 +7,40 @@ import msgspec
 from dart_streams.console.runs.curated_ages import curated_ages
 from dart_streams.console.runs.run_folder import PhaseLog, RunPhase
 from dart_streams.console.runs.run_state import RunState, WeightSwitch
-from dart_streams.console.runs.stalls import LastArrival, Stall, explain_stall, find_stalls
+from dart_streams.console.runs.stalls import LastArrival, describe_stall, find_stalls
 from dart_streams.console.runs.time_slices import SLICE_MS, split_span
 
-MOST_POINTS = 600
-"""Slices of a curve; of a longer run several are taken together."""
-STALLED_S = 15.0
+MAX_POINTS = 600
+"""Maximum number of points of a curve; slices of a longer run are merged."""
+SILENCE_BOUND_S = 15.0
 
 
-class SliceCurves(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over slices of ``width_ms``, one entry each in every list; times are the slices' ends (epoch ms).
+class SliceCurves(msgspec.Struct, kw_only=True):
+    """Sums over slices of ``width_ms``, one entry each in every list; ``at_ms`` is the end of a slice (epoch ms).
 
-    ``busy_slots`` have an episode, of which ``acting_slots`` execute an action.
+    ``busy_slots`` have an episode; ``acting_slots`` of them execute an action.
     """
 
     width_ms: int
-    at_ms: list[int]
-    success: list[float | None]
-    steps_per_s: list[float]
-    busy_slots: list[float]
-    acting_slots: list[float]
-    episodes: list[int]
-    staleness_mean: list[float | None]
-    staleness_max: list[int | None]
+    at_ms: list[int] = []
+    success: list[float | None] = []
+    steps_per_s: list[float] = []
+    busy_slots: list[float] = []
+    acting_slots: list[float] = []
+    episodes: list[int] = []
+    staleness_mean: list[float | None] = []
+    staleness_max: list[int | None] = []
 
 
 class VersionTime(msgspec.Struct, frozen=True):
-    """A weight version and when it was published."""
+    """A weight version and the time of its publication, or of a worker's switch to it."""
 
     version: int
     at_ms: int
 
 
-class StallWords(msgspec.Struct, frozen=True):
-    """A silent topic, and the likely reason."""
-
-    stall: Stall
-    reason: str
-
-
 class TimeView(msgspec.Struct, frozen=True, kw_only=True):
-    """The run over time; ``serving`` has by worker what it served from when on, ``stalls`` is empty when all moves."""
+    """The run over time. ``serving`` has the switches of each worker; ``stalls`` has a sentence per silent topic."""
 
     curves: SliceCurves
     phases: tuple[RunPhase, ...]
@@ -55,45 +48,46 @@ class TimeView(msgspec.Struct, frozen=True, kw_only=True):
     serving: dict[str, list[VersionTime]]
     switches: list[WeightSwitch]
     failed_loads: list[tuple[str, int]]
-    stalls: list[StallWords]
+    stalls: list[str]
     activity: dict[str, tuple[int, int, str]]
     slots: int
 
 
-def over_time(state: RunState, journal: PhaseLog, now_ms: int, slots: int) -> TimeView:
+def view_time(state: RunState, journal: PhaseLog, now_ms: int, slots: int) -> TimeView:
     """Return the run over time; ``slots`` counts all environment slots."""
     serving: defaultdict[str, list[VersionTime]] = defaultdict(list)
     for (version, worker), first in sorted(state.served.items()):
         serving[worker].append(VersionTime(version, first.since_ms))
     return TimeView(
-        curves=curves(state, now_ms, slots),
+        curves=slice_curves(state, now_ms, slots),
         phases=journal.phases,
-        published=[VersionTime(number, made.at_ms) for number, made in sorted(state.versions.items())],
+        published=[VersionTime(number, version.at_ms) for number, version in sorted(state.versions.items())],
         serving=dict(sorted(serving.items())),
         switches=list(state.switches),
         failed_loads=sorted(state.failed_loads),
-        stalls=stalled(state, now_ms),
+        stalls=describe_stalls(state, now_ms),
         activity={name: (a.records, a.at_ms, a.sender) for name, a in sorted(state.activity.items())},
         slots=slots,
     )
 
 
-def stalled(state: RunState, now_ms: int) -> list[StallWords]:
-    """Return the topics that have been silent for long, those whose writers have newer input first.
+def describe_stalls(state: RunState, now_ms: int) -> list[str]:
+    """Return a sentence for each silent topic, those whose writers have newer input first.
 
-    By the times that their records carry, which a bundle has as well; the monitor, which warns, goes by arrival.
+    Silence is by the times in records, which a bundle has as well; the monitor goes by arrival.
     """
     seen = {topic: LastArrival(activity.at_ms / 1000, activity.sender) for topic, activity in state.activity.items()}
     begun_s = min((arrival.at_s for arrival in seen.values()), default=now_ms / 1000)
-    silent = find_stalls(state.activity, seen, begun_s, now_ms / 1000, STALLED_S)
-    return [StallWords(stall, explain_stall(stall)) for stall in silent]
+    return [
+        describe_stall(stall) for stall in find_stalls(state.activity, seen, begun_s, now_ms / 1000, SILENCE_BOUND_S)
+    ]
 
 
-def curves(state: RunState, now_ms: int, slots: int) -> SliceCurves:
-    """Return the sums over time, in at most :data:`MOST_POINTS` slices; episodes under way keep their slots busy."""
+def slice_curves(state: RunState, now_ms: int, slots: int) -> SliceCurves:
+    """Return the sums over time in at most :data:`MAX_POINTS` slices; running episodes keep their slots busy."""
     first, last = min(state.slices, default=0), max(state.slices, default=-1)
-    merged = max(1, -(-(last - first + 1) // MOST_POINTS))
-    width_ms = merged * SLICE_MS
+    merged = max(1, -(-(last - first + 1) // MAX_POINTS))
+    curves = SliceCurves(width_ms=merged * SLICE_MS)
     ages: defaultdict[int, list[int]] = defaultdict(list)
     for at_ms, age in curated_ages(state):
         ages[(at_ms // SLICE_MS - first) // merged].append(age)
@@ -101,28 +95,17 @@ def curves(state: RunState, now_ms: int, slots: int) -> SliceCurves:
     for episode in state.open.values():
         for index, busy_ms in split_span(episode.at_ms, now_ms):
             open_ms[index] += busy_ms
-    result = SliceCurves(
-        width_ms=width_ms,
-        at_ms=[],
-        success=[],
-        steps_per_s=[],
-        busy_slots=[],
-        acting_slots=[],
-        episodes=[],
-        staleness_mean=[],
-        staleness_max=[],
-    )
     for number, start in enumerate(range(first, last + 1, merged)):
         parts = [part for index in range(start, start + merged) if (part := state.slices.get(index)) is not None]
         busy_ms = sum(part.busy_ms for part in parts) + sum(open_ms[index] for index in range(start, start + merged))
-        rewarded, old = sum(part.rewarded for part in parts), ages.get(number, [])
-        result.at_ms.append((start + merged) * SLICE_MS)
-        result.success.append(sum(part.reward for part in parts) / rewarded if rewarded else None)
-        result.steps_per_s.append(sum(part.steps for part in parts) / width_ms * 1000)
-        busy = min(float(slots), busy_ms / width_ms)
-        result.busy_slots.append(busy)
-        result.acting_slots.append(min(busy, sum(part.acting_ms for part in parts) / width_ms))
-        result.episodes.append(sum(part.episodes for part in parts))
-        result.staleness_mean.append(sum(old) / len(old) if old else None)
-        result.staleness_max.append(max(old, default=None))
-    return result
+        rewarded, ages_here = sum(part.rewarded for part in parts), ages.get(number, [])
+        busy_slots = min(float(slots), busy_ms / curves.width_ms)
+        curves.at_ms.append((start + merged) * SLICE_MS)
+        curves.success.append(sum(part.reward for part in parts) / rewarded if rewarded else None)
+        curves.steps_per_s.append(sum(part.steps for part in parts) / curves.width_ms * 1000)
+        curves.busy_slots.append(busy_slots)
+        curves.acting_slots.append(min(busy_slots, sum(part.acting_ms for part in parts) / curves.width_ms))
+        curves.episodes.append(sum(part.episodes for part in parts))
+        curves.staleness_mean.append(sum(ages_here) / len(ages_here) if ages_here else None)
+        curves.staleness_max.append(max(ages_here, default=None))
+    return curves

@@ -1,43 +1,43 @@
-"""Groups, optimizer steps and tasks for the page: what was decided, what was trained on it, and who serves it. Pure."""
+"""Groups, optimizer steps and tasks for the page, from decisions to served weights. Pure."""
 
-from collections.abc import Iterable
+from operator import attrgetter
 
 import msgspec
 
 from dart_streams.config import Config
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.task_history import GroupHistory, TaskHistory, TaskRow
+from dart_streams.console.views.page.episodes import curated_member
 from dart_streams.console.views.page.source import NotFound
-from topics import training_metrics
+from topics.curated import Member
 from topics.rollout_orders import RolloutOrder
 from topics.trained import TrainedStep
-from topics.training_metrics import TrainingMetric
 from topics.trajectories import Trajectory
 
-EQUAL = 1e-9
+EQUAL_WITHIN = 1e-9
 """Rewards that differ by less are equal: their advantages are 0."""
+RECENT = 10
+"""Newest episodes of a task whose rewards are listed."""
 
 
-class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
-    """A rollout of a group; what is null is not known yet, or the group was not curated."""
+class GroupMember(msgspec.Struct, frozen=True):
+    """A rollout of a group. ``finished`` is null until its end, ``curated`` until the group is curated with it.
+
+    ``sample`` and ``attempt`` are null for a member from the experience pool.
+    """
 
     trajectory_id: str
     sample: int | None
     attempt: int | None
     state: str
-    reward: float | None = None
-    advantage: float | None = None
-    selected: list[int] = []
-    source: str = "online"
-    steps: int | None = None
-    version_min: int | None = None
-    version_max: int | None = None
+    finished: Trajectory | None
+    curated: Member | None
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
-    """A group: its rollouts, what became of it and why, and the optimizer steps that took it.
+    """A group: its rollouts, its fate and the reason for its size, and the optimizer steps that took it.
 
-    ``equal`` says that all rewards are the same, so that it teaches nothing. ``waiting`` counts rollouts to come.
+    ``equal`` means that all rewards are the same, so that advantages are 0. ``waiting`` counts rollouts to come.
     """
 
     group_id: str
@@ -53,84 +53,50 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     train_steps: list[int]
 
 
-def group(group_id: str, state: RunState, config: Config) -> GroupView:
-    """Return a group; raise :class:`NotFound` if the run has none such."""
-    known = state.groups.get(group_id)
+def view_group(group_id: str, state: RunState, config: Config) -> GroupView:
+    """Return a group; raise :class:`NotFound` for an unknown id."""
+    curated, curated_ms = state.groups.get(group_id, (None, None))
     orders = [state.orders[order_id][0] for order_id in state.orders_of.get(group_id, ())]
-    if known is None and not orders:
+    if curated is None and not orders:
         raise NotFound(f"no group {group_id!r} in this run")
-    task_id = known[0].task_id if known else orders[0].task_id
+    task_id = curated.task_id if curated else orders[0].task_id
     history = TaskHistory(config, state, task_id).groups.get(task_id, {}).get(group_id)
-    members = [*ordered(orders, state), *pooled(group_id, state)]
-    rewards = [member.reward for member in members if member.reward is not None]
-    settled = {member.sample for member in members if member.reward is not None}
+    members = [ordered_member(order, state) for order in sorted(orders, key=attrgetter("sample", "attempt"))]
+    for member in curated.members if curated else ():
+        finished = state.trajectories.get(member.trajectory_id)
+        if finished is not None and finished.group_id != group_id:  # from the experience pool
+            members.append(GroupMember(member.trajectory_id, None, None, finished.outcome, finished, member))
+    rewarded = [(one.sample, one.finished.reward) for one in members if one.finished]
+    rewards = [reward for _, reward in rewarded if reward is not None]
+    settled = {sample for sample, reward in rewarded if reward is not None}
     size = max((order.group_size for order in orders), default=len(settled))
     return GroupView(
         group_id=group_id,
         task_id=task_id,
-        fate=history.fate if history else "curated" if known else "",
+        fate=history.fate if history else "curated" if curated else "",
         why=history.why if history else "",
-        curated_ms=known[1] if known else None,
-        mean=known[0].mean if known else None,
-        std=known[0].std if known else None,
-        equal=len(rewards) > 1 and max(rewards) - min(rewards) < EQUAL,
-        waiting=0 if known else max(0, size - len(settled)),
+        curated_ms=curated_ms,
+        mean=curated.mean if curated else None,
+        std=curated.std if curated else None,
+        equal=len(rewards) > 1 and max(rewards) - min(rewards) < EQUAL_WITHIN,
+        waiting=0 if curated else max(0, size - len(settled)),
         members=members,
         train_steps=state.trained_with.get(group_id, []),
     )
 
 
-def ordered(orders: Iterable[RolloutOrder], state: RunState) -> list[GroupMember]:
-    """Return the rollouts that were ordered for a group, by sample and attempt."""
-    found = []
-    for order in sorted(orders, key=lambda one: (one.sample, one.attempt)):
-        finished = state.finished.get(order.order_id)
-        running = next((key for key, seen in state.open.items() if seen.order.order_id == order.order_id), "")
-        if finished is None:
-            word = "running" if running else "ordered"
-            found.append(GroupMember(trajectory_id=running, sample=order.sample, attempt=order.attempt, state=word))
-        else:
-            found.append(member_of(order.group_id, finished, state, order))
-    return found
-
-
-def member_of(group_id: str, finished: Trajectory, state: RunState, order: RolloutOrder | None) -> GroupMember:
-    """Return a finished rollout, with what curation made of it."""
-    identity = finished.trajectory_id
-    curated = (
-        [m for m in state.groups[group_id][0].members if m.trajectory_id == identity]
-        if group_id in state.groups
-        else []
-    )
-    return GroupMember(
-        trajectory_id=identity,
-        sample=order.sample if order else None,
-        attempt=order.attempt if order else None,
-        state=finished.outcome,
-        reward=finished.reward,
-        advantage=curated[0].advantage if curated else None,
-        selected=curated[0].selected if curated else [],
-        source=curated[0].source if curated else "online",
-        steps=finished.steps,
-        version_min=finished.version_min,
-        version_max=finished.version_max,
-    )
-
-
-def pooled(group_id: str, state: RunState) -> list[GroupMember]:
-    """Return the members of a group that came from the experience pool, so that no order of it led to them."""
-    if group_id not in state.groups:
-        return []
-    found = []
-    for member in state.groups[group_id][0].members:
-        finished = state.trajectories.get(member.trajectory_id)
-        if finished is not None and finished.group_id != group_id:
-            found.append(member_of(group_id, finished, state, None))
-    return found
+def ordered_member(order: RolloutOrder, state: RunState) -> GroupMember:
+    """Return the rollout of an order: ordered, running or finished."""
+    finished = state.finished.get(order.order_id)
+    running = next((key for key, seen in state.open.items() if seen.order.order_id == order.order_id), "")
+    identity = finished.trajectory_id if finished else running
+    word = finished.outcome if finished else "running" if running else "ordered"
+    curated = curated_member(order.group_id, identity, state)
+    return GroupMember(identity, order.sample, order.attempt, word, finished, curated)
 
 
 class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A group of an optimizer step, briefly."""
+    """A group of an optimizer step; ``version_min`` is the oldest weight version that sampled it."""
 
     group_id: str
     task_id: str
@@ -141,7 +107,7 @@ class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainStepView(msgspec.Struct, frozen=True, kw_only=True):
-    """An optimizer step: its groups, what it imitated, the version it made, and who serves that since when.
+    """An optimizer step: its groups, the imitated trajectories, and the times at which workers served its version.
 
     ``next_step`` and ``previous_step`` are null at the ends.
     """
@@ -155,8 +121,8 @@ class TrainStepView(msgspec.Struct, frozen=True, kw_only=True):
     next_step: int | None
 
 
-def train_step(number: int, state: RunState) -> TrainStepView:
-    """Return an optimizer step; raise :class:`NotFound` if the run has none such."""
+def view_train_step(number: int, state: RunState) -> TrainStepView:
+    """Return an optimizer step; raise :class:`NotFound` for an unknown number."""
     event = state.trained.get(number)
     if event is None:
         raise NotFound(f"no optimizer step {number}: there are {len(state.trained)}")
@@ -174,7 +140,7 @@ def train_step(number: int, state: RunState) -> TrainStepView:
 
 
 def step_group(group_id: str, state: RunState) -> StepGroup:
-    """Return a curated group briefly."""
+    """Return a curated group of an optimizer step."""
     curated, _ = state.groups[group_id]
     return StepGroup(
         group_id=group_id,
@@ -196,10 +162,10 @@ class MetricCurves(msgspec.Struct, frozen=True):
     metrics: dict[str, list[float | None]]
 
 
-def train_steps(state: RunState) -> MetricCurves:
-    """Return the metrics of all optimizer steps, in order."""
+def metric_curves(state: RunState) -> MetricCurves:
+    """Return the metrics of all optimizer steps in order."""
     events = [state.trained[number] for number in sorted(state.trained)]
-    names = merged_names(event.metrics for event in events)
+    names = dict.fromkeys(name for event in events for name in event.metrics)
     return MetricCurves(
         steps=[event.train_step for event in events],
         versions=[event.version for event in events],
@@ -209,34 +175,11 @@ def train_steps(state: RunState) -> MetricCurves:
     )
 
 
-class MetricTable(msgspec.Struct, frozen=True):
-    """The known metrics in the order of the page, and the names of the most important ones."""
-
-    metrics: list[TrainingMetric]
-    headlines: list[str]
-
-
-def metric_table() -> MetricTable:
-    """Return the table of metrics."""
-    return MetricTable(list(training_metrics.ALL), list(training_metrics.HEADLINES))
-
-
-def merged_names(steps: Iterable[Iterable[str]]) -> list[str]:
-    """Return the names of all steps in an order that is that of each: a new one comes after the one it followed."""
-    order: list[str] = []
-    known: set[str] = set()
-    for names in steps:
-        before = None
-        for name in names:
-            if name not in known:
-                known.add(name)
-                order.insert(0 if before is None else order.index(before) + 1, name)
-            before = name
-    return order
-
-
 class TaskSummary(msgspec.Struct, kw_only=True):
-    """A task in the table: finished training episodes and their mean reward, the whole run's and the newest ten's."""
+    """A task in the table: its finished training episodes, their summed reward, and the newest rewards.
+
+    ``success_rate`` is over the curator's window.
+    """
 
     task_id: str
     episodes: int = 0
@@ -247,32 +190,28 @@ class TaskSummary(msgspec.Struct, kw_only=True):
     groups: int = 0
 
 
-RECENT = 10
-
-
-def tasks(state: RunState) -> list[TaskSummary]:
+def summarize_tasks(state: RunState) -> list[TaskSummary]:
     """Return the tasks that were played in training, by name."""
-    found: dict[str, TaskSummary] = {}
+    summaries: dict[str, TaskSummary] = {}
     for trajectory in state.finished.values():
         if trajectory.purpose != "train":
             continue
-        summary = found.get(trajectory.task_id) or TaskSummary(task_id=trajectory.task_id, recent=[])
-        found[trajectory.task_id] = summary
+        summary = summaries.setdefault(trajectory.task_id, TaskSummary(task_id=trajectory.task_id))
         summary.episodes += 1
         if trajectory.reward is not None:
             summary.rewarded += 1
             summary.reward += trajectory.reward
             summary.recent = [*summary.recent[-RECENT + 1 :], trajectory.reward]
     for curated, _ in state.groups.values():
-        if curated.task_id in found:
-            found[curated.task_id].groups += 1
-    for summary in found.values():
+        if curated.task_id in summaries:
+            summaries[curated.task_id].groups += 1
+    for summary in summaries.values():
         summary.success_rate = state.success_rates.get(summary.task_id)
-    return sorted(found.values(), key=lambda summary: summary.task_id)
+    return [summary for _, summary in sorted(summaries.items())]
 
 
 class BudgetDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget of a task that differs from the one before, why, and the finish that caused it (epoch milliseconds)."""
+    """A changed budget of a task, its reason, and the trajectory that caused it (finished at ``at_ms``, epoch ms)."""
 
     at_ms: int | None
     rollouts: int
@@ -282,7 +221,7 @@ class BudgetDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):
-    """A task: its episodes over time (columns), the budgets that changed, and every group with its fate.
+    """A task: its episodes over time as columns, its changed budgets, and its groups with their fates.
 
     ``purposes`` are train, eval or demonstration.
     """
@@ -292,15 +231,13 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     trajectory_ids: list[str]
     at_ms: list[int]
     rewards: list[float | None]
-    outcomes: list[str]
     purposes: list[str]
-    versions: list[int | None]
     budgets: list[BudgetDecision]
     groups: list[GroupHistory]
 
 
-def task(task_id: str, state: RunState, config: Config) -> TaskView:
-    """Return a task; raise :class:`NotFound` if nothing was decided or played of it."""
+def view_task(task_id: str, state: RunState, config: Config) -> TaskView:
+    """Return a task; raise :class:`NotFound` for one without episodes and decisions."""
     history = TaskHistory(config, state, task_id)
     played = sorted((one for one in state.finished.values() if one.task_id == task_id), key=lambda one: one.finished_ms)
     if not played and task_id not in history.tasks:
@@ -308,27 +245,25 @@ def task(task_id: str, state: RunState, config: Config) -> TaskView:
     return TaskView(
         task_id=task_id,
         row=history.row(task_id),
-        trajectory_ids=[one.trajectory_id for one in played],
-        at_ms=[one.finished_ms for one in played],
-        rewards=[one.reward for one in played],
-        outcomes=[one.outcome for one in played],
-        purposes=[one.purpose for one in played],
-        versions=[one.version_max for one in played],
-        budgets=budgets(task_id, state),
+        trajectory_ids=[trajectory.trajectory_id for trajectory in played],
+        at_ms=[trajectory.finished_ms for trajectory in played],
+        rewards=[trajectory.reward for trajectory in played],
+        purposes=[trajectory.purpose for trajectory in played],
+        budgets=changed_budgets(task_id, state),
         groups=list(history.groups.get(task_id, {}).values()),
     )
 
 
-def budgets(task_id: str, state: RunState) -> list[BudgetDecision]:
-    """Return the budgets of a task that changed something, in order."""
-    found: list[BudgetDecision] = []
+def changed_budgets(task_id: str, state: RunState) -> list[BudgetDecision]:
+    """Return the budgets of a task that differ from the one before, in order."""
+    decisions: list[BudgetDecision] = []
     for _, budget in sorted(state.budgets.items()):
-        if budget.task_id != task_id:
-            continue
-        if found and (found[-1].rollouts, found[-1].max_steps) == (budget.rollouts, budget.max_steps):
+        last = decisions[-1] if decisions else None
+        unchanged = last is not None and (last.rollouts, last.max_steps) == (budget.rollouts, budget.max_steps)
+        if budget.task_id != task_id or unchanged:
             continue
         cause = state.trajectories.get(budget.cause.trajectory_id)
-        found.append(
+        decisions.append(
             BudgetDecision(
                 at_ms=cause.finished_ms if cause else None,
                 rollouts=budget.rollouts,
@@ -337,4 +272,4 @@ def budgets(task_id: str, state: RunState) -> list[BudgetDecision]:
                 trajectory_id=budget.cause.trajectory_id,
             )
         )
-    return found
+    return decisions

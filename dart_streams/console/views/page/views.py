@@ -1,215 +1,182 @@
-"""The page's views by name: each takes a query and returns what is encoded as JSON, for the server and the export."""
+"""The page's views by name, for the server and the export: each takes a query and returns a value for JSON."""
 
 import asyncio
+import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dart_streams.console.views.page import comparison, episodes, lines, log_view, report_view, time_curves, training
-from dart_streams.console.views.page.comparison import Comparison, EvaluatedRun, TaskPair
+from dart_streams.console.views.page import episodes, training
+from dart_streams.console.views.page.comparison import Comparison, EvaluatedRun, compare, compare_training_task
 from dart_streams.console.views.page.header import page_header
+from dart_streams.console.views.page.records import (
+    MAX_EXPORTED,
+    MAX_SHOWN,
+    RecordText,
+    decode_record,
+    json_lines,
+    topic_named,
+)
+from dart_streams.console.views.page.report_view import ReportView, report_view
 from dart_streams.console.views.page.source import NotFound, RunSource
-from dart_streams.console.views.page.wall import SlotGrid, SlotTile
+from dart_streams.console.views.page.time_curves import view_time
+from dart_streams.console.views.page.wall import SlotGrid
+from topics import training_metrics
 
 Query = Mapping[str, str]
-View = Callable[[Query], Awaitable[Any]]
 
 NUMBER = re.compile(r"\d{1,9}")
-LONGEST_ID = 600
-REPORT_S = 15.0
-"""A report is made anew after this long: it reads all metrics of a run."""
+MAX_ID_CHARACTERS = 600
+REPORT_MAX_AGE_S = 15.0
+"""A report reads all metrics of a run, so it is kept for this long."""
 
 
 class PageViews:
-    """The views of a source; some also of an ``other`` run, which it is compared with."""
+    """The views of a source; some also show an ``other`` run to compare with."""
 
     def __init__(self, source: RunSource, other: RunSource | None = None) -> None:
         self.source = source
         self.other = other
         self.grid = SlotGrid(source.config)
-        self._report: tuple[float, report_view.ReportView] | None = None
+        self._report: tuple[float, ReportView] | None = None
         self._reporting = asyncio.Lock()
-        self.views: dict[str, View] = {
-            "run": self.run_view,
-            "wall": self.wall,
+        self.views: dict[str, Callable[[Query], Any]] = {
+            "run": lambda _: self.describe_run(),
+            "wall": lambda _: self.grid.update(source.state),
             "trajectories": self.trajectories,
             "trajectory": self.trajectory,
             "prompt": self.prompt,
-            "group": self.group,
-            "steps": self.steps,
-            "step": self.step,
-            "metrics": self.metrics,
-            "tasks": self.tasks,
-            "task": self.task,
-            "time": self.time,
-            "lag": self.lag,
-            "log": self.log,
+            "group": lambda query: training.view_group(read_id(query), source.state, source.config),
+            "steps": lambda _: training.metric_curves(source.state),
+            "step": lambda query: training.view_train_step(read_number(query, "id"), source.state),
+            "metrics": lambda _: {"metrics": training_metrics.ALL, "headlines": training_metrics.HEADLINES},
+            "tasks": lambda _: training.summarize_tasks(source.state),
+            "task": lambda query: training.view_task(read_id(query), source.state, source.config),
+            "time": lambda _: view_time(source.state, source.journal(), source.now_ms, self.slots),
+            "lag": lambda _: source.lags(),
+            "log": lambda query: self.records(query, MAX_SHOWN),
             "dead-letters": self.dead_letters,
-            "find": self.find,
-            "report": self.report,
+            "find": lambda query: episodes.find_page(read_id(query), source.state),
+            "report": lambda _: self.report(),
             "compare": self.compare,
-            "compared-task": self.compared_task,
+            "compared-task": lambda query: compare_training_task(read_id(query), *self.compared_runs(query)),
         }
 
     async def answer(self, name: str, query: Query) -> Any:
-        """Return a view; raise :class:`NotFound` if there is none such, or it has nothing of what is asked for."""
-        view = self.views.get(name)
-        if view is None:
+        """Return a view; raise :class:`NotFound` for an unknown name or an id that the run lacks."""
+        if name not in self.views:
             raise NotFound("no such view")
-        return await view(query)
+        answer = self.views[name](query)
+        return await answer if inspect.isawaitable(answer) else answer
 
-    def side(self, query: Query) -> RunSource:
-        """Return the run that is asked for: this one, or with ``of=other`` the other."""
+    @property
+    def slots(self) -> int:
+        """The number of environment slots."""
+        return self.source.config.env.workers * self.source.config.env.slots
+
+    def run_of(self, query: Query) -> RunSource:
+        """Return this run, or with ``of=other`` the other run."""
         if query.get("of", "") != "other":
             return self.source
         if self.other is None:
             raise NotFound("there is no other run: start the page with --against RUN|BUNDLE")
         return self.other
 
-    def evaluated(self, query: Query) -> tuple[EvaluatedRun, EvaluatedRun]:
-        """Return both sides of a comparison: the second is the same one, or with ``of=other`` the other run."""
-        first, second = evaluated(self.source), self.side(query)
-        return first, first if second is self.source else evaluated(second)
+    def compared_runs(self, query: Query) -> tuple[EvaluatedRun, EvaluatedRun]:
+        """Return this run and the run of the query, which may be the same object."""
+        first, second = evaluated_run(self.source), self.run_of(query)
+        return first, first if second is self.source else evaluated_run(second)
 
-    async def run_view(self, _: Query) -> dict[str, Any]:
-        """The run's configuration as far as the page needs it."""
+    def describe_run(self) -> dict[str, Any]:
+        """Return the header and the configuration."""
         config = self.source.config
         return {
             "header": page_header(self.source),
-            "slots": config.env.workers * config.env.slots,
+            "slots": self.slots,
             "policy": config.policy.model_id,
             "backend": config.env.backend,
-            "other": run_name(self.other) if self.other is not None else None,
+            "other": evaluated_run(self.other).name if self.other is not None else None,
             "config": config,
         }
 
-    async def wall(self, _: Query) -> list[SlotTile]:
-        """Every slot."""
-        return self.grid.update(self.source.state)
-
-    async def trajectories(self, query: Query) -> episodes.TrajectoryPage:
-        """A part of the table of trajectories."""
-        wanted = {name: query.get(name, "") for name in episodes.FIELDS}
-        cursor = query.get("cursor", "")
-        return episodes.table(self.source.state, wanted, number(cursor) if cursor else None)
+    def trajectories(self, query: Query) -> episodes.TrajectoryPage:
+        """Return a page of the table of trajectories."""
+        cursor = read_number(query, "cursor") if query.get("cursor") else None
+        return episodes.trajectory_page(self.source.state, read_filter(query), cursor)
 
     async def trajectory(self, query: Query) -> episodes.TrajectoryView:
-        """A trajectory step by step."""
-        identity, source = named(query), self.side(query)
+        """Return a trajectory step by step."""
+        identity, source = read_id(query), self.run_of(query)
         observations = await source.steps(identity)
         segments = await source.segments(identity)
-        return episodes.trajectory(identity, source.state, observations, segments, source.config.policy)
+        return episodes.view_trajectory(identity, source.state, observations, segments, source.config.policy)
 
     async def prompt(self, query: Query) -> Any:
-        """The prompt of a step."""
-        source = self.side(query)
-        observations = await source.steps(named(query))
-        return episodes.prompt(observations, number(query.get("step", "")), source.config.policy)
+        """Return the prompt of a step."""
+        source = self.run_of(query)
+        observations = await source.steps(read_id(query))
+        return episodes.render_prompt(observations, read_number(query, "step"), source.config.policy)
 
-    async def group(self, query: Query) -> training.GroupView:
-        """A group."""
-        return training.group(named(query), self.source.state, self.source.config)
-
-    async def steps(self, _: Query) -> training.MetricCurves:
-        """The metrics of all optimizer steps."""
-        return training.train_steps(self.source.state)
-
-    async def metrics(self, _: Query) -> training.MetricTable:
-        """What the metrics of optimizer steps mean."""
-        return training.metric_table()
-
-    async def step(self, query: Query) -> training.TrainStepView:
-        """An optimizer step."""
-        return training.train_step(number(query.get("id", "")), self.source.state)
-
-    async def tasks(self, _: Query) -> list[training.TaskSummary]:
-        """The table of tasks."""
-        return training.tasks(self.source.state)
-
-    async def task(self, query: Query) -> training.TaskView:
-        """A task."""
-        return training.task(named(query), self.source.state, self.source.config)
-
-    async def time(self, _: Query) -> time_curves.TimeView:
-        """The run over time."""
-        config, source = self.source.config, self.source
-        slots = config.env.workers * config.env.slots
-        return time_curves.over_time(source.state, source.journal(), source.now_ms, slots)
-
-    async def lag(self, _: Query) -> Any:
-        """The lag of each consumer group."""
-        return await self.source.lags()
-
-    async def log(self, query: Query) -> list[log_view.RecordText]:
-        """Records of a topic."""
-        return await self.records(query, log_view.LIMIT)
-
-    async def records(self, query: Query, limit: int) -> list[log_view.RecordText]:
-        """The newest records of a topic with a text in them."""
-        topic = log_view.topic_named(query.get("topic", ""))
-        found = await self.source.records(topic, query.get("q", "").encode()[:LONGEST_ID], limit)
-        return [log_view.readable(record) for record in found]
+    async def records(self, query: Query, limit: int) -> list[RecordText]:
+        """Return the newest records of a topic that contain a text."""
+        needle = query.get("q", "").encode()[:MAX_ID_CHARACTERS]
+        records = await self.source.records(topic_named(query.get("topic", "")), needle, limit)
+        return [decode_record(record) for record in records]
 
     async def lines(self, name: str, query: Query) -> Iterator[bytes]:
-        """All that a filter matches, as JSON lines in parts; raise :class:`NotFound` if there are no such lines."""
+        """Return all matches of a filter as JSON lines in parts; raise :class:`NotFound` for an unknown name."""
         if name == "trajectories":
-            return lines.trajectory_lines(self.source.state, {field: query.get(field, "") for field in episodes.FIELDS})
+            return json_lines(episodes.matching_rows(self.source.state, read_filter(query)))
         if name == "log":
-            return lines.record_lines(await self.records(query, log_view.EXPORTED))
+            return json_lines(await self.records(query, MAX_EXPORTED))
         raise NotFound("there are lines of: trajectories, log")
 
     async def dead_letters(self, query: Query) -> Any:
-        """Dead letters: how many of each topic, or those of one."""
+        """Return the number of dead letters by topic, or the letters of one topic."""
         name = query.get("topic", "")
-        return await self.source.dead_letters(log_view.topic_named(name) if name else None)
+        return await self.source.dead_letters(topic_named(name) if name else None)
 
-    async def find(self, query: Query) -> dict[str, Any]:
-        """Which page knows an id."""
-        return episodes.find(named(query), self.source.state)
-
-    async def report(self, _: Query) -> report_view.ReportView:
-        """The report: what report.json has, and its curves; made anew after a while only."""
+    async def report(self) -> ReportView:
+        """Return the report, at most :data:`REPORT_MAX_AGE_S` old."""
         async with self._reporting:
             now_s = asyncio.get_running_loop().time()
-            if self._report is None or now_s - self._report[0] > REPORT_S:
-                self._report = now_s, report_view.report_view(await self.source.report_inputs())
+            if self._report is None or now_s - self._report[0] > REPORT_MAX_AGE_S:
+                self._report = now_s, report_view(await self.source.report_inputs())
             return self._report[1]
 
-    async def compare(self, query: Query) -> Comparison:
-        """Two evaluations: versions ``a`` and ``b`` at temperature ``t``; ``of=other`` takes b from the other run."""
-        first, second = self.evaluated(query)
-        versions = [number(query[name]) if query.get(name) else None for name in ("a", "b")]
+    def compare(self, query: Query) -> Comparison:
+        """Compare versions ``a`` and ``b`` at temperature ``t``; with ``of=other``, b is from the other run."""
+        first, second = self.compared_runs(query)
+        a, b = (read_number(query, name) if query.get(name) else None for name in ("a", "b"))
         wanted = query.get("t", "")
         temperature = next((t for t in first.config.evaluation.temperatures if f"{t:g}" == wanted), None)
         if wanted and temperature is None:
-            raise NotFound(f"nothing was evaluated at temperature {wanted[:20]!r}")
-        return comparison.compare(first, second, (versions[0], versions[1]), temperature)
-
-    async def compared_task(self, query: Query) -> TaskPair:
-        """A task that was trained on, at both ends."""
-        return comparison.of_task(named(query), *self.evaluated(query))
+            raise NotFound(f"the run has no evaluation at temperature {wanted[:20]!r}")
+        return compare(first, second, (a, b), temperature)
 
 
-def evaluated(source: RunSource) -> EvaluatedRun:
-    """Return what a comparison needs of a run."""
-    return EvaluatedRun(run_name(source), source.config, source.task_set(), source.state)
+def evaluated_run(source: RunSource) -> EvaluatedRun:
+    """Return a source as a side of a comparison."""
+    name = source.config.bus.run.removeprefix("dart.")
+    return EvaluatedRun(name, source.config, source.task_set(), source.state)
 
 
-def run_name(source: RunSource) -> str:
-    """Return the name by which a person knows a run."""
-    return source.config.bus.run.removeprefix("dart.")
+def read_filter(query: Query) -> dict[str, str]:
+    """Return the filter of trajectories in a query."""
+    return {name: query.get(name, "") for name in episodes.FILTERS}
 
 
-def named(query: Query) -> str:
-    """Return the id that a query names; raise :class:`NotFound` if it names none."""
+def read_id(query: Query) -> str:
+    """Return the id in a query; raise :class:`NotFound` without one."""
     identity = query.get("id", "").strip()
-    if not identity or len(identity) > LONGEST_ID:
-        raise NotFound("name something: ?id=…")
+    if not identity or len(identity) > MAX_ID_CHARACTERS:
+        raise NotFound("the query needs an id: ?id=…")
     return identity
 
 
-def number(text: str) -> int:
-    """Return a number of a query; raise :class:`NotFound` if it is none."""
+def read_number(query: Query, name: str) -> int:
+    """Return a number in a query; raise :class:`NotFound` for other text."""
+    text = query.get(name, "")
     if not NUMBER.fullmatch(text):
         raise NotFound(f"not a number: {text[:40]!r}")
     return int(text)

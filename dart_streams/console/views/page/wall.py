@@ -1,7 +1,7 @@
-"""The wall: which episode is in which slot, and what is on its screen. Pure.
+"""The wall: the episode and the screen of each slot. Pure.
 
-Events name the host of an episode, not its slot. So each episode is put into the lowest free slot of its host when it
-is first seen, and stays there; in a slot without an episode the last one stays visible.
+Events name the host of an episode but not its slot, so each new episode gets the lowest free slot of its host and stays
+there. A slot without an episode shows its last one.
 """
 
 from collections import defaultdict
@@ -16,11 +16,11 @@ from dart_streams.console.views.pointers import Point, points_of
 from topics.values import OutcomeKind, Purpose
 
 SlotState = Literal["free", "waits", "acts", "ended"]
-"""No episode yet; waits for the policy; executes an action; its episode has ended."""
+"""No episode yet; waiting for the policy; executing an action; the episode has ended."""
 
 
 class SlotTile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A slot; ``at_ms`` is when its screen was taken, ``points`` where the last action pointed to."""
+    """A slot. ``at_ms`` is the time of its screen; ``points`` are the places of the last action."""
 
     slot: str
     state: SlotState
@@ -42,7 +42,7 @@ class SlotTile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SlotGrid:
-    """The slots of a run's hosts; :meth:`update` brings them up to date with the fold."""
+    """The slots of a run's hosts."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -51,15 +51,14 @@ class SlotGrid:
         self._of: RunState | None = None
 
     def update(self, state: RunState) -> list[SlotTile]:
-        """Place new episodes, follow those that are placed, and return every slot, by host and number."""
+        """Bring the slots up to date with the fold, and return them by host and number."""
         if self._of is not state:
             self._of = state
             self._clear()
         for identity, header in state.newest.items():
             if not self._follow(identity, header):
                 self._place(header, self._free(header.env_host, state))
-        full: set[str] = set()
-        # From the newest on: of a host whose slots have all newer episodes, no earlier one is looked at.
+        full: set[str] = set()  # hosts whose slots all have newer episodes than the rest of the loop
         for identity, header in reversed(state.last_screens.items()):
             host = header.env_host
             if not self._follow(identity, header) and host not in full:
@@ -76,13 +75,13 @@ class SlotGrid:
         ]
 
     def _clear(self) -> None:
-        """Free every slot: another fold begins, and whoever has seen the slots is sent what each has now."""
+        """Free every slot, for another fold."""
         self.places.clear()
         for slots in self.slots.values():
             slots[:] = [None] * len(slots)
 
     def _follow(self, identity: str, header: ObservationHeader) -> bool:
-        """Show an episode's newer screen; say whether it has a slot."""
+        """Show the newest screen of an episode; return whether it has a slot."""
         if identity not in self.places:
             return False
         host, number = self.places[identity]
@@ -90,7 +89,7 @@ class SlotGrid:
         return True
 
     def _free(self, host: str, state: RunState) -> int:
-        """Return a slot that never had an episode, else the one whose episode ended first, else a further one."""
+        """Return a slot without an episode so far, else the one whose episode ended first, else a new one."""
         slots, oldest = self.slots[host], (0, len(self.slots[host]))
         for number, known in enumerate(slots):
             if known is None:

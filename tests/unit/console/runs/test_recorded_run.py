@@ -9,10 +9,10 @@ from dart_streams.config import Config
 from dart_streams.console.runs import evaluation
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.views.page import episodes
-from dart_streams.console.views.page.alarms import alarms
+from dart_streams.console.views.page.alarms import find_alarms
 from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.comparison import EvaluatedRun, compare
-from dart_streams.console.views.page.training import group
+from dart_streams.console.views.page.training import view_group
 from tests.integration.recorded_run import RecordedRun, played, record, settings
 from topics import curated, rollout_orders, trained, trajectories
 
@@ -57,12 +57,12 @@ def gain(one: evaluation.EvaluationEpisode, other: evaluation.EvaluationEpisode)
 def test_groups_are_mixed_or_equal_and_each_optimizer_step_has_tokens_of_two_members(source: BundleSource):
     state = source.state
     names = {one.group_id for one in state.finished.values() if one.purpose == "train"}
-    groups = [group(name, state, source.config) for name in names]
+    groups = [view_group(name, state, source.config) for name in names]
     assert {one.equal for one in groups if one.curated_ms is not None} == {False}
     assert any(one.equal for one in groups)
     assert len(state.trained) >= 5
     assert {len(step.top_tokens) for step in state.trained.values()} == {2}
-    assert alarms(state, 0, live=False) == []
+    assert find_alarms(state, 0, live=False) == []
 
 
 def test_there_are_no_faults_and_successes_fit_on_a_page_of_the_table(source: BundleSource):

@@ -284,7 +284,7 @@ def test_a_summary_shows_rates_of_the_last_half_minute():
         )
     summary = summarize(progress, START + 30_000, slots=2)
     assert summary.steps_per_s == pytest.approx(1.0)
-    assert summary.utilisation == pytest.approx(0.5)
+    assert summary.utilization == pytest.approx(0.5)
     assert summary.success == pytest.approx(2 / 3)
 
 

@@ -172,8 +172,8 @@ def test_the_display_of_a_run_shows_escapes(text: str):
         page=text,
     )
     on = console()
-    on.print(terminal.panel(moment))
-    on.print(terminal.line(moment), soft_wrap=True, highlight=False)
+    on.print(terminal.draw_panel(moment))
+    on.print(terminal.format_line(moment), soft_wrap=True, highlight=False)
     assert not CONTROL.search(written(on))
 
 

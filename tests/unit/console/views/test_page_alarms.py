@@ -17,13 +17,13 @@ from dart_streams.console.views.page.alarms import (
     REWARD_SHARE,
     REWARD_WORTH,
     WINDOW,
-    alarms,
-    died,
     engine_gap,
     entropy_collapse,
     fault_burst,
+    find_alarms,
     lost_orders,
     not_finite,
+    process_deaths,
     reward_collapse,
 )
 from dart_streams.console.views.page.bundle_source import BundleSource
@@ -105,33 +105,33 @@ def test_a_run_has_the_alarms_of_all_that_is_wrong_and_stalls_only_while_it_shou
     weights = events.weight_version(1)
     state.apply(RecordMetadata("weights", 0, 0, 1_000), weights)
     state.lost = 2
-    assert [alarm.kind for alarm in alarms(state, 100_000, live=False)] == [
+    assert [alarm.kind for alarm in find_alarms(state, 100_000, live=False)] == [
         "lost",
         "entropy",
         "reward",
         "gap",
         "not-finite",
     ]
-    assert "stall" in [alarm.kind for alarm in alarms(state, 100_000, live=True)]
-    assert "stall" not in [alarm.kind for alarm in alarms(state, 2_000, live=True)]
-    assert alarms(RunState(), 0, live=True) == []
+    assert "stall" in [alarm.kind for alarm in find_alarms(state, 100_000, live=True)]
+    assert "stall" not in [alarm.kind for alarm in find_alarms(state, 2_000, live=True)]
+    assert find_alarms(RunState(), 0, live=True) == []
 
 
 def test_each_process_that_died_is_an_alarm_with_how_often_and_how_it_did_last():
     journal = PhaseLog().with_death("env-0", "exit code 1", "", 1).with_death("env-0", "killed by SIGKILL", "", 2)
-    found = died(journal.with_death("ui", "exit code 2", "", 3).deaths)
+    found = process_deaths(journal.with_death("ui", "exit code 2", "", 3).deaths)
     assert [alarm.text for alarm in found] == [
         "env-0 has died 2 times, the last time: killed by SIGKILL",
         "ui has died once, the last time: exit code 2",
     ]
-    assert died(()) == []
+    assert process_deaths(()) == []
 
 
 def test_orders_that_could_never_end_are_an_alarm_with_their_number():
     assert lost_orders(0) is None
     alarm = lost_orders(3)
     assert alarm is not None
-    assert alarm.text.startswith("3 orders could never end")
+    assert alarm.text.startswith("3 orders were lost")
     assert alarm.params == {"outcome": "lost"}
 
 
@@ -140,4 +140,4 @@ def test_the_page_shows_that_a_process_died_beside_all_other_alarms():
     source.read()
     before = page_header(source).alarms
     source._journal = source.journal().with_death("env-0", "exit code 1", "", 1)
-    assert page_header(source).alarms == [*died(source.journal().deaths), *before]
+    assert page_header(source).alarms == [*process_deaths(source.journal().deaths), *before]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dart_streams.console.views.page import columns, export
-from dart_streams.console.views.page.columns import Packer, figure, shortest
+from dart_streams.console.views.page.columns import Packer, format_figure, shorten
 from tests.integration.exported_page import unpack
 
 STATIC = Path(columns.__file__).with_name("static")
@@ -49,35 +49,35 @@ def test_ids_counters_and_names_of_fields_are_written_once():
 
 @given(REALS)
 def test_a_short_number_is_printed_as_the_long_one_with_the_digits_of_each_place(value):
-    short = shortest(value, export.as_metric)
-    assert [figure(short, digits) for digits in (3, 4)] == [figure(value, digits) for digits in (3, 4)]
+    short = shorten(value, export.as_metric)
+    assert [format_figure(short, digits) for digits in (3, 4)] == [format_figure(value, digits) for digits in (3, 4)]
     assert len(repr(short)) <= len(repr(value))
 
 
 @given(st.floats(0, 1e5))
 def test_a_pause_is_rounded_in_its_table_as_the_long_number_is(value):
-    short = shortest(value, export.as_pause)
+    short = shorten(value, export.as_pause)
     assert math.floor(short + 0.5) == math.floor(value + 0.5)
-    assert export.plotted([17.4996, 17.0], export.as_pause)[0] < 17.5
+    assert export.trim_line([17.4996, 17.0], export.as_pause)[0] < 17.5
 
 
 @given(st.lists(REALS | st.none(), min_size=1))
 def test_a_line_keeps_its_place_in_the_plot(line):
     known = [value for value in line if value is not None]
     height = max(known) - min(known) if known else 0.0
-    for value, short in zip(line, export.plotted(line), strict=True):
+    for value, short in zip(line, export.trim_line(line), strict=True):
         assert (short is None) == (value is None)
-        assert value is None or abs(short - value) <= height / export.POINTS_HIGH
+        assert value is None or abs(short - value) <= height / export.PLOT_RESOLUTION
 
 
 def test_a_curve_that_is_almost_level_is_not_made_level():
     line = [1234.0 + step / 1000 for step in range(100)]
-    assert len(set(export.plotted(line))) == len(line)
+    assert len(set(export.trim_line(line))) == len(line)
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, 0.0, -0.0, 1e300, 5e-324, 999.96, 466939.0])
 def test_ends_of_the_scale_are_kept(value):
-    assert shortest(value, export.as_metric) == value
+    assert shorten(value, export.as_metric) == value
 
 
 @pytest.mark.skipif(which("node") is None, reason="Node is a need of development only")
@@ -92,7 +92,7 @@ def test_the_pages_own_scripts_read_and_print_the_same(cases):
     const read = cases.map(([[value, table], ...all]) => [unpack(value, table), ...all.map(printed)]);
     console.log(JSON.stringify(read));
     """ % tuple(json.dumps((STATIC / name).as_uri()) for name in ("columns.js", "format.js"))  # noqa: UP031
-    given_to = [[packed(value), real, shortest(real, export.as_metric)] for value, real in cases]
+    given_to = [[packed(value), real, shorten(real, export.as_metric)] for value, real in cases]
     command = ["node", "--input-type=module", "--no-warnings", "-e", script]
     done = subprocess.run(command, input=json.dumps(given_to), capture_output=True, text=True, check=True, timeout=60)
     for (value, real), (read, long, short) in zip(cases, json.loads(done.stdout, parse_int=float), strict=True):

@@ -16,7 +16,7 @@ from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.comparison import EvaluatedRun, compare, pairs
+from dart_streams.console.views.page.comparison import EvaluatedRun, compare, pair_tasks
 from dart_streams.console.views.page.guard import Guard
 from dart_streams.console.views.page.server import PageServer
 from tests.integration.recorded_run import record
@@ -86,7 +86,7 @@ def test_tasks_whose_reward_changed_most_come_first_and_then_they_come_by_name(r
     def episodes(rewards):
         return {name: msgspec.structs.replace(any_episode, task_id=name, reward=rewards[name]) for name in rewards}
 
-    found = pairs(episodes(first), episodes(second))
+    found = pair_tasks(episodes(first), episodes(second))
     assert sorted(pair.task_id for pair in found) == sorted({*first, *second})
     ranks = [(-abs((first.get(x.task_id) or 0) - (second.get(x.task_id) or 0)), x.task_id) for x in found]
     assert ranks == sorted(ranks)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.console.runs.bundle import BundleRecord
-from dart_streams.console.views.page.source import last_of_each_partition, newest
+from dart_streams.console.views.page.records import last_of_each_partition, newest_records
 
 TIMES = st.lists(st.lists(st.integers(0, 9), max_size=9), max_size=3)
 """Of each partition, in the order of its offsets, in which several producers' times are not."""
@@ -22,13 +22,13 @@ def test_a_topic_read_from_near_its_end_gives_what_a_bundle_gives(times, limit, 
     turns = [number for number, end in enumerate(ends) for _ in end]
     chance.shuffle(turns)
     in_turns = [iter(end) for end in ends]
-    found = newest(last_of_each_partition(whole, limit), b"", limit)
-    assert newest((next(in_turns[turn]) for turn in turns), b"", limit) == found
+    found = newest_records(last_of_each_partition(whole, limit), b"", limit)
+    assert newest_records((next(in_turns[turn]) for turn in turns), b"", limit) == found
     assert len(found) == min(limit, len(whole))
     assert [one.at_ms for one in found] == sorted((one.at_ms for one in found), reverse=True)
 
 
 def test_a_search_finds_the_newest_that_have_it():
     records = [record(0, offset, offset) for offset in range(8)]
-    assert [one.offset for one in newest(records, b"odd", 3)] == [7, 5, 3]
-    assert newest(records, b"nowhere", 3) == []
+    assert [one.offset for one in newest_records(records, b"odd", 3)] == [7, 5, 3]
+    assert newest_records(records, b"nowhere", 3) == []

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.views.page import export, lines, log_view
+from dart_streams.console.views.page import export, records
 from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.guard import Guard
@@ -222,7 +222,7 @@ async def test_from_an_optimizer_step_down_to_a_screen_and_back(recorded: Path):
         member = group["members"][0]
         trajectory = await view(client, "trajectory", id=member["trajectory_id"])
         assert [g["train_steps"] for g in trajectory["groups"]] == [[steps["steps"][0]]]
-        assert trajectory["groups"][0]["selected"] == member["selected"]
+        assert trajectory["groups"][0]["member"] == member["curated"]
         assert step["served"] == {"rollout-0": step["served"]["rollout-0"]}
 
 
@@ -231,7 +231,7 @@ async def test_a_group_of_equal_rewards_is_marked(recorded: Path):
         rows = (await view(client, "trajectories", purpose="train"))["rows"]
         groups = [await view(client, "group", id=name) for name in dict.fromkeys(row["group_id"] for row in rows)]
         for group in groups:
-            rewards = {member["reward"] for member in group["members"] if member["reward"] is not None}
+            rewards = {one["finished"]["reward"] for one in group["members"] if one["finished"] is not None} - {None}
             assert group["equal"] == (len(rewards) == 1 and len(group["members"]) > 1)
             assert group["curated_ms"] is None or not group["equal"], "a group of equal rewards is never curated"
         assert any(group["equal"] for group in groups)
@@ -319,7 +319,7 @@ async def lines_of(client: TestClient, name: str, **query: str) -> list[dict]:
 
 
 async def test_what_a_filter_matches_is_exported_whole_as_the_table_has_it(recorded: Path, monkeypatch):
-    monkeypatch.setattr(lines, "AT_ONCE", 7)
+    monkeypatch.setattr(records, "LINES_PER_CHUNK", 7)
     async with signed_in(recorded) as client:
         for wanted in ({}, {"outcome": "success"}, {"purpose": "train", "outcome": "failure"}, {"task_id": "none"}):
             rows, cursor = [], ""
@@ -332,10 +332,10 @@ async def test_what_a_filter_matches_is_exported_whole_as_the_table_has_it(recor
             found = await lines_of(client, "trajectories", **wanted)
             assert found == rows
             assert bool(rows) == ("task_id" not in wanted)
-        records = await lines_of(client, "log", topic="actions", q="onerror")
-        assert records
-        assert all("onerror" in record["value"] for record in records)
-        assert len(await lines_of(client, "log", topic="observations")) > log_view.LIMIT, "more than the page shows"
+        found = await lines_of(client, "log", topic="actions", q="onerror")
+        assert found
+        assert all("onerror" in record["value"] for record in found)
+        assert len(await lines_of(client, "log", topic="observations")) > records.MAX_SHOWN, "more than the page shows"
         assert (await client.get("/export/secrets")).status == 404
         assert (await client.get("/export/log", params={"topic": "nothing"})).status == 404
         head = await client.head("/export/trajectories")
@@ -345,7 +345,7 @@ async def test_what_a_filter_matches_is_exported_whole_as_the_table_has_it(recor
 
 
 async def test_a_file_has_the_newest_steps_one_by_one_and_no_more_screens_than_its_samples(recorded: Path, monkeypatch):
-    monkeypatch.setattr(export, "MOST_STEPS", 2)
+    monkeypatch.setattr(export, "MAX_STEPS", 2)
     source = BundleSource(Bundle(recorded))
     source.read()
     archive = await export.collect(source)
@@ -353,9 +353,9 @@ async def test_a_file_has_the_newest_steps_one_by_one_and_no_more_screens_than_i
     assert {key for key in archive.answers if key.startswith("step?")} == {f"step?id={number}" for number in steps[-2:]}
     assert len(archive.answers["steps?"].steps) == len(steps)
     pairs = archive.answers["report?"].samples
-    episodes = [one.trajectory_id for pair in pairs for one in (pair.before, pair.after)]
+    episodes = [one.trajectory_id for pair in pairs for one in (pair.a, pair.b)]
     played = {key.removeprefix("trajectory?id=") for key in archive.answers if key.startswith("trajectory?")}
     assert played == set(episodes)
-    assert len(archive.screens) <= export.SCREENS * len(episodes)
+    assert len(archive.screens) <= export.MAX_SCREENS * len(episodes)
     monkeypatch.setattr(source, "_places", {})
     assert (await export.collect(source)).screens == {}, "a bundle without screenshots has a file all the same"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from dart_streams.console.runs.run_log import ActionTimes, EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.time_slices import SLICE_MS
-from dart_streams.console.views.page.time_curves import curves
+from dart_streams.console.views.page.time_curves import slice_curves
 from tests import events
 
 START = 1_700_000_000_000
@@ -33,7 +33,7 @@ def play(state: RunState, number: int, began_ms: int, gaps: list[tuple[int, floa
 def test_a_slot_acts_for_as_long_as_its_actions_took_and_thinks_for_the_rest_of_the_episode():
     state = RunState()
     end = play(state, 0, START - START % SLICE_MS, [(SLICE_MS, 0.25), (SLICE_MS, 0.75)])
-    found = curves(state, end, SLOTS)
+    found = slice_curves(state, end, SLOTS)
     assert found.acting_slots[:2] == [pytest.approx(0.25, abs=0.01), pytest.approx(0.75, abs=0.01)]
     assert found.busy_slots[:2] == [pytest.approx(1.0), pytest.approx(1.0)]
 
@@ -43,7 +43,7 @@ def test_an_observation_that_comes_twice_counts_once():
     play(once, 0, START, [(1000, 0.5), (1000, 0.5)])
     for _ in range(2):
         play(twice, 0, START, [(1000, 0.5), (1000, 0.5)])
-    assert curves(once, START + 2000, SLOTS).acting_slots == curves(twice, START + 2000, SLOTS).acting_slots
+    assert slice_curves(once, START + 2000, SLOTS).acting_slots == slice_curves(twice, START + 2000, SLOTS).acting_slots
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(1, 9000), st.floats(0, 1)), min_size=1, max_size=5), max_size=SLOTS))
@@ -51,7 +51,7 @@ def test_of_the_slots_those_that_act_are_busy_and_no_more_are_busy_than_there_ar
     state, last = RunState(), START
     for number, gaps in enumerate(episodes):
         last = max(last, play(state, number, START, gaps))
-    found = curves(state, last, SLOTS)
+    found = slice_curves(state, last, SLOTS)
     for acting, busy in zip(found.acting_slots, found.busy_slots, strict=True):
         assert 0 <= acting <= busy <= SLOTS
     acted_ms = sum(found.acting_slots) * found.width_ms

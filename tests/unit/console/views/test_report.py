@@ -24,7 +24,7 @@ from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views import report_metrics
 from dart_streams.console.views.page import export, training
 from dart_streams.console.views.page.assets import Asset, load_assets
-from dart_streams.console.views.page.report_view import choose, report_view
+from dart_streams.console.views.page.report_view import choose_samples, report_view
 from dart_streams.console.views.report_metrics import ReportInputs
 from dart_streams.telemetry import names
 from tests import events
@@ -244,14 +244,14 @@ def test_what_was_wrong_with_answers_is_counted_by_kind(tmp_path):
     line = json.dumps({"process": "env-0", "points": points})
     (folder.path / "metrics" / "env-0.jsonl").write_text(line + "\n")
     counted = msgspec.structs.replace(inputs, readings=MetricsReader(folder.path / "metrics"))
-    found = report_metrics.report(counted)["answers_wrong"]
+    found = report_metrics.build_report(counted)["answers_wrong"]
     assert found == {"executed": {"marker": 3, "outside": 1}, "refused": {"marker": 2}}
 
 
 def test_what_a_run_without_metrics_has_not_measured_is_unknown_and_not_zero(tmp_path):
     _, inputs = made_up(tmp_path)
     bare = msgspec.structs.replace(inputs, readings=MetricsReader(None))
-    report = report_metrics.report(bare)
+    report = report_metrics.build_report(bare)
     assert report["requests"] == {"sent": None, "answered": None, "timed_out": None}
     assert report["answers_wrong"] is None
     assert report["slot_time"] == {}
@@ -262,7 +262,7 @@ def test_what_a_run_without_metrics_has_not_measured_is_unknown_and_not_zero(tmp
 
 
 def test_the_report_has_every_figure_of_the_contract(run):
-    report = report_metrics.report(run[1])
+    report = report_metrics.build_report(run[1])
     assert report.keys() >= CONTRACT
     assert report["success_before"] == pytest.approx(0.34, abs=0.06)
     assert report["success_after"] == pytest.approx(0.555, abs=0.06)
@@ -282,13 +282,13 @@ def test_the_report_has_every_figure_of_the_contract(run):
 
 def test_the_objective_is_told_as_resolved_and_the_kl_where_there_is_one(run):
     _, materials = run
-    without = report_metrics.report(materials)
+    without = report_metrics.build_report(materials)
     assert without["trainer"]["kl_reference"] is None
     assert without["trainer"]["objective"] == {"name": "ppo", "clip_low": 0.2, "clip_high": 0.28, "kl_beta": 0.0}
     assert "kl_reference" not in report_view(materials).learning.lines
     trainer = Trainer(objective="gspo", kl_beta=0.1)
     learned = msgspec.structs.replace(materials, config=msgspec.structs.replace(materials.config, trainer=trainer))
-    report = report_metrics.report(learned)
+    report = report_metrics.build_report(learned)
     assert report["trainer"]["kl_reference"] == {"mean": pytest.approx(0.0205), "max": 0.04}
     assert report["trainer"]["truncated_share"] == {"mean": 0.25, "max": 0.25}
     assert report["trainer"]["updates"] == 80
@@ -311,13 +311,13 @@ def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):
 def test_a_report_of_a_run_that_did_nothing_has_no_figures_but_is_whole(run, tmp_path):
     _, materials = run
     empty = msgspec.structs.replace(materials, progress=RunState(), trained=[], journal=PhaseLog(), usage=[], lags=[])
-    report = report_metrics.report(empty)
+    report = report_metrics.build_report(empty)
     assert report.keys() >= CONTRACT
     assert report["success_before"] is None
     assert report["episodes"] == 0
     view = report_view(empty)
     assert msgspec.json.encode(view)
-    assert [view.success.x, view.rate.x, view.outcomes.x, view.phases, view.samples] == [[], [], [], [], []]
+    assert [view.success.x, view.rate.x, view.outcomes.x, view.phases, view.samples] == [[], [], [], (), []]
 
 
 def test_the_curves_are_those_of_the_run(run):
@@ -334,17 +334,17 @@ def test_the_curves_are_those_of_the_run(run):
     for shares in zip(*view.outcomes.lines.values(), strict=True):
         assert sum(shares) == pytest.approx(1, abs=0.001)
     assert [phase.name for phase in view.phases][-1] == "drain"
-    assert view.phases[5].seconds == 540
+    assert view.phases[5].ended_ms - view.phases[5].started_ms == 540_000
     assert view.slot_shares.x == [], "its workers wrote no metrics"
 
 
 def test_tasks_and_hosts_of_most_faults_are_named_with_the_newest_reason(run):
     _, materials = run
-    assert report_metrics.report(materials)["env_faults"] == []
+    assert report_metrics.build_report(materials)["env_faults"] == []
     faults = {(f"osworld/os/{n}#0", "env-0"): EnvFaults(n + 1, f"<b>{n}</b>" + "x" * 1000) for n in range(30)}
     materials.progress.env_faults.update(faults)
     try:
-        report = report_metrics.report(materials)
+        report = report_metrics.build_report(materials)
     finally:
         materials.progress.env_faults.clear()
     assert [fault["episodes"] for fault in report["env_faults"]] == list(range(30, 10, -1))
@@ -355,12 +355,12 @@ def test_tasks_and_hosts_of_most_faults_are_named_with_the_newest_reason(run):
 def test_faults_are_counted_by_kind_and_deaths_of_processes_are_named(run):
     _, materials = run
     journal = materials.journal.with_death("env-0", "exit code 139", "Segmentation fault", 7)
-    report = report_metrics.report(msgspec.structs.replace(materials, journal=journal))
+    report = report_metrics.build_report(msgspec.structs.replace(materials, journal=journal))
     death = {"process": "env-0", "reason": "exit code 139", "times": 1, "last_line": "Segmentation fault", "at_ms": 7}
-    assert (report["deaths"], report_metrics.report(materials)["deaths"]) == ([death], [])
+    assert (report["deaths"], report_metrics.build_report(materials)["deaths"]) == ([death], [])
     materials.progress.env_fault_kinds.add("step() raised ValueError: x")
     try:
-        assert report_metrics.report(materials)["env_fault_kinds"] == {"step() raised ValueError": 1}
+        assert report_metrics.build_report(materials)["env_fault_kinds"] == {"step() raised ValueError": 1}
     finally:
         materials.progress.env_fault_kinds.counts.clear()
 
@@ -406,17 +406,12 @@ def test_the_file_has_the_digits_that_are_shown_a_steps_metrics_once_and_not_the
         top_tokens=[token],
     )
     state.apply(RecordMetadata("trained", 0, 0, START), event)
-    lean = export.lean(training.train_step(1, state)).event
+    lean = export.trim_step(training.view_train_step(1, state)).event
     assert (lean.trajectory_ids, lean.metrics) == ([], {})
     short = lean.top_tokens[0]
     assert f"{math.exp(short.log_ratio):.4g}" == f"{math.exp(token.log_ratio):.4g}"
     assert len(str(short.log_ratio)) < 8
-    assert export.lean_curves(training.train_steps(state)).metrics["tokens"] == [123456.0], "a count is exact"
-
-
-def test_metrics_of_all_steps_are_in_the_order_that_each_step_has():
-    steps = [["loss", "tokens"], ["loss", "imitated", "tokens", "rss"], ["first", "loss", "tokens"]]
-    assert training.merged_names(steps) == ["first", "loss", "imitated", "tokens", "rss"]
+    assert export.trim_curves(training.metric_curves(state)).metrics["tokens"] == [123456.0], "a count is exact"
 
 
 def test_a_script_cannot_end_its_element_and_a_style_that_would_is_refused():
@@ -431,12 +426,13 @@ def test_a_script_cannot_end_its_element_and_a_style_that_would_is_refused():
 
 
 def test_samples_show_each_page_once_and_what_was_learnt_first(run):
-    before, after = report_metrics.evaluations(run[1])
-    chosen = choose(before, after, 4)
-    assert len({first.page for first, _ in chosen}) == 4
-    assert all(first.task_id == second.task_id for first, second in chosen)
-    assert chosen[0][0].trajectory.reward == 0.0
-    assert chosen[0][1].trajectory.reward == 1.0
+    before, after = report_metrics.read_evaluations(run[1])
+    pairs = choose_samples(before, after, 4)
+    assert len({pair.task_id.partition("#")[0] for pair in pairs}) == 4
+    assert (pairs[0].a.reward, pairs[0].b.reward) == (0.0, 1.0)
+    tasks = [{one.trajectory.trajectory_id: one.task_id for one in result.episodes} for result in (before, after)]
+    for pair in pairs:
+        assert pair.task_id == tasks[0][pair.a.trajectory_id] == tasks[1][pair.b.trajectory_id]
 
 
 def test_what_steps_imitated_is_part_of_the_report_and_nothing_where_none_did():
@@ -446,11 +442,11 @@ def test_what_steps_imitated_is_part_of_the_report_and_nothing_where_none_did():
         {"loss": 0.1, "imitation_nll": 2.0, "imitation_share": 0.25, **imitating},
         {"loss": 0.1, "imitation_nll": 1.5, "imitation_share": 0.35, "sft_nll": 1.0, "sft_updates": 4.0, **imitating},
     ]
-    assert report_metrics.imitation(rows) == {
+    assert report_metrics.imitation_fields(rows) == {
         "steps": 2,
         "weight": 0.5,
         "share": 0.3,
         "nll": {"first": 2.0, "last": 1.5},
         "phases": {"steps": 1, "updates": 4},
     }
-    assert report_metrics.imitation(rows[:1]) is None
+    assert report_metrics.imitation_fields(rows[:1]) is None

@@ -11,7 +11,7 @@ from dart_streams.console.runs import evaluation
 from dart_streams.console.runs.evaluation import rate_difference, wilson_rate
 from dart_streams.console.runs.run_log import RecordMetadata
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.report_metrics import median
+from dart_streams.console.views.report_metrics import median_or_none
 from dart_streams.errors import ConfigError
 from tests import events
 
@@ -140,8 +140,8 @@ def test_an_interval_holds_its_rate(successes, more):
 
 
 def test_a_median_is_interpolated():
-    assert median([4, 1, 3, 2]) == 2.5
-    assert median([]) is None
+    assert median_or_none([4, 1, 3, 2]) == 2.5
+    assert median_or_none([]) is None
 
 
 def test_an_endpoints_evaluation_is_not_that_of_the_trainers_first_version():

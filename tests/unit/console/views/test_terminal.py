@@ -5,11 +5,11 @@ import io
 import msgspec
 from rich.console import Console
 
-from dart_streams.console.views.terminal import Moment, RunSummary, clock, line, open_lag, panel
+from dart_streams.console.views.terminal import Moment, RunSummary, draw_panel, format_clock, format_line, open_lag
 
 SUMMARY = RunSummary(
     steps_per_s=14.3,
-    utilisation=0.93,
+    utilization=0.93,
     episodes=812,
     finished_eval=240,
     ordered_eval=240,
@@ -37,7 +37,7 @@ MOMENT = Moment(
 
 def drawn(moment: Moment) -> str:
     console = Console(file=io.StringIO(), width=120)
-    console.print(panel(moment))
+    console.print(draw_panel(moment))
     return console.file.getvalue()
 
 
@@ -68,11 +68,11 @@ def test_the_panel_is_drawn_before_anything_is_known():
     )
     assert "policy  0:03" in drawn(early)
     assert "3/9" in drawn(early)
-    assert line(early) == "policy 0:03 | 3/9"
+    assert format_line(early) == "policy 0:03 | 3/9"
 
 
 def test_the_line_says_the_same():
-    assert line(MOMENT) == (
+    assert format_line(MOMENT) == (
         "circle 3:10, 5:50 left | 14.3 steps/s | slots busy 93% | 812 episodes, success 61% | "
         "groups 72/80 | version 9, served 8 | staleness 0.8 max 2 | reward 0.55, loss 0.0123 | lag 12"
     )
@@ -83,7 +83,7 @@ def test_a_group_with_several_topics_is_named_once_with_their_sum():
     moment = msgspec.structs.replace(MOMENT, lag=lag, children=(("curator-0", 1),))
     assert open_lag(moment) == {"curator": 8}
     assert "curator 8" in drawn(moment)
-    assert line(moment).endswith("lag 8")
+    assert format_line(moment).endswith("lag 8")
 
 
 def test_a_group_whose_processes_have_ended_is_not_behind():
@@ -107,4 +107,4 @@ def test_an_action_request_counts_only_while_an_episode_may_wait_for_it():
 
 
 def test_a_clock_never_runs_below_zero():
-    assert [clock(s) for s in (-3, 59.9, 61)] == ["0:00", "0:59", "1:01"]
+    assert [format_clock(s) for s in (-3, 59.9, 61)] == ["0:00", "0:59", "1:01"]

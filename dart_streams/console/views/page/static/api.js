@@ -1,9 +1,9 @@
 // @ts-check
-/** The server's views, and the socket of what changes. */
+/** The server's views, and the socket that pushes changes. */
 
 import { answer, exported } from "./archive.js";
 
-/** What the server says of a request that failed. */
+/** The server's error for a failed request. */
 export class Problem extends Error {}
 
 /**
@@ -19,12 +19,12 @@ export async function get(view, query = {}, signal) {
   const response = await fetch(`/api/${view}?${search}`, { signal });
   if (response.ok) return response.json();
   const text = await response.text();
-  let said = text;
-  try { said = JSON.parse(text).error ?? text; } catch { /* it was a plain sentence */ }
-  throw new Problem(said);
+  let reason = text;
+  try { reason = JSON.parse(text).error ?? text; } catch { /* the text is a plain sentence */ }
+  throw new Problem(reason);
 }
 
-/** One socket; it is opened anew when something else is watched, and after it broke. */
+/** A socket that reopens when the watched view changes and after it breaks. */
 export class Live {
   /** @param {(message: any) => void} receive @param {(alive: boolean) => void} report */
   constructor(receive, report) {

@@ -1,5 +1,5 @@
 // @ts-check
-/** The frame of the page: the address says what is shown, one socket says what changes, keys and links move. */
+/** The frame of the page: the address selects the view, a socket pushes changes, and keys and links navigate. */
 
 import { Live, Problem, get } from "./api.js";
 import { exported } from "./archive.js";
@@ -20,11 +20,11 @@ import * as wall from "./wall.js";
 
 /**
  * @typedef {Record<string, string>} Params
- * @typedef {object} Shown what a page gives the frame once it is open
- * @property {Record<string, string>} [watch] what the socket is to send
+ * @typedef {object} Shown the hooks of an open page
+ * @property {Record<string, string>} [watch] the socket's query
  * @property {(message: any) => void} [update]
- * @property {() => Promise<void>} [refresh] read again what may have changed
- * @property {(event: KeyboardEvent) => boolean | void} [key] true if the key was the page's
+ * @property {() => Promise<void>} [refresh] read the data again
+ * @property {(event: KeyboardEvent) => boolean | void} [key] return true for a handled key
  * @property {() => void} [close]
  * @typedef {object} Page
  * @property {string} title
@@ -33,9 +33,9 @@ import * as wall from "./wall.js";
 
 /** @type {Record<string, Page>} */
 const PAGES = { wall, trajectories, trajectory, group, steps, step, tasks, task, time, log, report, compare };
-/** @type {[string, string[]][]} tabs, and the pages below each */
+/** @type {[string, string[]][]} tabs and their subpages */
 const ALL_TABS = [["wall", []], ["trajectories", ["trajectory", "group"]], ["tasks", ["task"]], ["steps", ["step"]], ["time", []], ["log", []], ["report", []], ["compare", []]];
-/** What a file has, the report first. */
+/** The tabs of an exported file. */
 const IN_FILE = ["report", "compare", "steps", "tasks", "time"];
 const TABS = exported ? IN_FILE.map((name) => /** @type {[string, string[]]} */ ([name, name === "steps" ? ["step"] : name === "report" ? ["trajectory"] : []])) : ALL_TABS;
 const HOME = exported ? "report" : "wall";
@@ -79,7 +79,7 @@ export class App {
     return el("a", { href: this.href(page, params), title }, content);
   }
 
-  /** Change the address's parameters without opening the page anew. @param {Params} params */
+  /** Change the parameters of the address without reopening the page. @param {Params} params */
   remember(params) {
     const { page, params: before } = parse();
     this.place = this.href(page, { ...before, ...params });
@@ -117,7 +117,7 @@ export class App {
     view.dataset.ready = "yes";
   }
 
-  /** @param {number} ms how long the page took to open */
+  /** @param {number} ms the time to open the page */
   timed(ms) {
     this.timings = [...this.timings.slice(-99), ms];
     const sorted = [...this.timings].sort((a, b) => a - b);
@@ -135,7 +135,7 @@ export class App {
     this.refresh();
   }
 
-  /** Read the page again if the run has gone on, at most every two seconds, and not while someone marks or types. */
+  /** Read the page's data again after new records, at most every two seconds, and not during a selection or input. */
   async refresh() {
     const state = this.refreshed, now = performance.now();
     if (!this.shown.refresh || state.busy || now - state.atMs < REFRESH_MS || this.header.records === state.records) return;
@@ -169,13 +169,13 @@ export class App {
     fill(/** @type {HTMLElement} */ (document.getElementById("alarms")), h.alarms.map((/** @type {any} */ alarm) => el("p", {}, this.link(alarm.page, alarm.params ?? {}, `▲ ${alarm.text}`))));
   }
 
-  /** Say when the server has not answered for a while: what is shown looks as it did. @param {boolean} alive */
+  /** Show a notice once the server has not answered for a while. @param {boolean} alive */
   report(alive) {
     document.getElementById("pulse")?.classList.toggle("off", !alive);
     this.awayMs = alive ? 0 : this.awayMs || Date.now();
     const away = /** @type {HTMLElement} */ (document.getElementById("away"));
     away.hidden = alive || Date.now() - this.awayMs < AWAY_MS;
-    if (!away.hidden) fill(away, `The page's server has not answered since ${clock(this.awayMs)}: this is how the run was then. It is asked again by itself. If the run has ended, its report.html has the result; dart-streams ui ${this.header?.run ?? "RUN"} opens it again.`);
+    if (!away.hidden) fill(away, `The page's server has not answered since ${clock(this.awayMs)}. The page shows the run at that time and retries by itself. If the run has ended, its result is in report.html, and dart-streams ui ${this.header?.run ?? "RUN"} opens this page again.`);
   }
 
   /** @param {string} id */
@@ -219,13 +219,13 @@ export class App {
     addEventListener("hashchange", () => location.hash !== this.place && this.open());
     addEventListener("keydown", (event) => this.key(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("theme")));
-    // A file tells its header once: there is nothing behind it that could change.
+    // The header of an exported file never changes.
     if (exported) get("run").then((run) => this.receive({ header: run.header }));
     this.open();
   }
 }
 
-/** @returns {{page: string, params: Params}} what the address names */
+/** @returns {{page: string, params: Params}} the view in the address */
 function parse() {
   const [page, search] = location.hash.replace(/^#\/?/, "").split("?");
   return { page: page || HOME, params: Object.fromEntries(new URLSearchParams(search ?? "")) };
@@ -236,17 +236,17 @@ function message(error) {
   return error instanceof Error ? error.message : String(error);
 }
 
-/** Change between light and dark, and remember it. */
+/** Switch between light and dark, and store the choice. */
 function theme() {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
-  try { localStorage.setItem("theme", root.dataset.theme); } catch { /* some browsers keep nothing for a file */ }
+  try { localStorage.setItem("theme", root.dataset.theme); } catch { /* some browsers have no storage for a file */ }
   dispatchEvent(new Event("theme"));
 }
 
 try {
   const chosen = localStorage.getItem("theme");
   if (chosen) document.documentElement.dataset.theme = chosen;
-} catch { /* some browsers keep nothing for a file */ }
+} catch { /* some browsers have no storage for a file */ }
 new App().start();

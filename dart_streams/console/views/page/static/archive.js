@@ -1,5 +1,5 @@
 // @ts-check
-/** Of a page that was exported to one file: its answers and screens lie in the file itself. */
+/** The answers and screens of a page that was exported to one file. */
 
 import { unpack } from "./columns.js";
 
@@ -10,7 +10,7 @@ function held(id) {
   return document.getElementById(id)?.textContent ?? "";
 }
 
-/** Whether this page is such a file. */
+/** Whether this page is an exported file. */
 export const exported = held("archive") !== "";
 /** @type {Promise<Record<string, any>> | null} */
 let answers = null;
@@ -31,7 +31,7 @@ async function unpacked() {
   return known;
 }
 
-/** An optimizer step's metrics, which the file has as curves only. @param {any} curves @param {number} step */
+/** The metrics of an optimizer step, taken from the curves. @param {any} curves @param {number} step */
 function metricsOf(curves, step) {
   const index = curves.steps.indexOf(step);
   const all = Object.entries(/** @type {Record<string, (number | null)[]>} */ (curves.metrics));
@@ -44,7 +44,7 @@ function all() {
 }
 
 /**
- * The answer to a query; an error that says where there is one if the file has none.
+ * The answer to a query; throws an error if the file lacks it.
  * @param {string} view @param {[string, any][]} query
  */
 export async function answer(view, query) {
@@ -63,7 +63,7 @@ function find(known, id) {
   throw new Error(ABSENT);
 }
 
-/** A screen's address; empty if the file has not got it. @param {string} sha256 */
+/** The address of a screen; empty if the file lacks it. @param {string} sha256 */
 export function screenAddress(sha256) {
   return screens[sha256] ?? "";
 }

@@ -1,5 +1,5 @@
 // @ts-check
-/** A cell a slot on a canvas, colored by state; the slot under the pointer shows its screen. */
+/** One cell per slot on a canvas, colored by state; the slot under the pointer shows its screen. */
 
 import { el, fill } from "./dom.js";
 import { brief, duration } from "./format.js";
@@ -17,7 +17,7 @@ export class Carpet {
     /** @type {Slot[]} */
     this.slots = [];
     this.columns = 1;
-    this.canvas = /** @type {HTMLCanvasElement} */ (el("canvas.carpet", { "aria-label": "a cell a slot" }));
+    this.canvas = /** @type {HTMLCanvasElement} */ (el("canvas.carpet", { "aria-label": "slots by state" }));
     this.card = el("a.tile.peek", { hidden: true });
     this.root = el("div", { hidden: true }, el(".carpet-row", {}, this.canvas, this.card));
     this.canvas.addEventListener("pointermove", (event) => this.peek(this.at(event)));

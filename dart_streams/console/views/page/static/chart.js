@@ -1,10 +1,10 @@
 // @ts-check
-/** A plot by uPlot, in the page's colors; names are set as text beside it, since a plot's own legend is markup. */
+/** A plot by uPlot in the page's colors. Series names are text beside it, because uPlot's legend is markup. */
 
 import { el } from "./dom.js";
 import { clock, number } from "./format.js";
 
-const MISSING = "The plots need uPlot: run `make setup`, which fetches it, and start the page again.";
+const MISSING = "Plots need uPlot: run `make setup` and restart the page.";
 
 /**
  * @typedef {object} Series
@@ -12,8 +12,8 @@ const MISSING = "The plots need uPlot: run `make setup`, which fetches it, and s
  * @property {(number | null)[]} values
  * @property {boolean} [points] dots without a line
  * @property {boolean} [steps] each value holds until the next
- * @property {boolean} [bars] a bar a value
- * @property {string} [fill] the color below the line, by its name in the style: areas are drawn the highest first
+ * @property {boolean} [bars] one bar per value
+ * @property {string} [fill] the style name of the color below the line; the highest areas are drawn first
  * @property {number} [width] of the line
  * @typedef {object} Plot
  * @property {string} title
@@ -22,12 +22,12 @@ const MISSING = "The plots need uPlot: run `make setup`, which fetches it, and s
  * @property {Series[]} series
  * @property {[number, number]} [range]
  * @property {boolean} [wide]
- * @property {string} [sync] plots of one name share their cursor
- * @property {(index: number) => void} [pick] what a click on a point opens
+ * @property {string} [sync] plots with the same name share their cursor
+ * @property {(index: number) => void} [pick] handler of a click on a point
  * @property {number} [height] in pixels
  * @property {{x: number, low: number, value: number, high: number, color: string}[]} [marks] values with their intervals
- * @property {number[]} [ticks] places on the x axis that are marked
- * @property {number} [bound] a value that is not to be passed
+ * @property {number[]} [ticks] marked places on the x axis
+ * @property {number} [bound] an upper limit of the values
  * @property {[number, number]} [span] of the x axis
  * @property {string} [unit] of the x axis
  * @property {string} [quantity] the unit of the values, beside the title
@@ -36,7 +36,7 @@ const MISSING = "The plots need uPlot: run `make setup`, which fetches it, and s
 const HEIGHT = 170;
 
 /**
- * Draw a plot at the end of `parent`; the result takes it away.
+ * Append a plot to `parent`; the result removes it.
  * @param {Element} parent @param {Plot} plot @returns {() => void}
  */
 export function chart(parent, plot) {
@@ -99,22 +99,22 @@ export function stacked(parent, plot, parts, colors) {
 }
 
 /**
- * Times of day as the tables have them, in 24 hours; of days, dates.
+ * Times of day in 24 hours as in the tables; dates for spans of days.
  * @param {any} _ @param {number[]} ticks seconds @param {number} __ @param {number} ___ @param {number} apart seconds
  */
 function times(_, ticks, __, ___, apart) {
   return ticks.map((tick) => (apart >= 86_400 ? new Date(tick * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short" }) : clock(tick * 1000).slice(0, apart < 60 ? 8 : 5)));
 }
 
-/** A series' name in its color. @param {Series} one @param {number} index */
+/** The name of a series in its color. @param {Series} one @param {number} index */
 function named(one, index) {
   const made = el(`span.p${index % 8}`, {}, one.name ?? "");
-  // What is free is drawn as pale as the ground: its name would not be seen.
+  // The color of free slots is too pale for text.
   if (one.fill) made.style.setProperty("--c", `var(${one.fill === "--free" ? "--dim" : one.fill})`);
   return made;
 }
 
-/** Draw what is no series. @param {any} self @param {Plot} plot @param {(name: string) => string} color */
+/** Draw ticks, bound and marks. @param {any} self @param {Plot} plot @param {(name: string) => string} color */
 function annotate(self, plot, color) {
   const { ctx, bbox } = self, scale = devicePixelRatio || 1;
   const x = (/** @type {number} */ value) => self.valToPos(value, "x", true), y = (/** @type {number} */ value) => self.valToPos(value, "y", true);

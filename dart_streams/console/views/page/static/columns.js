@@ -1,10 +1,10 @@
 // @ts-check
-/** Reads values that were written as columns; columns.py writes them and says how. */
+/** Reads the columns that columns.py writes. */
 
 /** @typedef {{heads: number[], tails: string}} Table */
 const TAIL = 20;
 
-/** A value as it was. @param {any} packed @param {Table} table of the ids @returns {any} */
+/** Unpack a value. @param {any} packed @param {Table} table of the ids @returns {any} */
 export function unpack(packed, table) {
   const ids = identities(table);
   /** @param {any} value @returns {any} */

@@ -1,5 +1,5 @@
 // @ts-check
-/** Two versions of a run, or two runs: held-out success by page with intervals, and any task's two episodes side by side. */
+/** Two versions of a run, or two runs: held-out success by page with intervals, and two episodes of a task. */
 
 import { get } from "./api.js";
 import { el, fill, table } from "./dom.js";
@@ -26,10 +26,10 @@ export async function open(view, params, app) {
   view.append(el(".bar", {}, el("h1", {}, title), version(found.a, "a"), found.a.versions.length ? el("span.note", {}, "with") : null, other, version(found.b, "b"), found.a.versions.length ? temperature : null), side, body);
   const known = found.a.version !== null && found.b.version !== null;
   if (!known || (!of && found.a.version === found.b.version)) {
-    fill(body, el("p.empty", {}, found.a.versions.length > 1 || of ? "choose two that differ" : "a run is evaluated before and after training: there are not two evaluations yet. Start the page with --against RUN|BUNDLE to compare two runs."));
+    fill(body, el("p.empty", {}, found.a.versions.length > 1 || of ? "Choose two different versions." : "This run has fewer than two evaluations so far; they are made before and after training. Start the page with --against RUN|BUNDLE to compare two runs."));
   } else {
     fill(body, headline(found, names), rates(found.pages.map((/** @type {any} */ page) => [page.page, page.a, page.b]), names),
-      el("h2", {}, "Tasks: those whose reward changed come first"), table(found.tasks.slice(0, MOST), [
+      el("h2", {}, "Tasks, by the size of the change in reward"), table(found.tasks.slice(0, MOST), [
         ["task", (/** @type {any} */ pair) => app.link("compare", { ...params, task: pair.task_id }, pair.task_id)],
         [names[0], (pair) => episode(pair.a)], [names[1], (pair) => episode(pair.b)],
         ["change", (pair) => (pair.a && pair.b ? el((pair.b.reward ?? 0) > (pair.a.reward ?? 0) ? "span.up" : (pair.b.reward ?? 0) < (pair.a.reward ?? 0) ? "span.down" : "span", {}, number((pair.b.reward ?? 0) - (pair.a.reward ?? 0))) : "–")],
@@ -42,7 +42,7 @@ export async function open(view, params, app) {
     return one ? [el(`span.chip.${one.outcome}`, {}, one.outcome), `${number(one.reward)}, ${count(one.steps, "step")}`] : "–";
   }
 
-  /** The task's two episodes, aligned by step. @param {any} all @param {[string, string]} labels */
+  /** The two episodes of a task, aligned by step. @param {any} all @param {[string, string]} labels */
   async function sideBySide(all, labels) {
     const evaluated = all.tasks.find((/** @type {any} */ one) => one.task_id === params.task);
     const pair = evaluated ?? await get("compared-task", { id: params.task, of });
@@ -56,9 +56,9 @@ export async function open(view, params, app) {
   return {};
 }
 
-/** What tells a side from the other. @param {any} one @param {any} other */
+/** The name of a side. @param {any} one @param {any} other */
 function label(one, other) {
-  const version = one.version === null ? "nothing" : `v${one.version}`;
+  const version = one.version === null ? "no version" : `v${one.version}`;
   return one.run === other.run ? version : `${one.run} ${version}`;
 }
 
@@ -68,5 +68,5 @@ function headline(found, names) {
   return el(".headline", {}, el("b.big", {}, el("span.from", {}, percent(found.a.overall.rate)), " → ", el(change?.mean < 0 ? "span.down" : "span.up", {}, percent(found.b.overall.rate))),
     el("p", {}, `of held-out episodes succeed with ${names[0]} and with ${names[1]}, at temperature ${number(found.temperature)}. `,
       change ? ["A change of ", el("b", {}, `${signed(change.mean * 100)} points`), ` (95 % interval ${signed(change.low * 100)} to ${signed(change.high * 100)}), ${number(found.a.overall.episodes)} and ${number(found.b.overall.episodes)} episodes.`] : "",
-      found.a.faults + found.b.faults ? ` ${found.a.faults} and ${found.b.faults} ended in a fault and count on neither side.` : ""));
+      found.a.faults + found.b.faults ? ` ${found.a.faults} and ${found.b.faults} ended in a fault and are not counted.` : ""));
 }

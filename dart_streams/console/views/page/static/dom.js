@@ -1,5 +1,5 @@
 // @ts-check
-/** Elements. Text is only ever set as text: what agents and pages wrote is never markup. */
+/** Elements. Texts of agents and pages are never interpreted as markup. */
 
 /** @typedef {Node | string | number | null | undefined | false} Child */
 
@@ -50,14 +50,14 @@ export function append(target, children) {
   }
 }
 
-/** Replace what is in an element. @param {Element} target @param {...(Child | Child[])} children */
+/** Replace the content of an element. @param {Element} target @param {...(Child | Child[])} children */
 export function fill(target, ...children) {
   target.replaceChildren();
   append(target, children);
 }
 
 /**
- * A table; a column is its head and what makes a cell of a row. Columns of numbers are right-aligned.
+ * A table; a column is its head and a function from a row to a cell. Columns of numbers are right-aligned.
  * @template T
  * @param {T[]} rows
  * @param {[string, (row: T) => Child | Child[]][]} columns
@@ -77,7 +77,7 @@ function isNumber(content) {
   return typeof content === "number" || (typeof content === "string" && /^[-+]?[\d.,]+( ?(ms|s|%))?$/.test(content));
 }
 
-/** Facts as pairs of a name and a value. @param {[string, Child][]} pairs */
+/** A list of names and values, without empty values. @param {[string, Child][]} pairs */
 export function facts(pairs) {
   return el("dl.facts", {}, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "").map(
     ([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));

@@ -1,5 +1,5 @@
 // @ts-check
-/** Values as text; a dash stands for what there is none of, so that it is not taken for 0. */
+/** Values as text; a missing value is a dash, not 0. */
 
 /** @param {number | null | undefined} value @param {number} [digits] */
 export function number(value, digits = 3) {
@@ -8,9 +8,9 @@ export function number(value, digits = 3) {
   return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(digits)));
 }
 
-/** A number of things, in words: one step, two steps. @param {number} many @param {string} what */
-export function count(many, what) {
-  return `${number(many)} ${what}${many === 1 ? "" : "s"}`;
+/** A number with its noun: 1 step, 2 steps. @param {number} value @param {string} noun */
+export function count(value, noun) {
+  return `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
 }
 
 /** @param {number | null | undefined} value */
@@ -40,12 +40,12 @@ export function versions(low, high) {
   return low === high ? `v${low}` : `v${low}–${high}`;
 }
 
-/** The end of a long id, which tells ids of one time apart. @param {string} id */
+/** The end of a long id; ids of the same time share their beginning. @param {string} id */
 export function short(id) {
   return id.length > 16 ? `…${id.slice(-10)}` : id;
 }
 
-/** An action without the grammar's words. @param {string} text */
+/** An action without the keywords of the grammar. @param {string} text */
 export function brief(text) {
   return text.replace(/^.*Action:\s*/s, "").replace(/(start_box|end_box|content|key|direction)=/g, "").replace(/'\((\d+), ?(\d+)\)'/g, "$1,$2");
 }

@@ -1,5 +1,5 @@
 // @ts-check
-/** The records of any topic, searched by any text in them; dead letters with their reasons. */
+/** Records of any topic with a full-text search; dead letters with their reasons. */
 
 import { get } from "./api.js";
 import { el, fill, table } from "./dom.js";
@@ -17,14 +17,14 @@ export async function open(view, params, app) {
     [...TOPICS, DEAD].map((name) => el("option", { value: name, selected: name === topic }, name)));
   const search = /** @type {HTMLInputElement} */ (el("input.wide", { type: "search", placeholder: "any text in a record, or an id", value: params.q ?? "" }));
   const form = el("form", { onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); location.hash = app.href("log", { topic, q: search.value.trim() }); } }, search);
-  view.append(el(".bar", {}, el("h1", {}, title), pick, form, count), params.said ? el("p.warn", {}, `${params.said} Searched for in the records of ${topic} instead.`) : "", body);
+  view.append(el(".bar", {}, el("h1", {}, title), pick, form, count), params.said ? el("p.warn", {}, `${params.said} Searched the records of ${topic} for it.`) : "", body);
   if (topic === DEAD) await letters();
   else await records();
 
   async function records() {
     const found = await get("log", { topic, q: params.q });
-    fill(count, `${number(found.length)} ${params.q ? "found, the newest first" : "newest"} · `, el("a", { href: `/export/log?${new URLSearchParams({ topic, q: params.q ?? "" })}`, download: "" }, "as JSON lines"));
-    fill(body, found.length ? el(".records", {}, found.map(row)) : el("p.empty", {}, params.q ? "no record has this text" : "the topic has no record"));
+    fill(count, `${number(found.length)} ${params.q ? "matches" : "records"}, the newest first · `, el("a", { href: `/export/log?${new URLSearchParams({ topic, q: params.q ?? "" })}`, download: "" }, "as JSON lines"));
+    fill(body, found.length ? el(".records", {}, found.map(row)) : el("p.empty", {}, params.q ? "no record contains this text" : "the topic is empty"));
   }
 
   /** @param {any} record */
@@ -37,7 +37,7 @@ export async function open(view, params, app) {
   /** @param {any} record */
   function whole(record) {
     let text = record.value, event = null;
-    try { event = JSON.parse(text); text = JSON.stringify(event, null, 1); } catch { /* shown as it is */ }
+    try { event = JSON.parse(text); text = JSON.stringify(event, null, 1); } catch { /* not JSON */ }
     const ways = event && typeof event === "object" ? [
       event.trajectory_id ? app.link("trajectory", { id: event.trajectory_id }, "trajectory") : null, event.group_id ? app.link("group", { id: event.group_id }, "group") : null,
       event.task_id ? app.link("task", { id: event.task_id }, "task") : null, event.train_step !== undefined ? app.link("step", { id: event.train_step }, "optimizer step") : null] : [];
@@ -48,14 +48,14 @@ export async function open(view, params, app) {
     const all = await get("dead-letters");
     fill(count, all.length ? "" : "none");
     fill(body, table(all, [["topic", (/** @type {any} */ one) => el("button", { type: "button", onclick: () => show(one.topic) }, one.topic)], ["letters", (one) => one.letters], ["newest", (one) => clock(one.newest_ms)],
-      ["reasons", (one) => Object.entries(one.reasons).map(([reason, times]) => el("p", {}, `${times} × ${reason}`))]], "no dead letter: every record was understood"));
+      ["reasons", (one) => Object.entries(one.reasons).map(([reason, times]) => el("p", {}, `${times} × ${reason}`))]], "no dead letters: every record was decoded"));
   }
 
   /** @param {string} name */
   async function show(name) {
     const found = await get("dead-letters", { topic: name });
     body.querySelector(".letters")?.remove();
-    body.append(el(".letters", {}, table(found, [["place", (/** @type {any} */ one) => one.place], ["from", (one) => one.came_from], ["tries", (one) => one.tries], ["why", (one) => one.why], ["key", (one) => one.key], ["record", (one) => el("pre.raw", {}, one.value)]])));
+    body.append(el(".letters", {}, table(found, [["place", (/** @type {any} */ one) => one.place], ["from", (one) => one.came_from], ["tries", (one) => one.tries], ["reason", (one) => one.why], ["key", (one) => one.key], ["record", (one) => el("pre.raw", {}, one.value)]])));
   }
   return {};
 }

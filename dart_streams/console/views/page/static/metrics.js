@@ -1,5 +1,5 @@
 // @ts-check
-/** Metrics of optimizer steps in groups, with their units and meanings, from the table of the server. */
+/** Metrics of optimizer steps in groups, with units and meanings from the server's table. */
 
 import { chart } from "./chart.js";
 import { el } from "./dom.js";
@@ -10,14 +10,14 @@ const OTHER = "other";
 /** @type {Record<string, string>} */
 const BETTER = { up: "higher is better", down: "lower is better" };
 
-/** Return what the table has of a published name, or of its family (reward/PAGE). @param {Metric[]} known @param {string} name @returns {Metric} */
+/** Return the table's entry for a published name or its family (reward/PAGE). @param {Metric[]} known @param {string} name @returns {Metric} */
 export function metric(known, name) {
   const family = name.includes("/") ? name.slice(0, name.indexOf("/") + 1) : null;
   const found = known.find((one) => (family === null ? one.name === name : one.name.startsWith(family)));
   return { ...(found ?? { unit: "", better: "", group: OTHER, meaning: "" }), name };
 }
 
-/** Return the metrics of each group in the order of the table; those that it lacks come last. @param {Metric[]} known @param {string[]} names @returns {[string, Metric[]][]} */
+/** Return the metrics of each group in the order of the table; unknown ones come last. @param {Metric[]} known @param {string[]} names @returns {[string, Metric[]][]} */
 export function grouped(known, names) {
   const all = names.map((name) => metric(known, name));
   const place = (/** @type {Metric} */ one) => known.findIndex((other) => other.name.split("/")[0] === one.name.split("/")[0]);
@@ -31,13 +31,13 @@ function quantity(one) {
   return [one.unit, BETTER[one.better]].filter(Boolean).join(", ");
 }
 
-/** A metric's value in a step, with its unit; its meaning on hover. @param {Metric} one @param {string} value */
+/** The value of a metric with its unit, and its meaning on hover. @param {Metric} one @param {string} value */
 export function figure(one, value) {
   return el(".metric", { title: [one.meaning, BETTER[one.better]].filter(Boolean).join(" ") }, el("b", {}, value), el("span", {}, one.name, one.unit ? el("i", {}, `, ${one.unit}`) : null));
 }
 
 /**
- * Draw a metric over optimizer steps at the end of `parent`; the result takes it away.
+ * Append a plot of a metric over optimizer steps to `parent`; the result removes it.
  * @param {Element} parent @param {Metric} one @param {{x: number[], values: (number | null)[], unit?: string, pick?: (index: number) => void}} line
  */
 export function curve(parent, one, line) {

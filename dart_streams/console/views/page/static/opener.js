@@ -1,5 +1,5 @@
 // @ts-check
-/** Of the page in one file: unpacks the page's scripts and starts them; its policy knows each by its digest. */
+/** Unpacks and starts the scripts of the exported file; its policy allows each by digest. */
 
 (async () => {
   const held = document.getElementById("scripts")?.textContent ?? "";

@@ -1,5 +1,5 @@
 // @ts-check
-/** Success of two sides by page, with their 95 % intervals: a bar to look at and the numbers beside it. */
+/** Success of two sides by page as bars and numbers, with 95 % intervals. */
 
 import { el, svg } from "./dom.js";
 import { number, percent } from "./format.js";
@@ -8,12 +8,12 @@ import { number, percent } from "./format.js";
 const [WIDE, HIGH] = [220, 22];
 
 /**
- * @param {[string, Rate | null, Rate | null][]} rows what it is of, and both sides
+ * @param {[string, Rate | null, Rate | null][]} rows name and both sides
  * @param {[string, string]} names of the sides
  */
 export function rates(rows, names) {
   const known = rows.filter(([, a, b]) => a?.episodes || b?.episodes);
-  if (!known.length) return el("p.empty", {}, "no held-out episode was played");
+  if (!known.length) return el("p.empty", {}, "no held-out episodes");
   return el(".scroll", {}, el("table.rates", {},
     el("thead", {}, el("tr", {}, ["page", "", ...names, "change", "episodes"].map((name, index) => el(index > 1 ? "th.number" : "th", {}, name)))),
     el("tbody", {}, known.map(([name, a, b]) => el("tr", {}, el("td", {}, name), el("td", {}, bar(a, b)), cell(a), cell(b), change(a, b),
@@ -38,7 +38,7 @@ export function signed(points) {
   return `${points >= 0 ? "+" : "−"}${Math.abs(points).toFixed(0)}`;
 }
 
-/** Both rates as dots on one line from 0 to 1, with their intervals. @param {Rate | null} a @param {Rate | null} b */
+/** Both rates as dots on a line from 0 to 1, with intervals. @param {Rate | null} a @param {Rate | null} b */
 function bar(a, b) {
   const at = (/** @type {number} */ value) => 6 + value * (WIDE - 12);
   const made = svg("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, width: WIDE, height: HIGH, class: "rate", role: "img" },

@@ -1,5 +1,5 @@
 // @ts-check
-/** The report of a run: held-out success, key figures, curves, the same task before and after, accounts and settings. */
+/** The report of a run: held-out success, key figures, curves, sample tasks, accounts and settings. */
 
 import { get } from "./api.js";
 import { chart, stacked } from "./chart.js";
@@ -32,16 +32,16 @@ export async function open(view, _, app) {
   view.append(el(".bar", {}, el("h1", {}, title), el("span.note", {}, [found.run, found.started_ms ? new Date(found.started_ms).toISOString().slice(0, 16).replace("T", " ") + " UTC" : "", report.outcome].filter(Boolean).join(" · "))));
   const settings = el("details", {}, el("summary", {}, "exact settings"), el("pre.raw", {}, found.settings));
   if (!report.episodes && !pages.length) {
-    view.append(el("p.empty", {}, "nothing has been trained on or evaluated yet: figures and curves come with the first episodes"), phases(found.phases) ?? "", settings);
+    view.append(el("p.empty", {}, "No episode has been trained on or evaluated yet. Figures and curves appear with the first ones."), phases(found.phases) ?? "", settings);
     return {};
   }
   view.append(headline(found), cards(report), success);
   if (pages.length) view.append(part("Held-out success by page", "Grey before, green after; thin lines are 95 % intervals (Wilson).", rates(pages.map(([page, row]) => [page, /** @type {any} */ (row).before, /** @type {any} */ (row).after]), ["before", "after"])));
-  if (found.samples.length) view.append(part("The same task, before and after", "What the policy saw, and where it acted (the red mark). Chosen to show what was learnt: tasks whose reward rose come first. A click plays the episode.", await samples(found, app)));
-  view.append(part(`Environments: ${number(found.slots)} slots of ${found.backend}`, `${percent(report.env_utilisation)} of their time had an episode under way.`, environments,
+  if (found.samples.length) view.append(part("The same task, before and after", "Screens of the policy, with a red mark at each action. Tasks with the largest gain in reward come first. A click plays the episode.", await samples(found, app)));
+  view.append(part(`Environments: ${number(found.slots)} slots of ${found.backend}`, `Slots were busy for ${percent(report.env_utilisation)} of the training phase.`, environments,
     Object.keys(report.slot_time).length ? shares("slot time in training", SLOT_STATES.map((name) => [name, report.slot_time[name] ?? 0]), percent, SLOT_COLORS) : null, stepTime(report)), pairs, learning,
   accounts(report), faults(report) ?? "", deaths(report) ?? "", phases(found.phases) ?? "", settings);
-  // Plots measure their place, so they are drawn once the page is in the document.
+  // Plots measure their parent, so they are drawn once it is in the document.
   requestAnimationFrame(() => {
     if (view.isConnected) closers.push(...overTime(found, success, environments), ...bySteps(found, metrics, pairs, learning));
   });
@@ -70,7 +70,7 @@ function cards(report) {
   /** @type {[string, string, string][]} */
   const all = [
     [number(report.env_steps_per_s), "env steps/s", `${number(report.env_steps)} in ${number(report.episodes)} episodes`],
-    [percent(report.env_utilisation), "environments busy", "slot time with an episode under way"],
+    [percent(report.env_utilisation), "environments busy", "share of slot time with an episode"],
     [duration(overhead.p50), "overhead a step, p50", `p99 ${duration(overhead.p99)}, without generation`],
     [number(report.versions_served), "versions served in place", `${number(report.train_steps)} optimizer steps`],
     [duration(pause.p50), "weight switch pause, p50", `longest ${duration(pause.max)}`],
@@ -87,12 +87,12 @@ function stepTime(report) {
   return known.length ? shares("one environment step, mean", known, duration) : null;
 }
 
-/** Episodes of one task as strips of screens. @param {any} found @param {App} app */
+/** The episodes of each sample task as strips of screens. @param {any} found @param {App} app */
 async function samples(found, app) {
   const rows = found.samples.map(async (/** @type {any} */ pair) => {
-    const played = await Promise.all([pair.before, pair.after].map((one) => get("trajectory", { id: one.trajectory_id }).catch(() => null)));
+    const played = await Promise.all([pair.a, pair.b].map((one) => get("trajectory", { id: one.trajectory_id }).catch(() => null)));
     const instruction = played[1]?.steps[0]?.event.instruction ?? "";
-    const strips = [pair.before, pair.after].map((one, index) => el(".strip", {},
+    const strips = [pair.a, pair.b].map((one, index) => el(".strip", {},
       el("p.note", {}, `${index ? "after" : "before"}, `, versions(one.version_min, one.version_max), " ", el(`span.chip.${one.outcome}`, {}, one.outcome)), strip(played[index], (step) => app.href("trajectory", { id: one.trajectory_id, step }))));
     return el(".sample", {}, el("h3", {}, instruction, " ", el("code", {}, pair.task_id)), el(".strips", {}, strips));
   });
@@ -134,47 +134,47 @@ function bySteps(found, metrics, pairs, learning) {
 /** @param {any} report */
 function accounts(report) {
   const { trajectories, requests, trainer } = report, cpu = Object.entries(report.cpu_s).sort(([, a], [, b]) => b - a);
-  return el("section.part-of-report", {}, el("h2", {}, "Accounts"), el("p.note", {}, "Nothing may be lost: each order finishes, is ordered again, or is still open when the run stops."),
+  return el("section.part-of-report", {}, el("h2", {}, "Accounts"), el("p.note", {}, "Each order must finish, be placed again, or be open at the end of the run."),
     facts([["trajectories finished", number(trajectories.finished)], ["trained on", `${number(trajectories.trained)}, and ${number(trajectories.from_pool)} from the pool`], ["not trained on", `${number(trajectories.dropped)} (equal rewards, too old, or after the last step)`],
       ["groups curated", `${number(report.groups.curated)}, consumed ${number(report.groups.consumed)}`], ["requests", requests.sent === null ? UNMEASURED : `${number(requests.sent)} sent, ${number(requests.answered)} answered, ${number(requests.timed_out)} timed out`],
       ["orders lost", `${report.lost === null ? "unknown" : number(report.lost)}, still open ${number(report.open)}`], ["failed loads", number(report.failed_loads)], ["weights served", digests(report.served_weights)],
       ["engine–trainer gap", `${number(trainer.mismatch.mean)} nats a token, mean; ${number(trainer.mismatch.max)} max`],
       ["objective", `${trainer.objective.name}, clip ${trainer.objective.clip_low} below and ${trainer.objective.clip_high} above; ${number(trainer.updates)} updates`],
       ["not finite, skipped", trainer.updates_not_finite || trainer.not_finite_groups ? `${number(trainer.updates_not_finite)} updates, ${number(trainer.not_finite_groups)} groups` : null],
-      ...Object.entries(report.answers_wrong ?? {}).map(([treated, kinds]) => /** @type {[string, string | null]} */ ([`wrong in answers that were ${treated}`, Object.entries(kinds).map(([kind, count]) => `${kind} ${number(count)}`).join(", ") || null])),
+      ...Object.entries(report.answers_wrong ?? {}).map(([treated, kinds]) => /** @type {[string, string | null]} */ ([`faults in ${treated} answers`, Object.entries(kinds).map(([kind, count]) => `${kind} ${number(count)}`).join(", ") || null])),
       ["KL from the initial policy", trainer.kl_reference ? `${number(trainer.kl_reference.mean)} nats a token, mean; ${number(trainer.kl_reference.max)} max (beta ${trainer.objective.kl_beta})` : null]]),
     cpu.length ? shares("CPU seconds in training, by process", cpu, (s) => `${number(s)} s`) : null);
 }
 
-/** Served versions against the trainer's, by digest; null of engines without weights, and of reports before. @param {any} served */
+/** The comparison of served and published versions by digest; null for engines without weights and for old reports. @param {any} served */
 function digests(served) {
   if (!served || served.announced === served.without_digest) return null;
   const kinds = Object.entries(served.equal_by_kind).map(([kind, count]) => `${kind} ${number(count)}`).join(", ");
   const wrong = [["with another digest", served.different], ["never published", served.unpublished], ["without a digest", served.without_digest]].filter(([, count]) => count);
-  return [`${number(served.equal)} of ${number(served.announced)} to the bit as the trainer published them${kinds ? ` (${kinds})` : ""}`, ...wrong.map(([what, count]) => `${number(count)} ${what}`)].join("; ");
+  return [`${number(served.equal)} of ${number(served.announced)} bit-identical to the published weights${kinds ? ` (${kinds})` : ""}`, ...wrong.map(([what, count]) => `${number(count)} ${what}`)].join("; ");
 }
 
 /** Episodes without a reward, by task and host. @param {any} report */
 function faults(report) {
   if (!report.env_faults?.length) return null;
   const kinds = Object.entries(report.env_fault_kinds ?? {});
-  return el("section.part-of-report", {}, el("h2", {}, "Faults of the environment"), el("p.note", {}, "Episodes without a reward, by kind, then by task and host with the newest reason. An order of a task that is set aside says so."),
+  return el("section.part-of-report", {}, el("h2", {}, "Environment faults"), el("p.note", {}, "Episodes without a reward, by kind, and by task and host with the newest reason."),
     kinds.length ? table(kinds, [["kind", ([kind]) => kind], ["episodes", ([, count]) => number(count)]]) : null,
     table(report.env_faults, [["task", (one) => one.task], ["host", (one) => one.host], ["episodes", (one) => number(one.episodes)], ["reason", (one) => one.reason]]));
 }
 
-/** Processes that died, and were started again unless they had to be given up. @param {any} report */
+/** Processes that died. @param {any} report */
 function deaths(report) {
   if (!report.deaths?.length) return null;
-  return el("section.part-of-report", {}, el("h2", {}, "Processes that died"), el("p.note", {}, "What each held in its hands was taken up again; the log of a process has more."),
-    table(report.deaths, [["process", (one) => one.process], ["times", (one) => number(one.times)], ["how", (one) => one.reason], ["last line of its log", (one) => one.last_line]]));
+  return el("section.part-of-report", {}, el("h2", {}, "Processes that died"), el("p.note", {}, "Other processes took over the work of each. See the log of a process for details."),
+    table(report.deaths, [["process", (one) => one.process], ["times", (one) => number(one.times)], ["reason", (one) => one.reason], ["last line of its log", (one) => one.last_line]]));
 }
 
-/** The phases on one line of time. @param {{name: string, begin_min: number, seconds: number}[]} all */
+/** The phases as bars over time. @param {{name: string, started_ms: number, ended_ms: number}[]} all */
 function phases(all) {
   if (!all.length) return null;
-  const end = Math.max(...all.map((one) => one.begin_min + one.seconds / 60), 0.01), wide = 600;
-  return el("section.part-of-report", {}, el("h2", {}, "Phases"), el(".scroll", {}, el("table", {}, el("tbody", {}, all.map((one) => el("tr", {}, el("td", {}, one.name), el("td.number", {}, duration(one.seconds * 1000)),
+  const start = all[0].started_ms, span = Math.max(...all.map((one) => one.ended_ms - start), 1), wide = 600;
+  return el("section.part-of-report", {}, el("h2", {}, "Phases"), el(".scroll", {}, el("table", {}, el("tbody", {}, all.map((one) => el("tr", {}, el("td", {}, one.name), el("td.number", {}, duration(one.ended_ms - one.started_ms)),
     el("td.span", {}, svg("svg", { viewBox: `0 0 ${wide} 10`, preserveAspectRatio: "none", class: "gantt" },
-      svg("rect", { x: (one.begin_min / end) * wide, y: 1, width: Math.max(2, (one.seconds / 60 / end) * wide), height: 8, rx: 2, class: one.name })))))))));
+      svg("rect", { x: ((one.started_ms - start) / span) * wide, y: 1, width: Math.max(2, ((one.ended_ms - one.started_ms) / span) * wide), height: 8, rx: 2, class: one.name })))))))));
 }

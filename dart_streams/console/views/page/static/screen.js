@@ -15,7 +15,7 @@ export function address(sha256) {
   return exported ? screenAddress(sha256) : `/screenshot/${encodeURIComponent(sha256)}`;
 }
 
-/** A picture that tries again while it is not stored yet. @returns {HTMLImageElement} */
+/** An image that retries while its screenshot is not stored yet. @returns {HTMLImageElement} */
 export function picture() {
   const image = /** @type {HTMLImageElement} */ (el("img", { alt: "", decoding: "async", draggable: "false" }));
   let tries = 0;
@@ -29,7 +29,7 @@ export function picture() {
 }
 
 /**
- * Where an action pointed: a ring with a cross; of a drag, an arrow to a second one.
+ * The points of an action: a ring, or for a drag two rings with a line.
  * @param {Shot} shot @param {Point[]} points
  */
 export function marker(shot, points) {

@@ -1,5 +1,5 @@
 // @ts-check
-/** A bar of what a whole is made of, with a legend. */
+/** A bar of the parts of a whole, with a legend. */
 
 import { el } from "./dom.js";
 

@@ -1,5 +1,5 @@
 // @ts-check
-/** One optimizer step: its groups, down to their rollouts, and the version it made, up to who serves it. */
+/** An optimizer step: its metrics, its groups and the workers that serve its version. */
 
 import { get } from "./api.js";
 import { el, facts, fill, table } from "./dom.js";
@@ -20,10 +20,10 @@ export async function open(view, params, app) {
     const { event, groups, served, imitated } = found;
     const workers = Object.entries(served).map(([worker, ms]) => `${worker} since ${clock(/** @type {number} */ (ms))}${found.published_ms ? `, ${duration(/** @type {number} */ (ms) - found.published_ms)} after` : ""}`);
     fill(body,
-      el(".bar", {}, el("h1", {}, `Optimizer step ${event.train_step}`), el("span.chip", {}, `made v${event.version}`), el(".push"),
+      el(".bar", {}, el("h1", {}, `Optimizer step ${event.train_step}`), el("span.chip", {}, `v${event.version}`), el(".push"),
         found.previous_step === null ? null : app.link("step", { id: found.previous_step }, "← k"), found.next_step === null ? null : app.link("step", { id: found.next_step }, "j →")),
       facts([["trained", clock(event.at_ms)], ["trainer epoch", event.epoch], ["published", found.published_ms ? clock(found.published_ms) : "not published"],
-        ["served by", workers.length ? workers.join(" · ") : "nobody"]]),
+        ["served by", workers.length ? workers.join(" · ") : "no worker"]]),
       grouped(metrics, Object.keys(event.metrics)).map(([group, members]) => el("section", {}, el("h2", {}, group), el(".metrics", {}, members.map((one) => figure(one, number(event.metrics[one.name], 4)))))),
       el("h2", {}, count(groups.length, "group")),
       table(groups, [
@@ -32,9 +32,9 @@ export async function open(view, params, app) {
         ["rewards", (g) => el("span.dots", {}, g.rewards.map((/** @type {number} */ r) => { const dot = el("i", { title: number(r) }); dot.style.setProperty("--share", String(r)); return dot; }))],
         ["mean", (g) => number(g.mean)], ["actions trained on", (g) => g.trained_actions],
         ["sampled by", (g) => (g.version_min === null ? "–" : `v${g.version_min}+`)],
-        ["behind", (g) => (g.version_min === null ? "–" : Math.max(0, event.version - 1 - g.version_min))],
-      ], "its groups are not in the log any more"),
-      event.top_tokens?.length ? el("section.part-of-report", {}, el("h2", {}, "tokens that stand out"), el("p.note", {}, "The largest parts of the step's gradient, and the ratios of trainer to engine farthest from 1; a click shows the token on its screen."), await standOut(event, app)) : null,
+        ["staleness", (g) => (g.version_min === null ? "–" : Math.max(0, event.version - 1 - g.version_min))],
+      ], "the log no longer has its groups"),
+      event.top_tokens?.length ? el("section.part-of-report", {}, el("h2", {}, "top tokens"), el("p.note", {}, "Tokens with the largest shares of the gradient, or with ratios of trainer to engine farthest from 1. A click shows the token on its screen."), await topTokens(event, app)) : null,
       imitated.length ? el("section", {}, el("h2", {}, `imitated ${imitated.length}`), el("p", {}, imitated.slice(0, 60).map((/** @type {string} */ id) => [app.link("trajectory", { id }, short(id), id), " "]).flat())) : null);
   }
   await refresh();
@@ -49,8 +49,8 @@ export async function open(view, params, app) {
   };
 }
 
-/** The step's tokens with the screens that they were decided on. @param {any} event @param {import("./app.js").App} app */
-async function standOut(event, app) {
+/** The top tokens with the screens that they were decided on. @param {any} event @param {import("./app.js").App} app */
+async function topTokens(event, app) {
   /** @type {string[]} */
   const ids = [...new Set(/** @type {string[]} */ (event.top_tokens.map((/** @type {any} */ one) => one.trajectory_id)))];
   const found = await Promise.all(ids.map((id) => get("trajectory", { id }).catch(() => null)));
@@ -58,10 +58,10 @@ async function standOut(event, app) {
     const steps = found[ids.indexOf(one.trajectory_id)]?.steps ?? [], before = steps[one.step], taken = steps[one.step + 1]?.event.taken;
     const version = taken?.versions.find((/** @type {any} */ span) => span.start <= one.index && one.index < span.end)?.version;
     const href = app.href("trajectory", { id: one.trajectory_id, step: one.step, token: one.index });
-    return el(".lane.token-lane", {}, el("a.cell", { href }, before ? screen(before.event.screenshot, steps[one.step + 1]?.points ?? []) : el(".screen.none", {}, "not here")),
-      el("div", {}, el("div", {}, el("a", { href }, `token ${one.token}`), `, place ${one.index} of action ${one.step + 1} of `, app.link("trajectory", { id: one.trajectory_id }, short(one.trajectory_id), one.trajectory_id)),
+    return el(".lane.token-lane", {}, el("a.cell", { href }, before ? screen(before.event.screenshot, steps[one.step + 1]?.points ?? []) : el(".screen.none", {}, "not available")),
+      el("div", {}, el("div", {}, el("a", { href }, `token ${one.token}`), `, number ${one.index} of action ${one.step + 1} of `, app.link("trajectory", { id: one.trajectory_id }, short(one.trajectory_id), one.trajectory_id)),
         taken ? el(".action", {}, brief(taken.action ?? taken.text)) : null,
-        facts([["of the gradient", percentOf(one.gradient_share)], ["trainer to engine", number(Math.exp(one.log_ratio), 4)], ["importance weight", number(one.weight, 4)], ["probability", number(Math.exp(one.logprob), 3)],
+        facts([["share of the gradient", percentOf(one.gradient_share)], ["trainer to engine", number(Math.exp(one.log_ratio), 4)], ["importance weight", number(one.weight, 4)], ["probability", number(Math.exp(one.logprob), 3)],
           ["sampled by", version === undefined ? null : `v${version}`], ["trained into", `v${event.version}`]])));
   }));
 }

@@ -1,5 +1,5 @@
 // @ts-check
-/** All optimizer steps: their metrics as plots in groups, and the steps as a table. */
+/** All optimizer steps: plots of their metrics in groups, and a table. */
 
 import { get } from "./api.js";
 import { el, fill, table } from "./dom.js";
@@ -8,13 +8,13 @@ import { curve, grouped } from "./metrics.js";
 
 export const title = "Train steps";
 const OPENED = ["learning", "KL and clipping"];
-/** Plots of a group at most: each metric of a page is one. */
+/** Maximum number of plots of a group: it may have one metric per page. */
 const MOST_PLOTS = 24;
 
 /** @param {HTMLElement} view @param {Record<string, string>} params @param {import("./app.js").App} app */
 export async function open(view, params, app) {
   const plots = el("div"), body = el("div");
-  const filter = /** @type {HTMLInputElement} */ (el("input", { type: "search", placeholder: "metrics, as a pattern", value: params.q ?? "", oninput: () => { app.remember({ q: filter.value }); draw(); } }));
+  const filter = /** @type {HTMLInputElement} */ (el("input", { type: "search", placeholder: "metrics (regular expression)", value: params.q ?? "", oninput: () => { app.remember({ q: filter.value }); draw(); } }));
   view.append(el(".bar", {}, el("h1", {}, title), el(".push"), filter), plots, body);
   const { metrics, headlines } = await get("metrics");
   /** @type {any} */
@@ -29,7 +29,7 @@ export async function open(view, params, app) {
       return filter.value ? all.filter((name) => new RegExp(filter.value, "i").test(name)) : all;
     } catch { return []; }
   }
-  /** A group whose plots are drawn when it is opened first. @param {string} name @param {import("./metrics.js").Metric[]} members */
+  /** A group whose plots are drawn at its first opening. @param {string} name @param {import("./metrics.js").Metric[]} members */
   function group(name, members) {
     const charts = el(".charts"), wanted = Boolean(filter.value) || opened.has(name);
     const drawn = () => {

@@ -1,5 +1,5 @@
 // @ts-check
-/** An episode as a strip of screens with what was done on each; a click plays it from there. */
+/** An episode as a strip of screens with their actions; a click plays it from there. */
 
 import { el } from "./dom.js";
 import { brief } from "./format.js";
@@ -8,12 +8,12 @@ import { screen } from "./screen.js";
 const FIRST = 6, LAST = 2;
 
 /**
- * @param {any} played a trajectory, null if it is not here
+ * @param {any} played a trajectory, or null
  * @param {(step: number) => string} href
- * @param {boolean} [whole] all of a long one, not only its ends
+ * @param {boolean} [whole] show all screens of a long episode
  */
 export function strip(played, href, whole = false) {
-  if (!played) return el("p.empty", {}, "its screens are not here");
+  if (!played) return el("p.empty", {}, "no screens available");
   const last = played.steps.length - 1, long = !whole && played.steps.length > FIRST + LAST;
   return el(".cells", {}, played.steps.map((/** @type {any} */ step, /** @type {number} */ index) => {
     if (long && index >= FIRST && index <= last - LAST) return index === FIRST ? el("span.note", {}, `${played.steps.length - FIRST - LAST} more`) : null;

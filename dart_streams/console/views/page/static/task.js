@@ -1,5 +1,5 @@
 // @ts-check
-/** One task: success over time, what was decided for it and why, and what became of each group. */
+/** A task: success over time, its budgets with their reasons, and the fate of each group. */
 
 import { get } from "./api.js";
 import { chart } from "./chart.js";
@@ -19,22 +19,22 @@ export async function open(view, params, app) {
     if (found.trajectory_ids.length === known) return;
     known = found.trajectory_ids.length;
     const { row } = found;
-    fill(head, el(".bar", {}, el("h1", {}, found.task_id), el(".push"), app.link("compare", { task: found.task_id }, "first and newest side by side"), " · ", app.link("trajectories", { task_id: found.task_id }, "all its trajectories")),
+    fill(head, el(".bar", {}, el("h1", {}, found.task_id), el(".push"), app.link("compare", { task: found.task_id }, "first and newest episode side by side"), " · ", app.link("trajectories", { task_id: found.task_id }, "all trajectories")),
       facts([["success in the window", percent(row.success_rate)], ["next group", `${count(row.rollouts, "rollout")}${row.max_steps ? ` of at most ${count(row.max_steps, "step")}` : ""}`],
-        ["because", row.why], ["groups", `${row.groups}: ${row.curated} curated, ${row.dropped} dropped`], ["successes in the pool", row.pool]]));
+        ["reason", row.why], ["groups", `${row.groups}: ${row.curated} curated, ${row.dropped} dropped`], ["successes in the pool", row.pool]]));
     close();
     plots.replaceChildren();
     close = plot(found);
     fill(body, el("h2", {}, "Groups"), table([...found.groups].reverse(), [
       ["group", (/** @type {any} */ g) => app.link("group", { id: g.group_id }, g.group_id)],
-      ["rollouts", (g) => g.rollouts], ["of at most", (g) => count(g.max_steps, "step")],
+      ["rollouts", (g) => g.rollouts], ["max steps", (g) => count(g.max_steps, "step")],
       ["outcomes", (g) => Object.entries(g.outcomes).map(([name, count]) => el(`span.chip.${name}`, {}, `${count} ${name}`))],
       ["fate", (g) => el(g.fate.startsWith("curated") ? "span.chip.success" : g.fate.startsWith("dropped") ? "span.chip.fault" : "span.chip", {}, g.fate)],
-      ["why so many", (g) => g.why],
-    ], "dispatch has opened no group"), el("h2", {}, "Budgets"), table([...found.budgets].reverse(), [
-      ["at", (/** @type {any} */ b) => clock(b.at_ms)], ["rollouts", (b) => b.rollouts], ["at most", (b) => count(b.max_steps, "step")], ["reason", (b) => b.reason],
+      ["reason", (g) => g.why],
+    ], "no group yet"), el("h2", {}, "Budgets"), table([...found.budgets].reverse(), [
+      ["at", (/** @type {any} */ b) => clock(b.at_ms)], ["rollouts", (b) => b.rollouts], ["max steps", (b) => count(b.max_steps, "step")], ["reason", (b) => b.reason],
       ["after", (b) => app.link("trajectory", { id: b.trajectory_id }, short(b.trajectory_id), b.trajectory_id)],
-    ], "no budget was decided"));
+    ], "no budget yet"));
   }
 
   /** @param {any} found */

@@ -1,5 +1,5 @@
 // @ts-check
-/** All tasks that were played in training. */
+/** The tasks that were played in training. */
 
 import { get } from "./api.js";
 import { el, fill, table } from "./dom.js";

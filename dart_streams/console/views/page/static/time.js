@@ -1,5 +1,5 @@
 // @ts-check
-/** The run over time: success, rate, staleness, versions and switches, lag; and who waits for whom. */
+/** The run over time: success, rate, staleness, versions and switches, lag, and silent topics. */
 
 import { get } from "./api.js";
 import { exported } from "./archive.js";
@@ -8,8 +8,8 @@ import { el, fill, table } from "./dom.js";
 import { clock, duration, number } from "./format.js";
 
 export const title = "Time";
-const KEPT = 300;
-const SWITCHES = 50;
+const MAX_LAGS = 300;
+const MAX_SWITCHES = 50;
 
 /** @param {HTMLElement} view @param {Record<string, string>} params @param {import("./app.js").App} app */
 export async function open(view, params, app) {
@@ -17,7 +17,7 @@ export async function open(view, params, app) {
   view.append(el(".bar", {}, el("h1", {}, title)), standing, plots, body);
   /** @type {(() => void)[]} */
   let closers = [];
-  /** @type {{at: number, by: Record<string, number>}[]} lag as seen since this tab was opened */
+  /** @type {{at: number, by: Record<string, number>}[]} lag since this tab was opened */
   const seen = [];
 
   async function refresh() {
@@ -27,23 +27,23 @@ export async function open(view, params, app) {
     closers = [];
     draw(found);
     const live = !exported && app.header?.kind !== "bundle";
-    fill(standing, live ? found.stalls.map((/** @type {any} */ one) => el("p.warn", {}, `${one.stall.topic}: silent for ${duration(one.stall.silent_s * 1000)}, last from ${one.stall.last_from}${one.stall.last_record ? ` (${one.stall.last_record})` : ""}. ${one.reason}`)) : null);
+    fill(standing, live ? found.stalls.map((/** @type {string} */ text) => el("p.warn", {}, text)) : null);
     fill(body,
-      seen.length ? [el("h2", {}, "Lag"), table(Object.entries(seen[seen.length - 1]?.by ?? {}), [["group and topic", ([name]) => name], ["records", ([, count]) => number(count)], ["trend a minute", ([name]) => trend(name)], ["in seconds", ([name, count]) => seconds(name, count, found)]])] : null,
+      seen.length ? [el("h2", {}, "Lag"), table(Object.entries(seen[seen.length - 1]?.by ?? {}), [["group and topic", ([name]) => name], ["records", ([, count]) => number(count)], ["change a minute", ([name]) => trend(name)], ["as time", ([name, count]) => seconds(name, count, found)]])] : null,
       el("h2", {}, "Topics"), table(Object.entries(found.activity), [["topic", ([name]) => app.link("log", { topic: name }, name)], ["records", ([, a]) => number(a[0])], ["newest", ([, a]) => clock(a[1])],
-        ["silent for", ([, a]) => (live ? duration(app.now() - a[1]) : "–")], ["last from", ([, a]) => a[2]]]),
+        ["silent for", ([, a]) => (live ? duration(app.now() - a[1]) : "–")], ["last sender", ([, a]) => a[2]]]),
       found.phases.length ? [el("h2", {}, "Phases"), table(found.phases, [["phase", (/** @type {any} */ p) => p.name], ["began", (p) => clock(p.started_ms)], ["took", (p) => (p.ended_ms ? duration(p.ended_ms - p.started_ms) : "under way")]])] : null,
-      found.switches.length ? [el("h2", {}, `Weight switches, the newest ${Math.min(SWITCHES, found.switches.length)} of ${number(found.switches.length)}`), table([...found.switches].reverse().slice(0, SWITCHES), [["at", (/** @type {any} */ s) => clock(s.at_ms)], ["worker", (s) => s.worker_id], ["version", (s) => `v${s.version}`], ["pause", (s) => duration(s.pause_ms)]])] : null);
+      found.switches.length ? [el("h2", {}, `Weight switches, the newest ${Math.min(MAX_SWITCHES, found.switches.length)} of ${number(found.switches.length)}`), table([...found.switches].reverse().slice(0, MAX_SWITCHES), [["at", (/** @type {any} */ s) => clock(s.at_ms)], ["worker", (s) => s.worker_id], ["version", (s) => `v${s.version}`], ["pause", (s) => duration(s.pause_ms)]])] : null);
   }
 
-  /** What is not known is not shown, rather than as none. @param {any[] | null} lags */
+  /** Keep the lags; unknown ones clear the table. @param {any[] | null} lags */
   function remember(lags) {
     if (!lags) return void seen.splice(0);
     /** @type {Record<string, number>} */
     const by = {};
     for (const lag of lags) by[`${lag.group} on ${lag.topic}`] = (by[`${lag.group} on ${lag.topic}`] ?? 0) + Math.max(0, lag.end - lag.committed);
     if (lags.length) seen.push({ at: Date.now(), by });
-    seen.splice(0, seen.length - KEPT);
+    seen.splice(0, seen.length - MAX_LAGS);
   }
 
   /** @param {string} name */
@@ -54,7 +54,7 @@ export async function open(view, params, app) {
     return `${change > 0 ? "+" : ""}${number(Math.round((change * 60_000) / (last.at - first.at)))}`;
   }
 
-  /** How long the topic took to write what is unread. @param {string} name @param {number} count @param {any} found */
+  /** The time in which the topic grew by its lag. @param {string} name @param {number} count @param {any} found */
   function seconds(name, count, found) {
     const a = found.activity[name.split(" on ")[1]], began = found.phases.find((/** @type {any} */ p) => p.name === "circle")?.started_ms;
     return a && began && count ? duration((count * (a[1] - began)) / Math.max(1, a[0])) : count ? "–" : "0 s";
@@ -63,7 +63,7 @@ export async function open(view, params, app) {
   /** @param {any} found */
   function draw(found) {
     const { curves } = found, x = curves.at_ms.map((/** @type {number} */ ms) => ms / 1000);
-    if (x.length < 2) return void fill(plots, el("p.empty", {}, "too little has happened yet"));
+    if (x.length < 2) return void fill(plots, el("p.empty", {}, "not enough data yet"));
     fill(plots);
     /** @param {string} name @param {any[]} series @param {any} [more] */
     const add = (name, series, more = {}) => closers.push(chart(plots, { title: name, x, time: true, series, sync: "time", ...more }));
@@ -90,7 +90,7 @@ export async function open(view, params, app) {
 }
 
 /**
- * The version that holds at each of some times.
+ * The version that is in effect at each of some times.
  * @param {any[]} changes @param {number[]} times seconds
  * @returns {(number | null)[]}
  */

@@ -1,11 +1,11 @@
 // @ts-check
-/** Where the time between two screens went. */
+/** The parts of the time between two screens. */
 
 import { shares } from "./shares.js";
 
 /**
- * @param {any} before the observation the action was decided on
- * @param {any} step the one that it led to, with its traced segments
+ * @param {any} before the observation before the action
+ * @param {any} step the observation after it, with its traced segments
  * @param {(ms: number) => string} duration
  */
 export function timings(before, step, duration) {

@@ -9,7 +9,7 @@ const DEEPEST = 4;
 
 /**
  * @param {any} taken @param {string} color @param {(color: string) => void} choose
- * @param {number} [marked] the token to point out
+ * @param {number} [marked] index of the highlighted token
  */
 export function tokens(taken, color, choose, marked) {
   if (!taken.tokens.length) return el("section", {}, el("h2", {}, "tokens"), el("p.empty", {}, "none: a demonstration"));

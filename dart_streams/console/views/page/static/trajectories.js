@@ -1,5 +1,5 @@
 // @ts-check
-/** The table of finished trajectories, the newest first; its filter is in the address. */
+/** The table of finished trajectories, the newest first; the address holds its filter. */
 
 import { get } from "./api.js";
 import { exported } from "./archive.js";
@@ -40,8 +40,8 @@ export async function open(view, params, app) {
       ["versions", (row) => versions(row.version_min, row.version_max)],
       ["purpose", (row) => row.purpose],
       ["group", (row) => (row.purpose === "train" ? app.link("group", { id: row.group_id }, row.group_id) : "")],
-    ], "no trajectory is like that yet"),
-    exported ? null : el(".bar", {}, el("a", { href: `/export/trajectories?${new URLSearchParams(filter())}`, download: "" }, "all that the filter matches, as JSON lines"), el("span.note", {}, "as Parquet with steps and screens: dart-streams data export")),
+    ], "no trajectory matches the filter yet"),
+    exported ? null : el(".bar", {}, el("a", { href: `/export/trajectories?${new URLSearchParams(filter())}`, download: "" }, "download all matches as JSON lines"), el("span.note", {}, "with steps and screens as Parquet: dart-streams data export")),
     el(".bar", {}, params.cursor ? app.link("trajectories", { ...params, cursor: "" }, "newest") : null,
       found.next ? app.link("trajectories", { ...params, cursor: found.next }, "older →") : null));
   }

@@ -1,5 +1,5 @@
 // @ts-check
-/** One trajectory, screen first: a slider over its steps, what the policy wrote on each, and where the time went. */
+/** A trajectory: a slider over its screens, with the action, the tokens and the time of each step. */
 
 import { get } from "./api.js";
 import { el, facts, fill } from "./dom.js";
@@ -30,7 +30,7 @@ class Player {
     this.app = app;
     this.id = params.id ?? "";
     this.of = params.of ?? "";
-    // A link points out one token of one step.
+    // A link may highlight a token of a step.
     this.marked = { step: Number(params.step ?? -1), token: Number(params.token ?? -1) };
     this.at = params.step === undefined ? null : Number(params.step);
     this.color = params.color ?? "logprob";
@@ -54,7 +54,7 @@ class Player {
     const atEnd = !before || this.at === null || this.at >= before.steps.length - 1;
     this.data = await get("trajectory", { id: this.id, of: this.of });
     const last = Math.max(0, this.data.steps.length - 1);
-    // Who looks at the newest screen of a running trajectory goes along with it; a finished one opens at its beginning.
+    // A view of the newest screen follows a running trajectory; a finished one opens at its beginning.
     if (!before) this.at = Math.min(this.at ?? (this.data.running ? last : 0), last);
     else if (atEnd) this.at = last;
     this.drawHead();
@@ -70,7 +70,7 @@ class Player {
     try {
       await this.load();
       this.stamp = stamp;
-    } catch { /* its newest step is not stored yet: the next message asks again */ } finally {
+    } catch { /* the newest step is not stored yet: the next message retries */ } finally {
       this.loading = false;
     }
   }
@@ -136,13 +136,13 @@ class Player {
 
   draw() {
     const { steps, groups } = this.data, index = this.at ?? 0;
-    if (!steps.length) return fill(this.stage, el("p.empty", {}, "its first screen is not stored yet"));
+    if (!steps.length) return fill(this.stage, el("p.empty", {}, "the first screen is not stored yet"));
     const now = steps[index], next = steps[index + 1];
     this.slider.value = String(index);
     fill(this.count, `${index} / ${steps.length - 1}`);
     [...this.film.children].forEach((frame, i) => {
       frame.classList.toggle("here", i === index);
-      frame.classList.toggle("selected", groups.some((/** @type {any} */ g) => g.selected.includes(i)));
+      frame.classList.toggle("selected", groups.some((/** @type {any} */ g) => g.member.selected.includes(i)));
     });
     this.film.children[index]?.scrollIntoView({ block: "nearest", inline: "nearest" });
     fill(this.stage, screen(now.event.screenshot, next?.points ?? []));
@@ -157,15 +157,15 @@ class Player {
       parts.push(el(`section.end.${end.kind}`, {}, el("h2", {}, `ended: ${end.kind}`),
         facts([["reward", number(end.reward)], ["reason", end.reason]])));
     } else if (!taken) {
-      parts.push(el("section", {}, el("h2", {}, this.data.running ? "waits for the next action" : "the log ends here")));
+      parts.push(el("section", {}, el("h2", {}, this.data.running ? "waiting for the next action" : "the log ends here")));
     }
     if (taken) {
-      const roles = this.data.groups.map((/** @type {any} */ g) => [g, g.selected.includes(index)]);
+      const roles = this.data.groups.map((/** @type {any} */ g) => [g, g.member.selected.includes(index)]);
       parts.push(el("section", {}, el("h2", {}, `action ${index + 1}`), el("p.action-text", {}, brief(taken.action ?? taken.text)),
-        taken.action ? null : el("p.warn", {}, "it does not parse as an action"),
+        taken.action ? null : el("p.warn", {}, "not a valid action"),
         taken.action && taken.text.trim() !== taken.action.trim() ? el("pre.said", {}, taken.text) : null,
         roles.map((/** @type {[any, boolean]} */ [g, chosen]) => el("p.role", {}, chosen ? el("span.chip.success", {}, "trained on") : el("span.chip", {}, "left out"),
-          ` advantage ${number(g.advantage)} in `, this.app.link("group", { id: g.group_id }, g.group_id)))));
+          ` advantage ${number(g.member.advantage)} in `, this.app.link("group", { id: g.group_id }, g.group_id)))));
       parts.push(tokens(taken, this.color, (color) => { this.color = color; this.app.remember({ color }); this.draw(); }, index === this.marked.step ? this.marked.token : undefined));
       parts.push(timings(now.event, next, duration));
       parts.push(this.more("prompt and history", async () => promptOf(await get("prompt", { id: this.id, step: index, of: this.of }))));
@@ -179,7 +179,7 @@ class Player {
     return parts;
   }
 
-  /** A fold that is filled when it is opened. @param {string} name @param {() => Promise<Node>} fillIn */
+  /** A fold that is filled at its first opening. @param {string} name @param {() => Promise<Node>} fillIn */
   more(name, fillIn) {
     const body = el("div");
     const fold = el("details", { ontoggle: async () => { if (!body.childElementCount) fill(body, await fillIn().catch((error) => el("p.problem", {}, error.message))); } }, el("summary", {}, name), body);

@@ -1,5 +1,5 @@
 // @ts-check
-/** Every slot: up to 64 tiles with pictures; above that, or if wished, a carpet of cells. */
+/** Every slot, as tiles with pictures or, for more than 64 slots, as a carpet of cells. */
 
 import { get } from "./api.js";
 import { Carpet } from "./carpet.js";
@@ -16,17 +16,17 @@ const EMPTY = { at_ms: 0, trajectory_id: "", group_id: "", task_id: "", purpose:
 /** @type {Record<string, string>} */
 export const WORDS = { free: "free", waits: "thinks", acts: "acts", ended: "ended" };
 
-/** What an episode is for, as far as it is not training. @type {Record<string, string>} */
+/** Labels of purposes other than training. @type {Record<string, string>} */
 const PURPOSES = { train: "", demonstration: "demo", eval: "eval" };
 
-/** The state as a class, by which it is colored. @param {Slot} slot */
+/** The style class of a slot's state. @param {Slot} slot */
 export function look(slot) {
   if (slot.state !== "ended") return slot.state;
   if (slot.outcome === "success") return "success";
   return slot.outcome?.endsWith("_error") || slot.outcome === "cancelled" ? "fault" : "failure";
 }
 
-/** How long ago, of one width while it counts. @param {number} ms */
+/** An age, with one decimal below a second. @param {number} ms */
 function age(ms) {
   return ms < 1000 ? `${(Math.max(0, ms) / 1000).toFixed(1)} s` : duration(ms);
 }
@@ -105,7 +105,7 @@ export async function open(view, params, app) {
       for (const slot of shown) tile(slot);
       const roots = shown.map((slot) => /** @type {Tile} */ (tiles.get(slot.slot)).root);
       if (roots.length !== grid.childElementCount || roots.some((root, index) => grid.children[index] !== root)) grid.replaceChildren(...roots);
-      if (!roots.length) fill(grid, el("p.empty", {}, slots.size ? "no slot is like that" : "no environment has shown a screen yet"));
+      if (!roots.length) fill(grid, el("p.empty", {}, slots.size ? "no slot matches the filter" : "no environment has published a screen yet"));
     }
     const counts = new Map();
     for (const slot of slots.values()) counts.set(look(slot), (counts.get(look(slot)) ?? 0) + 1);
