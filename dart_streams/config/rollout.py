@@ -2,6 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
+import msgspec
 from msgspec import Meta
 
 from dart_streams.config.dialect import ActionDialect
@@ -28,8 +29,13 @@ class Policy(Section, frozen=True):
     empty: the tiny demonstration policy, built on first use."""
     max_images: Positive = 2
     """Screenshots in a prompt, the newest."""
+    min_images: Count = 0
+    """Screenshots that stay when older ones are dropped in a block; 0: one is dropped at each step. Between two drops
+    each prompt extends the one before, so a prefix cache has all but its newest turns."""
     max_texts: Count = 5
     """Earlier answers in a prompt, the newest."""
+    min_texts: Count = 0
+    """Earlier answers that stay when older ones are dropped in a block; 0: one is dropped at each step."""
     min_pixels: Positive = 3136
     """Smallest image in pixels; a smaller screenshot is scaled up. For models whose image processor has such bounds."""
     max_pixels: Positive = 1_003_520
@@ -38,8 +44,17 @@ class Policy(Section, frozen=True):
     """Longest answer in tokens."""
     dialect: ActionDialect = ActionDialect()
 
+    @property
+    def sliding(self) -> "Policy":
+        """The same policy with windows that drop one screenshot and one answer at each step."""
+        return msgspec.structs.replace(self, min_images=0, min_texts=0)
+
     def __post_init__(self) -> None:
-        """Refuse answers too short for their dialect."""
+        """Refuse answers too short for their dialect, and a window whose lower bound is above the upper one."""
+        if self.min_images > self.max_images:
+            raise ValueError(f"min_images = {self.min_images} is more than max_images = {self.max_images}")
+        if self.min_texts > self.max_texts:
+            raise ValueError(f"min_texts = {self.min_texts} is more than max_texts = {self.max_texts}")
         if self.dialect.name != "native" and self.max_tokens < SHORTEST_ANSWER:
             raise ValueError(
                 f'max_tokens = {self.max_tokens} is too few for dialect.name = "{self.dialect.name}": set at least '

@@ -24,8 +24,9 @@ Step = tuple[str | None, BlobRef | None]
 def prompt_turns(observations: Sequence[Observation], policy: Policy) -> list[MessagePart]:
     """Return the prompt for the action that follows ``observations`` (steps 0..n of one trajectory, in order).
 
-    The last ``policy.max_images`` screens are shown, the present one included; of the earlier answers the last
-    ``policy.max_texts`` are kept, so an answer can stand without its screen.
+    The newest screens are shown, at most ``policy.max_images`` with the present one; of the earlier answers the newest
+    ``policy.max_texts``, so an answer can stand without its screen. Both windows slide, or drop blocks
+    (:func:`first_shown`).
     """
     steps = [(None if each.taken is None else each.taken.text, each.screenshot) for each in observations]
     return turns_of(observations[0].instruction, view_of(observations[:1], policy), steps, policy)
@@ -37,14 +38,15 @@ def longest_prompt(
     """Return the longest prompt of episodes of ``steps`` steps, with screens of this size and the same answers."""
     screen = BlobRef(sha256="", size=0, width=size[0], height=size[1])
     answered: list[Step] = [(answer, screen)] * min(steps - 1, max(policy.max_texts, policy.max_images))
-    return turns_of(instruction, View(*policy_size(screen, policy)), [(None, screen), *answered], policy)
+    return turns_of(instruction, View(*policy_size(screen, policy)), [(None, screen), *answered], policy.sliding)
 
 
 def turns_of(instruction: str, view: View, steps: Sequence[Step], policy: Policy) -> list[MessagePart]:
     """Return the prompt after ``steps``, each the answer that led to a screen, and the screen."""
     dialect = policy.dialect.build()
     separate = True if dialect.separate else msgspec.UNSET
-    last = len(steps) - 1
+    first_image = first_shown(len(steps), policy.min_images, policy.max_images)
+    first_text = 1 + first_shown(len(steps) - 1, policy.min_texts, policy.max_texts)
 
     def part(
         role: Literal["system", "user", "assistant"], text: str | None = None, image: BlobRef | None = None
@@ -53,11 +55,22 @@ def turns_of(instruction: str, view: View, steps: Sequence[Step], policy: Policy
 
     result = [part(role, text) for role, text in dialect.system_messages(instruction, view)]
     for index, (answer, screen) in enumerate(steps):
-        if answer is not None and index > last - policy.max_texts:
+        if answer is not None and index >= first_text:
             result.append(part("assistant", dialect.history_text(answer)))
-        if index > last - policy.max_images and screen is not None:
+        if index >= first_image and screen is not None:
             result.append(part("user", image=screen))
     return result
+
+
+def first_shown(count: int, least: int, most: int) -> int:
+    """Return the index of the first of ``count`` items that a window shows.
+
+    The window grows to ``most`` items. The next item makes it drop its oldest ones, so that ``least`` stay, the newest
+    included; without ``least`` (0) it drops one at a time. The index depends on ``count`` only: every process finds the
+    same.
+    """
+    block = most - least + 1 if least else 1
+    return -(-max(0, count - most) // block) * block
 
 
 def split_messages(parts: Iterable[MessagePart]) -> Iterator[list[MessagePart]]:

@@ -50,9 +50,14 @@ def tiny_policy_folder(config: Config, task_set: tasks.TaskSet) -> Path:
 def tiny_policy_digest(config: Config, task_set: tasks.TaskSet) -> str:
     """Return the name of what a build would make: hex over settings, demonstrated tasks and code."""
     policy = config.policy
-    shown = (policy.max_images, policy.max_texts, policy.min_pixels, policy.max_pixels, policy.dialect)
+    windows = (policy.min_images, policy.max_images, policy.min_texts, policy.max_texts)
+    shown = (*windows, policy.min_pixels, policy.max_pixels, policy.dialect)
     state = hashlib.sha256(msgspec.json.encode([shown, config.warmup, task_set.demonstration, config.env.backend]))
     for source in SOURCES:
         for file in sorted(source.glob("*.py")) if source.is_dir() else [source]:
             state.update(file.read_bytes())
+    if folder := config.env.miniwob.pages_folder:
+        for page in sorted({task.page for task in task_set.demonstration}):
+            if (file := Path(folder) / f"{page}.html").is_file():
+                state.update(file.read_bytes())
     return state.hexdigest()[:DIGITS]

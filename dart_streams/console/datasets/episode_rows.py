@@ -85,7 +85,7 @@ def step_columns(
     """Return the columns of step ``number``; with a ``policy``, ``screen`` is that of the step's own prompt."""
     observation, taken = episode.observations[number], episode.observations[number + 1].taken
     shown = episode.observations[: number + 1]
-    kept = shown if policy is None else shown[-policy.max_images :]
+    kept = shown if policy is None else shown[prompts.first_shown(len(shown), policy.min_images, policy.max_images) :]
     images = sum(one.screenshot is not None for one in kept)
     return StepColumns(
         step=number,
@@ -125,7 +125,7 @@ def trajectory_media(episode: RecordedEpisode, facts: CurationFacts, policy: Pol
     """Return the whole conversation of an episode, every screen and every answer of it."""
     length = len(episode.observations)
     turns = prompts.prompt_turns(
-        episode.observations, msgspec.structs.replace(policy, max_images=length, max_texts=length)
+        episode.observations, msgspec.structs.replace(policy.sliding, max_images=length, max_texts=length)
     )
     images = images_of(turns, episode.images)
     return TrajectoryMedia(

@@ -1,15 +1,19 @@
 """Prompts as messages, beside those of the models' own agents, on a screen of 1920x1080."""
 
 import hashlib
+import math
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dart_streams.actions.dialects import View
 from dart_streams.actions.dialects.ui_tars_prompts import TEMPLATES
-from dart_streams.config import ActionDialect, Policy
+from dart_streams.config import ActionDialect, Policy, parse
 from dart_streams.episodes import prompts
+from dart_streams.errors import ConfigError
 from tests import events
 from topics.observations import Observation
 from topics.values import BlobRef, MessagePart
@@ -136,3 +140,44 @@ def test_the_last_answers_are_kept_without_their_screens():
     assert [part.text for part in prompts.prompt_turns(observed(3), policy) if part.role == "assistant"] == [
         observation.taken.text for observation in observed(3)[2:] if observation.taken
     ]
+
+
+@given(st.integers(1, 8), st.integers(0, 7), st.integers(0, 8), st.integers(0, 8), st.integers(1, 30))
+def test_a_block_window_makes_prompts_that_extend_each_other(images, fewer, texts, fewer_texts, steps):
+    policy = Policy(
+        max_images=images,
+        min_images=max(1, images - fewer),
+        max_texts=texts,
+        min_texts=min(texts, max(1, texts - fewer_texts)),
+    )
+    taken = observed(steps)
+    parts = [prompts.prompt_turns(taken[: number + 1], policy) for number in range(steps + 1)]
+    drops = 0
+    for number, turns in enumerate(parts):
+        screens = sum(part.image is not None for part in turns)
+        answers = sum(part.role == "assistant" for part in turns)
+        assert min(policy.min_images, number + 1) <= screens <= images
+        assert min(policy.min_texts, number) <= answers <= texts
+        if number and turns[: len(parts[number - 1])] != parts[number - 1]:
+            drops += 1
+    most = max(0, steps + 1 - images) / (images - policy.min_images + 1)
+    most += max(0, steps - texts) / (texts - policy.min_texts + 1 if policy.min_texts else 1)
+    assert drops <= math.ceil(most) + 1, "a block is dropped, not one at each step"
+
+
+def test_the_bounds_of_blocks_are_those_of_the_paper_at_30_steps():
+    policy = Policy(max_images=7, min_images=3, max_texts=100)
+    shown = [number + 1 - prompts.first_shown(number + 1, 3, 7) for number in range(30)]
+    assert shown[:12] == [1, 2, 3, 4, 5, 6, 7, 3, 4, 5, 6, 7]
+    assert policy.sliding.min_images == 0
+
+
+@given(st.integers(0, 200), st.integers(1, 50))
+def test_equal_bounds_are_a_sliding_window(count, most):
+    assert prompts.first_shown(count, most, most) == prompts.first_shown(count, 0, most) == max(0, count - most)
+
+
+@pytest.mark.parametrize("window", [{"min_images": 3, "max_images": 2}, {"min_texts": 6}])
+def test_a_window_with_its_bounds_crossed_is_refused(window):
+    with pytest.raises(ConfigError, match=r"is more than max_"):
+        parse({"policy": window}, "test")

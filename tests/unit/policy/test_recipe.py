@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dart_streams.config import Config, Policy, Run, Tasks, Warmup
+from dart_streams.config import Config, Env, Miniwob, Policy, Run, Tasks, Warmup
 from dart_streams.config.tasks import Page, Task, TaskSet, load
 from dart_streams.errors import UserError
 from dart_streams.policy import recipe
@@ -52,3 +52,14 @@ def test_the_model_of_a_deployment_is_the_configured_one_or_the_tiny_one_once_it
     assert recipe.model_folder(config) == built
     own = msgspec.structs.replace(config, policy=Policy(path=str(tmp_path)))
     assert recipe.model_folder(own) == tmp_path
+
+
+def test_the_tiny_policy_of_other_pages_is_another(tmp_path):
+    page = tmp_path / f"{PAGE.page}.html"
+    page.write_text("one")
+    config = Config(env=Env(miniwob=Miniwob(pages_folder=str(tmp_path))))
+    before = recipe.tiny_policy_digest(config, TASKS)
+    (tmp_path / "unused.html").write_text("none")
+    assert recipe.tiny_policy_digest(config, TASKS) == before
+    page.write_text("two")
+    assert recipe.tiny_policy_digest(config, TASKS) != before

@@ -234,7 +234,7 @@ def test_an_answer_without_a_place_acts_where_those_before_it_have_left_the_poin
 
 async def test_an_episode_that_no_record_can_carry_is_named_with_what_to_do(monkeypatch):
     topic = MagicMock(seek_to_end=AsyncMock(), assignment=lambda: [])
-    for name in ("Publisher", "reading"):
+    for name in ("Publisher", "open_topics"):
         monkeypatch.setattr(demonstration_import, name, lambda *_: contextlib.nullcontext(topic))
     monkeypatch.setattr(demonstration_import, "connect_async", AsyncMock(return_value=MagicMock()))
     monkeypatch.setattr(demonstration_import, "publish_episode", AsyncMock(side_effect=Unencodable("takes 9 MB")))
