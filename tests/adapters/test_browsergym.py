@@ -15,6 +15,7 @@ from dart_streams.actions import Click, Wait
 from dart_streams.config import parse
 from dart_streams.config.tasks import Task
 from dart_streams.errors import ServiceUnavailable
+from tests.environments import playing
 from workers.env import conformance
 from workers.env.backends.adapters import gymnasium
 from workers.env.backends.miniwob.browser import find_browser
@@ -84,17 +85,15 @@ async def test_another_seed_and_another_page_are_another_task(backend):
 
 async def test_a_process_that_is_killed_or_hangs_is_a_fault_that_leaves_nothing(backend):
     for number, kind in enumerate((signal.SIGKILL, signal.SIGSTOP)):
-        environment = await backend.open(task())
-        await environment.reset(task())
-        process = environment.process.process
-        tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        assert any("chrom" in one.name() for one in tree)
-        backend.call_timeout_s = 2.0
-        process.send_signal(kind)
-        with pytest.raises(EnvironmentFault, match=r"has ended|does not answer"):
-            await environment.step(Wait(), f"{number}")
-        backend.call_timeout_s = 60.0
-        await environment.close()
+        async with playing(backend, task()) as environment:
+            process = environment.process.process
+            tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            assert any("chrom" in one.name() for one in tree)
+            backend.call_timeout_s = 2.0
+            process.send_signal(kind)
+            with pytest.raises(EnvironmentFault, match=r"has ended|does not answer"):
+                await environment.step(Wait(), f"{number}")
+            backend.call_timeout_s = 60.0
         assert not psutil.wait_procs(tree, timeout=60)[1]
         healed = await backend.open(task())
         shown = await healed.reset(task())
@@ -126,11 +125,9 @@ async def test_any_gymnasium_environment_is_rendered_as_it_comes(tmp_path):
     try:
         own = made(packages="dart_columns_of_a_test", id="columns-v0", dialect="typed", browser="")
         await conformance.check(own, task("any", 2))
-        environment = await own.open(task("any", 2))
-        await environment.reset(task("any", 2))
-        assert (await environment.step(Click(2 * 16 + 1, 1), "1")).done
-        assert await environment.evaluate() == 1
-        await environment.close()
+        async with playing(own, task("any", 2)) as environment:
+            assert (await environment.step(Click(2 * 16 + 1, 1), "1")).done
+            assert await environment.evaluate() == 1
         await own.stop()
     finally:
         for left in (module, *(site / "__pycache__").glob(f"{module.stem}.*")):

@@ -23,6 +23,7 @@ from dart_streams.config import Config, Desktop, Env
 from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
+from tests.environments import playing
 from tests.keyboard import EDITED, TYPED
 from tests.waiting import wait_until
 from workers.env import conformance
@@ -37,7 +38,7 @@ from workers.env.environment import EnvironmentFault
 
 BOUND_S = 60.0
 SEEDS = 2
-pytestmark = pytest.mark.usefixtures("desktops_of_normal_priority")
+pytestmark = [pytest.mark.usefixtures("desktops_of_normal_priority"), pytest.mark.asyncio(loop_scope="module")]
 STAYS_S = 2.0
 WINDOW = "exec zenity --info --text done"
 """After a script, so that its session has a window."""
@@ -94,7 +95,6 @@ async def kill(process: psutil.Process) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.asyncio(loop_scope="module")
 async def test_the_oracle_solves_each_family(backend, family):
     for seed in range(SEEDS):
         chosen = task(family, seed)
@@ -108,12 +108,10 @@ async def test_the_oracle_solves_each_family(backend, family):
 
 
 @pytest.mark.parametrize("family", ["answer", "edit"])
-@pytest.mark.asyncio(loop_scope="module")
 async def test_desktops_keep_the_contract(backend, family):
     await conformance.check(backend, task(family, 3))
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_an_office_desktop_keeps_the_contract_but_for_single_actions(backend):
     """They take a minute and a half, and are the same for each application."""
     chosen = task("sheet", 3)
@@ -131,7 +129,6 @@ async def test_an_office_task_without_its_programs_names_the_install_command(mon
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.asyncio(loop_scope="module")
 async def test_the_first_screen_is_finished(backend, family):
     """Nothing is drawn later, so it does not depend on how long a prepared desktop has waited."""
     environment = await backend.open(task(family))
@@ -143,48 +140,39 @@ async def test_the_first_screen_is_finished(backend, family):
     await environment.close()
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_any_characters_are_typed(backend):
     """Also ones that no key has, more of them than there are free keys, and the same one again."""
     chosen = task("edit")
-    environment = await backend.open(chosen)
-    await environment.reset(chosen)
-    before = (await environment._outcome()).text("note.txt")
-    assert before is not None
-    text = "<a>&é€ß😀 ~|\\\"' 33 aa\n" + "".join(chr(0x4E00 + number) for number in range(150))
-    await environment.step(Type(text), "type")
-    await environment.step(Hotkey(("ctrl", "s")), "save")
-    assert (await environment._outcome()).text("note.txt") == text + before
-    await environment.close()
+    async with playing(backend, chosen) as environment:
+        before = (await environment._outcome()).text("note.txt")
+        assert before is not None
+        text = "<a>&é€ß😀 ~|\\\"' 33 aa\n" + "".join(chr(0x4E00 + number) for number in range(150))
+        await environment.step(Type(text), "type")
+        await environment.step(Hotkey(("ctrl", "s")), "save")
+        assert (await environment._outcome()).text("note.txt") == text + before
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_the_keyboard_types_what_it_types_into_a_page(backend):
     chosen = task("edit")
-    environment = await backend.open(chosen)
-    await environment.reset(chosen)
-    rows = [(Type("old"), Hotkey(("Control", "A")), Type("new\n"))]
-    rows += [(*sequence, Hotkey(("end",)), Type("\n")) for sequence, _ in (*TYPED, *EDITED)]
-    for number, action in enumerate(action for row in rows for action in row):
-        await environment.step(action, f"{number}")
-    await environment.step(Hotkey(("ctrl", "s")), "save")
-    saved = (await environment._outcome()).text("note.txt")
-    assert saved is not None
-    assert saved.rstrip("\n").split("\n") == ["new", *(text for _, text in (*TYPED, *EDITED))]
-    await environment.close()
+    async with playing(backend, chosen) as environment:
+        rows = [(Type("old"), Hotkey(("Control", "A")), Type("new\n"))]
+        rows += [(*sequence, Hotkey(("end",)), Type("\n")) for sequence, _ in (*TYPED, *EDITED)]
+        for number, action in enumerate(action for row in rows for action in row):
+            await environment.step(action, f"{number}")
+        await environment.step(Hotkey(("ctrl", "s")), "save")
+        saved = (await environment._outcome()).text("note.txt")
+        assert saved is not None
+        assert saved.rstrip("\n").split("\n") == ["new", *(text for _, text in (*TYPED, *EDITED))]
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_what_is_held_is_released_at_the_end(backend):
     chosen = task("edit")
     for held in (KeyDown("shift"), KeyDown("ctrl"), MouseDown(50, 100)):
-        environment = await backend.open(chosen)
-        await environment.reset(chosen)
-        await environment.step(held, "hold")
-        await environment.reset(chosen)
-        assert await conformance.solve(environment, chosen)
-        assert await environment.evaluate() == 1, held
-        await environment.close()
+        async with playing(backend, chosen) as environment:
+            await environment.step(held, "hold")
+            await environment.reset(chosen)
+            assert await conformance.solve(environment, chosen)
+            assert await environment.evaluate() == 1, held
 
 
 PROBE = """
@@ -219,7 +207,6 @@ print(json.dumps({
 """
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_nothing_of_the_host_is_within_reach(opened, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("of the host")
@@ -256,7 +243,6 @@ async def test_nothing_of_the_host_is_within_reach(opened, tmp_path):
     }
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_a_session_leaves_nothing_to_the_next(opened):
     """Files in every writable folder, a daemon in a session of its own, properties of the display."""
     traces = "/tmp /run /var/tmp /dev/shm /home/user /run/user/1000"
@@ -273,7 +259,6 @@ def is_zombie_or(name: str, process: psutil.Process) -> bool:
     return False
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_children_that_lost_their_parents_do_not_stay(opened):
     """Each step collects those that have ended by then."""
     await run(opened, "for i in $(seq 50); do sh -c 'sleep 0.2 &'; done")
@@ -288,7 +273,6 @@ async def test_children_that_lost_their_parents_do_not_stay(opened):
         await asyncio.sleep(0.1)
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_a_full_disk_is_empty_again_in_the_next_session(opened, backend):
     chosen = task("edit")
     for folder in ("/tmp", "/home/user", "/dev/shm"):
@@ -302,49 +286,39 @@ async def test_a_full_disk_is_empty_again_in_the_next_session(opened, backend):
 
 
 @pytest.mark.parametrize("part", ["Xvfb", "desktop.guest", "dbus-daemon", "openbox"])
-@pytest.mark.asyncio(loop_scope="module")
 async def test_a_part_that_is_killed_is_a_fault_and_the_slot_heals(backend, part):
     chosen = task("answer")
-    environment = await backend.open(chosen)
-    await environment.reset(chosen)
-    await kill(inside(environment.sandbox, part))
-    with pytest.raises(EnvironmentFault, match=r"ended|step|outcome"):
-        await environment.step(Wait(), "wait")
-        await environment.evaluate()
-    await environment.close()
+    async with playing(backend, chosen) as environment:
+        await kill(inside(environment.sandbox, part))
+        with pytest.raises(EnvironmentFault, match=r"ended|step|outcome"):
+            await environment.step(Wait(), "wait")
+            await environment.evaluate()
     assert environment.sandbox.process is not None
     assert environment.sandbox.process.returncode is not None
-    healed = await backend.open(chosen)
-    await healed.reset(chosen)
-    assert await conformance.solve(healed, chosen)
-    assert await healed.evaluate() == 1
-    await healed.close()
+    async with playing(backend, chosen) as healed:
+        assert await conformance.solve(healed, chosen)
+        assert await healed.evaluate() == 1
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_an_application_that_is_killed_ends_the_episode_without_reward(backend):
     chosen = task("choose")
-    environment = await backend.open(chosen)
-    await environment.reset(chosen)
-    await kill(inside(environment.sandbox, "zenity"))
-    assert (await environment.step(Wait(), "wait")).done
-    assert await environment.evaluate() == 0
-    await environment.close()
+    async with playing(backend, chosen) as environment:
+        await kill(inside(environment.sandbox, "zenity"))
+        assert (await environment.step(Wait(), "wait")).done
+        assert await environment.evaluate() == 0
 
 
 @pytest.mark.parametrize("part", ["Xvfb", "desktop.guest"])
 async def test_a_part_that_hangs_is_a_fault_in_bounded_time(part):
     own = DesktopBackend(config())
     chosen = task("answer")
-    environment = await own.open(chosen)
-    await environment.reset(chosen)
-    # From here on nothing answers, however quick the machine is; before, it may take its time.
-    environment.sandbox.call_timeout_s = 2.0
-    inside(environment.sandbox, part).send_signal(signal.SIGSTOP)
-    async with asyncio.timeout(BOUND_S):
-        with pytest.raises(EnvironmentFault):
-            await environment.step(Click(10, 10), "click")
-    await environment.close()
+    async with playing(own, chosen) as environment:
+        # From here on nothing answers, however quick the machine is; before, it may take its time.
+        environment.sandbox.call_timeout_s = 2.0
+        inside(environment.sandbox, part).send_signal(signal.SIGSTOP)
+        async with asyncio.timeout(BOUND_S):
+            with pytest.raises(EnvironmentFault):
+                await environment.step(Click(10, 10), "click")
     await own.stop()
 
 
@@ -514,11 +488,9 @@ async def test_two_desktops_run_beside_each_other():
 
     async def play(family: str) -> float:
         chosen = task(family)
-        environment = await own.open(chosen)
-        await environment.reset(chosen)
-        await conformance.solve(environment, chosen)
-        reward = await environment.evaluate()
-        await environment.close()
+        async with playing(own, chosen) as environment:
+            await conformance.solve(environment, chosen)
+            reward = await environment.evaluate()
         return reward
 
     assert await asyncio.gather(*(play(family) for family in ("answer", "enter"))) == [1, 1]

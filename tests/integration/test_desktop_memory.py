@@ -6,6 +6,7 @@ import psutil
 import pytest
 
 from dart_streams.config import Config, Desktop, Env
+from tests.environments import playing
 from tests.integration.test_desktop import task
 from workers.env import conformance
 from workers.env.backends.desktop.backend import DesktopBackend
@@ -40,13 +41,11 @@ async def test_screens_of_sessions_that_ended_are_not_kept():
     families = itertools.cycle(("answer", "edit"))
     try:
         for number, family in zip(range(EPISODES), families, strict=False):
-            environment = await backend.open(task(family, number))
-            await environment.reset(task(family, number))
-            assert await conformance.solve(environment, task(family, number))
-            assert await environment.evaluate() == 1
-            server = server_of(environment)
-            used_mb.setdefault(server.pid, []).append(own_mb(server))
-            await environment.close()
+            async with playing(backend, task(family, number)) as environment:
+                assert await conformance.solve(environment, task(family, number))
+                assert await environment.evaluate() == 1
+                server = server_of(environment)
+                used_mb.setdefault(server.pid, []).append(own_mb(server))
     finally:
         await backend.stop()
     [of_one] = used_mb.values()

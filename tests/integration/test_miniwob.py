@@ -16,6 +16,7 @@ import pytest_asyncio
 
 from dart_streams.actions import Click, Hotkey, KeyDown, MouseDown, Move, Type
 from dart_streams.config import Env, tasks
+from tests.environments import playing
 from tests.integration.miniwob_backend import (
     browser,
     largest_difference,
@@ -31,6 +32,7 @@ from workers.env.backends.miniwob.context_pool import DOCUMENTS_MIN
 from workers.env.backends.miniwob.page import RESTARTABLE, MiniwobPage
 from workers.env.environment import EnvironmentFault
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 TASKS = tasks.load(Path(__file__).parents[2] / "deploy/config/tasks.toml")
 SEEDS = 3
 RESTARTS = 3
@@ -61,16 +63,13 @@ TASK = task("click-test", 1)
 
 
 @pytest.mark.parametrize("family", TASKS.pages, ids=lambda family: family.page)
-@pytest.mark.asyncio(loop_scope="module")
 async def test_the_evaluator_gives_0_at_the_start_and_1_after_the_oracle(shared, family):
     for chosen in [*family.tasks("train")[:SEEDS], *family.tasks("heldout")[:SEEDS]]:
-        page = await shared.open(chosen)
-        await page.reset(chosen)
-        assert await page.evaluate() == 0
-        steps = await play_oracle(page, chosen)
-        assert await page.evaluate() == 1, chosen.task_id
-        assert steps <= chosen.max_steps
-        await page.close()
+        async with playing(shared, chosen) as page:
+            assert await page.evaluate() == 0
+            steps = await play_oracle(page, chosen)
+            assert await page.evaluate() == 1, chosen.task_id
+            assert steps <= chosen.max_steps
 
 
 ANGLE = """(() => {
@@ -85,19 +84,16 @@ SUBMIT = """(() => {
 
 
 @pytest.mark.parametrize(("where", "most"), [("vertex", 0.0), ("arm", 0.1)])
-@pytest.mark.asyncio(loop_scope="module")
 async def test_a_wrong_answer_that_a_page_pays_for_is_no_success(shared, where, most):
     """The vertex of an angle has no bisector, which the page scores as no number; an arm is next to nothing."""
     rewards = []
     for seed in range(6):
         chosen = task("bisect-angle", seed)
-        page = await shared.open(chosen)
-        await page.reset(chosen)
-        x, y = (await page.evaluate_script(ANGLE))[where]
-        await page.step(Click(round(x), round(y)), "point")
-        assert (await page.step(Click(*await page.evaluate_script(SUBMIT)), "submit")).done
-        rewards.append(await page.evaluate())
-        await page.close()
+        async with playing(shared, chosen) as page:
+            x, y = (await page.evaluate_script(ANGLE))[where]
+            await page.step(Click(round(x), round(y)), "point")
+            assert (await page.step(Click(*await page.evaluate_script(SUBMIT)), "submit")).done
+            rewards.append(await page.evaluate())
     assert max(rewards) <= most, rewards
 
 
@@ -110,7 +106,6 @@ NOTHING = [None, None, None, "", "", ""]
 
 @pytest.mark.parametrize("name", sorted(RESTARTABLE))
 @pytest.mark.parametrize("isolation", ["document", "problem"])
-@pytest.mark.asyncio(loop_scope="module")
 async def test_an_episode_under_way_shares_nothing_with_another(shared, restarting, isolation, name):
     backend, chosen = {"document": shared, "problem": restarting}[isolation], task(name, 0)
     first = await backend.open(chosen)
@@ -128,7 +123,6 @@ async def test_an_episode_under_way_shares_nothing_with_another(shared, restarti
 
 
 @pytest.mark.parametrize("name", sorted(RESTARTABLE))
-@pytest.mark.asyncio(loop_scope="module")
 async def test_a_seat_that_is_used_again_is_as_new(shared, name):
     chosen = task(name, 0)
     first = await shared.open(chosen)
@@ -177,45 +171,40 @@ async def state(page: MiniwobPage) -> dict:
 
 
 @pytest.mark.parametrize("name", sorted(RESTARTABLE))
-@pytest.mark.asyncio(loop_scope="module")
 async def test_a_problem_that_is_started_again_is_as_in_a_new_document(shared, restarting, name):
     """The same pixels, elements, globals and listeners; and the oracle sees the same screens on its way to reward 1."""
     rng = random.Random(name)
     fresh = await shared.open(task(name, 0))
-    used = await restarting.open(task(name, 0))
-    await used.reset(task(name, 0))
-    for seed in range(1, 1 + RESTARTS):
-        await play_anything(used, rng) if seed % 3 else await play_oracle(used, task(name, seed - 1))
-        await used.close()
-        chosen = task(name, seed)
-        again = await restarting.open(chosen)
-        assert again.context == used.context
-        used = again
-        first, other = await fresh.reset(chosen), await used.reset(chosen)
-        assert other == first, f"seed {seed}: {where_different(first, other)}"
-        expected = await state(fresh)
-        found = await state(used)
-        assert found == expected
-        steps = 0
-        async for action in fresh.demonstrate(chosen):
-            steps += 1
-            screens = [await page.step(action, f"oracle-{steps}") for page in (used, fresh)]
-            assert screens[0].done == screens[1].done
-            # Two new documents differ by 1 where a button was hovered.
-            assert largest_difference(*screens) <= 1, f"seed {seed}, {steps}: {action}, {where_different(*screens)}"
-        assert await used.evaluate() == await fresh.evaluate() == 1
-    await fresh.close()
-    await used.close()
+    async with playing(restarting, task(name, 0)) as used:
+        for seed in range(1, 1 + RESTARTS):
+            await play_anything(used, rng) if seed % 3 else await play_oracle(used, task(name, seed - 1))
+            await used.close()
+            chosen = task(name, seed)
+            again = await restarting.open(chosen)
+            assert again.context == used.context
+            used = again
+            first, other = await fresh.reset(chosen), await used.reset(chosen)
+            assert other == first, f"seed {seed}: {where_different(first, other)}"
+            expected = await state(fresh)
+            found = await state(used)
+            assert found == expected
+            steps = 0
+            async for action in fresh.demonstrate(chosen):
+                steps += 1
+                screens = [await page.step(action, f"oracle-{steps}") for page in (used, fresh)]
+                assert screens[0].done == screens[1].done
+                # Two new documents differ by 1 where a button was hovered.
+                assert largest_difference(*screens) <= 1, f"seed {seed}, {steps}: {action}, {where_different(*screens)}"
+            assert await used.evaluate() == await fresh.evaluate() == 1
+        await fresh.close()
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_a_kept_document_has_the_icons_of_what_it_never_showed(shared, one_seat):
     """Another document of its process, loaded meanwhile, takes images that no rule keeps out of the memory cache."""
     chosen, other = task("choose-date-easy", 1), task("click-test", 1)
     for loaded in (chosen, other):
-        page = await one_seat.open(loaded)
-        await page.reset(loaded)
-        await page.close()
+        async with playing(one_seat, loaded):
+            pass
     kept, fresh = await one_seat.open(chosen), await shared.open(chosen)
     assert await kept.reset(chosen) == await fresh.reset(chosen)
     assert kept.target.episodes > 1
@@ -226,7 +215,6 @@ async def test_a_kept_document_has_the_icons_of_what_it_never_showed(shared, one
     await fresh.close()
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_a_document_that_was_left_is_loaded_again(restarting):
     page = await restarting.open(TASK)
     first = await page.reset(TASK)
@@ -239,15 +227,12 @@ async def test_a_document_that_was_left_is_loaded_again(restarting):
 
 
 @pytest.mark.parametrize("name", sorted(RESTARTABLE))
-@pytest.mark.asyncio(loop_scope="module")
 async def test_an_episode_leaves_nothing_to_another_page_of_its_seat(shared, one_seat, name):
     """Each page after another one, all in one seat: what the other leaves, timers included, does not reach it."""
     names = sorted(RESTARTABLE)
-    other = await one_seat.open(task(names[names.index(name) - 1], 0))
-    await other.reset(task(names[names.index(name) - 1], 0))
-    await play_anything(other, random.Random(name))
-    await other.evaluate_script(f"setInterval(() => {{ {LEAVE} }}, 1); 0")
-    await other.close()
+    async with playing(one_seat, task(names[names.index(name) - 1], 0)) as other:
+        await play_anything(other, random.Random(name))
+        await other.evaluate_script(f"setInterval(() => {{ {LEAVE} }}, 1); 0")
     chosen = task(name, 1)
     page, fresh = await one_seat.open(chosen), await shared.open(chosen)
     assert page.context == other.context
@@ -272,10 +257,8 @@ async def test_a_seat_keeps_the_document_of_each_page_where_there_is_the_memory(
     async with browser(isolation="problem", slots=1) as backend:
         sessions = []
         for name in sorted(RESTARTABLE) * 2:
-            page = await backend.open(task(name, 1))
-            await page.reset(task(name, 1))
-            sessions.append(page.session)
-            await page.close()
+            async with playing(backend, task(name, 1)) as page:
+                sessions.append(page.session)
         assert sessions[: len(RESTARTABLE)] == sessions[len(RESTARTABLE) :]
         assert await documents_in(backend) == len(RESTARTABLE) > DOCUMENTS_MIN
 
@@ -293,13 +276,10 @@ async def test_with_little_memory_a_seat_keeps_the_documents_shown_last(monkeypa
         assert await documents_in(backend) == DOCUMENTS_MIN
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_a_page_with_a_fault_is_not_used_again(shared):
-    page = await shared.open(TASK)
-    await page.reset(task("click-test", 1))
-    with pytest.raises(EnvironmentFault):
-        await page.evaluate_script("throw new Error('broken')")
-    await page.close()
+    async with playing(shared, task("click-test", 1)) as page:
+        with pytest.raises(EnvironmentFault):
+            await page.evaluate_script("throw new Error('broken')")
     other = await shared.open(TASK)
     assert other.context != page.context
     await other.close()
@@ -310,33 +290,27 @@ async def test_by_default_each_episode_has_a_browser_context_of_its_own():
     async with browser(isolation="context") as backend:
         contexts = set()
         for seed in range(3):
-            page = await backend.open(TASK)
-            await page.reset(task("click-test", seed))
-            contexts.add(page.context)
-            await page.close()
+            async with playing(backend, task("click-test", seed)) as page:
+                contexts.add(page.context)
         assert len(contexts) == 3
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_seeds_differ(shared):
     page = await shared.open(TASK)
     screens = {(await page.reset(task("click-button", seed))).image for seed in range(5)}
     assert len(screens) == 5
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_what_an_episode_holds_is_released_when_it_ends(one_seat):
     wanted = task("click-tab", 1)
-    holding = await one_seat.open(wanted)
-    await holding.reset(wanted)
-    await holding.evaluate_script(
-        "window.left = []; for (const kind of ['keyup', 'mouseup'])"
-        " addEventListener(kind, (e) => left.push(e.key || e.button), true); 0"
-    )
-    for number, action in enumerate((KeyDown("shift"), KeyDown("ctrl"), MouseDown(80, 120))):
-        await holding.step(action, f"{number}")
-    assert await holding.evaluate_script("left") == []
-    await holding.close()
+    async with playing(one_seat, wanted) as holding:
+        await holding.evaluate_script(
+            "window.left = []; for (const kind of ['keyup', 'mouseup'])"
+            " addEventListener(kind, (e) => left.push(e.key || e.button), true); 0"
+        )
+        for number, action in enumerate((KeyDown("shift"), KeyDown("ctrl"), MouseDown(80, 120))):
+            await holding.step(action, f"{number}")
+        assert await holding.evaluate_script("left") == []
     following = await one_seat.open(wanted)
     assert following.seat is holding.seat
     assert await following.seat.shown.evaluate_script("left") == [0, "Control", "Shift"]
@@ -349,19 +323,15 @@ async def test_what_an_episode_holds_is_released_when_it_ends(one_seat):
     await following.close()
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("score", ["0 / 0", "1 / 0", "undefined", "'1'"])
 async def test_a_page_s_score_that_is_no_number_is_worth_nothing(shared, score):
     """bisect-angle's is 0/0 when the point is the vertex."""
-    page = await shared.open(task("bisect-angle", 1))
-    await page.reset(task("bisect-angle", 1))
-    await page.evaluate_script(f"WOB_RAW_REWARD_GLOBAL = {score}; WOB_DONE_GLOBAL = true")
-    assert (await page.step(Move(1, 1), "look")).done
-    assert await page.evaluate() == 0.0
-    await page.close()
+    async with playing(shared, task("bisect-angle", 1)) as page:
+        await page.evaluate_script(f"WOB_RAW_REWARD_GLOBAL = {score}; WOB_DONE_GLOBAL = true")
+        assert (await page.step(Move(1, 1), "look")).done
+        assert await page.evaluate() == 0.0
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_an_action_is_executed_once_per_id(shared):
     page = await shared.open(TASK)
     await page.reset(task("enter-text", 1))
@@ -378,7 +348,6 @@ async def test_an_action_is_executed_once_per_id(shared):
     assert await page.evaluate_script("document.querySelector('#tt').value") == "new"
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("content", ["\0", "\x1d\x85", "ß", "İ", "e\u0301", "\u202e", "😀", "\uffff", "x" * 2000])
 async def test_whatever_a_policy_types_is_carried_out(shared, content):
     page = await shared.open(TASK)
@@ -432,11 +401,9 @@ def call_timeout(page: MiniwobPage, seconds: float) -> Iterator[None]:
 
 async def test_an_endless_script_is_a_fault_after_the_time_out():
     async with browser(call_timeout_s=60.0) as backend:
-        page = await backend.open(TASK)
-        await page.reset(task("click-test", 1))
-        with call_timeout(page, 2.0), pytest.raises(EnvironmentFault, match="no answer within 2 s"):
-            await page.evaluate_script("while (true) {}")
-        await page.close()
+        async with playing(backend, task("click-test", 1)) as page:
+            with call_timeout(page, 2.0), pytest.raises(EnvironmentFault, match="no answer within 2 s"):
+                await page.evaluate_script("while (true) {}")
         assert (await (await backend.open(TASK)).reset(task("click-test", 1))).instruction
 
 
@@ -479,13 +446,11 @@ async def test_a_frozen_browser_is_replaced_long_before_the_time_out(capture):
 async def test_a_browser_whose_page_hangs_is_not_replaced(monkeypatch):
     monkeypatch.setattr(unresponsive, "SILENT_S", 0.2)
     async with browser(call_timeout_s=60.0) as backend:
-        page = await backend.open(TASK)
-        await page.reset(TASK)
-        old = backend.browsers[0].browser
-        with call_timeout(page, 4.0), pytest.raises(EnvironmentFault, match="no answer within 4 s"):
-            await page.target.evaluate_script("new Promise(() => {})", wait=True)
-        await page.target.call("Runtime.evaluate", expression="0")
-        await page.close()
+        async with playing(backend, TASK) as page:
+            old = backend.browsers[0].browser
+            with call_timeout(page, 4.0), pytest.raises(EnvironmentFault, match="no answer within 4 s"):
+                await page.target.evaluate_script("new Promise(() => {})", wait=True)
+            await page.target.call("Runtime.evaluate", expression="0")
         assert backend.browsers[0].browser is old
         assert old.alive
 

@@ -3,6 +3,7 @@
 import pytest
 
 from dart_streams.actions import Hotkey, Type
+from tests.environments import playing
 from tests.integration.miniwob_backend import browser, task
 from tests.keyboard import EDITED, TYPED
 
@@ -17,9 +18,7 @@ FIELD = """(() => {
 
 @pytest.mark.parametrize("capture", ["begin-frame", "screenshot"])
 async def test_the_keyboard_types_into_a_page_what_it_types_on_a_desktop(capture):
-    async with browser(capture=capture, slots=1) as backend:
-        page = await backend.open(TASK)
-        await page.reset(TASK)
+    async with browser(capture=capture, slots=1) as backend, playing(backend, TASK) as page:
         await page.evaluate_script(FIELD)
         found = []
         for sequence, _ in (*TYPED, *EDITED):
@@ -37,4 +36,3 @@ async def test_the_keyboard_types_into_a_page_what_it_types_on_a_desktop(capture
         assert await page.evaluate_script("field.value") != "new"
         await page.target.act(Hotkey(("ctrl", "shift", "z")))
         assert await page.evaluate_script("field.value") == "new"
-        await page.close()

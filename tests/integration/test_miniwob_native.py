@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from dart_streams.actions import Action, Click, Drag, Hotkey, MouseDown, MouseUp, Move, Scroll, Type
 from dart_streams.deadline import Deadline
+from tests.environments import playing
 from tests.integration.miniwob_backend import browser, pixels, task
 from workers.env.backends.miniwob import browser as browser_module
 from workers.env.backends.miniwob.backend import MiniwobBackend
@@ -460,20 +461,16 @@ async def test_choose_list_is_solved_by_the_mouse_and_by_keys(browsers, capture)
 @pytest.mark.parametrize("capture", CAPTURES)
 async def test_a_popup_that_an_episode_left_open_is_not_the_next_one_s(capture):
     async with browser(isolation="problem", capture=capture, slots=1) as backend:
-        page = await backend.open(TASK)
-        await page.reset(TASK)
-        await page.evaluate_script(f"document.body.insertAdjacentHTML('beforeend', {MENU!r})")
-        await page.step(Hotkey(("tab",)), "tab")
-        for number in range(3):
-            await page.step(Hotkey(("shift", "tab")), f"tab-{number}")
-            if await page.evaluate_script("document.activeElement.localName") == "select":
-                break
-        await page.step(Hotkey(("space",)), "open")
-        assert await page.evaluate_script("document.querySelectorAll('dart-popup').length") == 1
-        await page.close()
-        again = await backend.open(TASK)
-        await again.reset(TASK)
-        assert again.target is page.target
-        assert await again.evaluate_script("document.querySelectorAll('dart-popup').length") == 0
-        await again.step(Hotkey(("down",)), "down")
-        await again.close()
+        async with playing(backend, TASK) as page:
+            await page.evaluate_script(f"document.body.insertAdjacentHTML('beforeend', {MENU!r})")
+            await page.step(Hotkey(("tab",)), "tab")
+            for number in range(3):
+                await page.step(Hotkey(("shift", "tab")), f"tab-{number}")
+                if await page.evaluate_script("document.activeElement.localName") == "select":
+                    break
+            await page.step(Hotkey(("space",)), "open")
+            assert await page.evaluate_script("document.querySelectorAll('dart-popup').length") == 1
+        async with playing(backend, TASK) as again:
+            assert again.target is page.target
+            assert await again.evaluate_script("document.querySelectorAll('dart-popup').length") == 0
+            await again.step(Hotkey(("down",)), "down")

@@ -20,6 +20,7 @@ from dart_streams.actions import Click, Hotkey, MouseDown, MouseUp, Scroll, Type
 from dart_streams.config import Config, Env, Osworld, OsworldMachine
 from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
+from tests.environments import playing
 from tests.integration.served_desktops import Served, served, wait_for_window
 from tests.waiting import until
 from workers.env import conformance
@@ -160,18 +161,16 @@ async def test_an_action_whose_answer_is_lost_is_a_fault_and_was_sent_once(deskt
 
         made = leasing(desktops)
         made.provider = Given()
-        environment = await made.open(task("enter"))
-        await environment.reset(task("enter"))
-        cut.requests.clear()
-        cut.cutting = b"pyautogui"
-        with pytest.raises(EnvironmentFault, match="/execute"):
-            await environment.step(Type("once"), "the action")
-        with pytest.raises(EnvironmentFault, match="given back"):
-            await environment.step(Type("once"), "the action")
-        with pytest.raises(EnvironmentFault, match="given back"):
-            await environment.evaluate()
-        assert sum(b"pyautogui" in request for request in cut.requests) == 1
-        await environment.close()
+        async with playing(made, task("enter")) as environment:
+            cut.requests.clear()
+            cut.cutting = b"pyautogui"
+            with pytest.raises(EnvironmentFault, match="/execute"):
+                await environment.step(Type("once"), "the action")
+            with pytest.raises(EnvironmentFault, match="given back"):
+                await environment.step(Type("once"), "the action")
+            with pytest.raises(EnvironmentFault, match="given back"):
+                await environment.evaluate()
+            assert sum(b"pyautogui" in request for request in cut.requests) == 1
         listener.close()
         await machine.execute(["true"])
         await machine.execute(["python", "-c", "import pyautogui; pyautogui.press('enter')"])
@@ -193,19 +192,15 @@ def sandboxes(desktops: Served) -> list[psutil.Process]:
 
 async def test_a_desktop_that_dies_is_a_fault_and_the_next_episode_has_another(desktops):
     made = leasing(desktops)
-    environment = await made.open(task("answer"))
-    await environment.reset(task("answer"))
-    for process in sandboxes(desktops):
-        process.send_signal(signal.SIGKILL)
-    with pytest.raises(EnvironmentFault, match="desktop"):
-        await environment.step(Click(1, 1), "click")
+    async with playing(made, task("answer")) as environment:
+        for process in sandboxes(desktops):
+            process.send_signal(signal.SIGKILL)
+        with pytest.raises(EnvironmentFault, match="desktop"):
+            await environment.step(Click(1, 1), "click")
     await environment.close()
-    await environment.close()
-    after = await made.open(task("answer"))
-    await after.reset(task("answer"))
-    assert await conformance.solve(after, task("answer"))
-    assert await after.evaluate() == 1
-    await after.close()
+    async with playing(made, task("answer")) as after:
+        assert await conformance.solve(after, task("answer"))
+        assert await after.evaluate() == 1
 
 
 async def test_an_x_server_that_dies_is_a_fault_within_the_bound(desktops):
@@ -370,17 +365,14 @@ async def test_a_machine_of_a_list_has_one_episode_at_a_time(desktops):
         listed = (OsworldMachine(url=machine.endpoint.url, token=f"file:{token}"),)
         settings = Osworld(machines=listed, fresh="given", reset_timeout_s=30.0, call_timeout_s=30.0)
         one, other = backend(settings), backend(Osworld(machines=listed, fresh="given", reset_timeout_s=0.5))
-        first = await one.open(task("answer"))
-        await first.reset(task("answer"))
-        second = await other.open(task("answer"))
-        with pytest.raises(EnvironmentFault, match=r"all 1 machines .* are in use"):
-            await second.reset(task("answer"))
-        assert await conformance.solve(first, task("answer"))
-        assert await first.evaluate() == 1
-        await first.close()
-        third = await one.open(task("enter"))
-        await third.reset(task("enter"))
-        await third.close()
+        async with playing(one, task("answer")) as first:
+            second = await other.open(task("answer"))
+            with pytest.raises(EnvironmentFault, match=r"all 1 machines .* are in use"):
+                await second.reset(task("answer"))
+            assert await conformance.solve(first, task("answer"))
+            assert await first.evaluate() == 1
+        async with playing(one, task("enter")):
+            pass
 
 
 ACQUIRE = """
@@ -405,11 +397,9 @@ async def test_programs_make_and_remove_machines(desktops):
         "release": (sys.executable, "-c", RELEASE, *arguments),
     }
     made = backend(Osworld(**commands, lease_s=LEASE_S, call_timeout_s=30.0))
-    environment = await made.open(task("answer"))
-    await environment.reset(task("answer"))
-    assert "leased" in await states(desktops)
-    await environment.step(Click(1, 1), "click")
-    await environment.close()
+    async with playing(made, task("answer")) as environment:
+        assert "leased" in await states(desktops)
+        await environment.step(Click(1, 1), "click")
     assert "leased" not in await states(desktops)
 
 

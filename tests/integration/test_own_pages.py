@@ -11,6 +11,7 @@ import pytest
 from dart_streams.actions import Wait
 from dart_streams.config import Config, Env, Miniwob
 from dart_streams.config.tasks import Task
+from tests.environments import playing
 from workers.env import conformance
 from workers.env.backends.miniwob.backend import MiniwobBackend
 from workers.env.environment import EnvironmentFault, NoOracle
@@ -90,21 +91,17 @@ async def test_it_comes_before_a_page_of_miniwob(backend: MiniwobBackend):
 
 
 async def test_a_wrong_order_ends_with_reward_0(backend: MiniwobBackend):
-    page = await backend.open(own_task("order"))
-    await page.reset(own_task("order"))
-    await page.evaluate_script("order.click()")
-    assert (await page.step(Wait(), "look")).done
-    assert await page.evaluate() == 0.0
-    await page.close()
+    async with playing(backend, own_task("order")) as page:
+        await page.evaluate_script("order.click()")
+        assert (await page.step(Wait(), "look")).done
+        assert await page.evaluate() == 0.0
 
 
 async def test_a_page_without_demonstrate_has_no_oracle(backend: MiniwobBackend):
     await conformance.check(backend, own_task("no-oracle"))
-    page = await backend.open(own_task("no-oracle"))
-    await page.reset(own_task("no-oracle"))
-    with pytest.raises(NoOracle, match=r"no task\.demonstrate"):
-        await anext(page.demonstrate(own_task("no-oracle")))
-    await page.close()
+    async with playing(backend, own_task("no-oracle")) as page:
+        with pytest.raises(NoOracle, match=r"no task\.demonstrate"):
+            await anext(page.demonstrate(own_task("no-oracle")))
 
 
 async def test_a_page_that_is_nowhere_names_both_folders(backend: MiniwobBackend, folder: Path):
@@ -115,10 +112,8 @@ async def test_a_page_that_is_nowhere_names_both_folders(backend: MiniwobBackend
 
 
 async def test_an_episode_that_leaves_its_page_goes_on_without_reward(backend: MiniwobBackend):
-    page = await backend.open(own_task("order"))
-    await page.reset(own_task("order"))
-    action = await anext(page.demonstrate(own_task("order")))
-    await page.evaluate_script("location.href = 'about:blank'")
-    assert not (await page.step(action, "away")).done
-    assert await page.evaluate() == 0.0
-    await page.close()
+    async with playing(backend, own_task("order")) as page:
+        action = await anext(page.demonstrate(own_task("order")))
+        await page.evaluate_script("location.href = 'about:blank'")
+        assert not (await page.step(action, "away")).done
+        assert await page.evaluate() == 0.0

@@ -303,7 +303,7 @@ def test_a_database_that_is_not_there_is_named_after_the_wait():
     began = time.monotonic()
     with pytest.raises(ServiceUnavailable, match=f"port {port} after 1 s.*dart-streams up"):
         connect(Store(port=port, wait_s=1.0))
-    assert 1.0 <= time.monotonic() - began < BOUND_S
+    assert time.monotonic() - began >= 1.0
 
 
 async def test_a_database_that_accepts_and_says_nothing_is_named_after_the_wait():

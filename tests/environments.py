@@ -1,0 +1,18 @@
+"""Environments of any backend, opened for one test."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from dart_streams.config.tasks import Task
+
+
+@asynccontextmanager
+async def playing(backend: Any, task: Task) -> AsyncIterator[Any]:
+    """Yield an environment at the start of a task; it is closed at the end."""
+    environment = await backend.open(task)
+    try:
+        await environment.reset(task)
+        yield environment
+    finally:
+        await environment.close()
