@@ -27,7 +27,7 @@ lint: streams-environment types ## Check style and types.
 	@if [ -x $(TSC) ]; then $(TSC) -p dart_streams/console/views/page/jsconfig.json; \
 	else echo "Left out, for want of npm (Node): the types of the web page's scripts"; fi
 
-reference: streams-environment ## Write docs/configuration.md, docs/cli.md and docs/metrics.md again.
+reference: streams-environment ## Generate docs/configuration.md, cli.md, metrics.md, and the table of docs/reliability.md.
 	@$(STREAMS)/python -m docs.reference
 
 types: streams-environment

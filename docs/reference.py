@@ -1,9 +1,7 @@
-"""Writes docs/configuration.md, docs/cli.md and docs/metrics.md from the code.
+"""Writes the generated pages: docs/configuration.md, docs/cli.md, docs/metrics.md, and a table of docs/reliability.md.
 
-``python -m docs.reference`` does, or ``make reference``.
-
-Of the configuration, core tables come first; then those that a deployment has only with a certain backend, rule or
-secured service.
+``make reference`` runs it. In the configuration, core tables come first; then those of backends, plug-ins and secured
+services.
 """
 
 import ast
@@ -22,6 +20,7 @@ from dart_streams.config.deployment import Config
 from dart_streams.config.files import struct_of
 from dart_streams.config.section import MOST, Section
 from dart_streams.console.cli.main import COMMANDS, build_app
+from docs import fault_matrix
 from topics import training_metrics
 from workers.tracker.points import name_of
 
@@ -91,7 +90,7 @@ class Key(NamedTuple):
         return self.section.kind == "core"
 
 
-def keys(section: type[Section] = Config, place: str = "", defaults: Any = None) -> Iterator[Key]:
+def iterate_keys(section: type[Section] = Config, place: str = "", defaults: Any = None) -> Iterator[Key]:
     """Yield every key, a table's own before those of the tables in it; ``defaults`` is the table's default."""
     nested: list[tuple[type[Section], str, Any]] = []
     for field in msgspec.structs.fields(section):
@@ -102,10 +101,10 @@ def keys(section: type[Section] = Config, place: str = "", defaults: Any = None)
         if struct is not None and issubclass(struct, Section):
             nested.append((struct, f"{place}.{field.name}".lstrip("."), None if is_list else default))
     for struct, where, inner in nested:
-        yield from keys(struct, where, inner)
+        yield from iterate_keys(struct, where, inner)
 
 
-def documentation(section: type[Section]) -> dict[str, str]:
+def field_docstrings(section: type[Section]) -> dict[str, str]:
     """Return the string under each field of a table, those of its bases included."""
     found: dict[str, str] = {}
     for base in reversed(section.__mro__):
@@ -148,17 +147,17 @@ def default_of(key: Key) -> str:
     """Return a key's default as TOML; a dash for none."""
     if key.default is msgspec.NODEFAULT:
         return "required"
-    return "–" if key.default is None else f"`{toml(key.default)}`"
+    return "–" if key.default is None else f"`{format_toml(key.default)}`"
 
 
-def toml(value: Any) -> str:
+def format_toml(value: Any) -> str:
     """Return a plain value as TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, tuple):
-        return f"[{', '.join(map(toml, value))}]"
+        return f"[{', '.join(map(format_toml, value))}]"
     return f"{value:_}" if isinstance(value, int) and value >= 100_000 else f"{value}"
 
 
@@ -167,10 +166,10 @@ def unit_of(name: str) -> str:
     return next((unit for suffix, unit in UNITS.items() if name.endswith(suffix)), "")
 
 
-def tables(*, core: bool) -> Iterator[str]:
+def format_tables(*, core: bool) -> Iterator[str]:
     """Yield the text of each table; one like an earlier one has only its name and what differs."""
     by_table: dict[str, list[Key]] = {}
-    for key in keys():
+    for key in iterate_keys():
         if key.is_core == core:
             by_table.setdefault(key.table, []).append(key)
     seen: dict[type[Section], list[Key]] = {}
@@ -178,18 +177,20 @@ def tables(*, core: bool) -> Iterator[str]:
         section = own[0].section
         yield f"\n### [{place}]\n\n"
         if first := seen.get(section):
-            other = [f"`{a.field.name} = {toml(a.default)}`" for a, b in zip(own, first, strict=True) if a[3] != b[3]]
+            other = [
+                f"`{a.field.name} = {format_toml(a.default)}`" for a, b in zip(own, first, strict=True) if a[3] != b[3]
+            ]
             yield f"As [{first[0].table}]{', with ' + ', '.join(other) if other else ''}.\n"
             continue
         seen[section] = own
         yield f"{' '.join((inspect.getdoc(section) or '').split())}\n\n".replace("``", "`")
         yield "| key | type | default | bounds | unit | what it is |\n|---|---|---|---|---|---|\n"
-        yield from rows(own)
+        yield from format_rows(own)
 
 
-def rows(own: list[Key]) -> Iterator[str]:
+def format_rows(own: list[Key]) -> Iterator[str]:
     """Yield a line for each key of a table."""
-    texts = documentation(own[0].section)
+    texts = field_docstrings(own[0].section)
     for key in own:
         name = key.field.name
         kind, bounds = type_of(key.field.type)
@@ -197,43 +198,45 @@ def rows(own: list[Key]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |\n"
 
 
-def configuration() -> str:
+def configuration_page() -> str:
     """Return the page of all keys."""
-    return "".join([CONFIGURATION, CORE, *tables(core=True), PLUG_INS, *tables(core=False)])
+    return "".join([CONFIGURATION, CORE, *format_tables(core=True), PLUG_INS, *format_tables(core=False)])
 
 
-def commands() -> str:
+def commands_page() -> str:
     """Return the page of all commands."""
     application: Any = typer.main.get_command(build_app([command.name for command in COMMANDS]))
-    return COMMAND_LINE + "".join(text for name, own in application.commands.items() for text in section(name, own, 2))
+    return COMMAND_LINE + "".join(
+        text for name, own in application.commands.items() for text in format_command(name, own, 2)
+    )
 
 
-def section(name: str, command: Any, level: int) -> Iterator[str]:
+def format_command(name: str, command: Any, level: int) -> Iterator[str]:
     """Yield a command's heading, help, usage and parameters, and those of its own commands."""
     yield f"\n{'#' * level} {name}\n\n{' '.join((command.help or '').split())}\n"
     if hasattr(command, "commands"):
         for inner, own in command.commands.items():
-            yield from section(f"{name} {inner}", own, level + 1)
+            yield from format_command(f"{name} {inner}", own, level + 1)
         return
     parameters = [parameter for parameter in command.params if parameter.name != "help"]
-    arguments = [usage(one) for one in parameters if one.param_type_name == "argument"]
+    arguments = [format_usage(one) for one in parameters if one.param_type_name == "argument"]
     options = ["[OPTIONS]"] if len(arguments) < len(parameters) else []
     yield f"\n```\n{' '.join(['dart-streams', name, *options, *arguments])}\n```\n"
     if parameters:
         yield "\n| option | what it is | default |\n|---|---|---|\n"
-        yield from map(row, parameters)
+        yield from map(format_parameter, parameters)
 
 
-def usage(argument: Any) -> str:
+def format_usage(argument: Any) -> str:
     """Return an argument as a usage line has it."""
     name = argument.metavar or argument.name.upper()
     return name if argument.required else f"[{name}]"
 
 
-def row(parameter: Any) -> str:
+def format_parameter(parameter: Any) -> str:
     """Return a line of the table of parameters."""
     is_option = parameter.param_type_name == "option"
-    name = ", ".join([*parameter.opts, *parameter.secondary_opts]) if is_option else usage(parameter).strip("[]")
+    name = ", ".join([*parameter.opts, *parameter.secondary_opts]) if is_option else format_usage(parameter).strip("[]")
     text, _, default = (parameter.help or "").partition(DEFAULT)
     if not default and parameter.default not in (None, "", False):
         default = str(parameter.default)
@@ -242,7 +245,7 @@ def row(parameter: Any) -> str:
     )
 
 
-def metrics() -> str:
+def metrics_page() -> str:
     """Return the page of all metrics of an optimizer step, a table a group."""
     parts = [METRICS]
     for group, members in itertools.groupby(training_metrics.ALL, lambda one: one.group):
@@ -256,6 +259,7 @@ def metrics() -> str:
 
 if __name__ == "__main__":
     folder = Path(__file__).parent
-    (folder / "configuration.md").write_text(configuration())
-    (folder / "cli.md").write_text(commands())
-    (folder / "metrics.md").write_text(metrics())
+    (folder / "configuration.md").write_text(configuration_page())
+    (folder / "cli.md").write_text(commands_page())
+    (folder / "metrics.md").write_text(metrics_page())
+    fault_matrix.write_page()

@@ -90,7 +90,7 @@ class Picture:
         )
 
 
-def circle() -> Picture:
+def draw_circle() -> Picture:
     """Draw the processes and the topics between them."""
     it = Picture(980, 640, "The circle: processes, and the topics between them")
     it.box(90, 40, 220, 66, "trainer", "trainer", "FSDP2")
@@ -130,7 +130,7 @@ def circle() -> Picture:
 Message = tuple[int, int, str, bool]
 
 
-def sequence(
+def draw_sequence(
     title: str, lanes: Sequence[tuple[str, str]], rows: Sequence[Message | tuple[int, str]], gap: int = 40
 ) -> Picture:
     """Draw a sequence: a row is a message (from, to, text, whether it is a topic) or an action (lane, text)."""
@@ -161,9 +161,9 @@ def sequence(
     return it
 
 
-def step() -> Picture:
+def draw_step() -> Picture:
     """Draw the life of one step."""
-    return sequence(
+    return draw_sequence(
         "The life of one step",
         [
             ("rollout worker", "rollout"),
@@ -188,9 +188,9 @@ def step() -> Picture:
     )
 
 
-def switch() -> Picture:
+def draw_switch() -> Picture:
     """Draw a weight switch of two rollout workers, one at a time."""
-    return sequence(
+    return draw_sequence(
         "A weight switch",
         [
             ("trainer", "trainer"),
@@ -211,7 +211,7 @@ def switch() -> Picture:
     )
 
 
-def floors() -> Picture:
+def draw_floors() -> Picture:
     """Draw the floors of the code: imports go down only."""
     rows = [
         ("plain", "examples", "programs to run and change"),
@@ -237,10 +237,10 @@ def floors() -> Picture:
 
 
 PICTURES: dict[str, Callable[[], Picture]] = {
-    "circle.svg": circle,
-    "step.svg": step,
-    "weight-switch.svg": switch,
-    "floors.svg": floors,
+    "circle.svg": draw_circle,
+    "step.svg": draw_step,
+    "weight-switch.svg": draw_switch,
+    "floors.svg": draw_floors,
 }
 
 

@@ -1,7 +1,5 @@
 """The matrix names tests that there are, and counts a failed run as one."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.faults.matrix import CASES, ROOT, Row, interpreter
@@ -14,11 +12,6 @@ def test_a_case_names_tests_that_there_are(case: str):
         assert not function or f"def {function.partition('[')[0]}(" in (ROOT / file).read_text()
         assert (ROOT / file).is_file()
         assert file.startswith("tests/model/") == ("model" in interpreter(case)), "one environment for a case"
-
-
-def test_a_case_is_a_row_of_the_page_on_reliability():
-    page = Path(ROOT / "docs" / "reliability.md").read_text()
-    assert [case for case in CASES if f"| `{case}`: `tests/" not in page] == []
 
 
 def test_a_run_that_failed_is_counted_as_a_run_but_not_as_passed():

@@ -11,7 +11,7 @@ from dart_streams.config.files import DROPPED, FIXED, MOVED, key_values, migrate
 from dart_streams.console.bundles.bundle_inputs import CONFIG, config_of
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.errors import ConfigError
-from docs.reference import keys
+from docs.reference import iterate_keys
 
 GOLDEN = Path(__file__).parents[1] / "golden/bundle.v1.dart"
 
@@ -105,7 +105,7 @@ def test_a_key_that_became_a_constant_says_so():
 
 
 def test_old_keys_are_no_present_ones_and_lead_to_present_ones():
-    present = {key.place for key in keys()}
+    present = {key.place for key in iterate_keys()}
     assert not present & {*MOVED, *FIXED, *DROPPED}
     assert {place for places in MOVED.values() for place in places} <= present
 

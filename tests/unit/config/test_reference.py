@@ -2,24 +2,24 @@ from pathlib import Path
 
 import pytest
 
-from docs.reference import configuration, documentation, keys, type_of, unit_of
+from docs.reference import configuration_page, field_docstrings, iterate_keys, type_of, unit_of
 
 PAGE = Path(__file__).parents[3] / "docs/configuration.md"
 MOST_CORE_KEYS = 72
 
 
 def test_the_page_is_that_of_the_present_keys():
-    assert PAGE.read_text() == configuration(), "write it again: make reference"
+    assert PAGE.read_text() == configuration_page(), "write it again: make reference"
 
 
 def test_the_core_stays_small():
-    core = [key.place for key in keys() if key.is_core]
+    core = [key.place for key in iterate_keys() if key.is_core]
     assert len(core) <= MOST_CORE_KEYS, "make it a constant beside its use, or a key of a plug-in's table"
 
 
-@pytest.mark.parametrize("key", list(keys()), ids=lambda key: key.place)
+@pytest.mark.parametrize("key", list(iterate_keys()), ids=lambda key: key.place)
 def test_a_key_is_documented_has_a_type_and_its_own_place_in_the_page(key):
-    assert documentation(key.section)[key.field.name].endswith(".")
+    assert field_docstrings(key.section)[key.field.name].endswith(".")
     assert type_of(key.field.type)[0]
     assert f"### [{key.table}]" in PAGE.read_text()
 

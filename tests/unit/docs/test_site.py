@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from dart_streams.console.cli.main import COMMANDS
-from docs.reference import keys
+from docs.reference import iterate_keys
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -77,8 +77,8 @@ def test_paths_that_are_mentioned_exist(page: Path):
             assert (ROOT / path).exists(), span
 
 
-SECTIONS = {key.table.partition(".")[0] for key in keys()}
-KEYS = {key.place for key in keys()} | {key.table for key in keys()}
+SECTIONS = {key.table.partition(".")[0] for key in iterate_keys()}
+KEYS = {key.place for key in iterate_keys()} | {key.table for key in iterate_keys()}
 
 
 @pytest.mark.parametrize("page", [text for text in TEXTS if text not in HISTORY | GENERATED], ids=ids)

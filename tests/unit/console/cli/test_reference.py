@@ -5,14 +5,14 @@ import typer.main
 from typer.testing import CliRunner
 
 from dart_streams.console.cli.main import COMMANDS, build_app
-from docs.reference import commands
+from docs.reference import commands_page
 
 PAGE = Path(__file__).parents[4] / "docs/cli.md"
 
 
 def test_the_page_is_that_of_the_present_commands(monkeypatch):
     monkeypatch.chdir(PAGE.parents[1])
-    assert PAGE.read_text() == commands(), "write it again: make reference"
+    assert PAGE.read_text() == commands_page(), "write it again: make reference"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
