@@ -1,7 +1,6 @@
-"""What a policy can do: typed actions, the UI-TARS grammar that writes and reads them, and the names of keys.
+"""Typed actions of a policy, the UI-TARS grammar that prints and parses them, and key names. Pure; never eval.
 
-Pure, and never eval. Coordinates are absolute pixels of the image that the policy sees (after
-:func:`dart_streams.screens.smart_resize`).
+Coordinates are absolute pixels of the policy's image (after :func:`dart_streams.screens.smart_resize`).
 """
 
 from dart_streams.actions.grammar import Unparsable, call, format, parse, quote

@@ -1,101 +1,81 @@
-"""The UI-TARS grammar of actions: the printer, and the parser that is its inverse. Never eval, never exec.
+"""The UI-TARS grammar of actions: printer and parser. Never eval, never exec.
 
-``press`` and ``release`` hold keys, as the UI-TARS models write them. What these models have no word for (moving, other
-buttons, more clicks, notches of the wheel) has words of ours, in the same form.
+Actions that UI-TARS models lack (moves, other buttons, more clicks, notches of the wheel) have the same form.
 """
 
 import re
 from collections.abc import Callable
 
-from dart_streams.actions.typed import (
-    Action,
-    Button,
-    CallUser,
-    Click,
-    Direction,
-    Drag,
-    Finished,
-    Hotkey,
-    KeyDown,
-    KeyUp,
-    MouseDown,
-    MouseUp,
-    Move,
-    Scroll,
-    Type,
-    Wait,
-)
+from dart_streams.actions import typed
 
 Point = tuple[int, int]
 
 
 class Unparsable(ValueError):
-    """An answer that is no action; the text says what was wrong, and ``kind`` the kind of it, for counts."""
+    """An answer without a valid action; ``kind`` classifies the error for counts."""
 
     def __init__(self, text: str, kind: str = "unreadable") -> None:
         super().__init__(text)
         self.kind = kind
 
 
-def format(action: Action) -> str:
-    """Return the canonical answer, for instance ``Action: click(start_box='(84,120)')``; ``parse`` is its inverse."""
+def format(action: typed.Action) -> str:
+    """Return the canonical answer, e.g. ``Action: click(start_box='(84,120)')``; :func:`parse` is its inverse."""
     return f"Action: {call(action)}"
 
 
-def call(action: Action) -> str:
-    """Return an action as the grammar's function call."""
+def call(action: typed.Action) -> str:
+    """Return an action as a function call of the grammar."""
     match action:
-        case Hotkey(keys):
+        case typed.Hotkey(keys):
             return write_call("hotkey", key=" ".join(keys))
-        case KeyDown(key):
+        case typed.KeyDown(key):
             return write_call("press", key=key)
-        case KeyUp(key):
+        case typed.KeyUp(key):
             return write_call("release", key=key)
-        case Type(content):
+        case typed.Type(content):
             return write_call("type", content=content)
-        case Finished(content):
+        case typed.Finished(content):
             return write_call("finished", content=content)
-        case Wait():
+        case typed.Wait():
             return "wait()"
-        case CallUser():
+        case typed.CallUser():
             return "call_user()"
         case _:
             return pointer_call(action)
 
 
-def pointer_call(action: Click | Move | Drag | MouseDown | MouseUp | Scroll) -> str:
-    """Return an action that has a place as the grammar's function call."""
+def pointer_call(action: typed.Click | typed.Move | typed.Drag | typed.MouseDown | typed.MouseUp | typed.Scroll) -> str:
+    """Return an action with coordinates as a function call of the grammar."""
     box = f"({action.x},{action.y})"
     match action:
-        case Click(_, _, button, count):
+        case typed.Click(_, _, button, count):
             name = CLICK_NAMES.get((button, count))
             return write_call(name, box) if name else write_call("click", box, button=button, count=count)
-        case Drag(_, _, to_x, to_y, button):
+        case typed.Drag(_, _, to_x, to_y, button):
             return write_call("drag", box, end_box=f"({to_x},{to_y})", button=button)
-        case Move():
+        case typed.Move():
             return write_call("move", box)
-        case MouseDown(_, _, button):
+        case typed.MouseDown(_, _, button):
             return write_call("mouse_down", box, button=button)
-        case MouseUp(_, _, button):
+        case typed.MouseUp(_, _, button):
             return write_call("mouse_up", box, button=button)
-        case Scroll(_, _, direction, amount):
+        case typed.Scroll(_, _, direction, amount):
             return write_call("scroll", box, direction=direction, amount=amount)
 
 
 def write_call(name: str, start_box: str | None = None, **others: str | int | None) -> str:
-    """Return a call with quoted arguments, but for those that are the same when left out."""
+    """Return a call with quoted arguments, without those at their default."""
     arguments = {"start_box": start_box} | others
     given = {key: str(value) for key, value in arguments.items() if value is not None and value != LEFT_OUT.get(key)}
     return f"{name}({', '.join(f'{key}={quote(value)}' for key, value in given.items())})"
 
 
-def parse(answer: str) -> Action:
-    r"""Read the one action of an answer: ``Thought: …\nAction: call(…)``, the thought being optional.
+def parse(answer: str) -> typed.Action:
+    r"""Parse the only action of an answer: ``Thought: …\nAction: call(…)``, the thought being optional.
 
-    Boxes may be wrapped in ``<|box_start|>…<|box_end|>`` and may have four numbers, whose center is meant, as the
-    UI-TARS models write them.
-
-    Raises :class:`Unparsable` if there is no action or more than one, or its name or an argument is not of the grammar.
+    Boxes may be wrapped in ``<|box_start|>…<|box_end|>``; a box of four numbers means its center. Raises
+    :class:`Unparsable` unless there is exactly one valid action.
     """
     marker = MARKER.match(answer)
     if marker is None:
@@ -137,7 +117,7 @@ def split_call(text: str) -> tuple[str, dict[str, str]]:
 
 
 def parse_point(box: str) -> Point:
-    """Return the point a box means: ``(x,y)``, or the center of ``(x1,y1,x2,y2)``; square brackets are the same."""
+    """Return the point of a box: ``(x,y)``, or the center of ``(x1,y1,x2,y2)``; square brackets are accepted."""
     match = BOX.fullmatch(box.strip().removeprefix("<|box_start|>").removesuffix("<|box_end|>"))
     if match is None:
         raise Unparsable(f"not a box like (x,y): {box[:80]!r}")
@@ -147,7 +127,7 @@ def parse_point(box: str) -> Point:
     return round((numbers[0] + numbers[2]) / 2), round((numbers[1] + numbers[3]) / 2)
 
 
-def parse_direction(text: str) -> Direction:
+def parse_direction(text: str) -> typed.Direction:
     """Return a scroll direction, or raise :class:`Unparsable`."""
     match text.strip().lower():
         case "up" | "down" | "left" | "right" as known:
@@ -155,7 +135,7 @@ def parse_direction(text: str) -> Direction:
     raise Unparsable(f"unknown direction {text[:80]!r}: known are up, down, left, right")
 
 
-def parse_button(text: str) -> Button:
+def parse_button(text: str) -> typed.Button:
     """Return a mouse button, or raise :class:`Unparsable`."""
     match text.strip().lower():
         case "left" | "middle" | "right" as known:
@@ -187,16 +167,16 @@ def parse_key(text: str) -> str:
 
 
 def quote(text: str) -> str:
-    """Return ``text`` in single quotes, with quotes, backslashes and control characters escaped."""
+    """Quote a text, escaping quotes, backslashes and control characters."""
     return "'" + "".join(ESCAPES.get(character, character) for character in text) + "'"
 
 
 def unquote(text: str) -> str:
-    """Undo :func:`quote` on what stands between the quotes; an unknown escape stands for itself."""
+    """Undo :func:`quote` inside the quotes; unknown escapes stay."""
     return ESCAPED.sub(lambda match: UNESCAPES.get(match[0], match[0]), text)
 
 
-CLICK_NAMES: dict[tuple[Button, int], str] = {
+CLICK_NAMES: dict[tuple[typed.Button, int], str] = {
     ("left", 1): "click",
     ("left", 2): "left_double",
     ("left", 3): "left_triple",
@@ -205,14 +185,14 @@ CLICK_NAMES: dict[tuple[Button, int], str] = {
 }
 MOST_CLICKS, MOST_NOTCHES = 3, 100
 LEFT_OUT: dict[str, str | int] = {"button": "left", "count": 1}
-"""What an argument means that is left out."""
+"""Defaults of omitted arguments."""
 MARKER = re.compile(r"(?P<thought>(?:.*\n)?)[ \t]*Action:(?P<call>.*)", re.DOTALL)
 ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 UNESCAPES = {escaped: plain for plain, escaped in ESCAPES.items()} | {'\\"': '"'}
 ESCAPED = re.compile(r"\\.", re.DOTALL)
 CALL = re.compile(r"(?P<name>[a-z_]+)\((?P<arguments>.*)\)", re.DOTALL)
 SINGLE, DOUBLE = (rf"[^{quote}\\]*+(?:\\.[^{quote}\\]*+)*" for quote in ("'", '"'))
-"""What stands between quotes."""
+"""Text between quotes."""
 ARGUMENT = re.compile(
     rf"(?P<key>[a-z_]+)\s*=\s*(?:'(?P<single>{SINGLE})'|\"(?P<double>{DOUBLE})\")\s*(?P<comma>,?)\s*", re.DOTALL
 )
@@ -226,53 +206,55 @@ Arguments = dict[str, str]
 Parameters = tuple[str, ...]
 
 
-def click_builder(button: Button, count: int) -> Callable[[Arguments], Action]:
-    """Return how a named kind of click is made."""
-    return lambda a: Click(*parse_point(a["start_box"]), button, count)
+def click_builder(button: typed.Button, count: int) -> Callable[[Arguments], typed.Action]:
+    """Return the builder of one kind of click."""
+    return lambda a: typed.Click(*parse_point(a["start_box"]), button, count)
 
 
-GRAMMAR: dict[str, tuple[Parameters, Parameters, Callable[[Arguments], Action]]] = {
+GRAMMAR: dict[str, tuple[Parameters, Parameters, Callable[[Arguments], typed.Action]]] = {
     "click": (
         ("start_box", "button", "count"),
         ("button", "count"),
-        lambda a: Click(
+        lambda a: typed.Click(
             *parse_point(a["start_box"]),
             parse_button(a.get("button", "left")),
             parse_number(a.get("count", "1"), MOST_CLICKS),
         ),
     ),
     **{name: (("start_box",), (), click_builder(*kind)) for kind, name in CLICK_NAMES.items() if name != "click"},
-    "move": (("start_box",), (), lambda a: Move(*parse_point(a["start_box"]))),
+    "move": (("start_box",), (), lambda a: typed.Move(*parse_point(a["start_box"]))),
     "drag": (
         ("start_box", "end_box", "button"),
         ("button",),
-        lambda a: Drag(*parse_point(a["start_box"]), *parse_point(a["end_box"]), parse_button(a.get("button", "left"))),
+        lambda a: typed.Drag(
+            *parse_point(a["start_box"]), *parse_point(a["end_box"]), parse_button(a.get("button", "left"))
+        ),
     ),
     "mouse_down": (
         ("start_box", "button"),
         ("button",),
-        lambda a: MouseDown(*parse_point(a["start_box"]), parse_button(a.get("button", "left"))),
+        lambda a: typed.MouseDown(*parse_point(a["start_box"]), parse_button(a.get("button", "left"))),
     ),
     "mouse_up": (
         ("start_box", "button"),
         ("button",),
-        lambda a: MouseUp(*parse_point(a["start_box"]), parse_button(a.get("button", "left"))),
+        lambda a: typed.MouseUp(*parse_point(a["start_box"]), parse_button(a.get("button", "left"))),
     ),
     "scroll": (
         ("start_box", "direction", "amount"),
         ("amount",),
-        lambda a: Scroll(
+        lambda a: typed.Scroll(
             *parse_point(a["start_box"]),
             parse_direction(a["direction"]),
             parse_number(a["amount"], MOST_NOTCHES) if "amount" in a else None,
         ),
     ),
-    "hotkey": (("key",), (), lambda a: Hotkey(parse_keys(a["key"]))),
-    "press": (("key",), (), lambda a: KeyDown(parse_key(a["key"]))),
-    "release": (("key",), (), lambda a: KeyUp(parse_key(a["key"]))),
-    "type": (("content",), (), lambda a: Type(a["content"])),
-    "wait": ((), (), lambda _: Wait()),
-    "finished": (("content",), ("content",), lambda a: Finished(a.get("content", ""))),
-    "call_user": ((), (), lambda _: CallUser()),
+    "hotkey": (("key",), (), lambda a: typed.Hotkey(parse_keys(a["key"]))),
+    "press": (("key",), (), lambda a: typed.KeyDown(parse_key(a["key"]))),
+    "release": (("key",), (), lambda a: typed.KeyUp(parse_key(a["key"]))),
+    "type": (("content",), (), lambda a: typed.Type(a["content"])),
+    "wait": ((), (), lambda _: typed.Wait()),
+    "finished": (("content",), ("content",), lambda a: typed.Finished(a.get("content", ""))),
+    "call_user": ((), (), lambda _: typed.CallUser()),
 }
-"""Each action's name: its parameters, those of them that may be left out, and how it is made."""
+"""Parameters, optional parameters and builder of each action."""

@@ -1,7 +1,6 @@
-"""Names of keys: models, browsers and pyautogui each spell them in their own way; here each has one.
+"""Canonical key names for the spellings of models, browsers and pyautogui.
 
-What a combination of keys means is decided here too, for every backend: the keyboard is a US one that also has a key
-for each other character.
+Key combinations are interpreted here for every backend: a US keyboard with an extra key for each other character.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,7 @@ CHARACTERS = {
     "\x1b": "escape",
     "\x7f": "delete",
 }
-"""Characters that are keys with a name."""
+"""Characters with a named key."""
 SYMBOLS = {
     "!": "exclam",
     '"': "quotedbl",
@@ -50,7 +49,7 @@ SYMBOLS = {
     "}": "braceright",
     "~": "asciitilde tilde",
 }
-"""Names of characters: of X's keysyms, of the DOM's codes, of pyautogui."""
+"""Character names: X keysyms, DOM codes, pyautogui."""
 SPELLINGS = {
     "enter": "return kpenter numpadenter",
     "escape": "esc",
@@ -82,7 +81,7 @@ ALIASES = {
 ALIASES |= {f"{kind}{digit}": digit for kind in ("digit", "num", "numpad", "kp") for digit in "0123456789"}
 ALIASES |= {f"key{letter}": letter for letter in "abcdefghijklmnopqrstuvwxyz"}
 SHIFTED = dict(zip("`1234567890-=[]\\;',./", '~!@#$%^&*()_+{}|:"<>?', strict=True))
-"""What the keys of digits and symbols type with Shift."""
+"""Characters that digit and symbol keys type with Shift."""
 UNSHIFTED = {upper: lower for lower, upper in SHIFTED.items()}
 MODIFIERS = frozenset({"ctrl", "alt", "shift", "meta"})
 COMMANDING = MODIFIERS - {"shift"}
@@ -91,13 +90,13 @@ EDITING = frozenset({"enter", "tab", "backspace", "delete", "insert", "space"})
 MOVING = frozenset({"home", "end", "pageup", "pagedown", "left", "up", "right", "down"})
 OTHERS = frozenset({"escape", "capslock", "numlock", "scrolllock", "printscreen", "pause", "menu"})
 NAMED = MODIFIERS | EDITING | MOVING | OTHERS | {f"f{number}" for number in range(1, 25)}
-"""Keys with a name; every other key is the character that it types."""
+"""Named keys; every other key is the character that it types."""
 
 
 def canonical_name(key: str) -> str:
-    """Return a key's one name, or its character; what is neither comes back in lower case.
+    """Return a key's canonical name or character; unknown names in lower case.
 
-    A single character keeps its case. Underscores and hyphens within a name do not count (``page_up``).
+    Single characters keep their case. Underscores and hyphens are ignored (``page_up``).
     """
     if len(key) == 1:
         return CHARACTERS.get(key, key)
@@ -106,29 +105,28 @@ def canonical_name(key: str) -> str:
 
 
 def known_name(key: str) -> str | None:
-    """Return a key's one name, or its character; None if no keyboard has it (a control character, a dead key)."""
+    """Return a key's canonical name or character; None if no keyboard has it (a control character, a dead key)."""
     name = canonical_name(key)
     return name if name in NAMED or (len(name) == 1 and name.isprintable()) else None
 
 
 def with_shift(character: str) -> str:
-    """Return what the key of a character types with Shift."""
+    """Return the character that a key types with Shift."""
     upper = character.upper()
     return SHIFTED.get(character, upper if len(upper) == 1 else character)
 
 
 def without_shift(character: str) -> str:
-    """Return what the key of a character types without Shift."""
+    """Return the character that a key types without Shift."""
     lower = character.lower()
     return UNSHIFTED.get(character, lower if len(lower) == 1 else character)
 
 
 def combine_keys(names: Sequence[str], held: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the keys that are pressed together, in order, each by its one name or the character that it types then.
+    """Return the keys pressed together, in order, by canonical name or by the character typed.
 
-    With Shift a character's key types its upper one: shift and 1 are ``!``. With Ctrl, Alt or Meta a capital means its
-    key: ctrl and A are what ctrl and a are. ``held`` are the keys that are down before. A key that no keyboard has is
-    left out.
+    Shift and 1 are ``!``; with Ctrl, Alt or Meta, ``A`` means ``a``. ``held`` keys are already down. Unknown keys are
+    dropped.
     """
     down, pressed = set(held), []
     for key in (key for name in names if (key := known_name(name)) is not None):
@@ -138,7 +136,7 @@ def combine_keys(names: Sequence[str], held: Iterable[str] = ()) -> tuple[str, .
 
 
 def typed_with(character: str, down: Iterable[str]) -> str:
-    """Return what the key of a character types, or is called, while the keys in ``down`` are held."""
+    """Return the character that a key types while the keys in ``down`` are held."""
     if "shift" in down:
         return with_shift(character)
     return character if COMMANDING.isdisjoint(down) or character in UNSHIFTED else without_shift(character)

@@ -1,4 +1,4 @@
-"""The canonical text of the actions that one answer led to; of a single one it is :func:`grammar.format`'s."""
+"""Canonical text of the actions of one answer."""
 
 from collections.abc import Sequence
 
@@ -6,22 +6,22 @@ from dart_streams.actions import grammar
 from dart_streams.actions.typed import Action, Click, Drag, MouseDown, MouseUp, Move, Scroll
 
 SEPARATOR = "\n\n"
-"""Never within a canonical call, whose line breaks are escaped."""
+"""Never part of a canonical call, whose line breaks are escaped."""
 
 
 def format_all(actions: Sequence[Action]) -> str:
-    """Return the canonical text of actions, in order; :func:`parse_all` is its inverse."""
+    """Return the canonical text of actions; :func:`parse_all` is its inverse."""
     return f"Action: {SEPARATOR.join(grammar.call(action) for action in actions)}"
 
 
 def parse_all(text: str) -> tuple[Action, ...]:
-    """Read a canonical text; raise :class:`grammar.Unparsable` if it is none."""
+    """Parse a canonical text; raise :class:`grammar.Unparsable` if it is invalid."""
     first, *others = text.split(SEPARATOR)
     return grammar.parse(first), *(grammar.parse(f"Action: {other}") for other in others)
 
 
 def pointer_after(action: Action) -> tuple[int, int] | None:
-    """Return where an action leaves the pointer; None if it does not move it."""
+    """Return the pointer's position after an action; None if it does not move."""
     match action:
         case Drag(_, _, x, y):
             return x, y

@@ -1,6 +1,6 @@
-"""The typed actions: all that the action spaces of UI-TARS and OSWorld (``computer_13``) can express.
+"""Typed actions: the union of the action spaces of UI-TARS and OSWorld's ``computer_13``.
 
-Each has its place: a dialect in which a click or a drag begins where the pointer is writes down that place.
+Every pointer action has explicit coordinates.
 """
 
 from typing import Literal
@@ -21,7 +21,7 @@ class Click(msgspec.Struct, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """Move the pointer; nothing is pressed."""
+    """Move the pointer."""
 
     x: int
     y: int
@@ -38,7 +38,7 @@ class Drag(msgspec.Struct, frozen=True):
 
 
 class MouseDown(msgspec.Struct, frozen=True):
-    """Press a mouse button and hold it: until :class:`MouseUp`, or the episode's end."""
+    """Press a mouse button and hold it until :class:`MouseUp` or the end of the episode."""
 
     x: int
     y: int
@@ -54,10 +54,7 @@ class MouseUp(msgspec.Struct, frozen=True):
 
 
 class Scroll(msgspec.Struct, frozen=True):
-    """Turn the wheel at (x, y).
-
-    ``amount`` is in notches of the wheel (1 to 100); without it, as many as the environment takes for one.
-    """
+    """Scroll at (x, y) by ``amount`` notches of the wheel (1 to 100), by default the environment's own amount."""
 
     x: int
     y: int
@@ -66,13 +63,13 @@ class Scroll(msgspec.Struct, frozen=True):
 
 
 class Hotkey(msgspec.Struct, frozen=True):
-    """Keys pressed together, in order, and released; one key is simply pressed."""
+    """Press keys together, in order, and release them."""
 
     keys: tuple[str, ...]
 
 
 class KeyDown(msgspec.Struct, frozen=True):
-    """Press a key and hold it: until :class:`KeyUp`, or the episode's end."""
+    """Press a key and hold it until :class:`KeyUp` or the end of the episode."""
 
     key: str
 
@@ -84,23 +81,23 @@ class KeyUp(msgspec.Struct, frozen=True):
 
 
 class Type(msgspec.Struct, frozen=True):
-    r"""Type a text of any characters: ``\n`` presses Enter."""
+    r"""Type a text; ``\n`` presses Enter."""
 
     content: str
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Look again a little later."""
+    """Take another screenshot a little later."""
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """The policy says that the task is done."""
+    """Declare the task done."""
 
     content: str = ""
 
 
 class CallUser(msgspec.Struct, frozen=True):
-    """The policy gives up: OSWorld's ``FAIL``."""
+    """Give up: OSWorld's ``FAIL``."""
 
 
 Action = (

@@ -1,4 +1,4 @@
-"""Kafka: the codec, asynchronous and synchronous clients, offsets and lag, dead letters, and topics as code.
+"""Kafka: codec, clients, offsets and lag, dead letters, and topics as code; unaware of what events mean.
 
-Asynchronous processes use aiokafka, synchronous ones kafka-python. What an event means is not known here.
+Asynchronous processes use aiokafka, synchronous ones kafka-python.
 """

@@ -1,4 +1,4 @@
-"""Topics as code, the shell: reads a broker's topics and applies changes (kafka-python's admin client)."""
+"""Topics as code, the shell: read a broker's topics and apply changes through kafka-python's admin client."""
 
 import contextlib
 import time
@@ -19,11 +19,11 @@ REQUEST_TIMEOUT_S = 30.0
 
 
 class TopicsRefused(UserError):
-    """Topics that can't be changed as declared; the text names them, and what to do."""
+    """Topics that can't be changed as declared; the text names them and the remedy."""
 
 
 class TopicState(msgspec.Struct, frozen=True, kw_only=True):
-    """The present state of a topic; ``end_offsets`` and ``records`` have one entry a partition."""
+    """The state of a topic; ``end_offsets`` and ``records`` have one entry a partition."""
 
     topic: str
     partitions: int
@@ -33,12 +33,11 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply_all(bus: Bus, extra: Sequence[TopicSpec] = (), *, keep_grown: bool = False) -> list[Change]:
-    """Make the broker's topics as declared, and return the changes.
+    """Create and alter the broker's topics as declared; return the changes.
 
-    With ``keep_grown`` a topic that was given more partitions than declared stays as it is: a run that is resumed finds
-    those whose records must stay together itself.
+    ``keep_grown`` leaves topics with more partitions than declared alone; a resumed run checks those itself.
 
-    Raises :class:`ServiceUnavailable` if no broker answers within ``bus.wait_s``, and else as :func:`apply` does.
+    Raises :class:`ServiceUnavailable` if no broker answers within ``bus.wait_s``, and what :func:`apply` raises.
     """
     with connect(bus) as admin:
         changes = plan_against(admin, declare_topics(bus, extra))
@@ -49,7 +48,7 @@ def apply_all(bus: Bus, extra: Sequence[TopicSpec] = (), *, keep_grown: bool = F
 
 
 def plan_against(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[Change]:
-    """Return the changes that make the broker's topics as ``wanted``."""
+    """Return the changes from the broker's topics to ``wanted``."""
     return plan(wanted, read_topics(admin, wanted))
 
 
@@ -62,9 +61,9 @@ def connect(bus: Bus) -> Iterator[KafkaAdminClient]:
 
 
 def read_topics(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> dict[str, TopicSpec]:
-    """Return those of the wanted topics that exist, by name, with the configurations that are declared for them."""
-    found = {topic["name"]: topic for topic in admin.describe_topics([spec.name for spec in wanted])}
-    existing = [spec for spec in wanted if found[spec.name]["error_code"] == 0]
+    """Return the existing topics of ``wanted`` by name, with the configuration keys that are declared."""
+    described = {topic["name"]: topic for topic in admin.describe_topics([spec.name for spec in wanted])}
+    existing = [spec for spec in wanted if described[spec.name]["error_code"] == 0]
     asked = [
         ConfigResource(ConfigResourceType.TOPIC, spec.name, dict(spec.configs)) for spec in existing if spec.configs
     ]
@@ -72,7 +71,7 @@ def read_topics(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> dict[st
     return {
         spec.name: TopicSpec(
             name=spec.name,
-            partitions=len(found[spec.name]["partitions"]),
+            partitions=len(described[spec.name]["partitions"]),
             configs={key: entry["value"] for key, entry in configs.get(spec.name, {}).items()},
         )
         for spec in existing
@@ -80,15 +79,15 @@ def read_topics(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> dict[st
 
 
 def topic_ids(admin: KafkaAdminClient, names: Sequence[str]) -> dict[str, str]:
-    """Return the broker's ids of those of the topics that exist."""
-    found = admin.describe_topics(list(names))
-    return {topic["name"]: str(topic["topic_id"]) for topic in found if topic["error_code"] == 0}
+    """Return the broker's ids of the existing topics, by name."""
+    topics = admin.describe_topics(list(names))
+    return {topic["name"]: str(topic["topic_id"]) for topic in topics if topic["error_code"] == 0}
 
 
 def apply(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
-    """Apply changes and return when all are visible. Nothing is changed if one would shrink a topic.
+    """Apply changes and return once all are visible.
 
-    Raises :class:`TopicsRefused` if a change would shrink a topic, or the broker refuses it.
+    Raises :class:`TopicsRefused`, with nothing changed, if a change would shrink a topic, or if the broker refuses one.
     """
     refuse_shrinking(changes)
     try:
@@ -103,7 +102,7 @@ def apply(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
 
 
 def refuse_shrinking(changes: Sequence[Change]) -> None:
-    """Raise :class:`TopicsRefused` that names every topic with more partitions than declared."""
+    """Raise :class:`TopicsRefused` for topics with more partitions than declared."""
     shrunk = [c for c in changes if c.action == "shrink"]
     if shrunk:
         which = "; ".join(f"{c.topic} has {c.before['partitions']}, declared {c.after['partitions']}" for c in shrunk)
@@ -114,7 +113,7 @@ def refuse_shrinking(changes: Sequence[Change]) -> None:
 
 
 def create(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
-    """Create topics and return when each partition has a leader; one that exists by now is fine."""
+    """Create topics and return once each partition has a leader; existing topics are skipped."""
     if not changes:
         return
     wanted = {
@@ -143,7 +142,7 @@ def alter(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
 
 
 def await_visible(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
-    """Return when every change is in the brokers' metadata, which lags behind the answer to a request."""
+    """Return once the brokers' metadata shows every change; it lags behind the answers to requests."""
     wanted = [TopicSpec(name=change.topic, configs=change.after) for change in changes]
     deadline = Deadline(REQUEST_TIMEOUT_S)
     while True:
@@ -160,7 +159,7 @@ def await_visible(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
 
 
 def describe(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[TopicState]:
-    """Return the state of those of the wanted topics that exist."""
+    """Return the state of the existing topics of ``wanted``."""
     specs = read_topics(admin, wanted).values()
     partitions = {spec.name: [TopicPartition(spec.name, number) for number in range(spec.partitions)] for spec in specs}
     every = [partition for ours in partitions.values() for partition in ours]

@@ -1,4 +1,4 @@
-"""Asynchronous Kafka clients (aiokafka): publish events, consume records and decode them, read whole topics."""
+"""Asynchronous Kafka clients (aiokafka): publish events, consume and decode records, read whole topics."""
 
 import asyncio
 import contextlib
@@ -32,41 +32,41 @@ from topics import Topic
 
 default_partitioner = DefaultPartitioner()
 BATCH_BYTES = 256 * 1024
-"""Maximum batch of a partition. Action requests take kilobytes each, and senders to a full batch wait for the one
-before it to be acknowledged: with a few records a batch, hundreds of slots would queue up."""
+"""Maximum batch of a partition. Senders to a full batch wait for the previous one to be acknowledged, so small batches
+would queue hundreds of slots."""
 SEND_INTERVAL_S = 0.01
-"""Minimum interval between sends; records queued meanwhile are batched, for a request costs more than a record."""
+"""Minimum interval between sends; records queued meanwhile are batched."""
 SESSION_TIMEOUT_MS = 10_000
-"""A group member without heartbeats for this long is dead, and its partitions are assigned to the others."""
+"""A group member without heartbeats for this long is dead; its partitions are reassigned."""
 METADATA_MAX_AGE_MS = 10_000
-"""How old a consumer's view of its topics may be: records of a partition that was added wait so long at most."""
+"""Maximum age of a consumer's metadata, and so the delay until it reads an added partition."""
 COMMIT_TIMEOUT_S = 5.0
-"""A commit is given up after this long, and left to the next. The client tries again for ever, also for a partition
-that is gone; a member that commits before it gives its partitions up would never come back to its group."""
+"""Timeout of a commit; the next commit covers it. The client itself retries forever, and a member that does so while it
+gives up its partitions would never rejoin."""
 POLL_TIMEOUT_MS = 200
 FETCH_BYTES = 1 << 20
 FETCH_WAIT_MS = 400
-"""A fetch waits this long for :data:`FETCH_BYTES`, or each new record would cost the broker a fetch of its own."""
+"""A fetch waits this long for :data:`FETCH_BYTES`; otherwise each new record would cost a fetch."""
 
 
 @functools.lru_cache(maxsize=8192)
 def hash_of(key: bytes) -> int:
-    """Return the hash of a key as Kafka's clients have it; cached, as a trajectory's key is sent twice a step."""
+    """Return the hash of a key, as Kafka's clients compute it; cached because keys repeat within a step."""
     return int(murmur2(key)) & 0x7FFFFFFF
 
 
 def partition_of(key: bytes | None, partitions: Sequence[int], available: Sequence[int]) -> int:
-    """Return the partition of a key, as the default partitioner of every Kafka client; a random one without a key."""
+    """Return the partition of a key, as Kafka's default partitioner; random without a key."""
     if key is None:
         return int(default_partitioner(key, partitions, available))
     return partitions[hash_of(key) % len(partitions)]
 
 
 class SendCoalescer:
-    """Releases waiting senders at most every ``gap_s`` seconds, all at once, in order.
+    """Releases waiting senders in order, all at once, at most every ``gap_s`` seconds.
 
-    After a pause it releases at once, and with the first all who come in the same turn of the event loop. Those who are
-    patient are released with the next ones who are not.
+    After a pause the first sender is released at once, together with all that arrive in the same turn of the event
+    loop. Patient senders (:meth:`join`) are released with the next impatient one.
     """
 
     def __init__(self, gap_s: float) -> None:
@@ -77,7 +77,7 @@ class SendCoalescer:
         self._open = False
 
     async def wait(self) -> None:
-        """Return at once if the last release is ``gap_s`` ago or of this turn, else with the next one."""
+        """Return at once if the last release was ``gap_s`` ago or in this turn, else with the next one."""
         if self._open:
             return
         if self._release is None:
@@ -94,7 +94,7 @@ class SendCoalescer:
         await self._release.wait()
 
     async def join(self, patience_s: float) -> None:
-        """Return with the next release that others cause, or with one caused after ``patience_s`` without any."""
+        """Return with the next release of another sender, or with an own one after ``patience_s`` without any."""
         if self._open:
             return
         try:
@@ -104,7 +104,7 @@ class SendCoalescer:
             await self.wait()
 
     def hurry(self) -> None:
-        """Release those who are patient."""
+        """Release the patient senders."""
         self._joined.set()
         self._joined = asyncio.Event()
 
@@ -119,10 +119,10 @@ class SendCoalescer:
 
 
 class Publisher:
-    """An idempotent producer of events: acknowledged by all replicas, in order per key.
+    """An idempotent producer of events: acknowledged by all replicas, ordered per key.
 
-    A key keeps its partition for as long as the producer lives, also when its topic is given partitions: a trajectory's
-    end is never read before its steps. ``batch_bytes`` is the maximum batch of a partition; a larger record goes alone.
+    Keys keep their partition for the producer's lifetime even if their topic grows, so a trajectory's end is never read
+    before its steps. ``batch_bytes`` is the maximum batch of a partition; a larger record is sent alone.
     """
 
     def __init__(self, bus: Bus, client_id: str, batch_bytes: int = BATCH_BYTES) -> None:
@@ -158,9 +158,9 @@ class Publisher:
         record_id: str = "",
         patience_s: float = 0.0,
     ) -> None:
-        """Send ``event``, with the current trace context in its headers; return when it is acknowledged.
+        """Send ``event`` with the current trace context; return once it is acknowledged.
 
-        With ``patience_s`` it waits so long for others to share a request with; see :meth:`hurry`.
+        ``patience_s`` is the maximum wait for other records to share a request with (:meth:`hurry` ends it).
         """
         record = encode(topic, event, [*headers, *current_headers()], record_id)
         await self.send(
@@ -168,7 +168,7 @@ class Publisher:
         )
 
     def hurry(self) -> None:
-        """Send now what waits for others."""
+        """Release all patient sends."""
         self.coalescer.hurry()
 
     async def send(
@@ -180,10 +180,10 @@ class Publisher:
         partition: int | None = None,
         patience_s: float = 0.0,
     ) -> None:
-        """Send a record to the topic called ``name`` (without the prefix); return when it is acknowledged.
+        """Send a record to the topic ``name`` (without the prefix); return once it is acknowledged.
 
-        Raises :class:`ServiceUnavailable` if it was not acknowledged within the client's time-out (40 s), and
-        :class:`~dart_streams.bus.clock_refusal.ClockRefused` if the broker refuses the time of this machine.
+        Raises :class:`ServiceUnavailable` without an acknowledgement within the client's timeout (40 s), and
+        :class:`~dart_streams.bus.clock_refusal.ClockRefused` if the broker refuses this machine's time.
         """
         await (self.coalescer.join(patience_s) if patience_s else self.coalescer.wait())
         try:
@@ -203,9 +203,9 @@ class Publisher:
             raise self._unsent(name, error) from None
 
     async def send_all(self, name: str, records: Iterable[Encoded]) -> None:
-        """Send records to the topic called ``name``, in order per key; return when all are acknowledged.
+        """Send records to the topic ``name``, ordered per key; return once all are acknowledged.
 
-        They are packed into batches here, at a fraction of the cost of single sends. Raises as :meth:`send` does.
+        Packing them into batches here costs a fraction of single sends. Raises as :meth:`send` does.
         """
         topic = self.bus.prefix + name
         try:
@@ -216,7 +216,7 @@ class Publisher:
             raise self._unsent(name, error) from None
 
     async def _partitions_at_first(self, name: str) -> list[int]:
-        """Return the partitions that a topic had at the first record, or has now if it was made again with fewer."""
+        """Return a topic's partitions at the first record, or the present ones if it was recreated with fewer."""
         now = await self.producer.partitions_for(self.bus.prefix + name)
         first = self._partitions.get(name)
         if first is None or not now.issuperset(first):
@@ -224,7 +224,7 @@ class Publisher:
         return first
 
     def _packed(self, records: Iterable[Encoded], partitions: Sequence[int]) -> list[tuple[int, BatchBuilder]]:
-        """Return records as (partition, batch), the batches of a partition in order."""
+        """Return records as (partition, batch), in order within a partition."""
         full: list[tuple[int, BatchBuilder]] = []
         filling: dict[int, BatchBuilder] = {}
         for key, value, headers in records:
@@ -246,7 +246,7 @@ class Publisher:
         )
 
     async def partitions_of(self, topic: Topic) -> int:
-        """Return a topic's number of partitions; raise :class:`ServiceUnavailable` without it for ``bus.wait_s``."""
+        """Return a topic's partition count; raise :class:`ServiceUnavailable` if it is missing for ``bus.wait_s``."""
         name = self.bus.prefix + topic.name
         try:
             async with asyncio.timeout(self.bus.wait_s):
@@ -258,24 +258,18 @@ class Publisher:
             ) from None
 
     async def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the broker's ids of those of these topics (without the prefix) that it has, by name.
-
-        Raises ``KafkaError`` if it does not answer.
-        """
+        """Return the ids of the existing topics, by name without the prefix; raise ``KafkaError`` without an answer."""
         full = {self.bus.prefix + name: name for name in names}
         return {full[name]: known for name, known in (await topic_ids(self.producer.client, full)).items()}
 
     async def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
-        """Ask the broker which of these topics (without the prefix) it has; return their numbers of partitions by name.
-
-        Raises ``KafkaError`` if it does not answer.
-        """
+        """Return partition counts of the existing topics (names without prefix); raise ``KafkaError`` if unanswered."""
         full, client = {name: self.bus.prefix + name for name in names}, self.producer.client
         await asyncio.gather(*(client.add_topic(name) for name in full.values()))
         if not await client.force_metadata_update():
             raise KafkaConnectionError(f"no metadata from {self.bus.servers}")
-        found = {name: client.cluster.partitions_for_topic(topic) for name, topic in full.items()}
-        return {name: len(partitions) for name, partitions in found.items() if partitions}
+        counts = {name: len(client.cluster.partitions_for_topic(topic) or ()) for name, topic in full.items()}
+        return {name: count for name, count in counts.items() if count}
 
 
 def create_consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str, **settings: Any) -> AIOKafkaConsumer:
@@ -303,9 +297,9 @@ def create_consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str,
 
 
 async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) -> None:
-    """Start a client, trying again for ``bus.wait_s``; it is stopped if that fails or is cancelled.
+    """Start a client, retrying for ``bus.wait_s``; stop it on failure or cancellation.
 
-    Raises :class:`ServiceUnavailable` if no broker answered in time, and ``AccessRefused`` if one rejects the client or
+    Raises :class:`ServiceUnavailable` if no broker answers in time, and ``AccessRefused`` if one rejects the client or
     is not trusted.
     """
     deadline = Deadline(bus.wait_s)
@@ -322,10 +316,10 @@ async def start_within(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) ->
 
 
 async def commit_within(records: AIOKafkaConsumer, offsets: Mapping[TopicPartition, int | tuple[int, str]]) -> None:
-    """Commit offsets, each with a text if there is one.
+    """Commit offsets, each with optional metadata.
 
-    Raises ``KafkaTimeoutError`` if they are not committed within :data:`COMMIT_TIMEOUT_S`, and
-    ``CommitFailedError`` or ``IllegalStateError`` if a partition is not this member's any more.
+    Raises ``KafkaTimeoutError`` after :data:`COMMIT_TIMEOUT_S`, and ``CommitFailedError`` or ``IllegalStateError`` if a
+    partition is no longer assigned to this member.
     """
     try:
         async with asyncio.timeout(COMMIT_TIMEOUT_S):
@@ -337,23 +331,20 @@ async def commit_within(records: AIOKafkaConsumer, offsets: Mapping[TopicPartiti
 async def committed_within(
     records: AIOKafkaConsumer, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return what is committed of these partitions, with the text of each; without those of which nothing is.
+    """Return committed offsets with their metadata, without partitions that have none.
 
-    Raises ``KafkaTimeoutError`` if the broker does not say so within :data:`COMMIT_TIMEOUT_S`.
+    Raises ``KafkaTimeoutError`` after :data:`COMMIT_TIMEOUT_S`.
     """
     try:
         async with asyncio.timeout(COMMIT_TIMEOUT_S):
             # `committed` of the client itself returns the offset without its text.
-            found: dict[TopicPartition, OffsetAndMetadata] = await records._coordinator.fetch_committed_offsets(
-                list(partitions)
-            )
-            return found
+            return dict(await records._coordinator.fetch_committed_offsets(list(partitions)))
     except TimeoutError:
         raise KafkaTimeoutError(f"not known within {COMMIT_TIMEOUT_S:g} s") from None
 
 
 def event_of(topic: Topic, record: ConsumerRecord) -> Any:
-    """Decode a consumed record; raise :class:`~dart_streams.bus.codec.Undecodable` if it is no event of ``topic``."""
+    """Decode a record; raise :class:`~dart_streams.bus.codec.Undecodable` if it is no event of ``topic``."""
     return decode(topic, record.value, record.headers)
 
 
@@ -363,9 +354,7 @@ async def open_topics(
 ) -> AsyncIterator[AIOKafkaConsumer]:
     """Yield a consumer at the beginning of all partitions of ``topics``; ``publisher`` has their metadata.
 
-    A fetch waits for ``fetch_ms`` at most, unless there is plenty.
-
-    Raises :class:`ServiceUnavailable` if there is no broker, or it lacks the topics.
+    ``fetch_ms`` is the maximum wait of a fetch. Raises :class:`ServiceUnavailable` if the broker or a topic is missing.
     """
     records = create_consumer(
         bus, group=None, client_id="watch", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=fetch_ms
@@ -394,5 +383,5 @@ async def read_to_end(
 
 
 async def has_reached(records: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]) -> bool:
-    """Return whether the consumer's position is at or past these end offsets, in all partitions."""
+    """Return whether the consumer's positions are at or past these end offsets."""
     return all([await records.position(partition) >= end for partition, end in ends.items()])

@@ -1,7 +1,7 @@
-"""A record whose time the broker refuses: which clock is off, and by how much. Pure.
+"""Errors for records whose timestamp the broker refuses: the clock, and its offset. Pure.
 
-Topics bound how far the time of a record may be off the broker's clock (``topology.clock_ms``). The broker's message
-says which times it takes, and so what its own clock is.
+Topics bound the offset of record timestamps (``topology.clock_ms``). The broker's message contains the accepted range,
+and so the broker's clock.
 """
 
 import re
@@ -15,44 +15,44 @@ SAID = re.compile(r"Timestamp (-?\d+) of message .* within \[(-?\d+), (-?\d+)\]"
 
 
 class ClockRefused(UserError):
-    """The clock of this machine is too far off the broker's: none of its records is taken."""
+    """The clock of the machine is too far off the broker's, which refuses all its records."""
 
     exit_code = 3
 
 
 class AcceptedTimes(NamedTuple):
-    """The times that a broker takes (epoch ms)."""
+    """Timestamps that a broker accepts (epoch ms)."""
 
     earliest_ms: int
     latest_ms: int
 
     @classmethod
     def of(cls, message: str) -> Self | None:
-        """Return what a broker's message says; None if it does not say it."""
+        """Parse a broker's message; return None if it has no range."""
         said = SAID.search(message)
         return cls(int(said[2]), int(said[3])) if said else None
 
     @property
     def broker_ms(self) -> int:
-        """The broker's clock: the middle; where the past has no bound, the end less Kafka's own bound of the future."""
+        """The broker's clock: the middle of the range, or its end less Kafka's own bound if the past is unbounded."""
         return (self.earliest_ms + self.latest_ms) // 2 if self.earliest_ms > 0 else self.latest_ms - HOUR_MS
 
     def has(self, at_ms: int) -> bool:
-        """Say whether the broker takes a record of this time."""
+        """Return whether the broker accepts this timestamp."""
         return self.earliest_ms <= at_ms <= self.latest_ms
 
 
 def is_accepted_now(message: str, now_ms: int) -> bool:
-    """Say whether the broker would take the refused record with the present time.
+    """Return whether the refused record would be accepted with the present time.
 
-    A record is stamped before it is sent, and the machine may have slept, or its clock been set, in between.
+    A record is stamped before it is sent; the machine may sleep or its clock change in between.
     """
     accepted = AcceptedTimes.of(message)
     return accepted is not None and accepted.has(now_ms)
 
 
 def clock_refused(servers: str, topic: str, message: str, now_ms: int) -> ClockRefused:
-    """Return the error that names this machine's clock and by how much it is off the broker's."""
+    """Return the error with this machine's clock and its offset from the broker's."""
     accepted = AcceptedTimes.of(message)
     off = "which is not the time of the broker" if accepted is None else describe_gap(accepted, now_ms)
     return ClockRefused(
@@ -63,7 +63,7 @@ def clock_refused(servers: str, topic: str, message: str, now_ms: int) -> ClockR
 
 
 def describe_gap(accepted: AcceptedTimes, now_ms: int) -> str:
-    """Return by how much a clock is off the broker's, in words."""
+    """Return the offset of a clock from the broker's, as text."""
     off_ms = now_ms - accepted.broker_ms
     bound_ms = accepted.latest_ms - accepted.broker_ms
     side = "ahead of" if off_ms > 0 else "behind"
@@ -71,7 +71,7 @@ def describe_gap(accepted: AcceptedTimes, now_ms: int) -> str:
 
 
 def format_time(at_ms: int) -> str:
-    """Return a time (epoch ms) in words, also one that no calendar has."""
+    """Return an epoch time in ms as text; times outside the calendar as a number."""
     try:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (OverflowError, ValueError, OSError):
@@ -79,7 +79,7 @@ def format_time(at_ms: int) -> str:
 
 
 def format_duration(duration_ms: int) -> str:
-    """Return a duration in words: days, hours and minutes, or seconds of less than two minutes."""
+    """Return a duration as days, hours and minutes, or as seconds below two minutes."""
     if duration_ms < 120_000:
         return f"{duration_ms / 1000:.0f} s"
     minutes = round(duration_ms / 60_000)

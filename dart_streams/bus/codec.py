@@ -1,7 +1,7 @@
-"""Encodes events as records and decodes them: the value is JSON, the ``schema`` header names event and version.
+"""Codec of events: the value is JSON, the ``schema`` header names event and version.
 
-What is encoded is decoded once more: nobody can send a record that its readers would refuse, or read as another event
-(JSON has null in place of NaN). That takes 3 to 4 microseconds more for a record of 2 kB.
+Every encoded record is decoded again (3 to 4 µs per 2 kB), so no record is sent that readers would refuse or read
+differently: JSON has null in place of NaN.
 """
 
 import functools
@@ -20,20 +20,20 @@ Header = tuple[str, bytes]
 SCHEMA = "schema"
 ID = "id"
 UNREADABLE = "unreadable"
-"""The header of a record that stands for what the client could not read; its value is the reason."""
+"""Header of a stand-in for a record that the client could not read; its value is the reason."""
 MAX_HEADER_BYTES = 16 * 1024
-"""Names and values of all headers of a record: some pass into states and on to what is published because of it."""
+"""Maximum size of a record's headers; some pass into states and derived records."""
 
 
 class Undecodable(Exception):
-    """A record that is not an event of its topic; the text says why. It belongs on the dead-letter topic."""
+    """A record that is no event of its topic and belongs on the dead-letter topic; the text has the reason."""
 
 
 class Unencodable(UserError):
-    """An event that its own readers would refuse; the text says which field and why. It is refused where it is made.
+    """An event that its readers would refuse; the text has field and reason.
 
-    A sender that can say so in another event does (an episode ends as a fault, a reply as an error); any other ends,
-    and is not started again: it would make the same event.
+    Senders report it in another event where they can (a faulty episode, an error reply). Other processes end and are
+    not restarted, since they would make the same event.
     """
 
 
@@ -52,7 +52,7 @@ _decoder = functools.cache(msgspec.json.Decoder)
 def encode(topic: Topic, event: msgspec.Struct, headers: Iterable[Header] = (), record_id: str = "") -> Encoded:
     """Encode ``event`` for ``topic``; ``record_id`` becomes the ``id`` header (by default a new UUID).
 
-    Raises :class:`Unencodable` if :func:`decode` would refuse the record, or return another event.
+    Raises :class:`Unencodable` if :func:`decode` would refuse the record or return another event.
     """
     if not isinstance(event, topic.event):
         raise TypeError(f"{topic.name} carries {topic.event.__name__}, not {type(event).__name__}")
@@ -68,13 +68,13 @@ def encode(topic: Topic, event: msgspec.Struct, headers: Iterable[Header] = (), 
 
 
 def difference_of(event: msgspec.Struct, read: msgspec.Struct) -> str:
-    """Return where ``read`` differs from the event that was encoded; empty if only kinds of sequences do."""
+    """Return the first difference between an event and its decoded copy; empty if only sequence types differ."""
     sent, found = (msgspec.to_builtins(one, builtin_types=(bytes, bytearray, memoryview)) for one in (event, read))
     return next(find_differences(sent, found, "$"), "")
 
 
 def find_differences(sent: Any, found: Any, path: str) -> Iterator[str]:
-    """Yield each place where two trees of builtins differ, with both values."""
+    """Yield the differences of two trees of builtins, with both values."""
     if isinstance(sent, dict) and isinstance(found, dict) and sent.keys() == found.keys():
         for name, value in sent.items():
             yield from find_differences(value, found[name], f"{path}.{name}")
@@ -86,12 +86,10 @@ def find_differences(sent: Any, found: Any, path: str) -> Iterator[str]:
 
 
 def decode(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> Any:
-    """Decode the value of a record of ``topic``.
+    """Decode the value of a record of ``topic``; without a schema header it has the present version.
 
-    A record without a schema header counts as of the topic's present version, so that one can be produced by hand.
-
-    Raises :class:`Undecodable` if the value is empty, larger than a record of the topic may be, not JSON, lacks a
-    field, or is of another or a newer schema; or if the headers are larger than :data:`MAX_HEADER_BYTES`.
+    Raises :class:`Undecodable` if the value is empty, too large, not JSON, lacks a field, or has another or a newer
+    schema, or if the headers exceed :data:`MAX_HEADER_BYTES`.
     """
     value = check_size(topic, value, headers)
     if (declared := find_header(headers, SCHEMA)) is not None:
@@ -105,9 +103,9 @@ def decode(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> Any:
 
 
 def check_size(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> bytes:
-    """Return the value of a record of ``topic``; raise :class:`Undecodable` if there is none, or too much of it.
+    """Return a record's value; raise :class:`Undecodable` if it is missing or too large.
 
-    A record that was compressed may be larger than the topic takes.
+    The value of a compressed record may exceed the topic's limit.
     """
     if (reason := find_header(headers, UNREADABLE)) is not None:
         raise Undecodable(f"not read: {reason.decode(errors='replace')}")
@@ -121,7 +119,7 @@ def check_size(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> 
 
 
 def decode_json(topic: Topic, decoder: "msgspec.json.Decoder[T]", value: bytes) -> T:
-    """Decode the value of a record of ``topic``, of checked size; raise :class:`Undecodable` if it is none such."""
+    """Decode a value of ``topic``; raise :class:`Undecodable` if it is invalid."""
     try:
         return decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -129,10 +127,10 @@ def decode_json(topic: Topic, decoder: "msgspec.json.Decoder[T]", value: bytes) 
 
 
 def find_header(headers: Sequence[Header], name: str) -> bytes | None:
-    """Return the value of the first header called ``name``, or None."""
+    """Return the value of the first header ``name``, or None."""
     return next((value for key, value in headers if key == name), None)
 
 
 def header_bytes(headers: Iterable[tuple[str, bytes | None]]) -> int:
-    """Return the size of headers in bytes; a value may be null."""
+    """Return the size of headers in bytes; values may be null."""
     return sum(len(name.encode()) + len(value or b"") for name, value in headers)

@@ -1,12 +1,11 @@
-"""Compressed batches: replaced before a client expands them, if they grow too large or this program lacks their codec.
+"""Protection of consumers against compressed batches that expand too far or use an unknown codec.
 
-A client expands a whole batch at once, and a megabyte may hold gigabytes; a codec that is not installed raises before
-any record is seen. Either way the consumer's position would never move. So such a batch is replaced, in the bytes of
-the fetch, by one record at the batch's last offset. Its header :data:`~dart_streams.bus.codec.UNREADABLE` has the
-reason: it does not decode, so it is dead-lettered as every other record that does not.
+Clients expand a whole batch at once, and a megabyte may hold gigabytes; a codec that is not installed raises before any
+record is seen. Either would stop a consumer for good. Such a batch is replaced, in the fetched bytes, by one record at
+its last offset. The header :data:`~dart_streams.bus.codec.UNREADABLE` has the reason, and the record is dead-lettered.
 
-The producers of this system compress nothing; batches that come uncompressed pass as they are, unless a header's name
-is not UTF-8 (:mod:`~dart_streams.bus.header_names`).
+Producers of this system compress nothing. Uncompressed batches pass unchanged unless a header's name is not UTF-8
+(:mod:`~dart_streams.bus.header_names`).
 """
 
 import gzip
@@ -16,22 +15,20 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
-
 from dart_streams.bus import header_names
 from dart_streams.bus.codec import UNREADABLE
 
 MAX_EXPANDED_BYTES = 32 * 1024 * 1024
-"""The largest batch when expanded: more than a full batch of JSON comes to."""
+"""Maximum expanded batch, larger than a full batch of JSON."""
 HEAD_BYTES = 1024
-"""The bytes of a batch, as it is compressed, that its stand-in has as its value."""
+"""Compressed bytes in the value of a stand-in."""
 CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 CODEC = 0b111
-"""The bits of a batch's attributes that name its codec."""
+"""Bits of the codec in a batch's attributes."""
 GZIP = 1
 GZIP_WINDOW = 31
 PREFIX = struct.Struct(">qi")
-"""A batch begins with its base offset and the length of what follows (Kafka's record batch, version 2)."""
+"""Base offset and length of a record batch (version 2)."""
 HEADER = struct.Struct(">qiibIhiqqqhii")
 MAGIC_AT = 16
 MAGIC = 2
@@ -56,7 +53,7 @@ class RecordBatch(NamedTuple):
 
 
 def replace_unreadable(fetched: bytes) -> bytes:
-    """Return the record batches of a fetch, with a stand-in for each that could not be read."""
+    """Return the record batches of a fetch, with a stand-in for each unreadable one."""
     parts, kept = [], 0
     for start, end, batch in split_batches(fetched):
         read = readable_batch(batch, fetched[start:end])
@@ -67,7 +64,7 @@ def replace_unreadable(fetched: bytes) -> bytes:
 
 
 def readable_batch(batch: RecordBatch, fetched: bytes) -> bytes | None:
-    """Return what takes the place of a batch that the clients could not read; None if they can."""
+    """Return the replacement of a batch that clients could not read; None if they can."""
     data = fetched[HEADER.size :]
     is_compressed = bool(batch.attributes & CODEC)
     if is_compressed and (reason := refusal_reason(batch, data)):
@@ -75,18 +72,15 @@ def readable_batch(batch: RecordBatch, fetched: bytes) -> bytes | None:
     if header_names.decodes(fetched):
         return None
     try:
-        return header_names.with_stand_ins(expanded_batch(fetched) if is_compressed else fetched)
+        # The CRC stays that of the compressed batch; the header does not name the codec.
+        expanded = fetched[: HEADER.size] + gzip.decompress(data) if is_compressed else fetched
+        return header_names.with_stand_ins(expanded)
     except (ValueError, IndexError, struct.error) as error:
         return stand_in(batch, data, f"a batch of {batch.records} records that is damaged: {error}")
 
 
-def expanded_batch(fetched: bytes) -> bytes:
-    """Return a batch that gzip compresses as it was before; its CRC is that of the compressed one."""
-    return fetched[: HEADER.size] + gzip.decompress(fetched[HEADER.size :])
-
-
 def split_batches(fetched: bytes) -> Iterator[tuple[int, int, RecordBatch]]:
-    """Yield start, end and header of each whole batch of version 2."""
+    """Yield start, end and header of each complete batch of version 2."""
     start = 0
     while start + HEADER.size <= len(fetched):
         _, length = PREFIX.unpack_from(fetched, start)
@@ -99,7 +93,7 @@ def split_batches(fetched: bytes) -> Iterator[tuple[int, int, RecordBatch]]:
 
 
 def refusal_reason(batch: RecordBatch, data: bytes) -> str:
-    """Return why a compressed batch is not read, empty if it is."""
+    """Return the reason to refuse a compressed batch, empty if it is readable."""
     codec = CODECS.get(batch.attributes & CODEC, "an unknown codec")
     first, last = batch.base_offset, batch.base_offset + batch.last_offset_delta
     what = f"a batch of {batch.records} records (offsets {first} to {last}), compressed with {codec}"
@@ -112,7 +106,7 @@ def refusal_reason(batch: RecordBatch, data: bytes) -> str:
 
 
 def expands_too_far(data: bytes) -> bool:
-    """Say whether gzip's members expand to more than :data:`MAX_EXPANDED_BYTES`, in bounded memory."""
+    """Return whether gzip's members expand beyond :data:`MAX_EXPANDED_BYTES`, in bounded memory."""
     left, rest = MAX_EXPANDED_BYTES, data
     while rest:
         member = zlib.decompressobj(GZIP_WINDOW)
@@ -127,15 +121,7 @@ def expands_too_far(data: bytes) -> bool:
 
 def stand_in(batch: RecordBatch, data: bytes, reason: str) -> bytes:
     """Return an uncompressed batch of one record at the last offset of ``batch``."""
-    builder = DefaultRecordBatchBuilder(
-        magic=MAGIC,
-        compression_type=0,
-        is_transactional=0,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        batch_size=1 << 20,
-    )
+    builder = header_names.batch_builder(1 << 20)
     facts = f"{reason} ({len(data)} bytes as they are, sha256 {hashlib.sha256(data).hexdigest()})"
     headers = [(UNREADABLE, facts.encode())]
     builder.append(batch.last_offset_delta, batch.max_timestamp, None, data[:HEAD_BYTES], headers)

@@ -1,9 +1,8 @@
-"""Dead letters: a record that cannot be processed goes to the dead-letter topic as it is, with the reason.
+"""Dead letters: a record that cannot be processed goes to the dead-letter topic, with the reason.
 
-A record that no letter can carry leaves a *stub*: empty, or larger than the dead-letter topic takes (a record may have
-been compressed, and was then larger than what may be produced again). A stub has the letter's headers, the size and the
-digest of the value, and its first kilobyte; the record itself is where it was, as long as its topic keeps it. A stub of
-a batch that was not read (:mod:`~dart_streams.bus.compressed_batches`) has these of the batch as it is compressed.
+A record that no letter can carry, being empty or too large once decompressed, leaves a *stub*: the letter's headers,
+the size and digest of the value, and its first kilobyte. The stub of an unread batch
+(:mod:`~dart_streams.bus.compressed_batches`) describes the compressed batch.
 """
 
 import hashlib
@@ -29,19 +28,19 @@ OFFSET = "dlq-offset"
 TRIES = "dlq-tries"
 AT_MS = "dlq-at-ms"
 STUB = "dlq-stub"
-"""Only a stub has this header: why the record is not in it."""
+"""Only stubs have this header: the reason why the record is missing."""
 SIZE = "dlq-size"
-"""Bytes of the value that a stub stands for; a value that was null has none."""
+"""Bytes of the value behind a stub; absent if it was null."""
 KEY_SIZE = "dlq-key-size"
 SHA256 = "dlq-sha256"
 HEAD_BYTES = 1024
-"""A stub's value: the first bytes of the record's. Keys and headers of at most this size stay in it."""
+"""Bytes of the value in a stub; keys and headers up to this size are included."""
 OVERHEAD_BYTES = 4096
-"""What a batch of one letter takes beside key, value and headers, generously."""
+"""Allowance for a batch of one letter besides key, value and headers."""
 
 
 class Letter(NamedTuple):
-    """What is published for a record: all of it, or a stub."""
+    """The record to publish: complete, or a stub."""
 
     key: bytes | None
     value: bytes | None
@@ -56,7 +55,7 @@ def place_headers(record: Any, error: str, tries: int, at_ms: int) -> list[Heade
 
 
 def letter_of(topic: Topic, record: Any, place: list[Header]) -> Letter:
-    """Return the letter of a client's ``record`` of ``topic``: whole if a dead-letter topic takes it, else a stub."""
+    """Return the letter of ``record``: complete if the dead-letter topic takes it, else a stub."""
     if record.key is None and record.value is None:
         return stub_of(record, place, "the record has neither key nor value, and no client sends such a one")
     if (unread := find_header(record.headers, UNREADABLE)) is not None:
@@ -81,10 +80,10 @@ def stub_of(record: Any, place: list[Header], reason: str) -> Letter:
 
 
 async def send(publisher: Publisher, topic: Topic, record: Any, error: str, tries: int = 1) -> None:
-    """Publish ``record`` of ``topic`` to its dead-letter topic: as it is, or as a stub, and the reason.
+    """Publish ``record`` of ``topic`` to its dead-letter topic, complete or as a stub, with the reason.
 
-    Returns when it is acknowledged; only then may the record's offset be committed. A record of a topic that has no
-    dead letters is logged, and counted as they are.
+    Only after it returns, on acknowledgement, may the record's offset be committed. A topic without dead letters only
+    has the record logged and counted.
     """
     log(record, error, tries)
     if not has_dead_letters(topic):
@@ -100,7 +99,7 @@ async def send(publisher: Publisher, topic: Topic, record: Any, error: str, trie
 
 
 def refusal_reason(error: Exception) -> str:
-    """Return a stub's reason where the broker takes less than is declared for its dead-letter topic."""
+    """Return the reason of a stub whose letter the broker refused as too large."""
     return f"the dead-letter topic took no letter of this size ({type(error).__name__}): see `dart-streams topics plan`"
 
 

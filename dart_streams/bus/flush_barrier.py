@@ -1,7 +1,7 @@
-"""A flush barrier: returns once all that a topic has now is processed by the group that reads it.
+"""A flush barrier: returns once a consumer group has processed all present records of a topic.
 
-A stage that publishes before it commits has then published whatever comes of these records, so a chain of stages is
-passed one after the other. Offsets decide, no clock does: a stage that is away only delays the barrier.
+Stages publish before they commit, so a chain of stages is passed in order. Offsets decide, not clocks: a stage that is
+down only delays the barrier.
 """
 
 import asyncio
@@ -15,31 +15,29 @@ from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic
 
 POLL_INTERVAL_S = 1.0
-"""Time between two looks at the committed offsets."""
+"""Interval between polls of the committed offsets."""
 
 
 class Stage(NamedTuple):
-    """A topic, and the consumer group that processes its records."""
+    """A topic and the consumer group that processes it."""
 
     topic: Topic
     group: str
 
 
 def unprocessed_offsets(ends: Mapping[int, int], processed: Mapping[int, int]) -> dict[int, int]:
-    """Return the partitions of which records below ``ends`` are not processed, each with the offset that is reached."""
+    """Return the processed offsets of partitions that are below their end."""
     reached = {partition: processed.get(partition, 0) for partition in ends}
     return {partition: offset for partition, offset in reached.items() if offset < ends[partition]}
 
 
 def clamp_ends(ends: Mapping[int, int] | None, now: Mapping[int, int]) -> dict[int, int]:
-    """Return the ends to wait for: the first ones, or what is there of them now. A topic made anew has less."""
-    return (
-        dict(now) if ends is None else {partition: min(end, now.get(partition, 0)) for partition, end in ends.items()}
-    )
+    """Return the end offsets to wait for: the first ones, or lower present ones of a recreated topic."""
+    return {partition: min(end, now.get(partition, 0)) for partition, end in (now if ends is None else ends).items()}
 
 
 def describe_stage(stage: Stage, ends: Mapping[int, int], missing: Mapping[int, int]) -> str:
-    """Return what a stage has still to process, in words."""
+    """Return the remaining records of a stage, as text."""
     places = [
         f"{stage.topic.name}[{partition}] is committed up to {offset} of {ends[partition]}"
         for partition, offset in sorted(missing.items())
@@ -48,7 +46,7 @@ def describe_stage(stage: Stage, ends: Mapping[int, int], missing: Mapping[int, 
 
 
 class FlushBarrier:
-    """Passes stages; a wait in which nothing moves for ``stall_s`` is logged with its stage and its offsets."""
+    """Passes stages; a wait without progress for ``stall_s`` is logged with stage and offsets."""
 
     def __init__(self, offsets: LagReader, log: Any, stall_s: float) -> None:
         self.offsets = offsets
@@ -56,7 +54,7 @@ class FlushBarrier:
         self.stall_s = stall_s
 
     async def passed(self, stage: Stage) -> None:
-        """Return when what the stage's topic has now is processed."""
+        """Return once the present records of the stage's topic are processed."""
         clock = asyncio.get_running_loop().time
         waiting = StallDetector(self.log, f"the broker to say what {stage.topic.name} has", self.stall_s, clock)
         ends: dict[int, int] | None = None

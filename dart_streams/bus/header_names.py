@@ -1,8 +1,8 @@
-"""Header names that are not UTF-8: a record with one is replaced by a stand-in, before a client decodes it.
+"""Stand-ins for records whose header names are not UTF-8, inserted before a client decodes them.
 
-Kafka takes any bytes as a header's name, and both clients decode them while they parse a fetch. One record would end
-every consumer of its topic, at each start again. So each batch is parsed once beforehand, by aiokafka's compiled
-parser; only one that raises is taken apart here.
+Kafka accepts any bytes as a header's name, but both clients decode them while parsing a fetch, so one record would end
+every consumer of its topic at each start. Each batch is parsed once by aiokafka's compiled parser; only one that raises
+is taken apart here.
 """
 
 import hashlib
@@ -18,16 +18,16 @@ from aiokafka.record.util import calc_crc32c
 from dart_streams.bus.codec import UNREADABLE
 
 RECORDS_AT = 61
-"""Where the records of a batch of version 2 begin."""
+"""Offset of the records in a batch of version 2."""
 CRC_AT, CRC_FROM, LAST_DELTA_AT, BASE_TIMESTAMP_AT, COUNT_AT = 17, 21, 23, 27, 57
 HEAD_BYTES = 1024
-"""The bytes of a record's value that its stand-in has."""
+"""Bytes of the value in a stand-in."""
 
 Headers = list[tuple[str, bytes | None]]
 
 
 class RawRecord(NamedTuple):
-    """A record of a batch, its offset as the distance from the batch's first one; header names as they are."""
+    """A record with undecoded header names; ``offset_delta`` counts from the batch's first offset."""
 
     offset_delta: int
     timestamp: int
@@ -37,7 +37,7 @@ class RawRecord(NamedTuple):
 
 
 def decodes(batch: bytes) -> bool:
-    """Say whether the clients can decode the headers of a batch; one that is corrupt is left to them."""
+    """Return whether clients can decode a batch's headers; a corrupt batch is left to them."""
     records = MemoryRecords(batch)
     try:
         while records.has_next():
@@ -51,51 +51,46 @@ def decodes(batch: bytes) -> bool:
 
 
 def with_stand_ins(batch: bytes) -> bytes:
-    """Return an uncompressed batch of version 2 with a stand-in for each record that no client can parse.
+    """Return an uncompressed batch of version 2 with stand-ins for unparsable records.
 
     Raises ``ValueError``, ``IndexError`` or ``struct.error`` if the batch is damaged in other ways.
     """
-    builder = DefaultRecordBatchBuilder(
+    builder = batch_builder(1 << 30)
+    for record in raw_records(batch):
+        key, value, headers = decode_record(record)
+        builder.append(record.offset_delta, record.timestamp, key, value, headers)
+    rebuilt = bytearray(builder.build())
+    for start, end in ((0, 8), (12, 16), (LAST_DELTA_AT, LAST_DELTA_AT + 4)):
+        rebuilt[start:end] = batch[start:end]
+    struct.pack_into(">I", rebuilt, CRC_AT, calc_crc32c(bytes(rebuilt[CRC_FROM:])))
+    return bytes(rebuilt)
+
+
+def batch_builder(max_bytes: int) -> DefaultRecordBatchBuilder:
+    """Return a builder of an uncompressed batch of version 2."""
+    return DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,
         is_transactional=0,
         producer_id=-1,
         producer_epoch=-1,
         base_sequence=-1,
-        batch_size=1 << 30,
+        batch_size=max_bytes,
     )
-    for record in raw_records(batch):
-        key, value, headers = decode_record(record)
-        builder.append(record.offset_delta, record.timestamp, key, value, headers)
-    made = bytearray(builder.build())
-    made[:8] = batch[:8]
-    made[12:16] = batch[12:16]
-    made[LAST_DELTA_AT : LAST_DELTA_AT + 4] = batch[LAST_DELTA_AT : LAST_DELTA_AT + 4]
-    struct.pack_into(">I", made, CRC_AT, calc_crc32c(bytes(made[CRC_FROM:])))
-    return bytes(made)
 
 
 def decode_record(record: RawRecord) -> tuple[bytes | None, bytes | None, Headers]:
-    """Return key, value and headers of a record, or of its stand-in."""
+    """Return key, value and headers of a record or of its stand-in."""
     try:
         return record.key, record.value, [(name.decode(), value) for name, value in record.headers]
-    except UnicodeDecodeError:
-        wrong = next(name for name, _ in record.headers if not is_text(name))
+    except UnicodeDecodeError as error:
+        wrong = error.object
     value = record.value or b""
     reason = (
         f"the name of a header is not UTF-8: {wrong[:100]!r} "
         f"(the value takes {len(value)} bytes, sha256 {hashlib.sha256(value).hexdigest()})"
     )
     return None, value[:HEAD_BYTES], [(UNREADABLE, reason.encode())]
-
-
-def is_text(name: bytes) -> bool:
-    """Say whether a header's name is UTF-8."""
-    try:
-        name.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def raw_records(batch: bytes) -> Iterator[RawRecord]:
@@ -121,7 +116,7 @@ def raw_records(batch: bytes) -> Iterator[RawRecord]:
 
 
 def read_field(batch: bytes, at: int) -> tuple[bytes | None, int]:
-    """Return the bytes that begin with their length, None for a negative one, and where they end."""
+    """Return a length-prefixed field, None for a negative length, and its end."""
     length, at = read_varint(batch, at)
     if length < 0:
         return None, at
@@ -131,7 +126,7 @@ def read_field(batch: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def read_varint(batch: bytes, at: int) -> tuple[int, int]:
-    """Return the zigzag-encoded number at a place, and where it ends; raise ``IndexError`` past the batch."""
+    """Return a zigzag-encoded number and its end; raise ``IndexError`` past the batch."""
     value = shift = 0
     while True:
         byte, at = batch[at], at + 1

@@ -1,4 +1,4 @@
-"""The lag of each consumer group of a run: end offset less committed offset."""
+"""Lag of a run's consumer groups: end offset minus committed offset."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +17,7 @@ from topics import Topic
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """A group's committed offset and the end offset of one partition; names are without the prefix."""
+    """Committed and end offset of a group on one partition; names are without the prefix."""
 
     group: str
     topic: str
@@ -32,9 +32,9 @@ class Lag(msgspec.Struct, frozen=True):
 
 
 class GroupProgress(NamedTuple):
-    """The offset below which a group has nothing to process any more, and the end offset.
+    """A group's processed offset and the end offset.
 
-    The former is the committed one, or the beginning of a log that retention has taken past it.
+    ``processed`` is the committed offset, or the log's beginning if retention has passed it.
     """
 
     processed: int
@@ -46,7 +46,7 @@ NOTHING = OffsetAndMetadata(0, "")
 
 
 class LagReader:
-    """Reads the lag of a run's groups; made by :func:`lag_reader`."""
+    """Reads the lag of a run's groups; see :func:`lag_reader`."""
 
     def __init__(self, bus: Bus, admin: AIOKafkaAdminClient, consumer: AIOKafkaConsumer) -> None:
         self.bus = bus
@@ -55,7 +55,7 @@ class LagReader:
         self._coordinators: dict[str, int] = {}
 
     async def read(self) -> list[Lag] | None:
-        """Return the lag of every group and partition; None if the broker does not say, which is not a lag of none."""
+        """Return the lag of every group and partition; None if the broker does not answer."""
         prefix = self.bus.prefix
         try:
             groups = [name for name, *_ in await self.admin.list_consumer_groups() if name.startswith(prefix)]
@@ -78,9 +78,9 @@ class LagReader:
         ]
 
     async def progress(self, group: str, topic: Topic) -> dict[int, GroupProgress]:
-        """Return how far a group has processed each partition of a topic; raise ``KafkaError`` if it is not known.
+        """Return a group's progress on each partition of a topic; raise ``KafkaError`` if it is unknown.
 
-        An offset beyond the end was committed of another topic of this name, and says nothing.
+        A committed offset beyond the end belongs to an earlier topic of this name and is ignored.
         """
         partitions = await self._partitions(topic)
         begins = await self.consumer.beginning_offsets(partitions)
@@ -100,7 +100,7 @@ class LagReader:
         return [TopicPartition(name, one["partition"]) for one in described["partitions"]]
 
     async def _with_added(self, committed: dict[str, Offsets]) -> dict[str, Offsets]:
-        """Add partitions of which a group has committed nothing yet: what was added to a topic is lag as well."""
+        """Add partitions without committed offsets, whose records are lag as well."""
         topics = {partition.topic for offsets in committed.values() for partition in offsets}
         if not topics:
             return committed
@@ -116,7 +116,7 @@ class LagReader:
         }
 
     async def _committed(self, group: str) -> Offsets:
-        """Return a group's offsets. Its coordinator is kept; one that has moved knows none, so it is sought anew."""
+        """Return a group's offsets from its cached coordinator; a moved one knows none and is looked up again."""
         known = self._coordinators.pop(group, None)
         found = await self._offsets(group, known) if known is not None else {}
         return found or await self._offsets(group, await self.admin.find_coordinator(group))
@@ -130,7 +130,7 @@ class LagReader:
 
 @asynccontextmanager
 async def lag_reader(bus: Bus) -> AsyncIterator[LagReader]:
-    """Yield a reader with connections of its own."""
+    """Yield a reader with separate connections."""
     records = create_consumer(bus, group=None, client_id="lag")
     await start_within(records, bus)
     admin = AIOKafkaAdminClient(**auth.kafka_arguments(bus), client_id="lag")

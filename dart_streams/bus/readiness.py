@@ -1,7 +1,7 @@
-"""Waits for a broker before a client is built: until it is ready, or until it rejects this client for good.
+"""Waits for a broker before a client is built: until it is ready, or rejects this client for good.
 
-The clients themselves retry for long and silently, leave threads behind when they give up, and each reports a wrong
-password differently. A connection of aiokafka does what every client has to: TLS, login, a first request.
+Clients retry silently for long, leave threads behind when they give up, and report a wrong password in different ways.
+A bare connection of aiokafka does what every client does: TLS, login, one request.
 """
 
 import asyncio
@@ -34,23 +34,23 @@ ANSWER_TIMEOUT_S = 10.0
 
 
 def await_broker(bus: Bus, deadline: Deadline) -> None:
-    """Return when a broker of ``bus.servers`` has accepted a connection with this configuration.
+    """Return once a broker of ``bus.servers`` has accepted a connection with this configuration.
 
-    Raises :class:`ServiceUnavailable` if none does before the deadline, and at once ``AccessRefused`` if one rejects
-    the client or is not trusted, ``ConfigError`` if the servers, certificates or secrets can't be used.
+    Raises :class:`ServiceUnavailable` if none does before the deadline. Raises at once ``AccessRefused`` if a broker
+    rejects the client or is not trusted, and ``ConfigError`` for unusable servers, certificates or secrets.
     """
     run(await_broker_async(bus, deadline))
 
 
 async def await_broker_async(bus: Bus, deadline: Deadline) -> None:
-    """Do the same as :func:`await_broker` without blocking."""
+    """Do as :func:`await_broker` without blocking."""
     settings, endpoints = auth.kafka_arguments(bus), endpoints_of(bus)
     del settings["bootstrap_servers"]
     await AsyncRetrying(**until_ready(bus, deadline))(try_each, bus, endpoints, settings, deadline)
 
 
 def until_ready(bus: Bus, deadline: Deadline) -> dict[str, Any]:
-    """Return the retry policy of a connection to the broker."""
+    """Return the retry policy of connections to the broker."""
     return retry_arguments(
         deadline,
         min(RETRY_INTERVAL_S, bus.wait_s / 10),
@@ -71,7 +71,7 @@ def endpoints_of(bus: Bus) -> list[Endpoint]:
 
 
 async def try_each(bus: Bus, endpoints: list[Endpoint], settings: dict[str, Any], deadline: Deadline) -> None:
-    """Return when one server accepts a connection; raise the last error, or at once why this client is rejected."""
+    """Return once a server accepts a connection; raise the last error, or at once a rejection."""
     for endpoint in endpoints:
         try:
             return await request(endpoint, MetadataRequest([]), settings, deadline)
@@ -83,7 +83,7 @@ async def try_each(bus: Bus, endpoints: list[Endpoint], settings: dict[str, Any]
 
 
 async def request(endpoint: Endpoint, message: Any, settings: dict[str, Any], deadline: Deadline) -> Any:
-    """Return the answer to one request over a new connection, TLS and login included."""
+    """Return the response to one request over a new connection, including TLS and login."""
     limit_s = max(RETRY_INTERVAL_S, min(ANSWER_TIMEOUT_S, deadline.remaining_s))
     async with asyncio.timeout(limit_s):
         connection = await create_conn(endpoint.host, endpoint.port, request_timeout_ms=int(limit_s * 1000), **settings)
@@ -96,7 +96,7 @@ async def request(endpoint: Endpoint, message: Any, settings: dict[str, Any], de
 async def find_refusal(
     bus: Bus, endpoint: Endpoint, settings: dict[str, Any], error: Exception
 ) -> AccessRefused | None:
-    """Return why the broker rejects this client; None if a later try may succeed."""
+    """Return the error of a broker that rejects this client; None if a later try may succeed."""
     if isinstance(error, ConnectionRefusedError):
         return None
     if (text := login_refusal(bus, endpoint, error)) is not None:
@@ -110,7 +110,7 @@ async def find_refusal(
 
 
 def login_refusal(bus: Bus, endpoint: Endpoint, error: Exception) -> str | None:
-    """Return what an error of the login means and what to do; None if it is no such error."""
+    """Return the meaning and remedy of a login error; None for other errors."""
     login = bus.login
     match error:
         case SaslAuthenticationFailed():
@@ -129,7 +129,7 @@ def login_refusal(bus: Bus, endpoint: Endpoint, error: Exception) -> str | None:
 
 
 async def requires_login(endpoint: Endpoint, settings: dict[str, Any]) -> bool:
-    """Return whether a broker offers SASL mechanisms: it closes connections that send other requests first."""
+    """Return whether a broker offers SASL mechanisms; it closes connections that send other requests first."""
     try:
         answer = await request(endpoint, SaslHandShakeRequest("PLAIN"), settings, Deadline(ANSWER_TIMEOUT_S))
     except (KafkaError, OSError):
@@ -138,7 +138,7 @@ async def requires_login(endpoint: Endpoint, settings: dict[str, Any]) -> bool:
 
 
 def no_broker(bus: Bus, error: BaseException) -> ServiceUnavailable:
-    """Return the error that no broker answered."""
+    """Return the error for a broker that did not answer."""
     return ServiceUnavailable(
         f"no Kafka broker at {bus.servers} after {bus.wait_s:g} s ({str(error) or type(error).__name__}): "
         "start one with `dart-streams up`, or set bus.servers"
@@ -146,7 +146,7 @@ def no_broker(bus: Bus, error: BaseException) -> ServiceUnavailable:
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine to its end, also in a thread that has a running event loop."""
+    """Run a coroutine to its end, even in a thread with a running event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

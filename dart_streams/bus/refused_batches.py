@@ -1,8 +1,7 @@
-"""Batches that a broker refuses, as too large or of a wrong time: the producer goes on, and has the broker's words.
+"""Keeps aiokafka's idempotent producer usable after a broker refuses a batch for its size or time.
 
-An idempotent producer of aiokafka (0.14) numbers a batch when it sends it, and keeps the number of one that the broker
-has not taken: every later record of the partition is then refused as out of order. It also has the broker's message
-in none of the versions of the response that it asks for, though it can read the next one.
+aiokafka (0.14) keeps the sequence numbers of a refused batch, so every later record of the partition is refused as out
+of order. It also requests response versions without the broker's message, although it can parse the next one.
 """
 
 from collections.abc import Iterator
@@ -21,16 +20,16 @@ from aiokafka.protocol.produce import ProduceRequest, ProduceRequest_v8
 REFUSALS: dict[int, type[KafkaError]] = {
     error.errno: error for error in (MessageSizeTooLargeError, RecordListTooLargeError, InvalidTimestampError)
 }
-"""Errors of a batch that the broker has checked and not taken."""
+"""Errors of a batch that the broker checked and refused."""
 WITH_MESSAGE = 8
-"""The version of the response that has the broker's message (KIP-467)."""
+"""First response version with the broker's message (KIP-467)."""
 
 
 class SendHandler(sender.SendProduceReqHandler):
     """Handles the response to a produce request."""
 
     def handle_response(self, response: Any) -> None:
-        """Give numbers of refused batches back, and fail them with the broker's message, before the rest is done."""
+        """Release the sequence numbers of refused batches, and fail them with the broker's message."""
         numbers = self._sender._txn_manager
         for place, error in find_refusals(response):
             if (batch := self._batches.get(place)) is not None:
@@ -41,7 +40,7 @@ class SendHandler(sender.SendProduceReqHandler):
 
 
 def find_refusals(response: Any) -> Iterator[tuple[TopicPartition, KafkaError]]:
-    """Yield the partitions whose batch was refused, and why."""
+    """Yield the partitions of refused batches, with the error."""
     for topic, partitions in response.topics:
         for partition, code, *rest in partitions:
             if code in REFUSALS:
@@ -50,7 +49,7 @@ def find_refusals(response: Any) -> Iterator[tuple[TopicPartition, KafkaError]]:
 
 
 def message_of(response: Any, rest: list[Any]) -> str:
-    """Return the broker's message about the first record that it refused, or about the batch; empty: it has none."""
+    """Return the broker's message about the first refused record or the batch; empty if there is none."""
     if response.API_VERSION < WITH_MESSAGE:
         return ""
     *_, records, message = rest
@@ -58,7 +57,7 @@ def message_of(response: Any, rest: list[Any]) -> str:
 
 
 def install() -> None:
-    """Have every producer of aiokafka in this process handle refused batches so. It has no hook: names are replaced."""
+    """Apply this handling to every aiokafka producer of the process, by replacing names: there is no hook."""
     sender.SendProduceReqHandler = SendHandler
     if ProduceRequest_v8 not in ProduceRequest._CLASSES:
         ProduceRequest._CLASSES = (*ProduceRequest._CLASSES, ProduceRequest_v8)

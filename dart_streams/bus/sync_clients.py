@@ -27,7 +27,7 @@ RETRY_INTERVAL_S = 0.2
 CHECK_INTERVAL_S = 10.0
 POLL_TIMEOUT_MS = 200
 FETCH_WAIT_MS = 500
-"""How long the broker holds a fetch without records; it answers at the first one."""
+"""Maximum wait of a fetch without records."""
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -49,9 +49,9 @@ def create_consumer(bus: Bus, client_id: str, **settings: Any) -> KafkaConsumer:
 
 
 def create_producer(bus: Bus, client_id: str, *, idempotent: bool = True) -> KafkaProducer:
-    """Return a producer, acknowledged by all replicas; raise as :func:`create_consumer` does.
+    """Return a producer acknowledged by all replicas; raise as :func:`create_consumer` does.
 
-    An idempotent one of kafka-python sends nothing any more once the broker has refused a record, for its size say.
+    An idempotent producer of kafka-python stops sending once the broker refuses a record, for its size for example.
     """
     settings = {"acks": "all", "enable_idempotence": idempotent, "linger_ms": 0, "max_request_size": MAX_LETTER_BYTES}
     return connect(KafkaProducer, bus, client_id=client_id, **settings)
@@ -72,9 +72,9 @@ def connect(client: Any, bus: Bus, **settings: Any) -> Any:
 
 
 def is_of_an_open_connection(record: logging.LogRecord) -> bool:
-    """Return whether a record of kafka-python's transport is about a connection that it has not closed itself.
+    """Return whether a transport's log record concerns a connection that is not closing.
 
-    Its reader may wake once more after a close, and logs with a traceback that the socket is gone.
+    The reader may wake once after a close, and logs the missing socket with a traceback.
     """
     match record.args:
         case (KafkaTCPTransport() as connection, *_):
@@ -83,10 +83,10 @@ def is_of_an_open_connection(record: logging.LogRecord) -> bool:
 
 
 def ask_until_answered(ask: Callable[[], T], bus: Bus) -> T:
-    """Return what ``ask`` returns, which is asked again while the broker cannot say.
+    """Return the result of ``ask``, retried while the broker cannot answer.
 
-    A broker that stood still for longer than its session names no brokers, itself included, until it has registered
-    again. Raises :class:`ServiceUnavailable` if that takes longer than ``bus.wait_s``.
+    A broker paused beyond its session names no brokers until it has registered again. Raises
+    :class:`ServiceUnavailable` after ``bus.wait_s``.
     """
     deadline = Deadline(bus.wait_s)
     while True:
@@ -99,7 +99,7 @@ def ask_until_answered(ask: Callable[[], T], bus: Bus) -> T:
 
 
 def await_partitions(records: KafkaConsumer, bus: Bus, topic: Topic) -> list[TopicPartition]:
-    """Return the partitions of a topic, waiting for it to appear; raise :class:`ServiceUnavailable` if it does not."""
+    """Return a topic's partitions once it exists; raise :class:`ServiceUnavailable` if it does not appear."""
     name = bus.prefix + topic.name
     deadline = Deadline(bus.wait_s)
     while not (numbers := ask_until_answered(lambda: records.partitions_for_topic(name), bus)):
@@ -113,14 +113,13 @@ def await_partitions(records: KafkaConsumer, bus: Bus, topic: Topic) -> list[Top
 
 
 class TopicReader:
-    """Reads all partitions of a topic, each from an offset on, without a consumer group; use it as a context manager.
+    """Reads all partitions of a topic without a consumer group; a context manager.
 
-    A client of kafka-python 3.0 may stop fetching for ever, although the broker has records and answers. So, after
-    ``CHECK_S`` without a record, its positions are compared with the end offsets; a client that is behind is replaced,
-    and the new one continues after the last record that was returned.
+    A client of kafka-python 3.0 may stop fetching forever. After ``CHECK_INTERVAL_S`` without a record its positions
+    are compared with the end offsets; a client that is behind is replaced and continues after the last returned record.
 
-    ``offsets`` has where to start, by partition; others start at their beginning, as do those whose records have been
-    deleted. ``settings`` are further ones of the client.
+    ``offsets`` are start offsets by partition; others, and those already deleted, start at the beginning. ``settings``
+    go to the client.
     """
 
     def __init__(
@@ -141,7 +140,7 @@ class TopicReader:
         self.client.close()
 
     def poll(self, timeout_ms: int) -> list[Any]:
-        """Return the next records, in order within a partition; none if none came within ``timeout_ms``."""
+        """Return the next records, in order within a partition; empty after ``timeout_ms``."""
         records = [record for batch in self.client.poll(timeout_ms=timeout_ms).values() for record in batch]
         for record in records:
             self.positions[record.partition] = record.offset + 1
@@ -152,19 +151,19 @@ class TopicReader:
         return records
 
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """Return the end offset of each partition; raise ``KafkaError`` if the broker does not answer."""
+        """Return the end offset of each partition; raise ``KafkaError`` without an answer."""
         ends: dict[TopicPartition, int] = self.client.end_offsets(self.partitions)
         return ends
 
     def has_reached(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Return whether all records before ``ends`` have been read."""
+        """Return whether all records before ``ends`` were read."""
         return all(self.client.position(partition) >= end for partition, end in ends.items())
 
     def read_to_end(self, ends: Mapping[TopicPartition, int] | None = None) -> Iterator[Any]:
-        """Yield the records up to ``ends``, by default the present end offsets; the last poll may bring some more.
+        """Yield the records up to ``ends`` (by default the present end offsets); the last poll may return more.
 
-        Raises :class:`ServiceUnavailable` if the broker does not say where that is, or no record comes, for
-        ``bus.wait_s``, or for as long as the replacement of a stuck client takes.
+        Raises :class:`ServiceUnavailable` if the broker does not answer, or no record arrives, for ``bus.wait_s`` or
+        the time to replace a stuck client.
         """
         ends = ask_until_answered(self.end_offsets, self.bus) if ends is None else ends
         limit_s = max(self.bus.wait_s, 2 * CHECK_INTERVAL_S)
@@ -180,7 +179,7 @@ class TopicReader:
                 raise ServiceUnavailable(f"no record of {name} arrived for {limit_s:g} s: see `dart-streams doctor`")
 
     def events_to_end(self) -> Iterator[Any]:
-        """Yield the events of :meth:`read_to_end`; records that can't be decoded are left out."""
+        """Yield the events of :meth:`read_to_end`, without undecodable records."""
         for record in self.read_to_end():
             with contextlib.suppress(Undecodable):
                 yield decode(self.topic, record.value, record.headers)
@@ -217,6 +216,6 @@ class TopicReader:
 
 
 def read_events(bus: Bus, client_id: str, topic: Topic) -> list[Any]:
-    """Return every event of a topic up to its present end; raise as :meth:`TopicReader.read_to_end` does."""
+    """Return all present events of a topic; raise as :meth:`TopicReader.read_to_end` does."""
     with TopicReader(bus, client_id, topic) as reader:
         return list(reader.events_to_end())

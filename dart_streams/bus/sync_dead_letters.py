@@ -1,4 +1,4 @@
-"""Dead letters of a process whose client is kafka-python: the trainer's."""
+"""Dead letters through kafka-python, for the trainer."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from topics import Topic
 
 
 def send(producer: KafkaProducer, topic: Topic, record: Any, error: str, timeout_s: float) -> None:
-    """Do as :func:`dart_streams.bus.dead_letters.send`: return when the broker has the letter.
+    """Do as :func:`dart_streams.bus.dead_letters.send` with a synchronous producer.
 
-    ``producer`` must not be idempotent, or nothing could follow a letter that the broker refuses.
+    ``producer`` must not be idempotent, or nothing could follow a refused letter.
     """
     log(record, error, tries=1)
     place = place_headers(record, error, 1, now_ms())
@@ -27,5 +27,5 @@ def send(producer: KafkaProducer, topic: Topic, record: Any, error: str, timeout
 
 
 def produce(producer: KafkaProducer, topic: str, letter: Letter, timeout_s: float) -> None:
-    """Send a letter to the dead-letter twin of ``topic`` (with prefix), and wait for the acknowledgement."""
+    """Send a letter to the dead-letter twin of ``topic`` (with prefix); return on acknowledgement."""
     producer.send(topic + DEAD_LETTERS, **letter._asdict()).get(timeout=timeout_s)

@@ -1,7 +1,7 @@
-"""The ids that Kafka gives to topics: one that was deleted and made again has the name of before, and another id.
+"""Kafka's topic ids, which tell a recreated topic from its predecessor.
 
-Offsets say nothing of that: those of the new topic begin at 0 again, and pass for repeats of the old one. aiokafka asks
-for metadata of version 5 at most, and ids came with version 10; so the request is built of its protocol classes here.
+Offsets do not: those of the new topic restart at 0 and look like repeats. aiokafka requests metadata of version 5 at
+most, and ids came with version 10, so the request is built from its protocol classes.
 """
 
 import uuid
@@ -24,16 +24,16 @@ from aiokafka.protocol.types import (
 
 
 class Uuid(AbstractType[uuid.UUID]):
-    """An id: 16 bytes."""
+    """A 16-byte id."""
 
     @classmethod
     def encode(cls, value: uuid.UUID) -> bytes:
-        """Return the id's bytes."""
+        """Return the bytes of an id."""
         return value.bytes
 
     @classmethod
     def decode(cls, data: BytesIO) -> uuid.UUID:
-        """Return the id that comes next."""
+        """Read an id."""
         return uuid.UUID(bytes=data.read(16))
 
 
@@ -84,7 +84,7 @@ class MetadataResponseV10(Response):
 
 
 class MetadataRequestV10(RequestStruct):
-    """The request of that version."""
+    """Metadata request, version 10."""
 
     API_KEY = 3
     API_VERSION = 10
@@ -100,7 +100,7 @@ class MetadataRequestV10(RequestStruct):
 
 
 class TopicIdRequest(Request[MetadataRequestV10]):
-    """Asks for the metadata of some topics; it makes none."""
+    """Requests the metadata of topics without creating them."""
 
     API_KEY = 3
 
@@ -113,7 +113,7 @@ class TopicIdRequest(Request[MetadataRequestV10]):
 
 
 async def topic_ids(client: AIOKafkaClient, names: Collection[str]) -> dict[str, str]:
-    """Return the ids of those of the topics that there are, by full name; none from a broker that knows no ids.
+    """Return the ids of existing topics by full name; none from a broker without ids.
 
     Raises ``KafkaError`` if the broker does not answer.
     """
@@ -125,5 +125,5 @@ async def topic_ids(client: AIOKafkaClient, names: Collection[str]) -> dict[str,
 
 
 def recreated_topics(before: dict[str, str], now: dict[str, str]) -> list[str]:
-    """Return the topics that have another id than before; where one is not known, nothing is said."""
+    """Return the topics whose id changed; unknown ids are ignored."""
     return sorted(name for name, known in before.items() if now.get(name, known) != known)

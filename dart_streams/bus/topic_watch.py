@@ -1,8 +1,7 @@
-"""Notices topics that are deleted, made anew, or given more partitions, while a process uses them.
+"""Detects topics that are deleted, recreated or grown while a process uses them.
 
-Clients only wait then: a request whose topic is gone looks like a policy that does not answer, and a record whose key
-has moved to a new partition is read by who does not know what came before it. Of a topic made anew under its name a
-client passes over what has an offset below its position.
+Clients only wait then: a request to a deleted topic looks like a policy that does not answer, and a key moved to a new
+partition loses its order. In a recreated topic a client skips records below its position.
 """
 
 import asyncio
@@ -19,7 +18,8 @@ from dart_streams.errors import ServiceUnavailable, UserError
 from topics import Topic
 
 CHECK_INTERVAL_S = 5.0
-"""Time between two looks. A topic has to be missing twice: a broker that has just started may not know all of them."""
+"""Interval between checks. A topic must be missing twice, since a broker that has just started may not know all of
+them."""
 
 log = structlog.get_logger()
 
@@ -29,7 +29,7 @@ class TopicGrown(UserError):
 
 
 class TopicRecreated(UserError):
-    """A topic was deleted and made again; the supervisor starts this process again."""
+    """A topic was deleted and created again; the supervisor restarts this process."""
 
     exit_code = 1
 
@@ -40,12 +40,12 @@ async def watch_topics(
     fixed: Collection[Topic] = (),
     ids: Mapping[str, str] | None = None,
 ) -> None:
-    """Watch the topics that a process uses, until cancelled; of the ``fixed`` ones the number of partitions must stay.
+    """Watch the topics of a process until cancelled; ``fixed`` topics must keep their partition count.
 
-    ``ids`` are those of when the process began to use them, by default of now.
+    ``ids`` are the topic ids when the process began to use them, by default the present ones.
 
-    Raises :class:`ServiceUnavailable` that names a topic which is gone, :class:`TopicGrown` one that was grown, and
-    :class:`TopicRecreated` one that has another id.
+    Raises :class:`ServiceUnavailable` for a deleted topic, :class:`TopicGrown` for a grown one and
+    :class:`TopicRecreated` for one with another id.
     """
     before = {topic.name: await publisher.partitions_of(topic) for topic in fixed}
     names = [topic.name for topic in used]
@@ -72,7 +72,7 @@ async def watch_topics(
 
 
 def refuse_growth(bus: Bus, before: Mapping[str, int], now: Mapping[str, int]) -> None:
-    """Raise :class:`TopicGrown` for the first topic that has more partitions than before."""
+    """Raise :class:`TopicGrown` for the first topic with more partitions than before."""
     for name, count in before.items():
         if now.get(name, count) > count:
             raise TopicGrown(
@@ -83,7 +83,7 @@ def refuse_growth(bus: Bus, before: Mapping[str, int], now: Mapping[str, int]) -
 
 
 def remade_error(bus: Bus, name: str) -> TopicRecreated:
-    """Return the error that a topic is another one than before."""
+    """Return the error for a recreated topic."""
     return TopicRecreated(
         f"topic {bus.prefix}{name} was deleted and made again while this process used it: what was in it is gone. "
         "Nothing needs to be done: started again, this process reads it from its beginning, and orders that can never "
@@ -92,7 +92,7 @@ def remade_error(bus: Bus, name: str) -> TopicRecreated:
 
 
 def gone_error(bus: Bus, name: str) -> ServiceUnavailable:
-    """Return the error that a topic which was there is not any more."""
+    """Return the error for a deleted topic."""
     return ServiceUnavailable(
         f"topic {bus.prefix}{name} is gone from the broker at {bus.servers}: somebody has deleted it, and the records "
         "in it. Make it again with `dart-streams topics apply`; processes that were started go on with it"

@@ -1,7 +1,6 @@
-"""Topics as code, the pure part: declared topics, actual topics, the changes between them, and Strimzi's resources.
+"""Topics as code, the pure part: declared and actual topics, the changes between them, and Strimzi's resources.
 
-Strimzi's topic operator creates and updates ``KafkaTopic`` resources. As with ``topics apply``, topics have as many
-replicas as Kafka's ``default.replication.factor``.
+Topics have the replicas of Kafka's ``default.replication.factor``, whether applied here or by Strimzi.
 """
 
 import hashlib
@@ -20,19 +19,19 @@ from topics.topic import DAY_MS, HOUR_MS
 DEAD_LETTERS = ".dlq"
 DEAD_LETTER_DAYS = 90
 HEADER_ROOM = 65_536
-"""Bytes that a record may take beside its value, and a dead letter beside its original: key, headers, the batch."""
+"""Allowance for key, headers and batch beside a record's value, and beside the original in a dead letter."""
 CLOCK_MS = HOUR_MS
-"""How far the time of a record may be off the broker's clock, unless the records of its topic are kept for less."""
+"""Maximum offset of record timestamps from the broker's clock, unless retention is shorter."""
 NO_BOUND_MS = 2**63 - 1
-"""The records of such a topic may be of any time."""
+"""Bound that accepts any timestamp."""
 MAX_RESOURCE_NAME = 253
 RESOURCE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-"""A valid resource name in Kubernetes: a DNS subdomain (RFC 1123)."""
+"""A valid Kubernetes resource name: a DNS subdomain (RFC 1123)."""
 DIGEST_DIGITS = 8
 
 
 class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic under its full name, with the broker's configuration keys."""
+    """A topic by full name, with the broker's configuration keys."""
 
     name: str
     partitions: int = 1
@@ -40,7 +39,7 @@ class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One change of one topic; ``shrink`` is declared but impossible in Kafka."""
+    """A change of one topic; ``shrink`` is impossible in Kafka."""
 
     topic: str
     action: Literal["create", "add partitions", "alter", "shrink"]
@@ -49,16 +48,16 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_topic(name: str) -> Topic:
-    """Return the topic of this name (without a prefix); raise :class:`UserError` if the contract has none."""
+    """Return the topic ``name`` (without prefix); raise :class:`UserError` if the contract has none."""
     if name not in topics.BY_NAME:
         raise UserError(f"no topic {name!r}: use one of {', '.join(topics.BY_NAME)}")
     return topics.BY_NAME[name]
 
 
 def declare_topics(bus: Bus, extra: Sequence[TopicSpec] = ()) -> list[TopicSpec]:
-    """Return every topic of a deployment: the contract's and their dead letters, under its prefix, then ``extra``.
+    """Return all topics of a deployment: the contract's, their dead letters, then ``extra``.
 
-    The weights have no dead letters: a worker that can't read a version reports that on ``weights-serving``.
+    Weights have no dead letters: a worker reports an unreadable version on ``weights-serving``.
     """
     specs = []
     for topic in topics.ALL:
@@ -69,7 +68,7 @@ def declare_topics(bus: Bus, extra: Sequence[TopicSpec] = ()) -> list[TopicSpec]
 
 
 def has_dead_letters(topic: Topic) -> bool:
-    """Say whether a topic has a dead-letter twin."""
+    """Return whether a topic has a dead-letter twin."""
     return topic is not topics.weights.TOPIC
 
 
@@ -89,29 +88,29 @@ def spec_of(topic: Topic, prefix: str) -> TopicSpec:
 
 
 def record_bytes(topic: Topic) -> int:
-    """Return the largest record of ``topic``, whose value takes what the contract allows."""
+    """Return the maximum record of ``topic``."""
     return topic.max_message_bytes + HEADER_ROOM
 
 
 def letter_bytes(topic: Topic) -> int:
-    """Return the largest dead letter of a record of ``topic``."""
+    """Return the maximum dead letter of ``topic``."""
     return record_bytes(topic) + HEADER_ROOM
 
 
 MAX_LETTER_BYTES = max(letter_bytes(topic) for topic in topics.ALL)
-"""The largest record that a producer may be asked to send."""
+"""Maximum record of any producer."""
 
 
 def clock_ms(topic: Topic) -> int:
-    """Return how far the time of a record of ``topic`` may be off the broker's clock (ms).
+    """Return the maximum offset of timestamps on ``topic`` from the broker's clock (ms).
 
-    A record from longer ago than its topic's retention would be deleted unread.
+    A record older than its topic's retention would be deleted unread.
     """
     return CLOCK_MS if topic.retention_ms is None else min(CLOCK_MS, topic.retention_ms)
 
 
 def clock_bounds(bound_ms: int) -> dict[str, str]:
-    """Return the broker's configuration keys that bound the times of records, in both directions."""
+    """Return the broker's configuration keys that bound timestamps in both directions."""
     return {f"message.timestamp.{side}.max.ms": str(bound_ms) for side in ("before", "after")}
 
 
@@ -129,7 +128,7 @@ def dead_letters_of(topic: Topic, prefix: str) -> TopicSpec:
 
 
 def plan(wanted: Sequence[TopicSpec], actual: Mapping[str, TopicSpec]) -> list[Change]:
-    """Return the changes from ``actual`` (by name) to ``wanted``; topics that are not wanted are left alone."""
+    """Return the changes from ``actual`` (by name) to ``wanted``; other topics are left alone."""
     return [change for spec in wanted for change in changes_of(spec, actual.get(spec.name))]
 
 
@@ -156,7 +155,7 @@ def changes_of(wanted: TopicSpec, actual: TopicSpec | None) -> list[Change]:
 
 
 def strimzi_resource(spec: TopicSpec, cluster: str, namespace: str = "") -> dict[str, Any]:
-    """Return the ``KafkaTopic`` of a topic for the Kafka called ``cluster``."""
+    """Return the ``KafkaTopic`` resource of a topic for the Kafka cluster ``cluster``."""
     name = resource_name(spec.name)
     return {
         "apiVersion": "kafka.strimzi.io/v1",
@@ -169,7 +168,7 @@ def strimzi_resource(spec: TopicSpec, cluster: str, namespace: str = "") -> dict
 
 
 def resource_name(topic: str) -> str:
-    """Return the topic's name if Kubernetes accepts it, else a unique one made of it."""
+    """Return the topic's name if Kubernetes accepts it, else a unique valid one."""
     if len(topic) <= MAX_RESOURCE_NAME and RESOURCE_NAME.fullmatch(topic):
         return topic
     readable = re.sub(r"[^a-z0-9]+", "-", topic.lower()).strip("-")[: MAX_RESOURCE_NAME - DIGEST_DIGITS - 1] or "topic"

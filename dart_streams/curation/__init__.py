@@ -1,5 +1,5 @@
-"""DART's data manager as pure code: which tasks, how many rollouts, how long, which groups and steps to train on.
+"""DART's data manager as pure code: task choice, rollout numbers, step limits, and groups and steps to train on.
 
-Four reducers (difficulty, budget, dispatch, groups), each ``apply(state, record) -> (state, decisions)``, and the
-formulas they rest on. No I/O, no clock (time comes with the records), no global randomness (only hashes of names).
+Four reducers (difficulty, budget, dispatch, groups), each ``apply(state, record) -> (state, decisions)``, and their
+formulas. No I/O, no clock (records carry time), no global randomness (only hashes of names).
 """

@@ -1,7 +1,7 @@
-"""The rewards of a group, and the advantages computed from them.
+"""Rewards of a group and the advantages computed from them.
 
-Step-level: each step carries its trajectory's reward, and all steps of the group are the sample. On top of that, single
-steps may be credited: a step's future return against those of the group's other trajectories at the same step.
+Each step carries its trajectory's reward, and all steps of the group are the sample. Single steps may be credited on
+top: by a step's future return against those of the group's other trajectories at the same step.
 """
 
 import math
@@ -16,7 +16,7 @@ EPSILON = 1e-6
 
 
 def checked_reward(trajectory: Trajectory) -> float | None:
-    """Return the reward of a trajectory, None where its outcome carries none; raise InvalidEvent if it is invalid."""
+    """Return a trajectory's reward, None if its outcome carries none; raise InvalidEvent if it is invalid."""
     if trajectory.outcome not in REWARDED:
         return None
     reward = trajectory.reward
@@ -26,10 +26,10 @@ def checked_reward(trajectory: Trajectory) -> float | None:
 
 
 def shortest_path(rewards: Sequence[float], steps: Sequence[int], alpha: float) -> list[float]:
-    """Return a group's rewards, those of successes lowered by ``alpha`` x (T - T_min) / T for their T steps.
+    """Return a group's rewards, each success lowered by ``alpha`` x (T - T_min) / T for its T steps.
 
-    T_min is the length of the group's shortest success, which keeps its reward whole; failures keep theirs. With
-    ``alpha`` 0 nothing changes. Source: the shortest-path reward adjustment of AdaGRPO (MobileRL, arXiv 2509.18119).
+    T_min is the length of the shortest success. Source: the shortest-path reward adjustment of AdaGRPO (MobileRL, arXiv
+    2509.18119).
     """
     shortest = min((n for reward, n in zip(rewards, steps, strict=True) if is_success(reward)), default=0)
     return [
@@ -41,7 +41,7 @@ def shortest_path(rewards: Sequence[float], steps: Sequence[int], alpha: float) 
 def reward_statistics(rewards: Sequence[float], steps: Sequence[int]) -> tuple[float, float]:
     """Return mean and unbiased standard deviation of the rewards over all steps of a group.
 
-    ``rewards`` and ``steps`` have one entry a trajectory. A group of fewer than two steps has deviation 0.
+    ``rewards`` and ``steps`` have one entry a trajectory. With fewer than two steps the deviation is 0.
     """
     count = sum(steps)
     if count == 0:
@@ -54,27 +54,26 @@ def reward_statistics(rewards: Sequence[float], steps: Sequence[int]) -> tuple[f
 
 
 def step_level_advantages(rewards: Sequence[float], steps: Sequence[int]) -> list[float]:
-    """Return the advantage of each trajectory's steps: (R - mean) / (sigma + 1e-6), both over all steps of the group.
+    """Return the advantage of each trajectory's steps: (R - mean) / (sigma + 1e-6) over all steps of the group.
 
-    Long failures thus weigh more than short successes. Source: DART, step-wise GRPO; the deviation is unbiased as in
-    the authors' release.
+    Long failures thus weigh more than short successes. Source: DART, step-wise GRPO; unbiased as in the authors'
+    release.
     """
     mean, std = reward_statistics(rewards, steps)
     return [(reward - mean) / (std + EPSILON) for reward in rewards]
 
 
 def future_returns(reward: float, steps: int, discount: float) -> list[float]:
-    """Return the future return of each of a trajectory's steps: ``discount`` for each step to its end, x ``reward``."""
+    """Return the future return of each step: ``reward`` x ``discount`` to the power of the steps that follow."""
     return [reward * discount ** (steps - 1 - step) for step in range(steps)]
 
 
 def single_step_advantages(rewards: Sequence[float], steps: Sequence[int], discount: float) -> list[list[float]]:
-    """Return, for each trajectory, the advantage of each of its steps.
+    """Return, for each trajectory, the advantage of each step.
 
-    It is (return - mean) / (sigma + 1e-6) over the trajectories of the group that have a step of that number, and 0 for
-    a trajectory that is the only one. Source: the step-level advantage of UI-S1 (arXiv 2509.11543). Its rewards are of
-    single steps; environments here reward the end only, so an early step of a long success has a smaller return than
-    that of a short one.
+    It is (return - mean) / (sigma + 1e-6) over the group's trajectories that have this step, 0 for a single one.
+    Source: the step-level advantage of UI-S1 (arXiv 2509.11543), which has rewards of single steps. Environments here
+    reward only the end, so an early step of a long success returns less than that of a short one.
     """
     returns = [future_returns(reward, n, discount) for reward, n in zip(rewards, steps, strict=True)]
     advantages: list[list[float]] = [[] for _ in returns]
@@ -87,5 +86,5 @@ def single_step_advantages(rewards: Sequence[float], steps: Sequence[int], disco
 
 
 def returns_differ(rewards: Sequence[float], steps: Sequence[int], discount: float) -> bool:
-    """Say whether trajectories of one and the same reward have steps whose future returns differ."""
+    """Return whether trajectories of equal reward have steps with different future returns."""
     return any(rewards) and discount != 1.0 and len(set(steps)) > 1

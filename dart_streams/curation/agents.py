@@ -1,4 +1,4 @@
-"""The four agents of a deployment: each reducer with its topics and its settings bound."""
+"""The four agents of a deployment: each reducer bound to its topics and settings."""
 
 from functools import partial
 
@@ -11,9 +11,9 @@ from topics import curated, rollout_budgets, rollout_orders, task_difficulty, tr
 
 
 def bind_agents(config: Config, tasks: TaskSet) -> tuple[Agent, ...]:
-    """Return difficulty, budget, groups and dispatch, bound to this configuration and task set.
+    """Return difficulty, budget, groups and dispatch, bound to a configuration and task set.
 
-    Only a coupled dispatch waits for the rollout workers, so only that one reads their heartbeats.
+    Only the coupled mode waits for rollout workers, so only there dispatch reads their heartbeats.
     """
     curation, limits = config.curation, Limits.of(config)
     serving = (weights_serving.TOPIC,) if curation.dispatch.mode == "coupled" else ()

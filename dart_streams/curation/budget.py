@@ -1,6 +1,6 @@
-"""The budget agent: difficulty in, the number of rollouts of the task's next group and the length of each out.
+"""The budget agent: reads difficulty, decides the rollouts and step limit of a task's next group.
 
-It keeps no state of a task: everything a budget depends on is in the difficulty event.
+It keeps no state of tasks: the difficulty event has all inputs.
 """
 
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ ROUNDING = 1e-9
 
 
 class BudgetState(msgspec.Struct):
-    """The agent's progress only."""
+    """The agent's progress."""
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
 
 
 def rollouts_for(success_rate: float | None, base: int = 8, threshold: float = 0.6) -> int:
-    """Return N: ``base`` rollouts for a task unseen or solved at most at ``threshold``, fewer above it.
+    """Return N: ``base`` rollouts up to a success rate of ``threshold``, fewer above it.
 
-    With the defaults N = floor(9 / rate - 7) above 0.6, as in the authors' release. That is the line in 1 / rate from
-    ``base`` at ``threshold`` to 2 at a rate of 1, which holds for any ``base`` and ``threshold``.
+    By default N = floor(9 / rate - 7) above 0.6, as in the authors' release: the line in 1 / rate from ``base`` at
+    ``threshold`` to 2 at a rate of 1.
     """
     if success_rate is None or success_rate <= threshold or base <= MIN_ROLLOUTS:
         return max(1, base)
@@ -39,10 +39,7 @@ def rollouts_for(success_rate: float | None, base: int = 8, threshold: float = 0
 
 
 def length_cap(success_lengths: Sequence[int], default: int) -> int:
-    """Return how many steps a rollout may take: the longest success, or ``default`` before the first one.
-
-    Failures never raise it, as their lengths are not among ``success_lengths``.
-    """
+    """Return the step limit of a rollout: the longest success, or ``default`` without one. Failures never raise it."""
     return max(success_lengths, default=default)
 
 
@@ -66,7 +63,7 @@ def apply(
 
 
 def rollouts_of(difficulty: TaskDifficulty, settings: Curation) -> tuple[int, str]:
-    """Return the number of rollouts, and the reason in words."""
+    """Return the number of rollouts, and the reason as text."""
     budget = settings.budget
     if not budget.dynamic:
         return max(1, budget.base), "as always (curation.budget.dynamic is off)"
@@ -77,7 +74,7 @@ def rollouts_of(difficulty: TaskDifficulty, settings: Curation) -> tuple[int, st
 
 
 def steps_of(difficulty: TaskDifficulty, settings: Curation, limit: int) -> tuple[int, str]:
-    """Return how many steps a rollout may take, at most the task's own ``limit``, and the reason in words."""
+    """Return the step limit of a rollout, at most the task's ``limit``, and the reason as text."""
     if not settings.length.dynamic:
         return limit, "the task's limit (curation.length.dynamic is off)"
     longest = difficulty.longest_success
@@ -90,12 +87,12 @@ def steps_of(difficulty: TaskDifficulty, settings: Curation, limit: int) -> tupl
 
 
 def step_limit(tasks: TaskSet, task_id: str) -> int:
-    """Return the task's own limit; for a task that is not in this set, the largest of the set."""
+    """Return a task's step limit; for a task outside the set, the largest of the set."""
     if task_id in tasks:
         return tasks.get(task_id).max_steps
     return max((page.max_steps for page in tasks.pages), default=1)
 
 
 def count_noun(number: int, noun: str) -> str:
-    """Return, for instance, ``1 rollout`` or ``3 rollouts``."""
+    """Return a number with its noun, e.g. ``1 rollout`` or ``3 rollouts``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

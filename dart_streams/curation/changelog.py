@@ -1,8 +1,7 @@
-"""One partition of a journal's changelog as far as it is known, and who owns it.
+"""The known part of a journal's changelog on one partition, and its owner.
 
-Kafka gives each record of a partition an offset, in one order for all writers, so a process that knows everything below
-the offset of its own record knows what came before it. Owners differ in their incarnation, a number that grows:
-each claims a higher one with a record, and whoever finds a higher claim than its own has lost the partition.
+Kafka orders the records of all writers by offset, so a process that knows everything below its own record knows what
+preceded it. Each owner claims the partition with a higher incarnation; an owner that finds a higher claim has lost it.
 """
 
 import secrets
@@ -10,17 +9,17 @@ import secrets
 from dart_streams.curation.journal_keys import CLAIM, parse_key
 
 STRIDE = 1 << 32
-"""By how much the incarnation grows at most with each owner."""
+"""Maximum growth of the incarnation at a change of owner."""
 
 Value = bytes | None
-"""A record's value; None deletes its key."""
+"""A record's value; None deletes the key."""
 
 
 class ChangelogView:
-    """The newest record of each key. Records may be noted in any order and more than once: the highest offset counts.
+    """The newest record of each key, by highest offset; records may be noted in any order and repeatedly.
 
-    Everything below :attr:`position` is known. :attr:`claimed` is the highest incarnation that was claimed, 0 if none
-    was, and :attr:`claimed_at` the offset of that claim.
+    Everything below :attr:`position` is known. :attr:`claimed` is the highest claimed incarnation, 0 without any, and
+    :attr:`claimed_at` the offset of that claim.
     """
 
     def __init__(self) -> None:
@@ -30,7 +29,7 @@ class ChangelogView:
         self._records: dict[bytes, tuple[int, Value]] = {}
 
     def note(self, offset: int, key: bytes, value: Value) -> None:
-        """Note one record; what is between it and the position stays unknown."""
+        """Note one record; records between it and the position stay unknown."""
         if offset >= self._records.get(key, (-1, None))[0]:
             self._records[key] = (offset, value)
         name = parse_key(key)
@@ -40,20 +39,20 @@ class ChangelogView:
             self.position += 1
 
     def note_read(self, offset: int, key: bytes, value: Value) -> None:
-        """Note a record read in the partition's order: what is unknown below it was compacted away."""
+        """Note a record read in order: unknown records below it were compacted away."""
         self.note(offset, key, value)
         self.position = max(self.position, offset + 1)
 
     def has(self, offset: int, key: bytes, value: Value) -> bool:
-        """Say whether this very record is the newest of its key."""
+        """Return whether exactly this record is the newest of its key."""
         return self._records.get(key) == (offset, value)
 
     def stored(self) -> dict[bytes, bytes]:
-        """Return the values by key; a deleted key has none."""
+        """Return the values by key, without deleted keys."""
         return {key: value for key, (_, value) in self._records.items() if value is not None}
 
     def claims_after(self, incarnation: int) -> list[bytes]:
-        """Return the values of claims of higher incarnations, as far as they are still stored, the newest last."""
+        """Return the stored claims of higher incarnations, newest last."""
         later = [
             (key.incarnation, value)
             for name, value in self.stored().items()
@@ -62,10 +61,10 @@ class ChangelogView:
         return [value for _, value in sorted(later)]
 
     def next_incarnation(self) -> int:
-        """Return an id higher than that of every record; it is unique under concurrent calls."""
+        """Return an id higher than any seen; unique under concurrent calls."""
         newest = max((key.incarnation for name in self._records if (key := parse_key(name))), default=0)
         return newest + 1 + secrets.randbelow(STRIDE)
 
     def superseded(self, incarnation: int) -> list[bytes]:
-        """Return the keys of what owners before ``incarnation`` wrote."""
+        """Return the keys written by owners before ``incarnation``."""
         return [name for name in self.stored() if (key := parse_key(name)) and key.incarnation < incarnation]

@@ -1,9 +1,8 @@
-"""The difficulty agent: trajectories in, the success rate and the longest success of a task out.
+"""The difficulty agent: reads trajectories, publishes a task's success rate and longest success.
 
-A task's rate is the mean reward of its last ``window`` rewarded finishes in training, partial credit included. Faults
-of the infrastructure change nothing but are published, since dispatch learns of every finish from here. Evaluations are
-ignored. A demonstration says nothing about the policy, so it counts neither as an attempt nor in the longest success:
-an oracle takes the shortest path, and a length cap of that would end rollouts that are about to succeed.
+The rate is the mean reward of the last ``window`` rewarded training finishes, partial credit included. Infrastructure
+faults only pass through, since dispatch learns of every finish from here. Evaluations are ignored. Demonstrations do
+not count: an oracle's shortest path as a length cap would end rollouts that are about to succeed.
 """
 
 import msgspec
@@ -18,7 +17,7 @@ from topics.trajectories import Trajectory
 
 NAME = "difficulty"
 WINDOW = 16
-"""Rewarded finishes that a success rate is the mean of: two groups, recent enough to follow the policy."""
+"""Rewarded finishes in a success rate: two groups, recent enough to follow the policy."""
 
 
 class Finishes(msgspec.Struct):
@@ -29,7 +28,7 @@ class Finishes(msgspec.Struct):
 
 
 class DifficultyState(msgspec.Struct):
-    """Each task's finishes; ``orders`` distinguishes second finishes of an order from first ones."""
+    """Each task's finishes; ``orders`` detects repeated finishes of an order."""
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
     orders: OrderTracker = msgspec.field(default_factory=OrderTracker, name="book")
@@ -39,7 +38,7 @@ class DifficultyState(msgspec.Struct):
 def apply(
     state: DifficultyState, record: InputRecord, window: int, limits: Limits
 ) -> tuple[DifficultyState, list[Decision]]:
-    """Apply one trajectory; raise InvalidEvent if its reward or its order is invalid."""
+    """Apply one trajectory; raise InvalidEvent if its reward or order is invalid."""
     trajectory: Trajectory = record.event
     reward = checked_reward(trajectory)
     if trajectory.purpose == "eval":
@@ -61,15 +60,15 @@ def apply(
 
 
 def restate_lost(lost: Trajectory, ended: OrderKey) -> Trajectory:
-    """Return what dispatch has to know of an order that it reports as lost and that has ended here.
+    """Return the finish to report for an order that dispatch reports as lost but that ended here.
 
-    The finish that came here never came to dispatch: it stands at an earlier attempt.
+    Dispatch never received the finish, so it still waits for an earlier attempt.
     """
     return msgspec.structs.replace(lost, order_id=format_order_id(ended), attempt=ended.attempt)
 
 
 def difficulty_of(task: Finishes, trajectory: Trajectory) -> TaskDifficulty:
-    """Return the difficulty of a task after ``trajectory``."""
+    """Return a task's difficulty after ``trajectory``."""
     attempts = len(task.rewards)
     successes = sum(task.rewards)
     return TaskDifficulty(

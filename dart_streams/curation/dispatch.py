@@ -1,16 +1,15 @@
-"""The dispatch agent: budgets, curated groups and weight versions in, single rollout orders out.
+"""The dispatch agent: reads budgets, curated groups and weight versions, and publishes single rollout orders.
 
-It starts with the first weight version. A fault is ordered again. Every input can make room, so every input ends in a
-refill, and no clock is needed. When one more group may be opened is a rule of the mode (:func:`admits`):
+It starts with the first weight version and orders faults again. Every input may make room, so each ends in a refill,
+without a clock. The mode decides when another group may open (:func:`admits`):
 
-``rollout-wise`` is DART's: a backlog of single rollouts, without waiting for a group or a batch. Only the staleness
-bound limits it (:func:`dart_streams.curation.staleness.group_capacity`), counting curated groups that the newest
-version has not consumed, and of the open ones as many as are expected to be curated: a group whose rewards are equal
-takes no place in a step. The other two are the baselines:
+``rollout-wise`` (DART): a backlog of single rollouts that waits for no group or batch. Only the staleness bound limits
+it (:func:`dart_streams.curation.staleness.group_capacity`): the unconsumed curated groups, and the open groups that are
+expected to be curated. The other modes are baselines:
 
-``task-wise``: a group reserves as many slots as it has rollouts, until its slowest rollout has ended.
-``coupled``: a whole batch is ordered at once; then nothing until all of its groups have ended, the trainer has taken
-them, and every rollout worker serves the version that they made.
+``task-wise``: a group reserves a slot a rollout until its slowest rollout has ended. ``coupled``: a batch is ordered at
+once; the next one waits until all its groups have ended, the trainer has consumed them, and every rollout worker serves
+the resulting version.
 """
 
 import msgspec
@@ -42,7 +41,7 @@ NAME = "dispatch"
 
 
 class OpenGroup(msgspec.Struct, frozen=True):
-    """An open group: what its orders have in common."""
+    """The common part of an open group's orders."""
 
     task_id: str
     size: int
@@ -52,11 +51,11 @@ class OpenGroup(msgspec.Struct, frozen=True):
 class DispatchState(msgspec.Struct):
     """Open groups, each task's state, and the trainer's progress.
 
-    ``version`` is None before the first weights. ``open_orders`` have not ended; ``reserved`` is the size of all open
-    groups: both are kept, because summing them for each group dominates the run time at ten thousand slots. ``curated``
-    counts groups seen, of which ``counted`` are the newest numbers; ``consumed`` those that the trainer had taken at
-    the newest version. ``closed`` are the last groups that ended. ``serving`` and ``batch_end`` are for the coupled
-    mode: the version of each rollout worker, and the first group after the current batch.
+    ``version`` is None before the first weights. ``open_orders`` and ``reserved`` are the number of unfinished orders
+    and the size of all open groups; summing them at each group would dominate the run time at ten thousand slots.
+    ``curated`` counts curated groups (``counted`` has the newest numbers), ``consumed`` those consumed by the newest
+    version, and ``closed`` lists recent closed groups. ``serving`` (version by worker) and ``batch_end`` serve the
+    coupled mode.
     """
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
@@ -79,7 +78,7 @@ class DispatchState(msgspec.Struct):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What dispatch needs of the configuration; ``limits_of_tasks`` has the step limit of each training task."""
+    """The settings of dispatch; ``limits_of_tasks`` has the step limit of each training task."""
 
     config: Config
     sampling: Sampling
@@ -117,7 +116,7 @@ def apply(state: DispatchState, record: InputRecord, settings: Settings) -> tupl
 
 
 def count_curated(state: DispatchState, group_id: str, horizon: int) -> None:
-    """Count a curated group, once however many records it has; one that was never opened here is not counted."""
+    """Count a curated group once; groups that were not opened here are ignored."""
     key = parse_order_id(f"{group_id}/0/0")
     if key is None or not state.next_group - horizon < key.number < state.next_group or key.number in state.counted:
         return
@@ -128,7 +127,7 @@ def count_curated(state: DispatchState, group_id: str, horizon: int) -> None:
 
 
 def forget_unread(state: DispatchState, topic: str) -> None:
-    """Count no curated group that is gone from a topic made anew: the trainer will never consume it."""
+    """Discount curated groups lost with a recreated topic, which the trainer will never consume."""
     if topic == curated.TOPIC.name:
         state.curated = min(state.curated, state.consumed)
 
@@ -136,7 +135,7 @@ def forget_unread(state: DispatchState, topic: str) -> None:
 def accept_weights(state: DispatchState, weights: WeightVersion) -> None:
     """Apply a weights record.
 
-    ``consumed`` only grows within an epoch; a trainer that took over starts it anew from its checkpoint.
+    ``consumed`` only grows within an epoch; a trainer that takes over restarts it from its checkpoint.
     """
     kind = classify_announcement(state.epoch, -1 if state.version is None else state.version, weights)
     if kind in IGNORED:
@@ -149,7 +148,7 @@ def accept_weights(state: DispatchState, weights: WeightVersion) -> None:
 
 
 def finish(state: DispatchState, budget: RolloutBudget, settings: Settings) -> list[Decision]:
-    """Store a task's budget and apply the finish that caused it; a fault with attempts left is ordered again."""
+    """Store a task's budget and apply the finish behind it; order a fault with attempts left again."""
     task = state.tasks.get(budget.task_id)
     if task is None and budget.task_id in settings.limits_of_tasks:
         task = state.tasks[budget.task_id] = TaskState()
@@ -171,7 +170,7 @@ def finish(state: DispatchState, budget: RolloutBudget, settings: Settings) -> l
 
 
 def close_group(state: DispatchState, number: int) -> None:
-    """Remove a group that is no longer open."""
+    """Remove a closed group."""
     group = state.groups.pop(number)
     state.closed = [*state.closed, number][-staleness.WINDOW :]
     state.reserved -= group.size
@@ -179,7 +178,7 @@ def close_group(state: DispatchState, number: int) -> None:
 
 
 def refill_backlog(state: DispatchState, settings: Settings) -> list[Decision]:
-    """Open groups for as long as the mode's rule admits more."""
+    """Open groups while the mode admits more."""
     decisions: list[Decision] = []
     while admits(state, settings.config):
         if settings.config.curation.dispatch.mode == "coupled" and state.next_group >= state.batch_end:
@@ -189,7 +188,7 @@ def refill_backlog(state: DispatchState, settings: Settings) -> list[Decision]:
 
 
 def admits(state: DispatchState, config: Config) -> bool:
-    """Say whether one more group may be opened now."""
+    """Return whether another group may be opened."""
     curation, batch = config.curation, config.trainer.groups_per_step
     if curation.dispatch.mode == "coupled":
         return state.next_group < state.batch_end or begins_batch(state, config.rollout.workers)
@@ -204,17 +203,17 @@ def admits(state: DispatchState, config: Config) -> bool:
 
 
 def begins_batch(state: DispatchState, workers: int) -> bool:
-    """Say whether the next batch may begin: the last one is trained on, and all workers serve the version it made.
+    """Return whether the next batch may begin: the last one is trained, and all workers serve the resulting version.
 
-    The groups agent publishes each group of a batch, also one without a learning signal. So the trainer has consumed as
-    many groups as were ever opened exactly when the last batch is over.
+    The groups agent publishes every group of a batch, even without a learning signal, so the batch is over exactly when
+    the trainer has consumed as many groups as were opened.
     """
     serving = sum(version >= (state.version or 0) for version in state.serving.values())
     return state.next_group >= state.batch_end and state.consumed >= state.next_group and serving >= workers
 
 
 def open_group(state: DispatchState, settings: Settings) -> list[Decision]:
-    """Open the next group: choose its task, and order each of its samples."""
+    """Open the next group: choose its task and order its samples."""
     number, curation = state.next_group, settings.config.curation
     eligible = in_phase(settings.task_ids, settings.limits_of_tasks, number, curation)
     task_id, probe = next_task(state.scheduler, state.tasks, eligible, number, curation)
@@ -234,7 +233,7 @@ def open_group(state: DispatchState, settings: Settings) -> list[Decision]:
 
 
 def order_rollout(state: DispatchState, settings: Settings, key: OrderKey) -> Decision:
-    """Return the order of one rollout of an open group; its record has the order's own id."""
+    """Return the order of one rollout of an open group, under the order's id."""
     group = state.groups[key.number]
     event = RolloutOrder(
         order_id=format_order_id(key),

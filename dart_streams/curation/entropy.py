@@ -1,4 +1,4 @@
-"""High-entropy steps: only the steps of a group at which the policy was least sure are trained on."""
+"""High-entropy steps: only the steps of a group at which the policy was least certain are trained on."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,8 @@ from dart_streams.quantiles import interpolate_quantile
 def select(step_entropies: Sequence[Sequence[float]], keep: float = 0.8) -> list[list[int]]:
     """Return, for each trajectory, the indexes of its steps to keep, in order.
 
-    ``step_entropies`` has the mean token entropy (nats) of each step, a sequence a trajectory. Kept are the steps at or
-    above the ``1 - keep`` quantile (linear interpolation) of all steps of the group. Source: DART, top 80 %.
+    ``step_entropies`` has the mean token entropy (nats) of each step. Steps at or above the ``1 - keep`` quantile
+    (linear interpolation) of the whole group are kept. Source: DART, top 80 %.
     """
     every = sorted(entropy for entropies in step_entropies for entropy in entropies)
     if not every:

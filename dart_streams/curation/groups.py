@@ -1,15 +1,14 @@
-"""The groups agent: trajectories in, groups that are worth training on out.
+"""The groups agent: reads trajectories, publishes groups worth training on.
 
-A group is complete when each of its own ``group_size`` orders has ended: with a reward, or with the fault of its last
-attempt. So a group of four is complete at four, and a lost rollout never holds up the other seven.
+A group is complete when each of its ``group_size`` orders has ended, with a reward or with the fault of its last
+attempt, so a lost rollout never delays the others.
 
-A complete group is trained on if its members' rewards differ. Rollouts that the recorder found untrainable are no
-members. Members older than the staleness bound are dropped, and if no member succeeded, one stored success of the task
-replaces one failure (DART's experience pool). That may be a member of this very group that was stale: a stored success
-is imitated at weight 1, whatever its age, while an online member of that age would be corrected by importance weights.
+A complete group is trained on if its rewards differ. Untrainable and stale rollouts are not members. If no member
+succeeded, a stored success of the task replaces one failure (DART's experience pool). It may be a stale member of this
+very group: a stored success is imitated at weight 1 at any age, where an online member would need importance weights.
 
-In the coupled mode a group without a learning signal is published as well, without members: the trainer waits for the
-whole batch, so it has to know that the group is over.
+In the coupled mode a group without a learning signal is published without members: the trainer waits for the whole
+batch.
 """
 
 from collections.abc import Sequence
@@ -44,7 +43,7 @@ class Finish(msgspec.Struct, frozen=True):
 
 
 class PooledSuccess(msgspec.Struct, frozen=True):
-    """A trajectory that solved its task, by demonstration or online; ``steps`` counts actions."""
+    """A successful trajectory, demonstrated or online; ``steps`` counts actions."""
 
     trajectory_id: str
     order_id: str
@@ -53,7 +52,7 @@ class PooledSuccess(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct):
-    """How many groups and members were curated, or dropped for which reason; ``stale_steps`` are the stale members'."""
+    """Curated and dropped groups and members by reason; ``stale_steps`` are those of stale members."""
 
     curated: int = 0
     equal: int = 0
@@ -68,7 +67,7 @@ class Counts(msgspec.Struct):
 
 
 class GroupsState(msgspec.Struct):
-    """Open groups, each task's pool, and the newest weight version of any trajectory so far."""
+    """Open groups, each task's pool, and the newest weight version of any trajectory."""
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
     orders: OrderTracker = msgspec.field(default_factory=OrderTracker, name="book")
@@ -81,7 +80,7 @@ class GroupsState(msgspec.Struct):
 def apply(
     state: GroupsState, record: InputRecord, settings: Curation, limits: Limits
 ) -> tuple[GroupsState, list[Decision]]:
-    """Apply one trajectory; decide on its group if it completes it. Raise InvalidEvent if it is invalid."""
+    """Apply one trajectory; decide on its group if that completes it. Raise InvalidEvent if it is invalid."""
     trajectory: Trajectory = record.event
     reward = checked_reward(trajectory)
     if trajectory.purpose == "train":
@@ -95,7 +94,7 @@ def apply(
 def finish(
     state: GroupsState, trajectory: Trajectory, reward: float | None, settings: Curation, limits: Limits
 ) -> CuratedGroup | None:
-    """Add a finish to its group; return the group if that completes it and it is to be published."""
+    """Add a finish to its group; return the group if that completes it and it is published."""
     key = order_key_of(trajectory)
     for number in state.orders.admit(key, trajectory.group_size, trajectory.outcome, limits.horizon):
         state.groups.pop(number, None)
@@ -140,9 +139,9 @@ def store_success(state: GroupsState, trajectory: Trajectory, reward: float, set
 
 
 def add_to_pool(pool: list[PooledSuccess], success: PooledSuccess, size: int, demonstration: bool) -> None:
-    """Store a success, oldest first, unless it is a second finish of an order.
+    """Store a success, oldest first, unless its order is stored already.
 
-    Demonstrations fill free places only; online successes replace the oldest.
+    Demonstrations only fill free places; online successes replace the oldest.
     """
     if size < 1 or any(stored.order_id == success.order_id for stored in pool):
         return
@@ -154,14 +153,14 @@ def add_to_pool(pool: list[PooledSuccess], success: PooledSuccess, size: int, de
 
 
 def draw_from_pool(pool: list[PooledSuccess], task_id: str, group_id: str, seed: int) -> PooledSuccess | None:
-    """Return the success that this group takes, the same one for the same pool; None from an empty pool."""
+    """Return a stored success for this group, deterministic for equal pools; None from an empty pool."""
     return pool[stateless_random.number("pool", seed, task_id, group_id) % len(pool)] if pool else None
 
 
 def decide(
     state: GroupsState, group_id: str, task_id: str, members: list[Finish], settings: Curation
 ) -> CuratedGroup | None:
-    """Return the group to train on; None, with the reason counted, if it is dropped."""
+    """Return the group to train on; None if it is dropped, with the reason counted."""
     counts = state.counts
     fresh = sorted(
         (m for m in members if not is_stale(m.version_min, state.newest_version, settings.max_staleness)),
@@ -190,7 +189,7 @@ def decide(
 
 
 def has_room(group: CuratedGroup) -> bool:
-    """Say whether a record takes a group. No configuration is accepted with which one does not; a stranger's may not.
+    """Return whether a record can hold a group. Validated configurations ensure it; foreign records may not.
 
     A curator that could not publish a decision would end at it at each start.
     """
@@ -200,9 +199,9 @@ def has_room(group: CuratedGroup) -> bool:
 def group_of(
     group_id: str, task_id: str, online: list[Finish], stored: PooledSuccess | None, settings: Curation
 ) -> CuratedGroup:
-    """Return the group with advantages over all its steps and the online members' high-entropy steps selected.
+    """Return the group with advantages over all its steps and the selected steps of online members.
 
-    A stored success keeps all its steps: the policy does not take them yet, and they may have no entropies.
+    A stored success keeps all its steps: the policy does not take them yet, and entropies may be missing.
     """
     members: list[Finish | PooledSuccess] = [*online, stored] if stored else [*online]
     rewards, steps = shaped_rewards(members, settings), [member.steps for member in members]
@@ -224,7 +223,7 @@ def group_of(
 def member_of(
     member: Finish | PooledSuccess, advantage: float, step_advantages: list[float], selected: list[int]
 ) -> Member:
-    """Return a member of a group; ``step_advantages`` has one entry for each of its steps, or none."""
+    """Return a member of a group; ``step_advantages`` has one entry a step, or none."""
     versions = (member.version_min, member.version_max) if isinstance(member, Finish) else (None, None)
     return Member(
         trajectory_id=member.trajectory_id,
@@ -239,7 +238,7 @@ def member_of(
 
 
 def has_signal(members: Sequence[Finish], settings: Curation) -> bool:
-    """Say whether the members' shaped rewards differ, or the returns of their steps if those are credited."""
+    """Return whether the shaped rewards differ, or the returns of credited steps."""
     rewards = shaped_rewards(members, settings)
     if len(set(rewards)) > 1:
         return True
@@ -259,12 +258,12 @@ def step_advantages(
 
 
 def shaped_rewards(members: Sequence[Finish | PooledSuccess], settings: Curation) -> list[float]:
-    """Return the rewards that advantages are computed from; a member is published with its own reward."""
+    """Return the rewards behind the advantages; members are published with their own rewards."""
     return shortest_path([m.reward for m in members], [m.steps for m in members], settings.mobilerl.shortest_path)
 
 
 def selected_steps(online: list[Finish], settings: Curation) -> list[list[int]]:
-    """Return the indexes of the steps to train on for each member: all, unless each of its steps has an entropy."""
+    """Return the indexes of each member's steps to train on: all, unless each step has an entropy."""
     usable = [len(member.step_entropies) == member.steps for member in online]
     entropies = [member.step_entropies if has else [] for member, has in zip(online, usable, strict=True)]
     chosen = entropy.select(entropies, settings.entropy.keep)

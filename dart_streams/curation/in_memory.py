@@ -1,7 +1,7 @@
-"""The data manager in memory: four agents chained by topics that are lists, each record applied through ``advance``.
+"""The data manager in memory: four agents chained by lists, each record applied through ``advance``.
 
-For what-if replays, simulations, tests and examples. Rollouts and training are the caller's: read ``rollout-orders``,
-publish ``trajectories``, and hand curated groups to a trainer, for instance :class:`CountingTrainer`.
+Serves what-if replays, simulations, tests and examples. The caller plays and trains: read ``rollout-orders``, publish
+``trajectories``, and pass curated groups to a trainer such as :class:`CountingTrainer`.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ Subscription = tuple[Agent, str]
 
 
 class Written(NamedTuple):
-    """A record of a topic: its id and its event."""
+    """A record of a topic: id and event."""
 
     id: str
     event: Any
 
 
 class TopicLog(Sequence[Written]):
-    """A topic of one partition, indexed by offset; records before :attr:`begin` are deleted, offsets go on."""
+    """A topic of one partition, indexed by offset; records before :attr:`begin` are deleted."""
 
     def __init__(self) -> None:
         self.begin = 0
@@ -36,7 +36,7 @@ class TopicLog(Sequence[Written]):
         return self.begin + len(self.records)
 
     def __getitem__(self, offset: Any) -> Any:
-        """Return the record at an offset, or those of a slice; raise IndexError if one was deleted."""
+        """Return the record at an offset, or a slice of records; raise IndexError for a deleted one."""
         if isinstance(offset, slice):
             return [self[number] for number in range(*offset.indices(len(self)))]
         if not self.begin <= offset < len(self):
@@ -53,7 +53,7 @@ class TopicLog(Sequence[Written]):
 
 
 class InMemoryCircle:
-    """Topics, agents with their states, and the position of each reader of a topic."""
+    """Topics, agents with their states, and the position of each reader."""
 
     def __init__(self, config: Config, tasks: TaskSet) -> None:
         self.config = config
@@ -68,7 +68,7 @@ class InMemoryCircle:
         self.positions: dict[tuple[str, str], int] = dict(self.unread)
 
     def replace_agent(self, agent: Agent) -> None:
-        """Use another reducer under the name of an agent, with the same topics."""
+        """Replace the reducer of an agent, keeping its name and topics."""
         self.agents[agent.name] = agent
         self.subscriptions = [(self.agents[known.name], topic) for known, topic in self.subscriptions]
 
@@ -87,16 +87,16 @@ class InMemoryCircle:
         return [log[offset].event for offset in range(position, len(log))]
 
     def waiting(self) -> list[Subscription]:
-        """Return which agents have something to read, and from which topic."""
+        """Return the (agent, topic) pairs with unread records."""
         return [(agent, topic) for agent, topic in self.subscriptions if self.unread[agent.name, topic]]
 
     def settle(self) -> None:
-        """Let the agents read until no record is left, always in the same order."""
+        """Let the agents read until no record is left, in a fixed order."""
         while waiting := self.waiting():
             self.advance(*self.choose(waiting))
 
     def choose(self, waiting: list[Subscription]) -> Subscription:
-        """Return who reads next; subclasses draw it."""
+        """Return the next pair to read; subclasses draw it."""
         return waiting[0]
 
     def advance(self, agent: Agent, topic: str) -> None:
@@ -107,7 +107,7 @@ class InMemoryCircle:
         self.deliver(agent, topic, offset)
 
     def deliver(self, agent: Agent, topic: str, offset: int) -> int:
-        """Deliver one record to an agent, for the first time or again; return how many decisions it made."""
+        """Deliver one record to an agent, possibly again; return the number of decisions."""
         written = self.logs[topic][offset]
         result = self.apply(agent, InputRecord(topic, 0, offset, written.event, written.id))
         self.states[agent.name] = result.state
@@ -120,14 +120,14 @@ class InMemoryCircle:
         return advance(agent, self.states[agent.name], record)
 
     def delete_read(self) -> None:
-        """Delete the records that every reader has read, as a topic's retention does."""
+        """Delete the records that every reader has read, as retention does."""
         for topic, log in self.logs.items():
             positions = [position for (_, name), position in self.positions.items() if name == topic]
             log.delete_before(min(positions, default=0))
 
 
 class CountingTrainer:
-    """A stand-in for the trainer: one weight version per ``groups_per_step`` groups; ``trained`` are those consumed."""
+    """A stand-in trainer: one weight version per ``groups_per_step`` groups; ``trained`` lists those consumed."""
 
     def __init__(self, groups_per_step: int) -> None:
         self.groups_per_step = groups_per_step
@@ -146,7 +146,7 @@ class CountingTrainer:
         return self.weights()
 
     def weights(self) -> WeightVersion:
-        """Return the newest version as announced."""
+        """Return the newest version's announcement."""
         return WeightVersion(
             model_id="simulated",
             version=self.version,

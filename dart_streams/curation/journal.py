@@ -1,14 +1,12 @@
-"""An agent's state as records: a snapshot now and then, and since then the inputs in the order they were applied.
+"""An agent's state as records: occasional snapshots, and the inputs applied since, in order.
 
-As reducers are pure, the inputs are sufficient: restoring applies them again to the snapshot and gives the state and
-also the decisions of the last batch, which may not have been published before the crash. One entry is one record, hence
-atomic: either a whole batch of inputs was applied, in this order, or none of it.
+Reducers are pure, so applying the inputs to the snapshot restores the state and the decisions of the last batch, which
+a crash may have left unpublished. One record holds one batch, so batches are atomic.
 
-Each owner of a partition writes under keys of its own, which have its incarnation: a claim, then a snapshot of what it
-found, then entries and snapshots. Only the newest incarnation that has both claim and snapshot counts, so a former
-owner that goes on writing changes nothing of it. Its entries of after the claim were never published.
+Each owner writes under keys with its incarnation: a claim, a snapshot of the state it found, then entries and
+snapshots. Only the newest incarnation with claim and snapshot counts, so a former owner cannot change it.
 
-A lost journal is rebuilt from the topics (:func:`rebuild`): slower, and possible only while they hold all inputs.
+A lost journal is rebuilt from the topics (:func:`rebuild`), as long as they hold all inputs.
 """
 
 import zlib
@@ -25,11 +23,11 @@ from dart_streams.errors import UserError
 from topics.curation_log import Applied
 
 Place = tuple[str, int, int]
-"""Where a record is: its topic without prefix, its partition and its offset."""
+"""A record's topic without prefix, partition and offset."""
 
 
 class JournalInput(msgspec.Struct, frozen=True, array_like=True):
-    """A record as it was read, whole; ``topic`` carries no prefix, ``at_ms`` is the record's timestamp (epoch ms)."""
+    """A complete input record; ``topic`` has no prefix, ``at_ms`` is the record's timestamp (epoch ms)."""
 
     topic: str
     partition: int
@@ -41,7 +39,7 @@ class JournalInput(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """Batch ``sequence`` of an agent's inputs, in the order they were applied to the state of digest ``before``."""
+    """Batch ``sequence`` of an agent's inputs in order, applied to the state with digest ``before``."""
 
     sequence: int
     before: str
@@ -49,10 +47,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """A whole state, encoded and compressed, and the inputs that follow it up to batch ``sequence``.
-
-    There are such inputs while their decisions may not have been published.
-    """
+    """A compressed state, and the following inputs up to batch ``sequence`` whose decisions may be unpublished."""
 
     sequence: int
     state: bytes
@@ -60,17 +55,17 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
-    """The claim of a partition by a worker: what other owners write from here on does not count."""
+    """A worker's claim of a partition: records that other owners write afterwards do not count."""
 
     owner: str
 
 
 class RestoredState(msgspec.Struct):
-    """A restored state: as of batch ``sequence``, with ``last``, the inputs and results that may be unpublished.
+    """A state as of batch ``sequence``; ``last`` are inputs and results that may be unpublished.
 
-    ``snapshot`` is what restores all this. ``entries`` counts the batches since the snapshot found. ``diverged`` is the
-    first batch (or logged input) that found another state than when it was written: the settings have changed since, or
-    two curators wrote a journal of before there were incarnations.
+    ``snapshot`` restores all of it. ``entries`` counts the batches since the stored snapshot. ``diverged`` is the first
+    batch (or logged input) whose state differs from the recorded one: the settings have changed, or two curators wrote
+    a journal without incarnations.
     """
 
     state: Any
@@ -82,7 +77,7 @@ class RestoredState(msgspec.Struct):
 
 
 class JournalGap(Exception):
-    """A journal that lacks a batch: applying the rest would decide differently from what was decided."""
+    """A missing batch: applying the rest would change decisions."""
 
 
 class MissingInputs(UserError):
@@ -100,7 +95,7 @@ def encode(record: Entry | Snapshot | Claim) -> bytes:
 
 
 def snapshot_of(sequence: int, state: Any, unpublished: Sequence[JournalInput] = ()) -> Snapshot:
-    """Return the snapshot after batch ``sequence`` of a state that ``unpublished`` has yet to be applied to."""
+    """Return the snapshot after batch ``sequence`` of a state without its ``unpublished`` inputs."""
     return Snapshot(sequence, zlib.compress(_pack.encode(state), level=1), list(unpublished))
 
 
@@ -110,13 +105,7 @@ def state_of(agent: Agent, snapshot: Snapshot) -> Any:
 
 
 def restore(agent: Agent, stored: Mapping[bytes, bytes], partition: int) -> RestoredState:
-    """Return the state of ``agent`` for one partition from its stored records; the empty state from none.
-
-    Raises
-    ------
-    Gap
-        If an entry between the snapshot and the newest entry is missing.
-    """
+    """Restore the state of ``agent`` on one partition; raise JournalGap if an entry is missing."""
     snapshot, entries = read_history(stored, partition)
     snapshot = snapshot or snapshot_of(0, agent.state())
     later = sorted((entry for entry in entries if entry.sequence > snapshot.sequence), key=lambda e: e.sequence)
@@ -135,9 +124,9 @@ def restore(agent: Agent, stored: Mapping[bytes, bytes], partition: int) -> Rest
 
 
 def read_history(stored: Mapping[bytes, bytes], partition: int) -> tuple[Snapshot | None, list[Entry]]:
-    """Return the snapshot of a partition and its entries, in no order: those of the newest owner that has a snapshot.
+    """Return snapshot and unordered entries of a partition's newest owner that has a snapshot.
 
-    Journals of before there were incarnations count as those of owner 0, which need neither claim nor snapshot.
+    Journals without incarnations belong to owner 0, which needs neither claim nor snapshot.
     """
     records: dict[int, dict[bytes, bytes]] = {}
     for name, value in stored.items():
@@ -158,17 +147,11 @@ def rebuild(
     last: int,
     journaled: Iterable[Entry] = (),
 ) -> RestoredState:
-    """Apply the inputs that ``logged`` of the curation log names, in their order; repeated entries change nothing.
+    """Apply the inputs that ``logged`` of the curation log names, in order; repeated entries change nothing.
 
-    Batches that are left of the journal go on from there, as they may not have been logged yet, or not whole: each that
-    was applied to a state which the log, or a batch before it, has led to.
-
-    The newest ``last`` inputs, at least, are taken as unpublished. The result counts as one batch.
-
-    Raises
-    ------
-    MissingInputs
-        If one of the inputs is not there.
+    The remaining batches of the journal follow, as they may be missing from the log: each whose previous state was
+    reached. At least the newest ``last`` inputs count as unpublished, and the result as one batch. Raises MissingInputs
+    if an input is gone.
     """
     rebuilt = RestoredState(agent.state(), 1, 1, [], snapshot_of(1, agent.state()))
     reached = {rebuilt.state.progress.digest}
@@ -198,7 +181,7 @@ def rebuild(
 
 
 def logged_input(agent: Agent, entry: Applied, inputs: Mapping[Place, JournalInput]) -> JournalInput:
-    """Return the input that an entry of the curation log names; raise MissingInputs if it is not there."""
+    """Return the input of a curation-log entry; raise MissingInputs if it is gone."""
     source = entry.source
     read = inputs.get((source.topic, source.partition, source.offset))
     if read is None:
@@ -210,14 +193,14 @@ def logged_input(agent: Agent, entry: Applied, inputs: Mapping[Place, JournalInp
 
 
 def with_records(inputs: Iterable[JournalInput]) -> list[tuple[JournalInput, InputRecord]]:
-    """Return inputs with the records that they stand for."""
+    """Return inputs paired with their records."""
     return [(read, record_of(read)) for read in inputs]
 
 
 def apply_all(
     agent: Agent, state: Any, inputs: Sequence[tuple[JournalInput, InputRecord]]
 ) -> tuple[Any, list[tuple[JournalInput, ReducerResult]]]:
-    """Apply inputs in order; return the state after them, and each with its result."""
+    """Apply inputs in order; return the final state, and each input with its result."""
     steps = []
     for read, record in inputs:
         step = advance(agent, state, record)
@@ -227,7 +210,7 @@ def apply_all(
 
 
 def record_of(read: JournalInput) -> InputRecord:
-    """Return the record that an input stands for; raise Undecodable if it is not an event of its topic."""
+    """Return the record of an input; raise Undecodable if it is no event of its topic."""
     event = decode(topics.BY_NAME[read.topic], read.value, read.headers)
     identity = find_header(read.headers, ID) or b""
     return InputRecord(read.topic, read.partition, read.offset, event, identity.decode(errors="replace"), read.at_ms)

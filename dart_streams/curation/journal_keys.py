@@ -1,6 +1,6 @@
-"""Keys of journal records: the partition, the incarnation of the owner that wrote it, and what it is.
+"""Keys of journal records: partition, the writer's incarnation, and kind.
 
-Keys of before there were incarnations lack that part, and count as those of incarnation 0.
+Older keys have no incarnation and count as incarnation 0.
 """
 
 import re
@@ -14,7 +14,7 @@ _LAYOUT = re.compile(rb"(\d+)/(?:(\d+)/)?(claim|snapshot|entry/\d+)")
 
 
 class JournalKey(NamedTuple):
-    """A key in its parts; ``kind`` is :data:`CLAIM`, :data:`SNAPSHOT`, or :data:`ENTRY` with the slot's number."""
+    """A parsed key; ``kind`` is :data:`CLAIM`, :data:`SNAPSHOT`, or :data:`ENTRY` with the slot's number."""
 
     partition: int
     incarnation: int
@@ -22,7 +22,7 @@ class JournalKey(NamedTuple):
 
 
 def parse_key(key: bytes) -> JournalKey | None:
-    """Return the parts of a key, None if it is not a journal's."""
+    """Parse a key; return None if it is not a journal's."""
     layout = _LAYOUT.fullmatch(key)
     return JournalKey(int(layout[1]), int(layout[2] or 0), layout[3]) if layout else None
 
@@ -38,5 +38,5 @@ def snapshot_key(partition: int, incarnation: int) -> bytes:
 
 
 def entry_key(partition: int, incarnation: int, slot: int) -> bytes:
-    """Return the key of a journal slot. Slots count from 0 after each snapshot, so that old entries are overwritten."""
+    """Return the key of a journal slot. Slots restart at 0 after each snapshot, so old entries are overwritten."""
     return b"%d/%d/%s%d" % (partition, incarnation, ENTRY, slot)

@@ -1,7 +1,7 @@
-"""Lost orders: which open orders can never end, and the finish that is published for them. Pure.
+"""Lost orders: open orders that can never end, and the finish published for them. Pure.
 
-The stages of :data:`STAGES` publish before they commit. So an order that is open, and is open still after a flush
-barrier through all of them, has lost its order, an observation, its trajectory or what was made of it.
+The stages of :data:`STAGES` publish before they commit. An order still open after a flush barrier through all of them
+has lost its order record, an observation, its trajectory or a record derived from it.
 """
 
 import uuid
@@ -24,11 +24,11 @@ STAGES = (
     Stage(task_difficulty.TOPIC, "curator"),
     Stage(rollout_budgets.TOPIC, "curator"),
 )
-"""From an order to dispatch's knowledge that it has ended."""
+"""From an order to dispatch's notice of its end."""
 
 
 class OpenOrder(NamedTuple):
-    """An order that has not ended."""
+    """An unfinished order."""
 
     order_id: str
     group_id: str
@@ -39,7 +39,7 @@ class OpenOrder(NamedTuple):
 
 
 def open_orders(state: DispatchState) -> set[OpenOrder]:
-    """Return the orders that are open at dispatch."""
+    """Return the open orders of dispatch."""
     return {
         OpenOrder(
             format_order_id(OrderKey(number, sample, attempt)),
@@ -56,14 +56,14 @@ def open_orders(state: DispatchState) -> set[OpenOrder]:
 
 
 def select_fields(orders: Iterable[RolloutOrder]) -> set[OpenOrder]:
-    """Return what is kept of orders that are open."""
+    """Return the kept fields of open orders."""
     return {
         OpenOrder(one.order_id, one.group_id, one.group_size, one.attempt, one.task_id, one.purpose) for one in orders
     }
 
 
 def finish_of(run: str, lost: OpenOrder, at_ms: int) -> Trajectory:
-    """Return the finish of a lost order, noticed at ``at_ms`` (epoch milliseconds); of one order always the same id."""
+    """Return the finish of a lost order at ``at_ms`` (epoch ms), with an id derived from the order."""
     return Trajectory(
         trajectory_id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"lost {run} {lost.order_id}")),
         order_id=lost.order_id,

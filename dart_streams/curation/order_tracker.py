@@ -1,7 +1,7 @@
-"""Orders: their ids, and which of them are still open in each group.
+"""Order ids, and the open orders of each group.
 
-Difficulty, dispatch and groups track orders alike, so they agree, without messages between them, on what a second
-finish of an order is, on when a group is complete and on when it is abandoned.
+Difficulty, dispatch and groups track orders alike, so they agree without messages on repeated finishes, complete groups
+and abandoned groups.
 """
 
 from typing import Literal, NamedTuple
@@ -15,33 +15,33 @@ from topics.transitions import next_attempt, outcome_stage
 from topics.values import OutcomeKind
 
 MAX_DIGITS = 18
-"""Digits of a number in an order id: any such number fits into 63 bits."""
+"""Maximum digits of a number in an order id, which then fits into 63 bits."""
 ENDED = -1
-"""The attempt of a sample that has ended."""
+"""Attempt number of a sample that has ended."""
 ORDER_ATTEMPTS = 3
-"""Tries of an order in all: an environment that fails three times in a row is broken, not unlucky."""
+"""Attempts of an order: an environment that fails three times in a row is broken, not unlucky."""
 ORDERS_PER_SLOT = 2
-"""Open orders for each slot: one under way, and one for when that ends."""
+"""Open orders a slot: one in progress, and the next."""
 
 FinishKind = Literal["repeated", "cancelled", "ordered", "exhausted", "rewarded"]
-"""What a finish does to its order: nothing, it was seen before; else the order's next stage (``transitions.ORDER``)."""
+"""Effect of a finish on its order: none if repeated, else the order's next stage (``transitions.ORDER``)."""
 
 
 class Limits(NamedTuple):
-    """An order has at most ``attempts`` attempts; a group ``horizon`` numbers behind the newest one is abandoned."""
+    """Maximum attempts of an order, and the age at which a group is abandoned, in group numbers."""
 
     attempts: int
     horizon: int
 
     @classmethod
     def of(cls, config: Config) -> "Limits":
-        """Return the limits of a deployment: the horizon is far beyond what dispatch keeps open at a time."""
+        """Return the limits of a deployment; the horizon is far beyond the open groups of dispatch."""
         horizon = max(256, 8 * order_backlog(config), 2 * config.trainer.groups_per_step)
         return cls(attempts=ORDER_ATTEMPTS, horizon=horizon)
 
 
 class OrderKey(NamedTuple):
-    """The parts of an order id: attempt ``attempt`` of sample ``sample`` of group ``number``."""
+    """The parts of an order id: group number, sample, attempt."""
 
     number: int
     sample: int
@@ -49,24 +49,24 @@ class OrderKey(NamedTuple):
 
 
 def order_backlog(config: Config) -> int:
-    """Return how many orders dispatch keeps open: a few for each slot of all environment workers."""
+    """Return the target number of open orders: a few for each slot of all environment workers."""
     return max(1, ORDERS_PER_SLOT * config.env.workers * config.env.slots)
 
 
 def format_group_id(number: int) -> str:
-    """Return the id of group ``number``, for instance ``g000041``."""
+    """Return the id of group ``number``, e.g. ``g000041``."""
     return f"g{number:06d}"
 
 
 def format_order_id(key: OrderKey) -> str:
-    """Return the id of an order, for instance ``g000041/3/0``."""
+    """Return the id of an order, e.g. ``g000041/3/0``."""
     return f"g{key.number:06d}/{key.sample}/{key.attempt}"
 
 
 def parse_order_id(order_id: str) -> OrderKey | None:
-    """Return the parts of a training order's id; None for the id of another kind of order.
+    """Return the parts of a training order's id; None for any other id.
 
-    A number of more than :data:`MAX_DIGITS` digits is none of dispatch's: a state with it could not be encoded.
+    A number above :data:`MAX_DIGITS` digits is foreign: a state with it could not be encoded.
     """
     group, _, rest = order_id.partition("/")
     sample, _, attempt = rest.partition("/")
@@ -79,7 +79,7 @@ def parse_order_id(order_id: str) -> OrderKey | None:
 
 
 def order_key_of(trajectory: Trajectory) -> OrderKey:
-    """Return the key of a training trajectory's order; raise InvalidEvent if dispatch never places such an order."""
+    """Return the key of a training trajectory's order; raise InvalidEvent if dispatch cannot have placed it."""
     key = parse_order_id(trajectory.order_id)
     if key is None or key.sample >= trajectory.group_size:
         raise InvalidEvent(
@@ -90,10 +90,10 @@ def order_key_of(trajectory: Trajectory) -> OrderKey:
 
 
 class OrderTracker(msgspec.Struct):
-    """The attempt that each sample of each open group is at.
+    """The current attempt of each sample of each open group.
 
-    Memory is bounded by the horizon. Of closed groups only the numbers are kept, and only for as long as nothing else
-    distinguishes a second finish of one of their orders from a first one.
+    The horizon bounds memory: closed groups keep only their number, as long as it is needed to detect repeated
+    finishes.
     """
 
     newest: int = -1
@@ -101,9 +101,9 @@ class OrderTracker(msgspec.Struct):
     closed: set[int] = set()
 
     def open_up_to(self, number: int, size: int, horizon: int) -> dict[int, int]:
-        """Open group ``number`` of ``size`` samples if it is new, and remove the groups behind the horizon.
+        """Open group ``number`` with ``size`` samples if it is new, and remove groups behind the horizon.
 
-        Return those of them that were open and so are abandoned, each with the number of its open samples.
+        Return the abandoned (open) groups among those, with their number of open samples.
         """
         if number <= self.newest - horizon or number in self.open or number in self.closed:
             return {}
@@ -118,12 +118,11 @@ class OrderTracker(msgspec.Struct):
         return abandoned
 
     def admit(self, key: OrderKey, size: int, outcome: OutcomeKind, horizon: int) -> dict[int, int]:
-        """Open the group of a finish as :meth:`open_up_to` does; raise InvalidEvent if dispatch has not given it out.
+        """Open the group of a finish as :meth:`open_up_to` does; raise InvalidEvent if dispatch cannot have opened it.
 
-        Dispatch gives out numbers in their order, and of those that have not ended far fewer than ``horizon``. So a
-        number further ahead is none of its own, and would abandon every open group. Only dispatch itself reports an
-        order as ``lost``: its number is where the open ones are, wherever a stranger's record or a log without its
-        beginning has left this tracker.
+        Dispatch numbers groups in order, with far fewer than ``horizon`` open. A number further ahead is foreign, and
+        would abandon every open group. Only dispatch reports ``lost`` orders, so their number is close to the open ones
+        even where a foreign record or a truncated log misled this tracker.
         """
         unknown = key.number not in self.open and key.number not in self.closed
         if unknown and outcome == "lost" and key.number <= self.newest - horizon:
@@ -136,7 +135,7 @@ class OrderTracker(msgspec.Struct):
         return self.open_up_to(key.number, size, horizon)
 
     def ended_attempt(self, key: OrderKey, attempts: int) -> OrderKey:
-        """Return the newest attempt of an order's sample that has ended, the last of all if the sample has."""
+        """Return the newest ended attempt of an order's sample, the last one if the sample has ended."""
         samples = self.open.get(key.number, ())
         current = samples[key.sample] if key.sample < len(samples) else ENDED
         return key._replace(attempt=attempts - 1 if current == ENDED else current - 1)

@@ -1,8 +1,7 @@
-"""Reducers: their input, their output, and the one step that every agent and every replay makes.
+"""Reducers: input, output, and the single step of every agent and replay.
 
-Delivery is at least once, so a record may come twice in two ways. The same record again (redelivered after a crash):
-the state keeps the last offset it has applied of each partition. The same decision of another agent again, as a new
-record (published twice around a crash): decisions carry the id of the record that caused them, and these ids only grow.
+Delivery is at least once, so records repeat in two ways. A redelivered record is recognized by the last applied offset
+of its partition. A decision published again is recognized by its id: that of the causing record, and these only grow.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,18 +14,18 @@ from topics import Topic
 from topics.curation_log import Applied, Source
 
 MAX_CAUSE_DIGITS = 18
-"""Digits of the offset in a decision's id: any such number fits into 63 bits."""
+"""Maximum digits of the offset in a decision's id, which then fits into 63 bits."""
 MAX_CAUSES_AHEAD = 4096
-"""By how many inputs the cause of an agent's decision may follow that of the one before. A decision beyond that is
-applied, and its repeat too, which whoever tracks orders or groups recognizes."""
+"""Maximum inputs by which a decision's cause may follow the previous one. A decision beyond that is applied, repeats
+included; trackers of orders and groups recognize those."""
 
 
 class InvalidEvent(Exception):
-    """An event that decodes but that no reducer can apply; the text has the reason. It is dead-lettered."""
+    """An event that decodes but cannot be applied; it is dead-lettered with the text as reason."""
 
 
 class InputRecord(NamedTuple):
-    """An input: the event, its place (``topic`` without prefix), its ``id`` header and its timestamp (epoch ms)."""
+    """An input: event, place (``topic`` without prefix), ``id`` header and timestamp (epoch ms)."""
 
     topic: str
     partition: int
@@ -45,10 +44,10 @@ class Decision(NamedTuple):
 
 
 class AgentProgress(msgspec.Struct):
-    """An agent's progress: applied offsets, the newest cause of each upstream agent, and a digest of all decisions.
+    """An agent's progress: applied offsets, the newest cause of each upstream agent, a digest of all decisions.
 
-    ``topic_ids`` has the broker's id of each input. ``bases`` has, of the partitions of inputs that were made anew,
-    what is added to an offset in the ids of decisions, so that these only grow.
+    ``topic_ids`` has the broker's id of each input. ``bases`` has, for partitions of recreated inputs, the number to
+    add to offsets in decision ids, so that these only grow.
     """
 
     applied: dict[str, int] = {}
@@ -71,11 +70,11 @@ class Agent(NamedTuple):
     state: type[Any]
     apply: Callable[[Any, InputRecord], tuple[Any, list[Decision]]]
     note_made_anew: Callable[[Any, str], None] = lambda _, __: None
-    """Changes the state for an input (its name) of which the records that nobody has read are gone."""
+    """Changes the state for a recreated input (by name), whose unread records are gone."""
 
 
 class ReducerResult(NamedTuple):
-    """The result of applying one record; ``refused`` is why it has to be dead-lettered, or empty."""
+    """The result of one record; ``refused`` is the reason to dead-letter it, or empty."""
 
     state: Any
     decisions: list[Decision]
@@ -89,7 +88,7 @@ def cause_id(agent: str, record: InputRecord) -> str:
 
 
 def note_topic_ids(agent: Agent, state: Any, topic_ids: Mapping[str, str]) -> list[str]:
-    """Note the ids of an agent's inputs; return those that were made anew, whose offsets count from 0 again."""
+    """Note the ids of an agent's inputs; return the recreated ones, whose offsets restart at 0."""
     progress: AgentProgress = state.progress
     inputs = {topic.name for topic in agent.inputs}
     anew = [
@@ -106,7 +105,7 @@ def note_topic_ids(agent: Agent, state: Any, topic_ids: Mapping[str, str]) -> li
 
 
 def advance(agent: Agent, state: Any, record: InputRecord) -> ReducerResult:
-    """Apply ``record``, unless it was applied before (then ``applied`` is None and the state as it was)."""
+    """Apply ``record``; a repeated one leaves the state unchanged, and ``applied`` is None."""
     progress: AgentProgress = state.progress
     partition = f"{record.topic}/{record.partition}"
     if record.offset <= progress.applied.get(partition, -1):
@@ -131,11 +130,11 @@ def advance(agent: Agent, state: Any, record: InputRecord) -> ReducerResult:
 
 
 def is_repeated(progress: AgentProgress, record: InputRecord) -> bool:
-    """Say whether ``record`` is a decision seen before, and note its cause if not.
+    """Return whether ``record`` repeats a decision, and note its cause if not.
 
-    An agent publishes its decisions in the order of their causes, and after a crash again from some point on: what is
-    not newer than the newest seen is a repeat. Ids of other form (a trajectory's, a weight version's) say nothing here.
-    Nor does one that is far ahead: a stranger's would make a repeat of every decision that follows.
+    Agents publish decisions in the order of their causes, and after a crash again from some point on, so anything not
+    newer than the newest cause is a repeat. Ids of other form are ignored, and so are causes far ahead: a foreign one
+    would turn every later decision into a repeat.
     """
     source, _, offset = record.id.rpartition("/")
     if source.count("/") != 2 or not offset.isdecimal() or len(offset) > MAX_CAUSE_DIGITS:
@@ -151,10 +150,9 @@ _encoder = msgspec.json.Encoder()
 
 
 def chain_digest(digest: str, partition: str, offset: int, decisions: list[Decision]) -> str:
-    """Return the digest after one more input: of the digest before, the input's place and the decisions, whole.
+    """Return the digest after one more input: of the previous digest, the input's place and the decisions.
 
-    A digest of the whole state would cost more than all else; states that differ show up here with the first decision
-    that differs.
+    Digesting the whole state would cost more than all else; differing states show at the first differing decision.
     """
     hashed = blake2b(f"{digest} {partition}/{offset}".encode(), digest_size=16)
     for decision in decisions:

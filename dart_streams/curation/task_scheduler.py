@@ -1,9 +1,9 @@
-"""Which task gets the next group.
+"""Choice of the task for the next group.
 
-Tasks are visited in passes, each pass in another shuffled order. A task with little to learn from is skipped at random,
-but never ``PATIENCE`` times in a row, so none starves: of ``n`` tasks, one without an open group gets its next within
-``(PATIENCE + 1) x n`` groups. A task that always succeeds has no learning signal: it gets no groups, only a probe (a
-single rollout) now and then; a regression then shows in its rate, and it gets groups again.
+Tasks are visited in passes, each in another shuffled order. Tasks with little to learn are skipped at random, but never
+``PATIENCE`` times in a row, so one of ``n`` tasks without an open group gets its next within ``(PATIENCE + 1) x n``
+groups. A task that always succeeds has no signal: it only gets an occasional probe (a single rollout), and groups again
+once its rate falls.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,18 +15,18 @@ from dart_streams import stateless_random
 from dart_streams.config import Curation
 
 MIN_WEIGHT = 0.1
-"""The smallest weight, of a task that nearly always or never succeeds."""
+"""Minimum weight, of a task that nearly always or never succeeds."""
 PATIENCE = 4
-"""Passes within which a task is chosen once at least, whatever its weight: none starves."""
+"""Passes within which each task is chosen at least once."""
 PROBE_EVERY = 32
-"""Of this many groups one is a probe of a solved task: rare enough to cost little, yet forgetting is noticed."""
+"""One of this many groups probes a solved task: rare enough to be cheap, and forgetting is noticed."""
 
 
 class TaskState(msgspec.Struct):
-    """What dispatch keeps of a task: its budget, its last finishes (true for a success), and its groups.
+    """Dispatch's view of a task: budget, recent finishes (true for a success), and groups.
 
-    ``rollouts`` and ``max_steps`` are None before the first budget; ``open`` counts its open groups, ``failures`` its
-    failed finishes in a row; it rests until pass ``rests_until``.
+    ``rollouts`` and ``max_steps`` are None before the first budget; ``open`` counts open groups, ``failures``
+    consecutive failed finishes; the task rests until pass ``rests_until``.
     """
 
     rollouts: int | None = None
@@ -40,7 +40,7 @@ class TaskState(msgspec.Struct):
     rests_until: int = 0
 
     def add_finish(self, success: bool, window: int) -> None:
-        """Add a rewarded finish; ``solved`` is true after a whole window of successes."""
+        """Add a rewarded finish; ``solved`` is true after a full window of successes."""
         self.failures = 0 if success else self.failures + 1
         self.finishes.append(success)
         del self.finishes[:-window]
@@ -56,15 +56,14 @@ class TaskScheduler(msgspec.Struct):
 
 @lru_cache(maxsize=4)
 def shuffle_tasks(task_ids: tuple[str, ...], seed: int, pass_index: int) -> tuple[str, ...]:
-    """Return the tasks in the order of pass ``pass_index``, which depends only on it and on the seed."""
+    """Return the tasks in the order of pass ``pass_index``, determined by it and the seed."""
     return tuple(sorted(task_ids, key=lambda name: (stateless_random.number("turn", seed, pass_index, name), name)))
 
 
 def signal_weight(finishes: Sequence[bool]) -> float:
     """Return a task's expected learning signal in (0, 1]: 4 p (1 - p) of its success rate, add-one smoothed.
 
-    The signal of a group is the differences within it, and those are most likely at a rate of one half. A task never
-    tried has weight 1.
+    Differences within a group are the signal, and most likely at a rate of one half. An untried task has weight 1.
     """
     rate = (sum(finishes) + 1) / (len(finishes) + 2)
     return max(MIN_WEIGHT, 4.0 * rate * (1.0 - rate))
@@ -94,7 +93,7 @@ def next_task(
 
 
 def probe(tasks: dict[str, TaskState], task_ids: tuple[str, ...], number: int, settings: Curation) -> str | None:
-    """Return the solved task that was longest without an order, if group ``number`` is one of those for probes."""
+    """Return the solved task without an order for longest, if group ``number`` is a probe; else None."""
     if number % PROBE_EVERY != PROBE_EVERY - 1:
         return None
     idle = [name for name in task_ids if is_solved(state_of(tasks, name), settings) and not tasks[name].open]
@@ -102,12 +101,12 @@ def probe(tasks: dict[str, TaskState], task_ids: tuple[str, ...], number: int, s
 
 
 def state_of(tasks: dict[str, TaskState], task_id: str) -> TaskState:
-    """Return the state of a task, adding an empty one if it has none yet."""
+    """Return the state of a task, added if missing."""
     return tasks.setdefault(task_id, TaskState())
 
 
 def is_solved(task: TaskState, settings: Curation) -> bool:
-    """Say whether a task gets probes only; never without the dynamic rollout number."""
+    """Return whether a task only gets probes; never without dynamic budgets."""
     return task.solved and settings.budget.dynamic
 
 
@@ -134,14 +133,14 @@ def next_in_pass(
 
 
 def is_free(task: TaskState, settings: Curation) -> bool:
-    """Say whether a task may get a group: it has none open, and is not solved."""
+    """Return whether a task may get a group: none is open, and it is not solved."""
     return not task.open and not is_solved(task, settings)
 
 
 def in_phase(task_ids: tuple[str, ...], limits: Mapping[str, int], number: int, settings: Curation) -> tuple[str, ...]:
-    """Return the tasks that take part when group ``number`` opens: those of the present phase, in the end all.
+    """Return the tasks of the curriculum phase of group ``number``; all tasks after the last phase.
 
-    ``limits`` has each task's step limit. A phase without tasks is no phase: all take part.
+    ``limits`` has each task's step limit. A phase without tasks admits all.
     """
     end = 0
     for phase in settings.craft_gui.phases:
@@ -152,7 +151,7 @@ def in_phase(task_ids: tuple[str, ...], limits: Mapping[str, int], number: int, 
 
 
 def is_skipped(task: TaskState, settings: Curation, pass_index: int, task_id: str) -> bool:
-    """Say whether a task is skipped in this pass: at random by its weight, and never ``PATIENCE`` times in a row."""
+    """Return whether this pass skips a task: at random by weight, never ``PATIENCE`` times in a row."""
     dispatch = settings.dispatch
     if dispatch.choice == "even" or task.skips + 1 >= PATIENCE:
         return False

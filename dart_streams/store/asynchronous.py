@@ -19,7 +19,7 @@ from topics.values import BlobRef
 
 CONCURRENCY = 128
 PATIENCE_S = 5.0
-"""A request for an action may overtake the screenshot it refers to, usually by milliseconds."""
+"""An action request may overtake its screenshot, usually by milliseconds."""
 FIRST_PAUSE_S = 0.002
 LAST_PAUSE_S = 0.25
 
@@ -34,7 +34,7 @@ class Bridge:
         self._waking = False
 
     def execute(self, statement: PreparedStatement, values: tuple[Any, ...]) -> asyncio.Future[Any]:
-        """Send one statement; return the future of its rows."""
+        """Send a statement; return the future of its rows."""
         future = self.loop.create_future()
         response = self.session.execute_async(statement, values)
         response.add_callbacks(
@@ -63,10 +63,9 @@ class Bridge:
 
 
 class AsyncStore:
-    """Rows of one run. While the database is away, a call is retried for ``wait_s`` after its first failure.
+    """Rows of one run. While the database is down, calls are retried for ``wait_s``.
 
-    Every method then raises :class:`~dart_streams.errors.ServiceUnavailable`. Create it inside the event loop that
-    will use it.
+    Every method then raises :class:`~dart_streams.errors.ServiceUnavailable`. Create it inside the event loop.
     """
 
     def __init__(self, session: Session, run: str, cache_mb: int, wait_s: float = 30.0) -> None:
@@ -79,9 +78,9 @@ class AsyncStore:
         self._prepared: dict[str, PreparedStatement] = {}
 
     async def put_blob(self, data: bytes, media_type: str, width: int, height: int) -> BlobRef:
-        """Write a screenshot and return its reference once it is durable.
+        """Write a screenshot; return its reference once it is durable.
 
-        One in the cache was durable once: it is written again only if the store does not have it any more.
+        A cached screenshot is written again only if the store has lost it.
         """
         ref = ref_of(data, media_type, width, height)
         if self.cache.get(ref.sha256) is not None and await self._has_blob(ref):
@@ -94,18 +93,15 @@ class AsyncStore:
         return ref
 
     def forget_blob(self, ref: BlobRef) -> None:
-        """Have a screenshot written again when it is put next: somebody may have found the stored one damaged."""
+        """Have a screenshot written again at the next put; the stored one may be damaged."""
         self.cache.drop(ref.sha256)
 
     async def _has_blob(self, ref: BlobRef) -> bool:
-        """Return whether the store has all chunks of a blob; their bytes are not read."""
+        """Return whether the store has all chunks of a blob, without reading them."""
         return len(await self._execute(statements.HAS_CHUNKS, (ref.sha256,))) == chunk_count(ref.size)
 
     async def get_blob(self, ref: BlobRef, patience_s: float = PATIENCE_S) -> bytes:
-        """Return a screenshot's bytes; one that is not complete yet is read again for ``patience_s``.
-
-        Raises :class:`MissingBlob` if it is not complete by then.
-        """
+        """Return a screenshot; retry an incomplete one for ``patience_s``, then raise :class:`MissingBlob`."""
         data = self.cache.get(ref.sha256)
         if data is None:
             data = await self._find_blob(ref, patience_s)
@@ -113,7 +109,7 @@ class AsyncStore:
         return data
 
     async def blob_named(self, sha256: str) -> bytes:
-        """Return a screenshot by its digest alone; raise :class:`MissingBlob` if it is not complete, or has another."""
+        """Return a screenshot by digest; raise :class:`MissingBlob` if it is incomplete or damaged."""
         data = self.cache.get(sha256)
         if data is None:
             rows = await self._execute(statements.GET_CHUNKS, (sha256,))
@@ -137,16 +133,16 @@ class AsyncStore:
                 pause_s = min(2 * pause_s, LAST_PAUSE_S)
 
     async def write_step(self, observation: Observation) -> None:
-        """Write one observation; it is durable on return."""
+        """Write an observation; durable on return."""
         await self._execute(statements.PUT_STEP, statements.step_values(self.run, observation))
 
     async def steps(self, trajectory_id: str) -> list[Observation]:
-        """Return a trajectory's observations by step; empty if the store knows none."""
+        """Return a trajectory's observations by step; empty if there are none."""
         rows = await self._execute(statements.GET_STEPS, (self.run, trajectory_id))
         return [statements.observation_of(self.run, trajectory_id, row[0]) for row in rows]
 
     async def write_trajectory(self, trajectory: Trajectory) -> None:
-        """Write a finished trajectory under its id and its task; both are durable on return."""
+        """Write a finished trajectory by id and by task; durable on return."""
         text = statements.trajectory_text(trajectory)
         identity, task_id = trajectory.trajectory_id, trajectory.task_id
         by_id, by_task = (self.run, identity, text), (self.run, task_id, trajectory.finished_ms, identity, text)
@@ -163,7 +159,7 @@ class AsyncStore:
         return statements.trajectory_of(self.run, rows[0][0]) if rows else None
 
     async def trajectories_of(self, task_id: str) -> list[Trajectory]:
-        """Return a task's finished trajectories, the oldest first."""
+        """Return a task's finished trajectories, oldest first."""
         rows = await self._execute(statements.GET_BY_TASK, (self.run, task_id))
         return [statements.trajectory_of(self.run, row[0]) for row in rows]
 

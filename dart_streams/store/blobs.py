@@ -1,4 +1,4 @@
-"""Blobs: content-addressed by sha256, split into chunks, with an LRU cache. Pure, without a session."""
+"""Blobs: content-addressed by sha256, chunked, with an LRU cache. Pure."""
 
 import hashlib
 import threading
@@ -11,7 +11,7 @@ CHUNK_BYTES = 256 * 1024
 
 
 class MissingBlob(Exception):
-    """The store has no complete blob under this sha256: not written yet, expired, or corrupt."""
+    """A blob that is absent, incomplete, expired or corrupt."""
 
     def __init__(self, ref: BlobRef, reason: str) -> None:
         super().__init__(f"blob {ref.sha256[:12]}… ({ref.size} bytes): {reason}")
@@ -19,7 +19,7 @@ class MissingBlob(Exception):
 
 
 class BlobCache:
-    """An LRU cache of blobs by sha256, of at most ``limit_bytes``. Threads may share it."""
+    """A thread-safe LRU cache of blobs by sha256, of at most ``limit_bytes``."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -36,7 +36,7 @@ class BlobCache:
             return data
 
     def put(self, sha256: str, data: bytes) -> None:
-        """Add a blob and evict those used least recently; one larger than the whole cache is not kept."""
+        """Add a blob and evict the least recently used; a blob larger than the cache is skipped."""
         if len(data) > self.limit_bytes:
             return
         with self._lock:
@@ -47,7 +47,7 @@ class BlobCache:
                 self.bytes -= len(oldest)
 
     def drop(self, sha256: str) -> None:
-        """Remove a blob, if it is there."""
+        """Remove a blob if present."""
         with self._lock:
             self.bytes -= len(self._blobs.pop(sha256, b""))
 
@@ -60,7 +60,7 @@ def ref_of(data: bytes, media_type: str, width: int, height: int) -> BlobRef:
 
 
 def split_chunks(data: bytes) -> list[bytes]:
-    """Split a blob into chunks of :data:`CHUNK_BYTES`; an empty blob is one empty chunk."""
+    """Split a blob into chunks of :data:`CHUNK_BYTES`; an empty blob has one empty chunk."""
     return [data[start : start + CHUNK_BYTES] for start in range(0, max(len(data), 1), CHUNK_BYTES)]
 
 
@@ -70,7 +70,7 @@ def chunk_count(size: int) -> int:
 
 
 def join_chunks(ref: BlobRef, pieces: Iterable[bytes]) -> bytes:
-    """Join the chunks of a blob; raise :class:`MissingBlob` unless size and digest are those of ``ref``."""
+    """Join the chunks of a blob; raise :class:`MissingBlob` unless size and digest match ``ref``."""
     data = b"".join(pieces)
     if not data and ref.size:
         raise MissingBlob(ref, "not in the store")

@@ -1,7 +1,7 @@
 """Sessions with Cassandra, connected within ``store.wait_s`` once the schema is complete.
 
-Only ``dart-streams store apply``, ``store rebuild`` and a run's start create it. Nodes of a cluster refuse concurrent
-changes of a schema or disagree on them, and the replication would be that of whichever process came first.
+Only ``dart-streams store apply``, ``store rebuild`` and a run's start create the schema: concurrent changes make nodes
+disagree, and the first process would determine the replication.
 """
 
 import asyncio
@@ -40,61 +40,61 @@ REQUEST_TIMEOUT_S = 10.0
 RECONNECT_INTERVAL_S = 1.0
 RETRY_INTERVAL_S = 0.5
 PROTOCOL = 4
-"""Supported by every Cassandra since 2.2; version 5 only adds frame checksums, which cost Python CPU."""
+"""Supported since Cassandra 2.2; version 5 only adds frame checksums, which cost CPU in Python."""
 
 REPLICATION = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
-"""Of a keyspace that does not exist yet; a cluster's operator creates it beforehand with another."""
+"""Replication of a new keyspace; the operator of a cluster creates the keyspace beforehand."""
 
 UNABLE = "Unable to perform authentication"
-"""The error of a node that can't read its roles at the moment."""
+"""Error of a node that temporarily can't read its roles."""
 
 GONE = re.compile(r"unconfigured table (\w+)|table (\w+) does not exist")
-"""What Cassandra says of a table that it does not have."""
+"""Cassandra's message about a missing table."""
 
 DOWN = (NoHostAvailable, NoConnectionsAvailable, DriverException, ErrorMessage, ConnectionException, OSError)
-"""The driver's errors while a database is away."""
+"""Driver errors of an unavailable database."""
 
 
 class TableGone(UserError):
-    """A table was dropped while it was used."""
+    """A table was dropped while in use."""
 
     exit_code = 1
 
 
 class SchemaIncomplete(Exception):
-    """The keyspace, or a table of it, does not exist (yet)."""
+    """The keyspace or one of its tables does not exist (yet)."""
 
 
 def connect(store: Store) -> Session:
-    """Connect when the schema is complete, trying again until ``store.wait_s`` is over; it blocks meanwhile.
+    """Connect once the schema is complete, retrying for ``store.wait_s``; blocks meanwhile.
 
-    ``session.cluster.shutdown()`` closes it. SELECT is all that a login needs which only reads.
+    ``session.cluster.shutdown()`` closes the session. A read-only login needs only SELECT.
 
-    Raises :class:`ServiceUnavailable` if the database did not answer in time, or lacks a table; at once
-    ``AccessRefused`` if it rejects the client or is not trusted, and ``ConfigError`` if the keyspace's name is not
-    valid, or a certificate or the password can't be read.
+    Raises :class:`ServiceUnavailable` if the database does not answer in time or lacks a table. Raises at once
+    ``AccessRefused`` if it rejects the client or is not trusted, and ``ConfigError`` for an invalid keyspace name, or
+    an unreadable certificate or password.
     """
     session: Session = Retrying(**connection_policy(store))(open_keyspace, store)
     return session
 
 
 async def connect_async(store: Store) -> Session:
-    """Do the same as :func:`connect` without blocking the event loop; cancelling it takes a few seconds at most."""
+    """Do as :func:`connect` without blocking the event loop; cancellation takes a few seconds at most."""
     return await AsyncRetrying(**connection_policy(store))(asyncio.to_thread, open_keyspace, store)
 
 
 def create_schema(store: Store) -> None:
-    """Create the keyspace and the tables that are missing; raise as :func:`connect` does."""
+    """Create the missing keyspace and tables; raise as :func:`connect` does."""
     Retrying(**connection_policy(store))(open_keyspace, store, create=True).cluster.shutdown()
 
 
 def check(store: Store) -> None:
-    """Return when the database has accepted a session; raise as :func:`connect` does. The schema is left alone."""
+    """Return once the database has accepted a session, whatever its schema; raise as :func:`connect` does."""
     Retrying(**connection_policy(store))(open_session, store).cluster.shutdown()
 
 
 def connection_policy(store: Store) -> dict[str, Any]:
-    """Return the retry policy of a connection."""
+    """Return the retry policy of connections."""
     at, wait_s = place_of(store), store.wait_s
     return retry_arguments(
         Deadline(wait_s),
@@ -112,7 +112,7 @@ def connection_policy(store: Store) -> dict[str, Any]:
 
 
 def request_policy(wait_s: float) -> dict[str, Any]:
-    """Return the retry policy of a request over a session."""
+    """Return the retry policy of requests."""
     return retry_arguments(
         Deadline(wait_s),
         min(RETRY_INTERVAL_S, wait_s / 10),
@@ -125,12 +125,12 @@ def request_policy(wait_s: float) -> dict[str, Any]:
 
 
 def is_down(error: BaseException) -> bool:
-    """Return whether the driver raised an error because the database is away, not because of the request."""
+    """Return whether an error means an unavailable database, not an invalid request."""
     return isinstance(error, DOWN) and not isinstance(error, InvalidRequest)
 
 
 def gone_error(error: BaseException, run: str) -> TableGone | None:
-    """Return the error that a table which was there is not any more, None if an error is of another kind."""
+    """Return the error for a dropped table; None if ``error`` is of another kind."""
     match = GONE.search(str(error)) if isinstance(error, InvalidRequest) else None
     if match is None:
         return None
@@ -141,9 +141,9 @@ def gone_error(error: BaseException, run: str) -> TableGone | None:
 
 
 def open_keyspace(store: Store, *, create: bool = False) -> Session:
-    """Connect once; the schema is created (``create``) or has to be complete.
+    """Connect once; create the schema (``create``) or require it.
 
-    Raises one of :data:`DOWN` or :class:`SchemaIncomplete`, with nothing left open.
+    Raises one of :data:`DOWN` or :class:`SchemaIncomplete`, and leaves nothing open.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,47}", store.keyspace):
         raise ConfigError(
@@ -207,7 +207,7 @@ def open_session(store: Store) -> Session:
 
 
 def find_refusal(store: Store, error: NoHostAvailable, context: ssl.SSLContext | None) -> AccessRefused | None:
-    """Return why the database rejects this client; None if a later try may succeed."""
+    """Return the error of a database that rejects this client; None if a later try may succeed."""
     if any(isinstance(cause, AuthenticationFailed) and UNABLE not in str(cause) for cause in error.errors.values()):
         place, login = f"Cassandra at {place_of(store)}", store.login
         if not login.user:
@@ -223,25 +223,25 @@ def find_refusal(store: Store, error: NoHostAvailable, context: ssl.SSLContext |
 
 
 def place_of(store: Store) -> str:
-    """Return where the database is, as error texts name it."""
+    """Return the database's location for error texts."""
     return f"{', '.join(store.hosts)} port {store.port}"
 
 
 def missing_tables(session: Session, keyspace: str) -> list[str]:
-    """Return the tables of the schema that the keyspace lacks; it costs no round trip."""
+    """Return the schema's tables that the keyspace lacks, from cached metadata."""
     existing = session.cluster.metadata.keyspaces.get(keyspace)
     tables = filter(None, map(table_of, schema_statements(keyspace)))
     return [table for table in tables if existing is None or table not in existing.tables]
 
 
 def apply_schema(session: Session, keyspace: str) -> None:
-    """Create what is missing, a statement after the other."""
+    """Create the missing objects, one statement at a time."""
     for statement in schema_statements(keyspace):
         session.execute(statement, timeout=30.0)
 
 
 def schema_statements(keyspace: str) -> list[str]:
-    """Return the statements of schema.cql, the keyspace's first."""
+    """Return the statements of schema.cql; the keyspace comes first."""
     text = resources.files("dart_streams.store").joinpath("schema.cql").read_text()
     lines = [line for line in text.splitlines() if not line.startswith("--")]
     filled = string.Template("\n".join(lines)).substitute(keyspace=keyspace, replication=REPLICATION)
@@ -249,13 +249,13 @@ def schema_statements(keyspace: str) -> list[str]:
 
 
 def table_of(statement: str) -> str:
-    """Return the name of the table that a statement creates; empty if it creates none."""
+    """Return the table that a statement creates; empty if it creates none."""
     found = re.match(r"CREATE TABLE IF NOT EXISTS \w+\.(\w+)", statement)
     return found[1] if found else ""
 
 
 def shorten_error(error: BaseException) -> str:
-    """Return an error of the driver in one short line."""
+    """Return a driver error in one short line."""
     if isinstance(error, NoHostAvailable) and error.errors:
         error = next(iter(error.errors.values()))
     return (str(error).splitlines() or [type(error).__name__])[0][:200] or type(error).__name__

@@ -19,20 +19,20 @@ PUT_TRAJECTORY = "INSERT INTO trajectories (run, id, trajectory) VALUES (?, ?, ?
 GET_TRAJECTORY = "SELECT trajectory FROM trajectories WHERE run = ? AND id = ?"
 PUT_BY_TASK = "INSERT INTO trajectories_by_task (run, task_id, finished_at, id, trajectory) VALUES (?, ?, ?, ?, ?)"
 PUT_FINISHED = f"BEGIN UNLOGGED BATCH {PUT_TRAJECTORY}; {PUT_BY_TASK}; APPLY BATCH"
-"""Both rows of a trajectory in one request; not atomic, as two requests are not."""
+"""Both rows of a trajectory in one request; no more atomic than two requests."""
 FINISHED_BYTES = 2048
-"""The longest trajectory for :data:`PUT_FINISHED`: Cassandra warns of batches of 5 KiB, and refuses them from 50."""
+"""Maximum trajectory for :data:`PUT_FINISHED`: Cassandra warns of batches of 5 KiB and refuses 50 KiB."""
 GET_BY_TASK = "SELECT trajectory FROM trajectories_by_task WHERE run = ? AND task_id = ?"
 TRAINED_COLUMNS = ("train_step", "version", "epoch", "group_ids", "trajectory_ids", "metrics", "at_ms")
 PUT_TRAINED = f"INSERT INTO trained (run, {', '.join(TRAINED_COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 GET_TRAINED = f"SELECT {', '.join(TRAINED_COLUMNS)} FROM trained WHERE run = ? AND train_step >= 0"
 CLAIMS_STEP = -1
-"""The row of ``trained`` that is no step: its ``metrics`` has the newest claimed epoch of each model."""
+"""Row of ``trained`` that is no step: its ``metrics`` has the newest claimed epoch of each model."""
 GET_CLAIMS = f"SELECT metrics FROM trained WHERE run = ? AND train_step = {CLAIMS_STEP}"
 CLAIM = f"UPDATE trained SET metrics[?] = ? WHERE run = ? AND train_step = {CLAIMS_STEP} IF metrics[?]"
 CLAIM_FIRST, CLAIM_NEXT, CLAIM_HELD = f"{CLAIM} = null", f"{CLAIM} < ?", f"{CLAIM} = ?"
 PUT_TRAINED_BY_CLAIM = f"BEGIN BATCH {CLAIM_HELD}; {PUT_TRAINED}; APPLY BATCH"
-"""One partition, so one lightweight transaction: the step's row is written only while its trainer's claim holds."""
+"""A lightweight transaction on one partition: the step's row is written only while its trainer's claim holds."""
 
 T = TypeVar("T")
 
@@ -42,21 +42,21 @@ _trajectories = msgspec.json.Decoder(Trajectory)
 
 
 class DamagedRow(UserError):
-    """A row that is not what was written: torn, or changed by another program."""
+    """A row that was torn, or changed by another program."""
 
 
 def observation_of(run: str, trajectory_id: str, text: str) -> Observation:
-    """Return the observation of a row of ``steps``; raise :class:`DamagedRow` if it is none."""
+    """Decode a row of ``steps``; raise :class:`DamagedRow` if it is invalid."""
     return decode_row(_observations, text, run, f"a step of trajectory {trajectory_id}")
 
 
 def trajectory_of(run: str, text: str) -> Trajectory:
-    """Return the trajectory of a row; raise :class:`DamagedRow` if it is none."""
+    """Decode the row of a trajectory; raise :class:`DamagedRow` if it is invalid."""
     return decode_row(_trajectories, text, run, "a trajectory")
 
 
 def decode_row(decoder: "msgspec.json.Decoder[T]", text: str, run: str, what: str) -> T:
-    """Decode the JSON of a row of ``run``; raise :class:`DamagedRow`, with the way to mend it, if that fails."""
+    """Decode the JSON of a row; raise :class:`DamagedRow`, with the remedy, if it is invalid."""
     try:
         return decoder.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -80,5 +80,5 @@ def step_values(run: str, observation: Observation) -> tuple[Any, ...]:
 
 
 def trajectory_text(trajectory: Trajectory) -> str:
-    """Return the column of a trajectory."""
+    """Return the encoded column of a trajectory."""
     return _encoder.encode(trajectory).decode()

@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 class SyncStore:
-    """Rows of one run. Threads may share it.
+    """Rows of one run; thread-safe.
 
-    While the database is away, calls are retried for ``wait_s``, and then raise
+    While the database is down, calls are retried for ``wait_s`` and then raise
     :class:`~dart_streams.errors.ServiceUnavailable`.
     """
 
@@ -38,13 +38,13 @@ class SyncStore:
         self._prepare = functools.cache(functools.partial(statements.prepare, session))
 
     def get_blob(self, ref: BlobRef) -> bytes:
-        """Return a screenshot's bytes; raise :class:`~dart_streams.store.blobs.MissingBlob` if it is not complete."""
+        """Return a screenshot; raise :class:`~dart_streams.store.blobs.MissingBlob` if it is incomplete."""
         return self.get_blobs([ref])[ref.sha256]
 
     def get_blobs(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
-        """Return the bytes of all ``refs`` by sha256, read concurrently.
+        """Return screenshots by sha256, read concurrently.
 
-        Raises :class:`~dart_streams.store.blobs.MissingBlob` for the first that is not complete.
+        Raises :class:`~dart_streams.store.blobs.MissingBlob` for the first incomplete one.
         """
         wanted = {ref.sha256: ref for ref in refs}
         found = {sha256: data for sha256 in wanted if (data := self.cache.get(sha256)) is not None}
@@ -55,7 +55,7 @@ class SyncStore:
         return found
 
     def steps(self, trajectory_id: str) -> list[Observation]:
-        """Return a trajectory's observations by step; empty if the store knows none."""
+        """Return a trajectory's observations by step; empty if there are none."""
         return self.steps_many([trajectory_id])[trajectory_id]
 
     def steps_many(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
@@ -67,13 +67,13 @@ class SyncStore:
         }
 
     def write_trained(self, train_step: int, row: dict[str, Any]) -> None:
-        """Write the inputs of an optimizer step: the columns of ``trained`` without ``train_step``."""
+        """Write an optimizer step: the columns of ``trained`` except ``train_step``."""
         columns = row | {"train_step": train_step}
         values = (self.run, *(columns[name] for name in statements.TRAINED_COLUMNS))
         self._retrying(lambda: self.session.execute(self._prepare(statements.PUT_TRAINED), values))
 
     def write_trained_by_claim(self, model_id: str, epoch: int, train_step: int, row: dict[str, Any]) -> bool:
-        """Do the same as :meth:`write_trained` while ``epoch`` is the newest claimed one; return whether it was."""
+        """Do as :meth:`write_trained` if ``epoch`` is the newest claimed one; return whether it was."""
         columns = row | {"train_step": train_step}
         values = (self.run, *(columns[name] for name in statements.TRAINED_COLUMNS))
         held = (model_id, epoch, self.run, model_id, epoch)
@@ -94,7 +94,7 @@ class SyncStore:
         return [trained_row(row) for row in rows]
 
     def claimed_epoch(self, model_id: str) -> int:
-        """Return the newest epoch that was claimed for this model in this run; 0 before the first."""
+        """Return the newest claimed epoch of a model in this run; 0 before the first."""
         query = SimpleStatement(
             "SELECT epoch FROM epochs WHERE run = %s AND model_id = %s", consistency_level=ConsistencyLevel.SERIAL
         )
@@ -102,11 +102,11 @@ class SyncStore:
         return int(row[0]) if row else 0
 
     def claim_epoch(self, model_id: str, beyond: int = 0) -> int:
-        """Return a new epoch, greater than all claimed before for this model in this run, and than ``beyond``.
+        """Claim an epoch greater than ``beyond`` and all earlier claims of this model in this run.
 
-        From then on no step of an older one is written (:meth:`write_trained_by_claim`).
+        From then on no step of an older epoch is written (:meth:`write_trained_by_claim`).
 
-        Raises :class:`ServiceUnavailable` if the database did not answer, or :data:`CLAIM_TRIES` claims were faster.
+        Raises :class:`ServiceUnavailable` if the database does not answer, or :data:`CLAIM_TRIES` claims were faster.
         """
         for _ in range(CLAIM_TRIES):
             above = max(beyond, self._noted_claim(model_id))
@@ -118,7 +118,7 @@ class SyncStore:
         )
 
     def _noted_claim(self, model_id: str) -> int:
-        """Return the newest claim beside the steps: `epochs` may have been emptied, or brought back from a backup."""
+        """Return the newest claim in the steps' table: ``epochs`` may be empty or restored from a backup."""
         [rows] = self._read_many(statements.GET_CLAIMS, [(self.run,)])
         return int((rows[0][0] or {}).get(model_id, 0)) if rows else 0
 
@@ -139,7 +139,7 @@ class SyncStore:
         return claimed if raised.one()[0] else None
 
     def _raise_claim(self, model_id: str, epoch: int) -> bool:
-        """Note a claim beside the steps; return False if a newer one is noted there."""
+        """Note a claim in the steps' table; return False if a newer one is noted there."""
         place = (model_id, epoch, self.run, model_id)
         if self.session.execute(self._prepare(statements.CLAIM_FIRST), place).one()[0]:
             return True
@@ -167,7 +167,7 @@ class SyncStore:
 
 
 def trained_row(row: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a row of ``trained`` by column; empty collections, which the database has as null, are empty again."""
+    """Return a row of ``trained`` by column; null collections become empty."""
     columns = dict(zip(statements.TRAINED_COLUMNS, row, strict=True))
     for name in ("group_ids", "trajectory_ids"):
         columns[name] = list(columns[name] or [])

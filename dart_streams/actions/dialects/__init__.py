@@ -1,7 +1,4 @@
-"""Dialects: how a model writes its actions, and the prompt that asks for them. One module each, chosen by name. Pure.
-
-Each reads an answer into typed actions, in pixels of the image that the policy sees, and writes one (a demonstration).
-"""
+"""Action dialects, one module each, selected by name: parse a model's answers, write actions, open the prompt. Pure."""
 
 from typing import Literal
 

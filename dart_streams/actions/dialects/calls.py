@@ -1,8 +1,7 @@
-"""Function calls as UI-TARS models write them, ``name(key='value', …)``: found in an answer and taken apart.
+"""Parser for the function calls of UI-TARS answers, ``name(key='value', …)``.
 
-Values are not Python literals: an apostrophe or a line break in a text may be escaped or not. A quoted value ends at a
-quote after which the call can go on or be over. Every step of the scan moves forward, and where texts may end is looked
-for once, so its time is that of the answer.
+Values are not Python literals: apostrophes and line breaks may be unescaped. A quoted value ends at the first quote
+after which the call can continue or end. The scan runs in linear time.
 """
 
 import bisect
@@ -20,9 +19,9 @@ Parameters = tuple[str, ...]
 NAME = r"[A-Za-z_][A-Za-z0-9_]{0,30}"
 LABEL = re.compile(r"(?:\*\*)?Action[ \t]?[:\uff1a](?:\*\*)?\s*")
 WHOLE = (")", "]", ">")
-"""How a place ends that was not cut off; what is left of other values may be a part of them."""
+"""Ends of a complete coordinate; other unclosed values may be truncated."""
 AS_WRITTEN = "Action:"
-"""The label; others like it are noted."""
+"""The exact label; variants are noted."""
 OPENS, CLOSES, COMMAS = "(\uff08", ")\uff09", ",\uff0c"
 """Punctuation and its full-width forms, which are noted."""
 THOUGHT = re.compile(r"\s*(?:Thought|Reflection|Action_Summary):", re.ASCII)
@@ -37,7 +36,7 @@ QUOTES = {"'": "'", '"': '"', "\u2018": "\u2019", "\u201c": "\u201d"}
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A call: its name in lower case, its arguments unescaped, and where the text after it begins."""
+    """A call: its name in lower case, its unescaped arguments, and the offset after it."""
 
     name: str
     arguments: dict[str, str]
@@ -45,10 +44,10 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class TextEnds(msgspec.Struct, frozen=True):
-    """Where a text between these quotes may end, in order.
+    """Possible ends of a text in these quotes, ascending.
 
-    ``over`` are quotes after which the answer is over or the next action comes; ``closed`` those after which the call
-    is closed; ``last`` is one after which nothing comes, or -1.
+    After a quote in ``over`` the answer ends or the next action begins, and after one in ``closed`` the call is closed.
+    ``last`` ends the answer itself, -1 if no quote does.
     """
 
     over: list[int]
@@ -57,10 +56,10 @@ class TextEnds(msgspec.Struct, frozen=True):
 
 
 class Scanner:
-    """Takes calls from an answer.
+    """Extracts calls from an answer.
 
-    ``parameters`` are the actions that are read, with the names of their parameters; ``known`` are those that refusals
-    name; ``texts`` are parameters that hold text of any kind, whose end is to be guessed.
+    ``parameters`` maps readable actions to their parameter names, ``known`` are the actions that errors list, and
+    ``texts`` are the free-text parameters, whose end is ambiguous.
     """
 
     def __init__(
@@ -79,19 +78,18 @@ class Scanner:
         self.text_ends: dict[str, TextEnds] = {}
 
     def calls(self) -> list[Call]:
-        """Return the calls of the answer; raise :class:`Unparsable` if there is none, or one cannot be read."""
+        """Return the calls of the answer; raise :class:`Unparsable` if there is none or one is malformed."""
         begin = self.first()
-        found = []
+        calls = []
         while True:
-            call = self.call(begin)
-            found.append(call)
-            following = self.following(call.end)
+            calls.append(self.call(begin))
+            following = self.following(calls[-1].end)
             if following is None:
-                return found
+                return calls
             begin = following
 
     def first(self) -> int:
-        """Return where the first call begins, noting what should not be before it."""
+        """Return the offset of the first call, noting misplaced text before it."""
         labels = [match for match in LABEL.finditer(self.text) if self.is_call(match.end())]
         line = 0
         for label in labels:
@@ -118,22 +116,22 @@ class Scanner:
         raise Unparsable("the answer has no 'Action:' with a call like click(start_box='(x,y)')")
 
     def check_before(self, before: str) -> None:
-        """Note words before the first action that are no thought."""
+        """Note text before the first action that is not a thought."""
         if before.strip() and not THOUGHT.match(before):
             self.note("text", "only a thought may stand before the action")
 
     def check_label(self, label: re.Match[str]) -> None:
-        """Note a label that is written otherwise."""
+        """Note a label in another spelling."""
         if label[0].rstrip() != AS_WRITTEN:
             self.note("marker", f"{label[0].strip()!r} instead of {AS_WRITTEN!r}")
 
     def is_call(self, position: int) -> bool:
-        """Say whether a known action is called here."""
+        """Return whether a known action is called at ``position``."""
         head = HEAD.match(self.text, position)
         return head is not None and head["name"].lower() in self.parameters
 
     def following(self, end: int) -> int | None:
-        """Return where the next call begins; None if that was the last. Notes other words between and after calls."""
+        """Return the offset of the next call, None after the last; note other text between and after calls."""
         begin = skip(self.text, end)
         if begin == len(self.text):
             return None
@@ -153,7 +151,7 @@ class Scanner:
         return None
 
     def call(self, begin: int) -> Call:
-        """Take the call that begins here."""
+        """Parse the call at ``begin``."""
         head = HEAD.match(self.text, begin)
         assert head is not None
         name = head["name"].lower()
@@ -174,12 +172,12 @@ class Scanner:
         return Call(name, arguments, position + 1)
 
     def check_width(self, mark: str) -> None:
-        """Note a punctuation mark that is full-width."""
+        """Note a full-width punctuation mark."""
         if mark and not mark.isascii():
             self.note("argument", f"full-width punctuation: {mark!r}")
 
     def argument(self, name: str, position: int, given: Mapping[str, str]) -> tuple[str, str, int]:
-        """Take an argument; return its name, its value and where the text after it begins."""
+        """Parse an argument; return its name, its value and the offset after it."""
         match = KEY.match(self.text, position)
         if match is None:
             self.note("argument", f"a value of {name} without a name")
@@ -199,7 +197,7 @@ class Scanner:
         return key, bare[0], bare.end()
 
     def quoted(self, key: str, begin: int, quote: str, is_text: bool) -> tuple[str, int]:
-        """Return a value that begins here, unescaped, and where the text after its closing quote begins."""
+        """Return the unescaped value at ``begin`` and the offset after its closing quote."""
         ends = self.text_end(begin, quote) if is_text else self.value_end(begin, quote)
         if ends is not None:
             value = unquote(self.text[begin:ends])
@@ -213,7 +211,7 @@ class Scanner:
         return rest, len(self.text)
 
     def value_end(self, begin: int, quote: str) -> int | None:
-        """Return where a plain value ends: at the first quote after which the call goes on or is over."""
+        """Return the end of a plain value: the first quote after which the call continues or ends."""
         for position in self.unescaped(begin, quote):
             after = skip(self.text, position + 1)
             if after == len(self.text) or AFTER_VALUE.match(self.text, position + 1):
@@ -221,22 +219,17 @@ class Scanner:
         return None
 
     def text_end(self, begin: int, quote: str) -> int | None:
-        """Return where a text ends: at the first quote after which the answer is over or the next action comes.
-
-        If there is none, at the first after which the call is over, or the answer.
-        """
+        """Return the end of a text: the first quote before the answer's end or the next action, else the call's end."""
         if quote not in self.text_ends:
             self.text_ends[quote] = self.find_text_ends(quote)
-        found = self.text_ends[quote]
-        over, closed = (bisect.bisect_left(places, begin) for places in (found.over, found.closed))
-        if over < len(found.over):
-            return found.over[over]
-        if closed < len(found.closed):
-            return found.closed[closed]
-        return found.last if found.last >= begin else None
+        ends = self.text_ends[quote]
+        for places in (ends.over, ends.closed, [ends.last]):
+            if (index := bisect.bisect_left(places, begin)) < len(places):
+                return places[index]
+        return None
 
     def find_text_ends(self, quote: str) -> TextEnds:
-        """Return where texts between such quotes may end in the whole answer."""
+        """Return all possible ends of texts in these quotes."""
         over, closed, last = list[int](), list[int](), -1
         for position in self.unescaped(0, quote):
             after = skip(self.text, position + 1)
@@ -250,9 +243,9 @@ class Scanner:
         return TextEnds(over, closed, last)
 
     def goes_on(self, end: int, begin: int) -> bool:
-        """Say whether, after a call that ends at ``end``, another action or thought begins at ``begin``.
+        """Return whether an action or thought begins at ``begin``, after a call that ends at ``end``.
 
-        A call without arguments may be part of a typed program, unless an empty line or a label is before it.
+        A call without arguments may be part of a typed program, unless an empty line or a label precedes it.
         """
         lines = self.text.count("\n", end, begin)
         if not lines:
@@ -266,12 +259,12 @@ class Scanner:
         return head is not None and self.is_call(begin) and self.has_argument(head)
 
     def has_argument(self, head: re.Match[str]) -> bool:
-        """Say whether a known call begins with an argument that it may have."""
+        """Return whether a known call begins with one of its parameters."""
         key = KEY.match(self.text, head.end())
         return key is not None and key["key"] in self.parameters[head["name"].lower()]
 
     def unescaped(self, begin: int, quote: str) -> Iterator[int]:
-        """Yield where quotes are that no backslash escapes."""
+        """Yield the offsets of unescaped quotes."""
         quotes = re.compile(rf"\\+{quote}?|{quote}")
         for match in quotes.finditer(self.text, begin):
             backslashes = match[0].count("\\")
@@ -279,7 +272,7 @@ class Scanner:
                 yield match.end() - 1
 
     def after_argument(self, position: int) -> int:
-        """Return where the next argument begins, or the closing parenthesis is."""
+        """Return the offset of the next argument or of the closing parenthesis."""
         position = skip(self.text, position)
         if position < len(self.text) and self.text[position] in COMMAS:
             self.check_width(self.text[position])
@@ -295,6 +288,6 @@ class Scanner:
 
 
 def skip(text: str, position: int) -> int:
-    """Return where the next character is that is no white space."""
+    """Return the offset of the next character that is not white space."""
     match = SPACE.match(text, position)
     return match.end() if match else position

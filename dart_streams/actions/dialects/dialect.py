@@ -1,7 +1,6 @@
-"""What every dialect does: read an answer, write an action, and open the prompt. Pure.
+"""The interface of a dialect, and what parsers share. Pure.
 
-A dialect is read by one reader that understands what it can and notes what was wrong. ``lenient`` keeps that,
-``strict`` refuses an answer with anything wrong.
+Parsers accept every unambiguous answer and note its issues: ``lenient`` keeps such an answer, ``strict`` refuses it.
 """
 
 import re
@@ -23,22 +22,19 @@ Place = tuple[int, int]
 Kind = Literal[
     "marker", "text", "name", "argument", "quotes", "json", "cut", "key", "amount", "place", "outside", "several"
 ]
-"""What can be wrong with an answer that is still understood.
-
-``marker``: what introduces an action is not where it should be; ``text``: other words stand where none belong;
-``name``: an action by another name; ``argument``: one unknown, given twice or in another form; ``quotes``: a value
-without its quotes, or in others; ``json``: JSON in another form; ``cut``: the end is missing; ``key``: keys in
-another form; ``amount``: a scroll by nothing or by too much; ``place``: a place in another form; ``outside``: a place
-beyond the image; ``several``: actions after the first, which were left out.
-"""
+"""Issues of an answer that is still understood. ``marker``: the introduction of an action is misplaced; ``text``:
+unexpected text; ``name``: an alias of an action; ``argument``: unknown, repeated or in another form; ``quotes``:
+missing or other quotes; ``json``: JSON in another form; ``cut``: truncated; ``key``: keys in another form; ``amount``:
+a scroll out of range; ``place``: malformed coordinates; ``outside``: coordinates outside the image; ``several``:
+actions after the first, which were dropped."""
 
 
 class UnsupportedAction(ValueError):
-    """An action for which a dialect has no words."""
+    """An action that a dialect cannot express."""
 
 
 class View(msgspec.Struct, frozen=True):
-    """What the policy saw when it answered: the size of its image, and where the pointer is, in pixels of it."""
+    """The image of the policy at its answer: width, height and the pointer's position, in pixels."""
 
     width: int
     height: int
@@ -46,50 +42,64 @@ class View(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> Place:
-        """Where the pointer is; the center until an action has moved it."""
+        """The pointer's position; the center until an action has moved it."""
         return self.pointer or (self.width // 2, self.height // 2)
 
 
 class ParseIssue(msgspec.Struct, frozen=True):
-    """One thing that was wrong with an answer, in words."""
+    """One issue of an answer, with a message."""
 
     kind: Kind
     detail: str
 
 
 class ParsedAnswer(msgspec.Struct, frozen=True):
-    """The actions of an answer, at least one, and what was wrong with it."""
+    """The actions of an answer, at least one, and its issues."""
 
     actions: tuple[Action, ...]
     wrong: tuple[ParseIssue, ...] = ()
 
 
 class Dialect(Protocol):
-    """A way of writing actions."""
+    """Reads and writes actions in a model's format."""
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """Special tokens of the model's vocabulary that prompts and answers of this dialect are written with."""
+        """Special tokens of the model's vocabulary in prompts and answers."""
 
     @property
     def separate(self) -> bool:
-        """Whether each part of the prompt is a message of its own, also after one of the same role."""
+        """Whether each part of the prompt is a separate message, even after one of the same role."""
 
     def read(self, answer: str, view: View) -> ParsedAnswer:
-        """Read an answer; raise :class:`Unparsable` if it says no action, or :attr:`strictness` does not allow it."""
+        """Parse an answer; raise :class:`Unparsable` if it has no action or the strictness refuses it."""
 
     def write(self, action: Action, view: View) -> str:
-        """Return the answer that says ``action``; raise :class:`UnsupportedAction` if the dialect cannot."""
+        """Return the answer for ``action``; raise :class:`UnsupportedAction` if the dialect cannot express it."""
 
     def system_messages(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
-        """Return the texts of the prompt before the first screen."""
+        """Return the prompt's messages before the first screen, as (role, text)."""
 
     def history_text(self, answer: str) -> str:
         """Return an earlier answer as the prompt shows it."""
 
 
+class ConfiguredDialect(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a dialect, and a history of unchanged answers."""
+
+    coordinates: Coordinates = "absolute"
+    strictness: Strictness = "strict"
+    several: MultipleActions = "first"
+    tokens: tuple[str, ...] = ()
+    separate: bool = False
+
+    def history_text(self, answer: str) -> str:
+        """Return ``answer`` unchanged."""
+        return answer
+
+
 class AnswerBuilder:
-    """The actions of an answer as they are read, one after another."""
+    """Collects the actions of an answer in order."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -98,21 +108,21 @@ class AnswerBuilder:
         self.wrong: list[ParseIssue] = []
 
     def note(self, kind: Kind, detail: str) -> None:
-        """Note something wrong."""
+        """Note an issue."""
         self.wrong.append(ParseIssue(kind, detail))
 
     def add(self, action: Action, at_pointer: bool = False) -> None:
-        """Add the next action; one ``at_pointer`` takes the place of a mere move to there."""
+        """Append an action; one ``at_pointer`` replaces a preceding move to the same position."""
         if at_pointer and self.actions and isinstance(self.actions[-1], Move):
             self.actions.pop()
         self.actions.append(action)
         self.pointer = pointer_after(action) or self.pointer
 
     def place(self, numbers: Sequence[float], coordinates: Coordinates) -> Place:
-        """Return the pixel of a place as written: x and y, or a box, whose center is meant.
+        """Return the pixel of written coordinates: x and y, or the center of a box.
 
-        One beyond the image is noted, and becomes the nearest in it. Raises :class:`Unparsable` for shares of the image
-        (0 to 1), which would all be its first pixel.
+        Coordinates outside the image are noted and clamped. Raises :class:`Unparsable` for fractions of the image (0 to
+        1), which would all be its first pixel.
         """
         if all(0 < number < 1 for number in numbers):
             units = "pixels" if coordinates == "absolute" else "thousandths of it"
@@ -127,14 +137,14 @@ class AnswerBuilder:
         return min(round(inside[0]), width - 1), min(round(inside[1]), height - 1)
 
     def amount(self, notches: float) -> int:
-        """Return the size of a scroll in notches, from 1 to 100; another one is noted."""
+        """Return a scroll's size in notches, clamped to 1 to 100; clamping is noted."""
         whole = min(max(round(abs(notches)), 1), MOST_NOTCHES)
         if not 1 <= abs(notches) <= MOST_NOTCHES:
             self.note("amount", f"a scroll by {notches:g} notches: from 1 to {MOST_NOTCHES} are possible")
         return whole
 
-    def reading(self, strictness: Strictness, several: MultipleActions) -> ParsedAnswer:
-        """Return what was read; raise :class:`Unparsable` if it is nothing, or has something wrong and may not."""
+    def build(self, strictness: Strictness, several: MultipleActions) -> ParsedAnswer:
+        """Return the parsed answer; raise :class:`Unparsable` if it has no action or ``strictness`` refuses it."""
         if not self.actions:
             raise Unparsable("the answer has no action")
         if strictness == "strict" and self.wrong:
@@ -148,44 +158,44 @@ class AnswerBuilder:
 FULL_WIDTH = {ord(wide): plain for wide, plain in zip("\uff08\uff09\uff3b\uff3d\uff0c", "()[],", strict=True)} | {
     0xFF10 + digit: str(digit) for digit in range(10)
 }
-"""Full-width digits and punctuation of a place, and what they mean."""
+"""Full-width digits and punctuation of coordinates, mapped to ASCII."""
 TAGS = re.compile(r"<\|box_(?:start|end)\|>|</?(?:point|bbox)>")
 NUMBER = re.compile(r"-?[0-9]{1,5}(?:\.[0-9]{1,6})?", re.ASCII)
 PLACE = re.compile(r"[\s()\[\],]*(?:-?[0-9]{1,5}(?:\.[0-9]{1,6})?[\s()\[\],]*){2,4}", re.ASCII)
 WHOLE = 1000
-"""Relative coordinates: the image is so wide, and so high."""
+"""Width and height of the image in relative coordinates."""
 MOST_NOTCHES = 100
 NOTCHES = 5
-"""Of a scroll without an amount, where a dialect must name one: as OSWorld scrolls."""
+"""Scroll amount where a dialect needs one and the action has none, as in OSWorld."""
 
 
 def written_place(x: int, y: int, view: View, coordinates: Coordinates) -> Place:
-    """Return a pixel as coordinates are written."""
+    """Return a pixel in the dialect's coordinates."""
     if coordinates == "absolute":
         return x, y
     return round(x * WHOLE / view.width), round(y * WHOLE / view.height)
 
 
 def written_size(view: View, coordinates: Coordinates) -> tuple[int, int]:
-    """Return the size of the image in which coordinates are written."""
+    """Return the image's size in the dialect's coordinates."""
     return (view.width, view.height) if coordinates == "absolute" else (WHOLE, WHOLE)
 
 
 def written_numbers(written: str) -> tuple[float, ...] | None:
-    """Return the two or four numbers of a place that stand in a text, its tags and brackets aside; None if none do."""
+    """Return the two or four numbers of written coordinates, without tags and brackets; None if there are none."""
     bare = TAGS.sub(" ", written.translate(FULL_WIDTH))
     numbers = tuple(float(number) for number in NUMBER.findall(bare)) if PLACE.fullmatch(bare) else ()
     return numbers if len(numbers) in {2, 4} else None
 
 
 def signed_notches(action: Scroll) -> int:
-    """Return the notches of a scroll: up and right are positive."""
+    """Return a scroll's notches: positive up and right."""
     amount = NOTCHES if action.amount is None else action.amount
     return amount if action.direction in {"up", "right"} else -amount
 
 
 def split_keys(text: str) -> tuple[str, ...]:
-    """Return the keys that are apart by spaces or ``+``; a ``+`` with nothing after it is the key."""
+    """Split key names at spaces or ``+``; a trailing ``+`` is a key."""
     names: list[str] = []
     for part in text.split():
         pieces = part.split("+")

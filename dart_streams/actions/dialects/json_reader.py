@@ -1,8 +1,7 @@
-"""JSON as models write it: values taken from an answer, and what was wrong with them. Pure, in linear time.
+"""A tolerant JSON parser for models' answers, in linear time. Pure.
 
-What has one meaning is understood: other quotes, a line break within a text, a comma too many, Python's ``None``. All
-of it is noted. A value ends where its syntax says so, not at the first ``</tool_call>`` or code fence: a text may
-contain these.
+It accepts every form with one meaning and notes it: other quotes, line breaks in texts, trailing commas, Python's
+``None``. A value ends by its syntax, not at the first ``</tool_call>`` or code fence, which a text may contain.
 """
 
 import re
@@ -15,18 +14,18 @@ from dart_streams.actions.dialects.dialect import Kind, ParseIssue
 from dart_streams.actions.grammar import Unparsable
 
 DEEPEST = 16
-"""Objects and lists within each other."""
+"""Maximum nesting."""
 LONGEST_NUMBER = 40
-"""Characters of a number."""
+"""Maximum characters of a number."""
 QUOTES = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019"}
 PUNCTUATION = {"\uff0c": ",", "\u3001": ",", "\uff1a": ":", "\uff5b": "{", "\uff5d": "}", "\uff08": "(", "\uff09": ")"}
-"""Full-width forms, and what they mean."""
+"""Full-width forms, mapped to ASCII."""
 WORDS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
 JSON_WORDS = frozenset({"true", "false", "null"})
 INVISIBLE = "\ufeff\u200b\u200c\u200d\u2060"
-"""A byte order mark, and characters without a width."""
+"""A byte order mark and zero-width characters."""
 BLANK = re.compile(rf"(?:[\s{INVISIBLE}]++|//[^\n]*+)*")
-"""Between values; a comment to the end of its line too."""
+"""Space and comments between values."""
 JSON_BLANK = re.compile(r"[ \t\r\n]*")
 NUMBER = re.compile(r"[-+]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][-+]?[0-9]++)?")
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.+-]*+")
@@ -39,21 +38,21 @@ PLAIN_ESCAPES = frozenset('"\\/')
 KNOWN_ESCAPES = frozenset({*ESCAPES, *PLAIN_ESCAPES, *QUOTES, *QUOTES.values()})
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 OF_TEXT = {close: re.compile(rf"[^{close}\\]*+(?:\\.[^{close}\\]*+)*", re.DOTALL) for close in QUOTES.values()}
-"""A text up to the first closing quote that no backslash escapes."""
+"""A text up to the first unescaped closing quote."""
 GOES_ON = re.compile(rf"\s*+(?:[,\uff0c]?\s*+{KEY}|[,\uff0c]\s*+[}}\]]|[:\uff1a])")
-"""What follows a text within an object, or a key, that is not the last."""
+"""Text after a key, or after a value that is not the object's last."""
 BRACE = re.compile(r"\s*+[}\uff5d]")
 CLOSED = re.compile(r"\s*+[,\uff0c]?[\s})\]\uff5d]*+")
 
 Ends = Callable[[int], bool]
-"""Says whether a value may end here: what follows it is the end of the answer, or what closes a call."""
+"""Returns whether a value may end here: the answer ends, or the call is closed."""
 
 
 class JsonReader:
-    """Reads values from an answer, and notes in ``wrong`` what JSON would not allow.
+    """Parses values of an answer; ``wrong`` lists deviations from JSON.
 
-    With ``inner_quotes`` a text may have quotes that should have been escaped: it ends at the first one after which the
-    object goes on, or the call is over as ``ends`` says. A brace after another quote has two meanings.
+    With ``inner_quotes`` a text may contain unescaped quotes. It ends at the first quote after which the object
+    continues, or the call ends as ``ends`` says; a brace after another quote is ambiguous.
     """
 
     def __init__(self, text: str, ends: Ends, *, inner_quotes: bool = False) -> None:
@@ -63,12 +62,12 @@ class JsonReader:
         self.wrong: list[ParseIssue] = []
 
     def note(self, kind: Kind, detail: str) -> None:
-        """Note something wrong, once."""
+        """Note an issue once."""
         if (wrong := ParseIssue(kind, detail)) not in self.wrong:
             self.wrong.append(wrong)
 
     def skip(self, position: int) -> int:
-        """Return where the next character is that means something."""
+        """Return the offset of the next significant character."""
         blank = BLANK.match(self.text, position)
         end = blank.end() if blank else position
         plain = JSON_BLANK.match(self.text, position)
@@ -77,14 +76,14 @@ class JsonReader:
         return end
 
     def mark(self, position: int) -> str:
-        """Return the punctuation mark here, in its usual form; empty at the end."""
+        """Return the punctuation mark here in ASCII; empty at the end."""
         written = self.text[position : position + 1]
         if written in PUNCTUATION:
             self.note("json", "full-width punctuation")
         return PUNCTUATION.get(written, written)
 
     def value(self, position: int, depth: int = 0) -> tuple[Any, int]:
-        """Return the value that begins here, and where it ends; raise :class:`Unparsable` if there is none."""
+        """Return the value at ``position`` and its end; raise :class:`Unparsable` if there is none."""
         position = self.skip(position)
         match self.mark(position):
             case "{" if depth < DEEPEST:
@@ -102,14 +101,14 @@ class JsonReader:
         raise self.refusal(position)
 
     def refusal(self, position: int) -> Unparsable:
-        """Return the error that says what stands here; at the end of the answer, that it was cut off."""
+        """Return the error for unexpected text; at the end, for a truncated answer."""
         rest = self.text[position : position + 80]
         if not rest:
             return Unparsable("not JSON: the answer was cut off", "cut")
         return Unparsable(f"not JSON at character {position}: {rest!r}")
 
     def object(self, position: int, depth: int) -> tuple[dict[str, Any], int]:
-        """Return the object whose first key comes next."""
+        """Return the object whose first key comes next, and its end."""
         fields: dict[str, Any] = {}
         while True:
             position = self.skip(position)
@@ -134,14 +133,14 @@ class JsonReader:
                     return fields, self.unclosed(position)
 
     def unclosed(self, position: int) -> int:
-        """Note that the last brace of an object is missing; raise :class:`Unparsable` unless what follows says so."""
+        """Note a missing last brace; raise :class:`Unparsable` unless the call ends here."""
         if position >= len(self.text) or not self.ends(position):
             raise self.refusal(position)
         self.note("cut", "an object is not closed")
         return position
 
     def key(self, position: int) -> tuple[str, int]:
-        """Return the key that begins here, and where the text after its colon begins."""
+        """Return the key at ``position`` and the offset after its colon."""
         if self.mark(position) in QUOTES:
             key, position = self.string(position)
         elif word := WORD.match(self.text, position):
@@ -155,7 +154,7 @@ class JsonReader:
         return key, position + 1
 
     def list(self, position: int, depth: int) -> tuple[list[Any], int]:
-        """Return the list that begins here; a tuple of Python is one."""
+        """Return the list or Python tuple at ``position``, and its end."""
         close = "]"
         if self.mark(position) == "(":
             self.note("json", "parentheses around a list")
@@ -182,7 +181,7 @@ class JsonReader:
             position += 1
 
     def string(self, position: int) -> tuple[str, int]:
-        """Return the text that begins with the quote here, unescaped."""
+        """Return the unescaped text at ``position``, and its end."""
         opening = self.text[position]
         close = QUOTES[opening]
         if opening != '"':
@@ -197,14 +196,14 @@ class JsonReader:
         return self.unescaped(self.text[begin:end]), end + 1
 
     def first_quote(self, begin: int, close: str) -> int:
-        """Return where the next closing quote is that is not escaped."""
+        """Return the offset of the next unescaped closing quote."""
         text = OF_TEXT[close].match(self.text, begin)
         if text is None or text.end() >= len(self.text) or self.text[text.end()] != close:
             raise Unparsable("not JSON: a text is not closed, the answer was cut off", "cut")
         return text.end()
 
     def ends_at(self, quote: int) -> bool:
-        """Say whether a text may end with this quote."""
+        """Return whether a text may end with this quote."""
         if GOES_ON.match(self.text, quote + 1):
             return True
         closed = CLOSED.match(self.text, quote + 1)
@@ -212,7 +211,7 @@ class JsonReader:
         return "}" in self.text[quote + 1 : end] and self.ends(end)
 
     def unescaped(self, written: str) -> str:
-        """Return what a text means; raise :class:`Unparsable` for half a character, or one of two meanings."""
+        """Unescape a text; raise :class:`Unparsable` for a lone surrogate or ambiguous backslashes."""
         if CONTROL.search(written):
             self.note("json", "a line break or another control character within a text, which JSON escapes")
         escapes = list(ESCAPE.finditer(written)) if "\\" in written else []
@@ -228,7 +227,7 @@ class JsonReader:
             raise Unparsable("not JSON: a text has half of a surrogate pair") from None
 
     def escape(self, match: re.Match[str]) -> str:
-        """Return what an escape means; one that JSON does not have stands for itself, but a quote."""
+        """Return the character of an escape; an unknown escape stands for itself, but a quote."""
         if match[1]:
             return chr(int(match[1], 16))
         if match[2]:
@@ -243,7 +242,7 @@ class JsonReader:
         return character if character in QUOTES else f"\\{character}"
 
     def number(self, written: str) -> int | float:
-        """Return a number."""
+        """Parse a number."""
         if len(written) > LONGEST_NUMBER:
             raise Unparsable(f"not JSON: a number of more than {LONGEST_NUMBER} characters")
         if re.fullmatch(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?", written) is None:
@@ -251,7 +250,7 @@ class JsonReader:
         return int(written) if re.fullmatch(r"[-+]?[0-9]+", written) else float(written)
 
     def word(self, written: str) -> bool | str | None:
-        """Return what a word without quotes means."""
+        """Return the value of an unquoted word."""
         if written in WORDS:
             if written not in JSON_WORDS:
                 self.note("json", "True, False or None, as Python writes them")
@@ -261,10 +260,9 @@ class JsonReader:
 
 
 def read(text: str, position: int, ends: Ends) -> tuple[Any, int, list[ParseIssue]]:
-    """Return the value that begins at ``position``, where it ends, and what was wrong with it.
+    """Return the value at ``position``, its end, and its issues.
 
-    Where it ends must be an end as ``ends`` says. What JSON reads as it is has nothing wrong. Raises
-    :class:`Unparsable` if there is no value of one meaning.
+    The end must satisfy ``ends``. Valid JSON has no issues. Raises :class:`Unparsable` if no value has one meaning.
     """
     plain = JsonReader(text, ends)
     refusal = None
@@ -285,7 +283,7 @@ def read(text: str, position: int, ends: Ends) -> tuple[Any, int, list[ParseIssu
 
 
 def find_disagreement(text: str, value: Any) -> list[ParseIssue]:
-    """Return what is wrong with a text of which nothing was noted: nothing, if JSON reads the same in it."""
+    """Return an issue if JSON parses ``text`` to another value, or not at all."""
     try:
         if msgspec.json.decode(text) == value:
             return []

@@ -1,4 +1,4 @@
-"""The dialect of this project: the strict UI-TARS grammar of :mod:`dart_streams.actions.grammar`, a short prompt."""
+"""The project's dialect: the strict grammar of :mod:`dart_streams.actions.grammar`, and a short prompt."""
 
 import msgspec
 
@@ -10,13 +10,13 @@ SYSTEM = "You use a computer. Answer with one action."
 
 
 class Native(msgspec.Struct, frozen=True):
-    """One action an answer, in pixels of the policy's image; anything else is refused."""
+    """Accepts exactly one action an answer, in pixels of the policy's image."""
 
     tokens: tuple[str, ...] = ()
     separate: bool = False
 
     def read(self, answer: str, view: View) -> ParsedAnswer:
-        """Read an answer; raise :class:`Unparsable` unless it is one action of the grammar."""
+        """Parse an answer; raise :class:`Unparsable` unless it is one action of the grammar."""
         return ParsedAnswer((grammar.parse(answer),))
 
     def write(self, action: Action, view: View) -> str:
@@ -24,9 +24,9 @@ class Native(msgspec.Struct, frozen=True):
         return grammar.format(action)
 
     def system_messages(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
-        """Return the texts of the prompt before the first screen."""
+        """Return the prompt's messages before the first screen, as (role, text)."""
         return ("system", SYSTEM), ("user", instruction)
 
     def history_text(self, answer: str) -> str:
-        """Return an earlier answer as it was."""
+        """Return ``answer`` unchanged."""
         return answer

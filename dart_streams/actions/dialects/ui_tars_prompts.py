@@ -1,8 +1,7 @@
-"""The prompts that UI-TARS-1.5 was published with, character by character.
+"""The published prompts of UI-TARS-1.5, verbatim (Apache License 2.0).
 
-``point`` is ``COMPUTER_USE_DOUBAO`` of the package ``ui-tars`` 0.5.1, which its documentation gives; ``box`` is that of
-the agent by which its authors report its scores on OSWorld (``mm_agents/uitars15_v1.py``, ``qwen25vl_normal``). Both
-are under the Apache License 2.0.
+``point`` is ``COMPUTER_USE_DOUBAO`` of the package ``ui-tars`` 0.5.1; ``box`` is the prompt of the authors' OSWorld
+agent (``mm_agents/uitars15_v1.py``, ``qwen25vl_normal``).
 """
 
 from typing import Literal

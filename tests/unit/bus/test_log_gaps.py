@@ -1,4 +1,4 @@
-"""What was removed before it was read is named; what another member has read meanwhile is not."""
+"""Log gaps: records removed unread are logged, records read by another member are not."""
 
 import math
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.structs import OffsetAndMetadata
 
+from dart_streams.bus import log_gaps
 from dart_streams.bus.codec import encode
 from dart_streams.bus.log_gaps import LogGaps
 from dart_streams.config import parse
@@ -60,17 +61,19 @@ class Log:
         (-1, [(30, 40)], []),
     ],
 )
-async def test_only_what_nobody_has_read_is_gone(committed, came, gone):
+async def test_records_removed_unread_are_logged(committed, came, gone, monkeypatch):
     log, group = Log(), Group(committed)
-    gaps = LogGaps(log, group.committed)
+    monkeypatch.setattr(log_gaps, "committed_within", group.committed)
+    gaps = LogGaps(log)
     for first, last in came:
         await gaps.check(None, PLACE, first, last)  # type: ignore[arg-type]
     assert log.gone == gone
 
 
-async def test_the_broker_is_asked_only_where_offsets_do_not_follow():
+async def test_the_broker_is_asked_only_where_offsets_do_not_follow(monkeypatch):
     group = Group(0)
-    gaps = LogGaps(Log(), group.committed)
+    monkeypatch.setattr(log_gaps, "committed_within", group.committed)
+    gaps = LogGaps(Log())
     for offset in range(50):
         await gaps.check(None, PLACE, offset, offset)  # type: ignore[arg-type]
     assert group.asked == 1
@@ -86,7 +89,7 @@ def gone(lines: list[Any]) -> list[str]:
     return [line["records"] for line in lines if line["event"] == "records gone before they were read"]
 
 
-async def test_an_environment_worker_names_the_orders_that_are_gone():
+async def test_an_environment_worker_names_the_orders_that_are_gone(monkeypatch):
     order = events.rollout_order()
     orders = OrderedConsumer(parse({}), "env-0", AsyncMock(), rollout_orders.TOPIC, "order_id", "env")
     place = TopicPartition("dart.rollout-orders", 0)
@@ -94,19 +97,23 @@ async def test_an_environment_worker_names_the_orders_that_are_gone():
     orders._member.set()
     orders.consumer = SimpleNamespace(getone=AsyncMock(return_value=polled(rollout_orders.TOPIC, order, 7)))
     with structlog.testing.capture_logs() as lines:
-        orders.gaps = LogGaps(structlog.get_logger(), AsyncMock(return_value={place: OffsetAndMetadata(3, "")}))
+        orders.gaps = LogGaps(structlog.get_logger())
+        committed = AsyncMock(return_value={place: OffsetAndMetadata(3, "")})
+        monkeypatch.setattr(log_gaps, "committed_within", committed)
         assert (await orders._read()).event == order
     assert gone(lines) == ["dart.rollout-orders[0]@3 to 6"]
 
 
-async def test_the_recorder_names_the_observations_that_are_gone():
+async def test_the_recorder_names_the_observations_that_are_gone(monkeypatch):
     place = TopicPartition("dart.observations", 0)
     batch = [SimpleNamespace(offset=7), SimpleNamespace(offset=8)]
     records = SimpleNamespace(getmany=AsyncMock(return_value={place: batch}))
     recorder = Recorder(records, AsyncMock(write=AsyncMock(return_value=set())), MagicMock(), 1.0)
     recorder.committed_s = math.inf
     with structlog.testing.capture_logs() as lines:
-        recorder.gaps = LogGaps(structlog.get_logger(), AsyncMock(return_value={place: OffsetAndMetadata(3, "")}))
+        recorder.gaps = LogGaps(structlog.get_logger())
+        committed = AsyncMock(return_value={place: OffsetAndMetadata(3, "")})
+        monkeypatch.setattr(log_gaps, "committed_within", committed)
         await recorder._record_batch()
     assert gone(lines) == ["dart.observations[0]@3 to 6"]
     assert recorder.gaps.next == {place: 9}
