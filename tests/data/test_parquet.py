@@ -87,7 +87,7 @@ def test_row_groups_are_bounded_and_their_bounds_change_no_row(bundle, tmp_path,
     with pq.ParquetFile(path) as file:
         sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
     assert max(sizes) == 3
-    assert sum(sizes) == 40 * len(rows) == parquet.row_count(path)
+    assert sum(sizes) == 40 * len(rows)
     assert [len(found) for found in parquet.episodes_in(path)] == [len(rows)] * 40
 
 

@@ -180,7 +180,7 @@ async def poison(config: Config) -> list[Poison]:
 def letters_of(config: Config) -> dict[Place, list[dict[str, bytes]]]:
     """Return the headers of every dead letter there is, by the place of its record."""
     found: dict[Place, list[dict[str, bytes]]] = {}
-    for topic in letters.with_letters(config.bus):
+    for topic in letters.topics_with_letters(config.bus):
         for letter in present_records(config.bus, letters.dead_letter_topic(topic)):
             known = letters.letter_headers(letter)
             partition, offset = (int(known[name]) for name in (dead_letters.PARTITION, dead_letters.OFFSET))

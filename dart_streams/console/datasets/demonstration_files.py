@@ -1,4 +1,4 @@
-"""The demonstrations of a file: a set of `data export`, or JSON lines with the names of images beside them."""
+"""Reads demonstrations from a set of `data export`, or from JSON lines that name images in the same folder."""
 
 import functools
 import hashlib
@@ -18,14 +18,14 @@ decode_line = msgspec.json.Decoder(DemonstrationLine).decode
 
 
 class Placed(NamedTuple):
-    """An episode, and where in its file it is."""
+    """An episode and its place in a file."""
 
     place: str
     episode: RecordedEpisode
 
 
 def is_lines(path: Path) -> bool:
-    """Say whether a file is of JSON lines; raise :class:`UserError` if it is neither that nor Parquet."""
+    """Return whether a file has JSON lines; raise :class:`UserError` if it is neither that nor Parquet."""
     if not path.exists():
         raise UserError(f"no data set {path}: give a Parquet file of `dart-streams data export`, or JSON lines")
     if path.suffix in (".jsonl", ".ndjson"):
@@ -36,12 +36,12 @@ def is_lines(path: Path) -> bool:
 
 
 def episodes_in(path: Path) -> Iterator[Placed]:
-    """Yield the episodes of a file in order; raise :class:`UserError` that names the place of one that is none."""
+    """Yield the episodes of a file in order; raise :class:`UserError` with the place of an invalid one."""
     return episodes_of_lines(path) if is_lines(path) else episodes_of_parquet(path)
 
 
 def episode_count(path: Path) -> int | None:
-    """Return how many episodes a file has, None where that is known at its end only."""
+    """Return the number of episodes in a file, None for Parquet, which counts rows."""
     if not is_lines(path):
         return None
     with path.open("rb") as file:
@@ -64,7 +64,7 @@ def episodes_of_lines(path: Path) -> Iterator[Placed]:
 
 
 def image_bytes(folder: Path, name: str) -> bytes:
-    """Return the bytes of an image, named relative to its set; raise :class:`InvalidRow` if it can't be read."""
+    """Return the bytes of an image; raise :class:`InvalidRow` if it can't be read."""
     try:
         return (folder / name).read_bytes()
     except OSError as error:

@@ -1,10 +1,10 @@
-"""Publishes demonstrations: screenshots into the store, then observations, then the recorder's announcement is awaited.
+"""Imports demonstrations: stores their screenshots, publishes observations, and awaits the recorder's announcements.
 
 | consumes | produces | waits for | unblocked by |
 |---|---|---|---|
 | trajectories, new ones | screenshots (store), observations | announcements, bounded | a recorder on the same prefix |
 
-It may be repeated: ids are drawn from the demonstrations' own, so a second import replaces the rows of the first.
+Ids derive from the episodes' ids, so a second import replaces the rows of the first.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ from topics import observations, trajectories
 
 CLIENT = "data-import"
 WINDOW = 128
-"""Demonstrations that are published and not announced yet: the recorder sets the pace, and memory is bounded."""
+"""Most demonstrations that are published and not yet announced."""
 
 log = structlog.get_logger()
 
 
 class ImportResult(msgspec.Struct, kw_only=True):
-    """How many demonstrations were recorded, with their steps; how many episodes were left out, by reason.
+    """Counts of recorded demonstrations and their steps, and of episodes left out, by reason.
 
-    ``example`` is one that was left out, and where it is.
+    ``example`` describes an episode that was left out.
     """
 
     demonstrations: int = 0
@@ -51,7 +51,7 @@ class ImportResult(msgspec.Struct, kw_only=True):
 def select_demonstrations(
     placed: Iterable[Placed], config: Config, tasks: TaskSet, result: ImportResult, report: Progress
 ) -> Iterator[RecordedEpisode]:
-    """Yield the demonstrations among episodes; the others are counted. ``report`` is called with episodes read."""
+    """Yield the demonstrations among episodes; count the others in ``result`` and ``report`` the episodes read."""
     left_out: Counter[str] = Counter()
     for number, (place, episode) in enumerate(placed, 1):
         try:
@@ -64,7 +64,7 @@ def select_demonstrations(
 
 
 def run(config: Config, tasks: TaskSet, placed: Iterable[Placed], report: Progress = lambda _: None) -> ImportResult:
-    """Import the demonstrations among episodes; return when each is recorded and announced.
+    """Import the demonstrations among episodes; return when the recorder has announced each.
 
     Raises
     ------
@@ -87,7 +87,7 @@ async def publish(config: Config, episodes: Iterator[RecordedEpisode], result: I
         publisher = await resources.enter_async_context(Publisher(config.bus, CLIENT))
         announced = await resources.enter_async_context(open_topics(config.bus, publisher, (trajectories.TOPIC,)))
         await announced.seek_to_end()
-        # A position is looked up when it is first needed: after the first record it would be past its announcement.
+        # A position is looked up on first use, which would be after the first announcement.
         for partition in announced.assignment():
             await announced.position(partition)
         session = await connect_async(config.store)
@@ -109,15 +109,15 @@ async def publish(config: Config, episodes: Iterator[RecordedEpisode], result: I
 
 async def publish_episode(publisher: Publisher, store: AsyncStore, episode: RecordedEpisode) -> None:
     """Make the screenshots durable, then publish the observations in order."""
-    refs = {one.screenshot.sha256: one.screenshot for one in episode.observations if one.screenshot is not None}
+    refs = {step.screenshot.sha256: step.screenshot for step in episode.observations if step.screenshot is not None}
     await asyncio.gather(
         *(store.put_blob(episode.images[name], ref.media_type, ref.width, ref.height) for name, ref in refs.items())
     )
-    await asyncio.gather(*(publisher.publish(observations.TOPIC, one) for one in episode.observations))
+    await asyncio.gather(*(publisher.publish(observations.TOPIC, step) for step in episode.observations))
 
 
 class PendingAnnouncements:
-    """Demonstrations that the recorder has not announced yet, by trajectory id, with their steps."""
+    """Number of steps of each demonstration without an announcement, by trajectory id."""
 
     def __init__(self, config: Config, records: AIOKafkaConsumer, result: ImportResult) -> None:
         self.config = config
@@ -126,11 +126,11 @@ class PendingAnnouncements:
         self.steps: dict[str, int] = {}
 
     def add(self, episode: RecordedEpisode) -> None:
-        """Await the announcement of a demonstration."""
+        """Add a demonstration that was published."""
         self.steps[episode.observations[0].trajectory_id] = len(episode.observations) - 1
 
     async def until_fewer_than(self, count: int) -> None:
-        """Return when fewer are pending; raise :class:`UserError` if none is announced for ``evaluation.timeout_s``."""
+        """Return when fewer are pending; raise :class:`UserError` if ``evaluation.timeout_s`` passes without one."""
         bound_s = self.config.evaluation.timeout_s
         silence = Deadline(bound_s)
         while len(self.steps) >= count:

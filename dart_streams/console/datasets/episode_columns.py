@@ -1,8 +1,7 @@
-"""The columns of a data set of episodes, declared here, once, for every file format; and the episode itself.
+"""Columns of a data set of episodes, in every file format.
 
-An episode of ``n + 1`` observations has ``n`` steps: the screen of observation ``k`` and what was answered to it. Of
-the two layouts ``step`` has a row for each step, with the prompt that the policy was shown, and ``trajectory`` one row
-for all of them.
+An episode of ``n + 1`` observations has ``n`` steps: the screen of observation ``k`` and the answer to it. Layout
+``step`` has a row for each step, with the policy's prompt, and layout ``trajectory`` one row for all of them.
 """
 
 from collections.abc import Callable
@@ -17,21 +16,21 @@ Layout = Literal["step", "trajectory"]
 
 
 class ImageCell(msgspec.Struct, frozen=True):
-    """An image as Hugging Face's ``datasets`` stores it: the bytes of its file, or where that is."""
+    """An image as Hugging Face's ``datasets`` stores it: the bytes of its file, or its path."""
 
     bytes: bytes | None
     path: str | None = None
 
 
 class ContentPart(msgspec.Struct, frozen=True):
-    """A part of a message. The n-th part of type ``image`` of a row stands for the n-th of the row's ``images``."""
+    """A part of a message; the n-th part of type ``image`` refers to the n-th of the row's ``images``."""
 
     type: Literal["text", "image"]
     text: str | None = None
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """A message of a conversation, as chat templates take it."""
+    """A message of a conversation in the form that chat templates take."""
 
     role: Literal["system", "user", "assistant"]
     content: list[ContentPart]
@@ -40,9 +39,8 @@ class ChatMessage(msgspec.Struct, frozen=True):
 class EpisodeColumns(msgspec.Struct, frozen=True, kw_only=True):
     """The columns of both layouts, the same in every row of an episode; times are epoch milliseconds.
 
-    ``steps`` counts the episode's steps; ``version_min`` and ``version_max`` are null where no token was generated;
-    ``train_steps`` are the optimizer steps that were trained on it. A ``trajectory_advantage`` is that in the episode's
-    own group, null if the group was not curated.
+    ``version_min`` and ``version_max`` are null where no token was generated. ``train_steps`` are the optimizer steps
+    that trained on the episode. ``trajectory_advantage`` is null if the episode's group was not curated.
     """
 
     run: str
@@ -100,7 +98,7 @@ class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepMedia(msgspec.Struct, frozen=True, kw_only=True):
-    """What a row of layout ``step`` has besides: the prompt and its answer, and after the last step the last screen."""
+    """Further columns of layout ``step``: the prompt and its answer, and after the last step the last screen."""
 
     images: list[ImageCell]
     messages: list[ChatMessage]
@@ -108,7 +106,7 @@ class StepMedia(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrajectoryMedia(msgspec.Struct, frozen=True, kw_only=True):
-    """What a row of layout ``trajectory`` has besides: the whole conversation, all its screens, and the steps."""
+    """Further columns of layout ``trajectory``: the whole conversation, all screens, and the steps."""
 
     images: list[ImageCell]
     messages: list[ChatMessage]
@@ -120,11 +118,11 @@ ROWS: dict[Layout, tuple[type[msgspec.Struct], ...]] = {
     "step": (EpisodeColumns, StepColumns, StepMedia),
     "trajectory": (EpisodeColumns, TrajectoryMedia),
 }
-"""The structs that the columns of each layout come from."""
+"""Structs with the columns of each layout."""
 
 
 class CurationFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an episode: its advantage, those of its ``selected`` steps, and who trained on it."""
+    """Advantages of an episode and of its selected steps, and the optimizer steps that trained on it."""
 
     advantage: float | None = None
     step_advantages: dict[int, float] = {}
@@ -132,14 +130,14 @@ class CurationFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedEpisode(msgspec.Struct, frozen=True, kw_only=True):
-    """An episode that has ended: its observations in order, and the bytes of their screens by sha256."""
+    """An episode that has ended: observations in order, and bytes of their screens by sha256."""
 
     observations: list[Observation]
     images: dict[str, bytes]
 
 
 class InvalidRow(Exception):
-    """Rows that make no episode; the text says what is wrong."""
+    """The rows do not make an episode."""
 
 
 Progress = Callable[[int], None]

@@ -1,7 +1,7 @@
-"""A run's episodes, from its topics and the store or from a bundle, as rows: streamed, so that memory is bounded.
+"""Exports a run's episodes as rows, from its topics and the store or from a bundle, in bounded memory.
 
-Which there are, and their order, comes from ``trajectories``; advantages from ``curated``; who trained on them from
-``trained``. Of a bundle, observations and screenshots are first put into the index: they lie there in another order.
+``trajectories`` gives the episodes and their order, ``curated`` advantages, and ``trained`` optimizer steps. A bundle's
+observations and screenshots are in another order, so they are indexed first.
 """
 
 import itertools
@@ -18,6 +18,7 @@ from dart_streams.console.datasets.episode_rows import rows_of
 from dart_streams.console.datasets.export_index import ExportIndex
 from dart_streams.console.runs.bundle import Bundle, BundleError
 from dart_streams.console.runs.run_log import read_events
+from dart_streams.episodes.trajectory_summary import is_whole
 from dart_streams.errors import UserError
 from dart_streams.store import MissingBlob, SyncStore
 from topics import curated, observations, trained, trajectories
@@ -26,15 +27,15 @@ from topics.trajectories import Trajectory
 from topics.values import BlobRef, OutcomeKind, Purpose
 
 EPISODES_PER_READ = 16
-"""Episodes that are read and held together."""
+"""Episodes read at a time."""
 
 T = TypeVar("T")
 
 
 class EpisodeFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which episodes; empty lists and None are no condition. ``tasks`` are task ids, or patterns with ``*``.
+    """Conditions on episodes; empty lists and None are no condition. ``tasks`` are task ids, or patterns with ``*``.
 
-    An episode is within a range of versions if each of its tokens is of one of them.
+    An episode is within a range of versions if all of its tokens are.
     """
 
     outcomes: Sequence[OutcomeKind] = ()
@@ -44,7 +45,7 @@ class EpisodeFilter(msgspec.Struct, frozen=True, kw_only=True):
     last_version: int | None = None
 
     def has(self, episode: Trajectory) -> bool:
-        """Say whether an episode is wanted."""
+        """Return whether an episode meets all conditions."""
         return (
             (not self.outcomes or episode.outcome in self.outcomes)
             and (not self.purposes or episode.purpose in self.purposes)
@@ -62,7 +63,7 @@ class EpisodeFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EpisodeSource(Protocol):
-    """Where the steps and screenshots of episodes are."""
+    """Source of the steps and screenshots of episodes."""
 
     def observations(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
         """Return the observations of episodes, in order; empty where there are none."""
@@ -117,7 +118,7 @@ class IndexedEpisodes:
 
 
 class ExportResult(msgspec.Struct, kw_only=True):
-    """What was exported, and how many episodes were left out: by the filter, or because a step of them is missing."""
+    """Counts of an export; ``filtered`` episodes were not wanted, and ``incomplete`` ones lack a step."""
 
     episodes: int = 0
     rows: int = 0
@@ -127,7 +128,7 @@ class ExportResult(msgspec.Struct, kw_only=True):
 
 
 class EpisodeExport:
-    """One export: its log, where the steps are, and how rows are made."""
+    """Export of the episodes of ``log``, with steps and screenshots from ``episodes``."""
 
     def __init__(self, log: Bus | Bundle, run: str, index: ExportIndex, episodes: EpisodeSource) -> None:
         self.log = log
@@ -139,21 +140,21 @@ class EpisodeExport:
     def rows(
         self, wanted: EpisodeFilter, layout: Layout, policy: Policy, report: Progress = lambda _: None
     ) -> Iterator[list[dict[str, Any]]]:
-        """Yield the rows of each wanted episode, in the order in which they finished; ``report`` how many were seen."""
+        """Yield the rows of each wanted episode, in order of their end; ``report`` gets the number of episodes seen."""
         self.index.add_groups(read_events(self.log, [curated.TOPIC]))
         self.index.add_trained(read_events(self.log, [trained.TOPIC]))
         finished = report_progress(read_events(self.log, [trajectories.TOPIC]), report)
         for batch in batched(self._chosen(finished, wanted), EPISODES_PER_READ):
             for episode in self._read(batch):
                 facts = self.index.facts(episode.observations[0].trajectory_id)
-                made = rows_of(layout, self.run, episode, facts, policy)
+                rows = rows_of(layout, self.run, episode, facts, policy)
                 self.result.episodes += 1
-                self.result.rows += len(made)
+                self.result.rows += len(rows)
                 self.result.screenshots += len(episode.images)
-                yield made
+                yield rows
 
     def _chosen(self, finished: Iterable[Trajectory], wanted: EpisodeFilter) -> Iterator[Trajectory]:
-        """Yield each wanted episode once: the topic may have it again."""
+        """Yield each wanted episode once; the topic may repeat it."""
         for episode in finished:
             if not self.index.is_new(episode.trajectory_id):
                 continue
@@ -163,26 +164,21 @@ class EpisodeExport:
                 self.result.filtered += 1
 
     def _read(self, batch: Sequence[Trajectory]) -> Iterator[RecordedEpisode]:
-        """Yield the episodes of a batch that are there whole."""
+        """Yield the episodes of a batch that have all of their steps."""
         steps = self.episodes.observations([episode.trajectory_id for episode in batch])
-        refs = {one.screenshot for found in steps.values() for one in found if one.screenshot is not None}
-        images = self.episodes.images(refs)
+        shown = itertools.chain.from_iterable(steps.values())
+        images = self.episodes.images({step.screenshot for step in shown if step.screenshot is not None})
         for episode in batch:
-            found = steps[episode.trajectory_id]
-            if not is_whole(found):
+            episode_steps = steps[episode.trajectory_id]
+            if not is_whole(episode_steps):
                 self.result.incomplete += 1
                 continue
-            shown = {one.screenshot.sha256 for one in found if one.screenshot is not None}
-            yield RecordedEpisode(observations=found, images={sha256: images[sha256] for sha256 in shown})
-
-
-def is_whole(found: Sequence[Observation]) -> bool:
-    """Say whether observations are those of an episode from its first to its last."""
-    return bool(found) and found[-1].end is not None and [one.step for one in found] == list(range(len(found)))
+            names = {step.screenshot.sha256 for step in episode_steps if step.screenshot is not None}
+            yield RecordedEpisode(observations=episode_steps, images={sha256: images[sha256] for sha256 in names})
 
 
 def episode_count(log: Bus | Bundle) -> int:
-    """Return how many records of finished episodes there are, repeats included."""
+    """Return the number of records of finished episodes, repeats included."""
     if isinstance(log, Bundle):
         section = log.sections.get(trajectories.TOPIC.name)
         return section.items if section else 0
@@ -192,7 +188,7 @@ def episode_count(log: Bus | Bundle) -> int:
 
 
 def report_progress(items: Iterable[T], report: Callable[[int], None]) -> Iterator[T]:
-    """Pass items on, and report how many were passed."""
+    """Yield the items, and report their number so far."""
     for number, item in enumerate(items, 1):
         yield item
         report(number)

@@ -1,6 +1,6 @@
-"""Episodes as rows of a data set, and back: both layouts have all that the log has of an episode. Pure."""
+"""Converts episodes to rows of a data set, and back without loss. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,9 +26,21 @@ from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.values import BlobRef, MessagePart, Sampling
 
+ORDER = frozenset(EpisodeColumns.__struct_fields__) & frozenset(RolloutOrder.__struct_fields__)
+SAMPLING = Sampling.__struct_fields__
+TAKEN = ExecutedAction.__struct_fields__
+"""Fields that columns copy under their own names."""
+UNANSWERED: dict[str, Any] = (
+    dict.fromkeys(("text", "action"))
+    | dict.fromkeys(("request_id", "prompt_sha"), "")
+    | dict.fromkeys(("queue_ms", "generate_ms", "execute_ms"), 0.0)
+    | {"tokens": [], "logprobs": [], "entropies": [], "versions": []}
+)
+"""Columns of a step without an answer."""
+
 
 def rows_of(layout: Layout, run: str, episode: RecordedEpisode, facts: CurationFacts, policy: Policy) -> list[Any]:
-    """Return an episode as rows of plain values; ``policy`` bounds the prompts of layout ``step``."""
+    """Return an episode as rows of built-in values; ``policy`` bounds the prompts of layout ``step``."""
     common = msgspec.to_builtins(episode_columns(run, episode.observations, facts))
     if layout == "trajectory":
         return [common | as_row(trajectory_media(episode, facts, policy))]
@@ -39,7 +51,7 @@ def rows_of(layout: Layout, run: str, episode: RecordedEpisode, facts: CurationF
 
 
 def as_row(columns: msgspec.Struct) -> dict[str, Any]:
-    """Return columns as plain values; images stay bytes."""
+    """Return columns as built-in values; images stay bytes."""
     row: dict[str, Any] = msgspec.to_builtins(columns, builtin_types=(bytes,))
     return row
 
@@ -49,31 +61,21 @@ def episode_columns(run: str, observations: Sequence[Observation], facts: Curati
     order, last = observations[0].order, observations[-1]
     if last.end is None:
         raise InvalidRow(f"trajectory {last.trajectory_id} has not ended")
-    versions = [span.version for one in observations if one.taken for span in one.taken.versions]
+    versions = [span.version for step in observations if step.taken for span in step.taken.versions]
     return EpisodeColumns(
         run=run,
         trajectory_id=last.trajectory_id,
-        task_id=order.task_id,
         instruction=observations[0].instruction,
         outcome=last.end.kind,
         reward=last.end.reward,
         reason=last.end.reason,
         steps=len(observations) - 1,
-        purpose=order.purpose,
         version_min=min(versions, default=None),
         version_max=max(versions, default=None),
         trajectory_advantage=facts.advantage,
         train_steps=facts.train_steps,
-        group_id=order.group_id,
-        order_id=order.order_id,
-        group_size=order.group_size,
-        sample=order.sample,
-        attempt=order.attempt,
-        max_steps=order.max_steps,
-        temperature=order.sampling.temperature,
-        top_p=order.sampling.top_p,
-        max_tokens=order.sampling.max_tokens,
-        after_version=order.after_version,
+        **copied_fields(order, ORDER),
+        **copied_fields(order.sampling, SAMPLING),
         env_host=last.env_host,
         finished_ms=last.at_ms,
     )
@@ -82,33 +84,30 @@ def episode_columns(run: str, observations: Sequence[Observation], facts: Curati
 def step_columns(
     episode: RecordedEpisode, number: int, facts: CurationFacts, policy: Policy | None = None
 ) -> StepColumns:
-    """Return the columns of step ``number``; with a ``policy``, ``screen`` is that of the step's own prompt."""
+    """Return the columns of step ``number``; with a ``policy``, ``screen`` is an index into the step's own prompt."""
     observation, taken = episode.observations[number], episode.observations[number + 1].taken
     shown = episode.observations[: number + 1]
-    kept = shown if policy is None else shown[prompts.first_shown(len(shown), policy.min_images, policy.max_images) :]
-    images = sum(one.screenshot is not None for one in kept)
+    prompted = (
+        shown if policy is None else shown[prompts.first_shown(len(shown), policy.min_images, policy.max_images) :]
+    )
+    images = sum(step.screenshot is not None for step in prompted)
     return StepColumns(
         step=number,
         screen=None if observation.screenshot is None else images - 1,
-        text=taken.text if taken else None,
-        action=taken.action if taken else None,
         advantage=facts.step_advantages.get(number),
         selected=number in facts.step_advantages,
-        tokens=taken.tokens if taken else [],
-        logprobs=taken.logprobs if taken else [],
-        entropies=taken.entropies if taken else [],
-        versions=taken.versions if taken else [],
-        request_id=taken.request_id if taken else "",
-        prompt_sha=taken.prompt_sha if taken else "",
-        queue_ms=taken.queue_ms if taken else 0.0,
-        generate_ms=taken.generate_ms if taken else 0.0,
-        execute_ms=taken.execute_ms if taken else 0.0,
         at_ms=observation.at_ms,
+        **(copied_fields(taken, TAKEN) if taken else UNANSWERED),
     )
 
 
+def copied_fields(source: msgspec.Struct, names: Iterable[str]) -> dict[str, Any]:
+    """Return fields of a struct by name."""
+    return {name: getattr(source, name) for name in names}
+
+
 def step_media(episode: RecordedEpisode, number: int, policy: Policy) -> StepMedia:
-    """Return the prompt of step ``number`` with its answer, as the rollout worker was sent it."""
+    """Return the prompt of step ``number``, as it was sent to the rollout worker, and its answer."""
     shown, following = episode.observations[: number + 1], episode.observations[number + 1]
     turns = prompts.prompt_turns(shown, policy)
     if following.taken is not None:
@@ -122,7 +121,7 @@ def step_media(episode: RecordedEpisode, number: int, policy: Policy) -> StepMed
 
 
 def trajectory_media(episode: RecordedEpisode, facts: CurationFacts, policy: Policy) -> TrajectoryMedia:
-    """Return the whole conversation of an episode, every screen and every answer of it."""
+    """Return the whole conversation of an episode, with every screen and every answer."""
     length = len(episode.observations)
     turns = prompts.prompt_turns(
         episode.observations, msgspec.structs.replace(policy.sliding, max_images=length, max_texts=length)
@@ -154,7 +153,7 @@ def messages_of(turns: Sequence[MessagePart]) -> list[ChatMessage]:
 
 
 def episode_of(rows: Sequence[Mapping[str, Any]]) -> RecordedEpisode:
-    """Return the episode that an episode's rows came from; raise :class:`InvalidRow` if they do not make one."""
+    """Return the episode of an episode's rows; raise :class:`InvalidRow` if they do not make one."""
     if not rows:
         raise InvalidRow("no row")
     try:
@@ -163,94 +162,53 @@ def episode_of(rows: Sequence[Mapping[str, Any]]) -> RecordedEpisode:
             [row] = rows
             media = msgspec.convert(row, TrajectoryMedia)
             steps = media.step_data
-            screens = [screen_of(media.images, step.screen) for step in steps]
-            screens.append(screen_of(media.images, media.last_screen))
+            screens = [screen_of(media.images, index) for index in (*(s.screen for s in steps), media.last_screen)]
         else:
             steps = [msgspec.convert(row, StepColumns) for row in rows]
-            shown = [msgspec.convert(row, StepMedia) for row in rows]
-            screens = [screen_of(one.images, step.screen) for one, step in zip(shown, steps, strict=True)]
-            screens.append(content_of(shown[-1].last_screen))
+            prompts_shown = [msgspec.convert(row, StepMedia) for row in rows]
+            screens = [screen_of(shown.images, s.screen) for shown, s in zip(prompts_shown, steps, strict=True)]
+            screens.append(screen_of([prompts_shown[-1].last_screen], 0))
     except (msgspec.ValidationError, ValueError, IndexError) as error:
         raise InvalidRow(str(error)) from None
     if [step.step for step in steps] != list(range(common.steps)):
         raise InvalidRow(f"trajectory {common.trajectory_id} has {common.steps} steps, here are {len(steps)} of them")
-    return build_episode(common, steps, screens)
-
-
-def screen_of(images: Sequence[ImageCell], index: int | None) -> bytes | None:
-    """Return the bytes of the image at ``index``, if there is one."""
-    return None if index is None else content_of(images[index])
-
-
-def content_of(image: ImageCell | None) -> bytes | None:
-    """Return the bytes of an image; raise :class:`InvalidRow` if the row names its file only."""
-    if image is None:
-        return None
-    if image.bytes is None:
-        raise InvalidRow(f"the image {image.path} is not in the row: write the set with its images in it")
-    return image.bytes
-
-
-def build_episode(
-    common: EpisodeColumns, steps: Sequence[StepColumns], screens: Sequence[bytes | None]
-) -> RecordedEpisode:
-    """Return the episode of its columns, its steps and the screen before each step and after the last."""
-    images: dict[str, bytes] = {}
+    sampling = Sampling(**copied_fields(common, SAMPLING))
+    order = RolloutOrder(sampling=sampling, **copied_fields(common, ORDER))
     end = EpisodeEnd(kind=common.outcome, reward=common.reward, reason=common.reason)
-    last = len(steps)
+    images: dict[str, bytes] = {}
+    answers = [ExecutedAction(**copied_fields(s, TAKEN)) if s.text is not None else None for s in steps]
     observations = [
         Observation(
             trajectory_id=common.trajectory_id,
-            order=order_of(common),
+            order=order,
             step=number,
             instruction=common.instruction,
-            screenshot=kept_image(screens[number], images),
-            taken=taken_of(steps[number - 1]) if number else None,
-            end=end if number == last else None,
+            screenshot=add_image(screen, images),
+            taken=taken,
+            end=end if number == common.steps else None,
             env_host=common.env_host,
-            at_ms=steps[number].at_ms if number < last else common.finished_ms,
+            at_ms=steps[number].at_ms if number < common.steps else common.finished_ms,
         )
-        for number in range(last + 1)
+        for number, (screen, taken) in enumerate(zip(screens, [None, *answers], strict=True))
     ]
     return RecordedEpisode(observations=observations, images=images)
 
 
-def order_of(common: EpisodeColumns) -> RolloutOrder:
-    """Return the order that an episode was played for."""
-    return RolloutOrder(
-        order_id=common.order_id,
-        group_id=common.group_id,
-        group_size=common.group_size,
-        sample=common.sample,
-        attempt=common.attempt,
-        task_id=common.task_id,
-        max_steps=common.max_steps,
-        purpose=common.purpose,
-        sampling=Sampling(temperature=common.temperature, top_p=common.top_p, max_tokens=common.max_tokens),
-        after_version=common.after_version,
-    )
+def screen_of(images: Sequence[ImageCell | None], index: int | None) -> bytes | None:
+    """Return the bytes of the image at ``index``, if any; raise :class:`InvalidRow` if the row only names its file."""
+    image = None if index is None else images[index]
+    if image is not None and image.bytes is None:
+        raise InvalidRow(f"the image {image.path} is not in the row: write the set with its images in it")
+    return image.bytes if image is not None else None
 
 
-def taken_of(step: StepColumns) -> ExecutedAction | None:
-    """Return what was answered at a step, None if nothing was."""
-    if step.text is None:
-        return None
-    copied: dict[str, Any] = {name: getattr(step, name) for name in ExecutedAction.__struct_fields__}
-    return ExecutedAction(**copied)
-
-
-def kept_image(data: bytes | None, images: dict[str, bytes]) -> BlobRef | None:
-    """Return the reference of an image, and add its bytes to ``images``."""
+def add_image(data: bytes | None, images: dict[str, bytes]) -> BlobRef | None:
+    """Add an image's bytes to ``images`` and return its reference; raise :class:`InvalidRow` if they are no image."""
     if data is None:
         return None
-    ref = image_ref(data)
-    images[ref.sha256] = data
-    return ref
-
-
-def image_ref(data: bytes) -> BlobRef:
-    """Return the claim check of an image's bytes; raise :class:`InvalidRow` if they are none."""
     try:
-        return ref_of(data, *pictures.check_picture(data))
+        ref = ref_of(data, *pictures.check_picture(data))
     except pictures.UnusablePicture as error:
         raise InvalidRow(f"an image is no screenshot: {error}") from None
+    images[ref.sha256] = data
+    return ref

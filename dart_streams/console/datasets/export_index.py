@@ -1,4 +1,4 @@
-"""What an export looks up by id while it streams: a temporary file, so that memory does not grow with the run."""
+"""Index of an export by id, in a temporary file, so that memory does not grow with the run."""
 
 import contextlib
 import sqlite3
@@ -31,7 +31,7 @@ decode_observation = msgspec.json.Decoder(Observation).decode
 
 
 class ExportIndex:
-    """The index; use it as a context manager, which removes its file."""
+    """Context manager that removes the index's file at its end."""
 
     def __init__(self) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="dart-export-")
@@ -48,7 +48,7 @@ class ExportIndex:
         self.folder.cleanup()
 
     def add_groups(self, groups: Iterable[CuratedGroup]) -> None:
-        """Keep each online member of the groups; those from the pool have a group of their own."""
+        """Add the online members of groups; members from the pool have another group."""
         self._insert(
             "INSERT OR REPLACE INTO members VALUES (?, ?)",
             (
@@ -60,21 +60,21 @@ class ExportIndex:
         )
 
     def add_trained(self, steps: Iterable[TrainedStep]) -> None:
-        """Keep who was trained on in which optimizer step."""
+        """Add the optimizer steps of trajectories."""
         self._insert(
             "INSERT OR IGNORE INTO trained VALUES (?, ?)",
             ((identity, step.train_step) for step in steps for identity in step.trajectory_ids),
         )
 
     def add_observations(self, observations: Iterable[Observation]) -> None:
-        """Keep observations; a repeat replaces the one before."""
+        """Add observations; a repeat replaces the first."""
         self._insert(
             "INSERT OR REPLACE INTO steps VALUES (?, ?, ?)",
-            ((one.trajectory_id, one.step, encode(one)) for one in observations),
+            ((step.trajectory_id, step.step, encode(step)) for step in observations),
         )
 
     def add_blobs(self, blobs: Iterable[tuple[str, bytes]]) -> None:
-        """Keep screenshots by their sha256."""
+        """Add screenshots by sha256."""
         self._insert("INSERT OR IGNORE INTO blobs VALUES (?, ?)", blobs)
 
     def _insert(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
@@ -86,19 +86,19 @@ class ExportIndex:
             ) from None
 
     def is_new(self, trajectory_id: str) -> bool:
-        """Say whether a trajectory is asked about for the first time."""
+        """Return whether this is the first call for a trajectory."""
         added = self.database.execute("INSERT OR IGNORE INTO seen VALUES (?)", (trajectory_id,))
         return added.rowcount == 1
 
     def facts(self, trajectory_id: str) -> CurationFacts:
-        """Return what curation and the trainer made of a trajectory."""
+        """Return the advantages and optimizer steps of a trajectory."""
         key = (trajectory_id,)
-        found = self.database.execute("SELECT member FROM members WHERE trajectory_id = ?", key).fetchone()
+        row = self.database.execute("SELECT member FROM members WHERE trajectory_id = ?", key).fetchone()
         rows = self.database.execute("SELECT train_step FROM trained WHERE trajectory_id = ? ORDER BY train_step", key)
-        train_steps = [row[0] for row in rows]
-        if found is None:
+        train_steps = [number for (number,) in rows]
+        if row is None:
             return CurationFacts(train_steps=train_steps)
-        member = decode_member(found[0])
+        member = decode_member(row[0])
         advantages = member.step_advantages or [member.advantage] * len(member.selected)
         return CurationFacts(
             advantage=member.advantage,
@@ -114,8 +114,9 @@ class ExportIndex:
         return [decode_observation(row[0]) for row in rows]
 
     def blobs(self, refs: Iterable[BlobRef]) -> Iterator[tuple[str, bytes]]:
-        """Yield those of the screenshots that are here."""
+        """Yield the screenshots that the index has."""
         for sha256 in {ref.sha256 for ref in refs}:
-            with contextlib.closing(self.database.execute("SELECT data FROM blobs WHERE sha256 = ?", (sha256,))) as row:
-                if (found := row.fetchone()) is not None:
-                    yield sha256, found[0]
+            query = self.database.execute("SELECT data FROM blobs WHERE sha256 = ?", (sha256,))
+            with contextlib.closing(query) as rows:
+                if (row := rows.fetchone()) is not None:
+                    yield sha256, row[0]

@@ -1,6 +1,6 @@
-"""Rows of episodes as a Parquet file that Hugging Face's ``datasets`` opens, written and read by row groups.
+"""Writes and reads rows of episodes as Parquet for Hugging Face's ``datasets``, by row groups.
 
-Needs pyarrow and datasets, which only the environment .venv/data has. The bytes of images are in the file as they are.
+Needs pyarrow and datasets, which only the environment .venv/data has.
 """
 
 import itertools
@@ -20,14 +20,14 @@ from dart_streams.errors import UserError
 
 GROUP_ROWS = 1000
 GROUP_BYTES = 32 << 20
-"""A row group is written when it has this many rows, or images of this many bytes."""
+"""Most rows of a row group, and bytes of its images."""
 READ_ROWS = 16
-"""Rows that are read together."""
+"""Rows read at a time."""
 LAYOUT = b"dart_streams.layout"
 
 
 class ParquetSet:
-    """Writes a data set; use it as a context manager. The file gets its name when all of it is written, or never."""
+    """Context manager that writes a data set; the file gets its name when it is complete."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
         self.path = path
@@ -39,7 +39,7 @@ class ParquetSet:
 
     def __enter__(self) -> Self:
         try:
-            # Images do not repeat within a page, and are compressed already.
+            # A dictionary saves nothing: images do not repeat.
             self._file = pq.ParquetWriter(self.part, self.schema, compression="zstd", use_dictionary=False)
         except OSError as error:
             raise UserError(f"{self.part} can't be written: {error}") from None
@@ -56,7 +56,7 @@ class ParquetSet:
             self.part.unlink(missing_ok=True)
 
     def write(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Add rows; those of one call may end up in two row groups."""
+        """Add rows, and write full row groups."""
         for row in rows:
             self.rows.append(row)
             self.bytes += sum(len(image["bytes"]) for image in row["images"])
@@ -74,11 +74,8 @@ class ParquetSet:
 
 
 def features_of(layout: Layout) -> Features:
-    """Return the columns of a layout as ``datasets`` describes them."""
-    columns: dict[str, Any] = {}
-    for struct in ROWS[layout]:
-        columns |= struct_features(struct)
-    return Features(columns)
+    """Return the columns of a layout as features of ``datasets``."""
+    return Features({name: kind for struct in ROWS[layout] for name, kind in struct_features(struct).items()})
 
 
 def struct_features(struct: type[msgspec.Struct]) -> dict[str, Any]:
@@ -89,10 +86,10 @@ def struct_features(struct: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def feature_of(kind: inspect.Type) -> Any:
-    """Return the feature of a field's type; what may be null is of the type that it has otherwise."""
+    """Return the feature of a field's type; a nullable type has the feature of its other type."""
     match kind:
         case inspect.UnionType():
-            [only] = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
+            [only] = [other for other in kind.types if not isinstance(other, inspect.NoneType)]
             return feature_of(only)
         case inspect.ListType():
             return List(feature_of(kind.item_type))
@@ -110,9 +107,9 @@ def feature_of(kind: inspect.Type) -> Any:
 
 
 def episodes_in(path: Path) -> Iterator[list[Mapping[str, Any]]]:
-    """Yield the rows of each episode of a set; those of one have to be neighbors, as they are written.
+    """Yield the rows of each episode of a set, which are neighbors.
 
-    Raises :class:`UserError` if the file is no Parquet, or lacks the columns.
+    Raises :class:`UserError` if the file is not Parquet, or lacks columns.
     """
     for _, rows in itertools.groupby(rows_in(path), key=lambda row: row["trajectory_id"]):
         yield list(rows)
@@ -131,7 +128,7 @@ def rows_in(path: Path) -> Iterator[dict[str, Any]]:
                         f"{name} lacks the column {min(missing)}: it is no set of `dart-streams data export`. "
                         "Write what you have as JSON lines"
                     )
-                # One row group at a time: the library fetches all that it is asked for ahead, the whole file else.
+                # One row group at a time, or the library prefetches the whole file.
                 for group in range(file.num_row_groups):
                     for batch in file.iter_batches(READ_ROWS, row_groups=[group]):
                         yield from batch.to_pylist()
@@ -139,9 +136,3 @@ def rows_in(path: Path) -> Iterator[dict[str, Any]]:
             raise UserError(f"no data set {name}") from None
         except (pa.ArrowInvalid, OSError) as error:
             raise UserError(f"{name} is no Parquet file, or a damaged one: {error}") from None
-
-
-def row_count(path: Path) -> int:
-    """Return the number of rows of a set, from the ends of its files."""
-    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
-    return sum(pq.read_metadata(name).num_rows for name in files if name.is_file())

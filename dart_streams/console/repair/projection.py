@@ -1,7 +1,7 @@
-"""The store as a projection of the log: a run's rows computed from records, and read, removed and written there.
+"""Computes the store's rows of a run from its log, and reads, removes and writes them in the store.
 
-Steps and trajectories come from observations, as the recorder sums them up; the trainer's rows from ``trained``; the
-newest trainer's epoch from ``weights``. Screenshots are not in the log but beside it: a bundle may have them.
+Steps and trajectories come from observations, the trainer's rows from ``trained``, and epochs from ``weights``.
+Screenshots are not in the log; a bundle may have them.
 """
 
 import itertools
@@ -33,11 +33,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "trained": ("run", *statements.TRAINED_COLUMNS),
     "epochs": ("run", "model_id", "epoch"),
 }
-"""The tables of a run, their columns in the order of a row's values."""
+"""Columns of each table, in the order of a row's values."""
 KEYS = {"steps": 3, "trajectories": 2, "trajectories_by_task": 4, "trained": 2, "epochs": 2}
-"""How many of the first columns are the key."""
+"""Number of first columns that are the key."""
 PARTITION_KEYS = {"steps": 2, "trajectories": 2, "trajectories_by_task": 2, "trained": 1, "epochs": 2}
-"""How many of them are the partition key."""
+"""Number of first columns that are the partition key."""
 BITS = 128
 PAGE = 500
 ROWS_PER_WRITE = 256
@@ -54,12 +54,12 @@ class ProjectedRow(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What names the row within its table."""
+        """The row's primary key."""
         return self.values[: KEYS[self.table]]
 
 
 def project_rows(run: str, events: Iterable[Any]) -> Iterator[ProjectedRow]:
-    """Yield the rows of a run, from its events in the log's order; of rows with the same key the last one counts."""
+    """Yield the rows of a run from its events in the log's order; a later row replaces one of the same key."""
     under_way: dict[str, dict[int, Observation]] = defaultdict(dict)
     ended: set[str] = set()
     epochs: dict[str, int] = {}
@@ -73,7 +73,8 @@ def project_rows(run: str, events: Iterable[Any]) -> Iterator[ProjectedRow]:
                 under_way[event.trajectory_id][event.step] = event
                 if event.end is not None:
                     ended.add(event.trajectory_id)
-                    yield from trajectory_rows(run, under_way.pop(event.trajectory_id))
+                    steps = under_way.pop(event.trajectory_id)
+                    yield from trajectory_rows(run, [steps[number] for number in sorted(steps)])
             case TrainedStep() if not is_ignored(event.epoch, trained_epoch):
                 trained_epoch = event.epoch
                 yield ProjectedRow("trained", (run, *(getattr(event, name) for name in statements.TRAINED_COLUMNS)))
@@ -83,9 +84,8 @@ def project_rows(run: str, events: Iterable[Any]) -> Iterator[ProjectedRow]:
         yield ProjectedRow("epochs", (run, model_id, epoch))
 
 
-def trajectory_rows(run: str, seen: dict[int, Observation]) -> list[ProjectedRow]:
-    """Return the rows of a trajectory that has ended, as the recorder writes them."""
-    steps = [seen[number] for number in sorted(seen)]
+def trajectory_rows(run: str, steps: list[Observation]) -> list[ProjectedRow]:
+    """Return the recorder's rows of a trajectory that has ended."""
     try:
         trajectory = summarize(steps)
     except Incomplete as gap:
@@ -99,7 +99,7 @@ def trajectory_rows(run: str, seen: dict[int, Observation]) -> list[ProjectedRow
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """A table's rows of a run: how many, and a digest that does not depend on their order."""
+    """Number and digest of a table's rows; the digest does not depend on their order."""
 
     table: str
     rows: int
@@ -107,7 +107,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableDigest:
-    """Counts rows and their digest by table; a row written again replaces the one before."""
+    """Counts rows by table; a row replaces an earlier one of the same key."""
 
     def __init__(self) -> None:
         self.hashes: dict[str, dict[tuple[Any, ...], int]] = {table: {} for table in COLUMNS}
@@ -119,27 +119,26 @@ class TableDigest:
     def tables(self) -> list[Table]:
         """Return the digest of each table."""
         return [
-            Table(table=table, rows=len(found), digest=f"{sum(found.values()) % (1 << BITS):032x}")
-            for table, found in self.hashes.items()
+            Table(table=table, rows=len(hashes), digest=f"{sum(hashes.values()) % (1 << BITS):032x}")
+            for table, hashes in self.hashes.items()
         ]
 
 
 def hash_of(values: tuple[Any, ...]) -> int:
-    """Return a number of a row's values; a map's order says nothing, and the database keeps an empty list as null."""
-    plain = [dict(sorted(value.items())) if isinstance(value, dict) else value for value in values]
-    plain = [None if value == [] or value == {} else value for value in plain]
-    return int.from_bytes(blake2b(_encode(plain), digest_size=BITS // 8).digest())
+    """Return a hash of a row's values; maps have no order, and the database stores an empty collection as null."""
+    ordered = [dict(sorted(value.items())) if isinstance(value, dict) else value for value in values]
+    nullable = [None if value in ([], {}) else value for value in ordered]
+    return int.from_bytes(blake2b(_encode(nullable), digest_size=BITS // 8).digest())
 
 
 def stored_rows(session: Session, run: str) -> Iterator[ProjectedRow]:
-    """Yield a run's rows as the store has them, page by page; claims, which are in no log, are left out."""
-    for row in kept(session, run):
-        if row.table != "trained" or row.values[1] != statements.CLAIMS_STEP:
-            yield row
+    """Yield a run's rows in the store, without claims, which are in no log."""
+    claims_key = (run, statements.CLAIMS_STEP)
+    return (row for row in all_rows(session, run) if row.table != "trained" or row.key != claims_key)
 
 
-def kept(session: Session, run: str) -> Iterator[ProjectedRow]:
-    """Yield all rows of a run."""
+def all_rows(session: Session, run: str) -> Iterator[ProjectedRow]:
+    """Yield all rows of a run, page by page."""
     for table, columns in COLUMNS.items():
         query = f"SELECT {', '.join(columns)} FROM {table} WHERE run = %s ALLOW FILTERING"
         for values in session.execute(SimpleStatement(query, fetch_size=PAGE), (run,), timeout=None):
@@ -147,18 +146,18 @@ def kept(session: Session, run: str) -> Iterator[ProjectedRow]:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value as the projection has it: a time as epoch milliseconds, an empty collection not as None."""
+    """Return a database value as the projection has it, times as epoch milliseconds."""
     if isinstance(value, datetime):  # the driver's times are naive UTC
         return round(value.replace(tzinfo=UTC).timestamp() * 1000)
     return dict(value) if hasattr(value, "items") else value
 
 
 def wipe(session: Session, run: str) -> int:
-    """Remove all rows of a run but its screenshots, which runs share; return how many there were."""
+    """Remove all rows of a run except screenshots, which runs share, and return their number."""
     removed = 0
-    for table, found in itertools.groupby(kept(session, run), key=lambda row: row.table):
+    for table, rows in itertools.groupby(all_rows(session, run), key=lambda row: row.table):
         size = PARTITION_KEYS[table]
-        partitions = Counter(row.values[:size] for row in found)
+        partitions = Counter(row.values[:size] for row in rows)
         where = " AND ".join(f"{column} = ?" for column in COLUMNS[table][:size])
         write(session, f"DELETE FROM {table} WHERE {where}", partitions)
         removed += partitions.total()
@@ -166,7 +165,7 @@ def wipe(session: Session, run: str) -> int:
 
 
 def rebuild(session: Session, rows: Iterable[ProjectedRow]) -> int:
-    """Write rows, and return how many were written; a row with the same key replaces the one before."""
+    """Write rows and return their number; a row replaces an earlier one of the same key."""
     written = 0
     pending: dict[tuple[str, tuple[Any, ...]], ProjectedRow] = {}
     for row in rows:
@@ -177,7 +176,7 @@ def rebuild(session: Session, rows: Iterable[ProjectedRow]) -> int:
 
 
 def flush(session: Session, pending: dict[tuple[str, tuple[Any, ...]], ProjectedRow]) -> int:
-    """Write the pending rows, and return their number when they are durable."""
+    """Write the pending rows, and return their number."""
     for table, columns in COLUMNS.items():
         values = [row.values for (name, _), row in pending.items() if name == table]
         marks = ", ".join("?" for _ in columns)
@@ -188,13 +187,13 @@ def flush(session: Session, pending: dict[tuple[str, tuple[Any, ...]], Projected
 
 
 def write(session: Session, query: str, values: Collection[tuple[Any, ...]]) -> None:
-    """Execute a statement for each of the values, concurrently; raise the first failure."""
+    """Execute a statement concurrently for each of the values; raise the first failure."""
     if values:
         execute_concurrent_with_args(session, session.prepare(query), values, concurrency=CONCURRENCY)
 
 
 def restore_blobs(session: Session, blobs: Iterable[tuple[str, bytes]]) -> int:
-    """Write screenshots under their sha256, and return how many."""
+    """Write screenshots under their sha256, and return their number."""
     count = 0
     for sha256, data in blobs:
         write(session, statements.PUT_CHUNK, [(sha256, *piece) for piece in enumerate(split_chunks(data))])

@@ -9,7 +9,7 @@ from PIL import Image
 
 from dart_streams.config import Policy
 from dart_streams.console.datasets.episode_columns import ROWS, CurationFacts, InvalidRow, Layout, RecordedEpisode
-from dart_streams.console.datasets.episode_rows import episode_of, image_ref, rows_of
+from dart_streams.console.datasets.episode_rows import add_image, episode_of, rows_of
 from dart_streams.episodes import prompts
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder
@@ -74,7 +74,7 @@ def episodes(draw: st.DrawFn, least: int = 0) -> RecordedEpisode:
     for step in range(steps + 1):
         data = draw(st.none() | st.sampled_from(SCREENS))
         if data is not None:
-            images[image_ref(data).sha256] = data
+            add_image(data, images)
         unanswered = step == steps and draw(st.booleans())
         observations.append(
             Observation(
@@ -82,7 +82,7 @@ def episodes(draw: st.DrawFn, least: int = 0) -> RecordedEpisode:
                 order=order,
                 step=step,
                 instruction=instruction,
-                screenshot=None if data is None else image_ref(data),
+                screenshot=add_image(data, {}),
                 taken=draw(answers()) if step and not unanswered else None,
                 end=end if step == steps else None,
                 env_host="env-0",
@@ -167,7 +167,7 @@ def test_rows_that_are_no_episode_are_refused_with_what_is_wrong():
 
 def test_an_image_that_is_none_is_refused():
     with pytest.raises(InvalidRow, match="can't be read"):
-        image_ref(b"no image")
+        add_image(b"no image", {})
 
 
 @pytest.mark.parametrize(
@@ -177,4 +177,4 @@ def test_an_image_that_is_none_is_refused():
 def test_a_picture_that_no_model_takes_or_that_people_see_otherwise_is_refused(mode, size, why):
     Image.new(mode, size).save(drawn := io.BytesIO(), "PNG")
     with pytest.raises(InvalidRow, match=why):
-        image_ref(drawn.getvalue())
+        add_image(drawn.getvalue(), {})

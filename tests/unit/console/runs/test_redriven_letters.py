@@ -28,7 +28,7 @@ def redriven(monkeypatch: pytest.MonkeyPatch, outcomes: list[Any], at_ms: int = 
     producer.send.return_value.get.side_effect = outcomes
     monkeypatch.setattr(dead_letters, "choose_letters", lambda *_: found)
     monkeypatch.setattr(dead_letters, "present_records", lambda *_, since_ms: asked.append(since_ms) or [])
-    monkeypatch.setattr(dead_letters.sync_clients, "producer", lambda *_: producer)
+    monkeypatch.setattr(dead_letters.sync_clients, "create_producer", lambda *_: producer)
     return [one.outcome for one in dead_letters.redrive(Bus(prefix="p."), trajectories.TOPIC)], asked
 
 
