@@ -1,5 +1,5 @@
-"""The training process: curated groups in, weight versions out.
+"""Training process: consumes curated groups, publishes weight versions.
 
-``main`` is its life; ``data`` consumes, reads and batches; ``learning`` is the model and its step; ``objective`` is
-pure mathematics on tensors. No module depends on environments or on curation's state.
+``main`` starts it; ``data`` builds batches; ``learning`` has the model and its step; ``objective`` is pure math on
+tensors.
 """

@@ -12,7 +12,7 @@ from trainer.main import run_rank, stopped_by_signals
 
 
 def read(file: Path) -> Config:
-    """Return the configuration in a TOML file, or in the JSON that ``trainer.main.torchrun`` writes for its ranks."""
+    """Return the configuration in a TOML file, or in the JSON file that ``run_torchrun`` writes for its ranks."""
     if file.suffix != ".json":
         return load(file)
     try:
@@ -22,7 +22,7 @@ def read(file: Path) -> Config:
 
 
 def main(arguments: list[str]) -> int:
-    """Be a rank and return the exit code."""
+    """Run one rank and return the exit code."""
     try:
         if len(arguments) != 1:
             raise UserError("usage: torchrun … -m trainer CONFIG")

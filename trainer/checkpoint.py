@@ -1,7 +1,4 @@
-"""Checkpoints: model, optimizer and state, complete under their final name or not there at all.
-
-What is restored is what was written: every file is compared with the manifest first, and nothing in it is run as code.
-"""
+"""Checkpoints of model, optimizer and state, complete under their final name and verified before use."""
 
 import pickle
 import re
@@ -32,7 +29,7 @@ from trainer.state import TrainerState
 KEPT_CHECKPOINTS = 2
 STATE = "state.json"
 SCALING = "scaling"
-"""The key of what adapters are multiplied with, which is not among the tensors that are trained."""
+"""Key of the adapters' scaling factor, which is no trained tensor."""
 NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
 PARTIAL = ".partial-"
 DAMAGED = ".damaged-"
@@ -41,7 +38,7 @@ log = structlog.get_logger()
 
 
 class CheckpointNotWritten(UserError):
-    """A checkpoint that could not be written. What was trained since the last one is trained again after a restart."""
+    """A checkpoint could not be written; a restart trains the steps since the previous one again."""
 
     exit_code = 1
 
@@ -52,10 +49,10 @@ class CheckpointsDamaged(UserError):
 
 @dataclass
 class Checkpoints:
-    """The checkpoints of a run in one folder that all ranks share. All methods are collective.
+    """Checkpoints in a folder that all ranks share. All methods are collective.
 
-    The tensors are written shard by shard by their own rank, and can be read by another number of ranks. Every file's
-    digest is in the manifest. ``frozen_sha256`` is of the weights that are used beside those that are trained.
+    Each rank writes its shards; any number of ranks can read them. ``frozen_sha256`` is the digest of the frozen
+    weights (adapter base or KL reference).
     """
 
     folder: Path
@@ -63,14 +60,13 @@ class Checkpoints:
     frozen_sha256: str = ""
 
     def __post_init__(self) -> None:
-        # A single rank saves without collectives on purpose, and torch warns of it.
+        # A single rank saves without collectives, of which torch warns.
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
 
     def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: TrainerState, epoch: int) -> None:
-        """Write a checkpoint: first aside, durable, then under its name. Older ones but one are removed.
+        """Write a checkpoint to a partial folder, sync and rename it; keep the newest two.
 
-        ``epoch`` must be the same on all ranks. Raises CheckpointNotWritten, on all ranks, if the disk of one is full
-        or fails; what was written is removed.
+        ``epoch`` must be equal on all ranks. Raises CheckpointNotWritten on all ranks if a disk is full or fails.
         """
         name = f"epoch-{epoch:04d}-step-{state.train_step:08d}"
         partial = self.folder / f"{PARTIAL}{name}"
@@ -84,8 +80,8 @@ class Checkpoints:
                 shutil.rmtree(partial, ignore_errors=True)
             raise CheckpointNotWritten(
                 f"checkpoint {name} can't be written to {self.folder} ({reason_of(error)}), and "
-                f"{room_at(self.folder.parent)} there: make room, and start the trainer again; it goes on from the "
-                "checkpoint before"
+                f"{room_at(self.folder.parent)} there: make room, and restart the trainer; it resumes from the "
+                "previous checkpoint"
             ) from error
 
     def _write_tensors(
@@ -97,7 +93,7 @@ class Checkpoints:
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir(parents=True)
         writer = dcp.FileSystemWriter(partial, thread_count=1, sync_files=True)
-        # A single rank has nobody to plan with: that is a quarter of the time.
+        # A single rank needs no plan, which takes a quarter of the time.
         dcp.save(sharded_state(model, optimizer), storage_writer=writer, no_dist=self.ranks.count == 1)
         own = f"__{self.ranks.rank}_*"
         with self.ranks.failing_together():
@@ -105,10 +101,10 @@ class Checkpoints:
         return self.ranks.gathered(digests)
 
     def _complete(self, partial: Path, final: Path, digests: Sequence[CheckpointFile], state: TrainerState) -> None:
-        """Write what the first rank has to, and give the checkpoint its name. Then older ones go."""
+        """Write rank 0's files, rename the checkpoint to its final name, and remove older ones."""
         crash_points.reach(crash_points.IN_CHECKPOINT)
-        for missing in [one.name for one in digests if not (partial / one.name).exists()]:
-            raise FileNotFoundError(f"{missing} of another rank is not there: do all ranks share this folder?")
+        for missing in [file.name for file in digests if not (partial / file.name).exists()]:
+            raise FileNotFoundError(f"{missing} of another rank is missing: check that all ranks share this folder")
         durable.write(partial / STATE, msgspec.json.encode(state))
         files = (*digests, *(CheckpointFile.of(partial / name) for name in (METADATA, STATE)))
         manifest = CheckpointManifest(files=files, frozen_sha256=self.frozen_sha256)
@@ -120,35 +116,34 @@ class Checkpoints:
         self._remove_older()
 
     def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> TrainerState | None:
-        """Load the newest undamaged checkpoint into model and optimizer and return its state; None if there is none.
+        """Load the newest undamaged checkpoint and return its state; None if there is none.
 
-        Damaged ones that are newer are set aside, and what they had is trained again. The optimizer's settings stay
-        those of the configuration. Raises CheckpointsDamaged if there are none but damaged ones, UserError if the
-        checkpoint is of another policy.
+        Damaged ones are renamed and their steps trained again. Raises CheckpointsDamaged if all are damaged, UserError
+        if the checkpoint is of another policy.
         """
-        found = self._newest_undamaged()
-        if found is None:
+        checkpoint = self._newest_undamaged()
+        if checkpoint is None:
             return None
-        newest, manifest = found
+        newest, manifest = checkpoint
         frozen = self.ranks.from_first(self.frozen_sha256)
         if frozen and manifest.frozen_sha256 not in ("", frozen):
             raise UserError(
-                f"checkpoint {newest} was trained beside other frozen weights (the base of adapters, or the reference "
-                f"of trainer.kl_beta): their SHA-256 was {manifest.frozen_sha256}, and is {frozen}. A run keeps its "
-                "policy.path and, with adapters, its trainer.publish.dtype"
+                f"checkpoint {newest} was trained with other frozen weights (adapter base or trainer.kl_beta "
+                f"reference): their SHA-256 was {manifest.frozen_sha256}, and is {frozen}. policy.path and, with "
+                "adapters, trainer.publish.dtype must not change within a run"
             )
         saved = sharded_state(model, optimizer)
         try:
             dcp.load(saved, storage_reader=TensorReader(newest), planner=TensorPlanner())
         except (CheckpointException, ForeignObject, pickle.UnpicklingError) as error:
             raise UserError(
-                f"checkpoint {newest} is not of this policy ({reason_of(error)}): a run keeps its policy.path and its "
-                "trainer.lora (rank and targets); start another run, with `dart-streams run --init` if from its weights"
+                f"checkpoint {newest} is not of this policy ({reason_of(error)}): policy.path and trainer.lora (rank "
+                "and targets) must not change within a run. Start another with `dart-streams run --init`"
             ) from error
         if has_frozen(model) and float(saved[SCALING]) != lora.scaling_in(model):
             raise UserError(
-                f"checkpoint {newest} has adapters that count {float(saved[SCALING]):g} times (alpha / rank), not "
-                f"{lora.scaling_in(model):g} times: a run keeps its trainer.lora.alpha"
+                f"checkpoint {newest} has adapters scaled by {float(saved[SCALING]):g} (alpha / rank), not by "
+                f"{lora.scaling_in(model):g}: trainer.lora.alpha must not change within a run"
             )
         _, present = get_state_dict(model, optimizer)
         set_state_dict(
@@ -163,7 +158,7 @@ class Checkpoints:
         return state
 
     def _newest_undamaged(self) -> tuple[Path, CheckpointManifest] | None:
-        """Return the newest checkpoint whose files are those that were written; None if there is none at all."""
+        """Return the newest checkpoint whose files match its manifest; None if there is no checkpoint."""
         names: list[Path] = self.ranks.from_first(self.complete() if self.ranks.first else [])
         damages: dict[Path, str] = {}
         for place in reversed(names):
@@ -178,24 +173,23 @@ class Checkpoints:
         if damages:
             listed = "; ".join(f"{place.name}: {damage}" for place, damage in damages.items())
             raise CheckpointsDamaged(
-                f"no checkpoint in {self.folder} can be used ({listed}): put one back from a copy, or start another "
-                "run from the newest weights with `dart-streams run --init`; to train this one from its beginning, "
-                "remove the folder"
+                f"no checkpoint in {self.folder} is intact ({listed}): restore one from a copy, start another run "
+                "with `dart-streams run --init`, or remove the folder to train from the beginning"
             )
         return None
 
     def _damage(self, place: Path, manifest: CheckpointManifest) -> str:
-        """Return what is wrong with the files of a checkpoint; each rank looks at its share of them."""
+        """Return the faults of a checkpoint's files; each rank checks a share of them."""
         share = manifest.files[self.ranks.rank :: self.ranks.count]
-        found = self.ranks.gathered([damage for file in share if (damage := file.damage_in(place))])
-        return ", ".join(found)
+        faults = self.ranks.gathered([damage for file in share if (damage := file.damage_in(place))])
+        return ", ".join(faults)
 
     def _set_aside(self, damages: Mapping[Path, str]) -> None:
-        """Give damaged checkpoints a name under which they are not found again."""
+        """Rename damaged checkpoints so that they are not found again."""
         for place, damage in damages.items():
             aside = place.with_name(f"{DAMAGED}{place.name}")
             log.error(
-                "checkpoint damaged: the one before is taken, and the steps since are made again",
+                "checkpoint damaged: resuming from the previous one",
                 folder=str(place),
                 reason=damage,
                 kept_as=str(aside),
@@ -206,50 +200,47 @@ class Checkpoints:
             durable.sync(self.folder)
 
     def _remove_older(self) -> None:
-        """Remove all checkpoints, damaged ones too, that are older than the newest ``KEPT``."""
-        kept = self._numbered()[-KEPT_CHECKPOINTS:]
+        """Remove checkpoints, also damaged ones, older than the newest :data:`KEPT_CHECKPOINTS`."""
+        newest = self._numbered()[-KEPT_CHECKPOINTS:]
         for number, place in [*self._numbered(), *self._numbered(DAMAGED)]:
-            if number < kept[0][0]:
+            if number < newest[0][0]:
                 shutil.rmtree(place, ignore_errors=True)
 
     def remove_partial(self, epoch: int) -> None:
-        """Remove what trainers of earlier epochs left that ended while they wrote a checkpoint."""
+        """Remove partial checkpoints of earlier epochs."""
         for path in self.folder.glob(f"{PARTIAL}*"):
             match = NAME.fullmatch(path.name.removeprefix(PARTIAL))
             if match and int(match[1]) < epoch:
                 shutil.rmtree(path, ignore_errors=True)
 
     def complete(self) -> list[Path]:
-        """Return the complete checkpoints, the newest last: of the newest epoch, the one with the most steps."""
+        """Return complete checkpoints ordered by epoch and step, newest last."""
         return [place for _, place in self._numbered()]
 
     def _numbered(self, prefix: str = "") -> list[tuple[tuple[int, int], Path]]:
-        """Return the folders of this prefix by epoch and step."""
+        """Return the folders with this prefix, ordered by epoch and step."""
         names = ((NAME.fullmatch(place.name.removeprefix(prefix)), place) for place in self.folder.glob(f"{prefix}e*"))
         return sorted(((int(match[1]), int(match[2])), place) for match, place in names if match)
 
 
 def state_in(checkpoint: Path) -> TrainerState:
-    """Return the state of a checkpoint whose files are undamaged."""
+    """Return the state of an undamaged checkpoint."""
     try:
         return msgspec.json.decode((checkpoint / STATE).read_bytes(), type=TrainerState)
     except msgspec.DecodeError as error:
         raise UserError(
-            f"checkpoint {checkpoint} is whole, but this dart_streams does not read its {STATE} ({error}): it was "
-            "written by another version, which can resume it"
+            f"checkpoint {checkpoint} is intact, but this dart_streams cannot read its {STATE} ({error}): resume it "
+            "with the version that wrote it"
         ) from error
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the last line of an error: torch's has the tracebacks of all ranks before it."""
+    """Return the last line of an error; torch puts the tracebacks of all ranks before it."""
     return str(error).strip().rpartition("\n")[2] or type(error).__name__
 
 
 def sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the sharded tensors of both, by names that do not depend on the number of ranks.
-
-    Frozen parameters, which the model's directory has, are left out, and so are the optimizer's settings.
-    """
+    """Return the trained tensors and the optimizer state, sharded, by names independent of the number of ranks."""
     of_model, of_optimizer = get_state_dict(model, optimizer)
     if has_frozen(model):
         trained = {name for name, value in model.named_parameters() if value.requires_grad}
@@ -260,5 +251,5 @@ def sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> d
 
 
 def has_frozen(model: torch.nn.Module) -> bool:
-    """Return whether some parameters are not trained, as beside adapters."""
+    """Return whether some parameters are frozen, as beside adapters."""
     return not all(value.requires_grad for value in model.parameters())

@@ -1,4 +1,4 @@
-"""What a checkpoint consists of: every file by size and SHA-256, written last, so that damage is found before use."""
+"""Manifest of a checkpoint: size and SHA-256 of every file, written last to detect damage before use."""
 
 import hashlib
 from pathlib import Path
@@ -11,7 +11,7 @@ MANIFEST = "manifest.json"
 
 
 class CheckpointFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a checkpoint: its name, its size in bytes, its SHA-256 (hex)."""
+    """A checkpoint file: name, size in bytes, SHA-256 (hex)."""
 
     name: str
     size: int
@@ -19,50 +19,47 @@ class CheckpointFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, file: Path) -> "CheckpointFile":
-        """Return what there is of a file now; raise OSError if it can't be read."""
+        """Return the entry of ``file``; raise OSError if it cannot be read."""
         return cls(name=file.name, size=file.stat().st_size, sha256=digest_file(file))
 
     def damage_in(self, folder: Path) -> str:
-        """Return what is wrong with this file in ``folder``, empty if nothing is."""
+        """Return the fault of this file in ``folder``; empty if it is intact."""
         file = folder / self.name
         try:
             size = file.stat().st_size
             if size != self.size:
                 return f"{self.name} is torn: {size} of {self.size} bytes"
-            found = digest_file(file)
+            sha256 = digest_file(file)
         except FileNotFoundError:
             return f"{self.name} is missing"
         except OSError as error:
             return f"{self.name} can't be read ({error.strerror or error})"
-        return "" if found == self.sha256 else f"{self.name} was changed: its SHA-256 is {found}, not {self.sha256}"
+        return "" if sha256 == self.sha256 else f"{self.name} has changed: its SHA-256 is {sha256}, not {self.sha256}"
 
 
 class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of a checkpoint; ``frozen_sha256`` is of the weights that are used beside them and not among them.
-
-    ``sha256`` is of the manifest itself, without it.
-    """
+    """Files of a checkpoint and the digest of the frozen weights; ``sha256`` covers the manifest itself."""
 
     files: tuple[CheckpointFile, ...]
     frozen_sha256: str = ""
     sha256: str = ""
 
     def encoded(self) -> bytes:
-        """Return the manifest's own file, with its digest."""
+        """Return the manifest as JSON, with its digest."""
         bare = msgspec.json.encode(msgspec.structs.replace(self, sha256=""))
         own = msgspec.structs.replace(self, sha256=hashlib.sha256(bare).hexdigest())
         return msgspec.json.format(msgspec.json.encode(own))
 
 
 def read(folder: Path) -> CheckpointManifest | str:
-    """Return the manifest of the checkpoint in ``folder``, or what is wrong with it."""
+    """Return the manifest of the checkpoint in ``folder``, or its fault in words."""
     try:
         data = (folder / MANIFEST).read_bytes()
-        found = msgspec.json.decode(data, type=CheckpointManifest)
+        manifest = msgspec.json.decode(data, type=CheckpointManifest)
     except FileNotFoundError:
-        return f"{MANIFEST} is missing: it was removed, or this checkpoint is of a dart_streams that wrote none"
+        return f"{MANIFEST} is missing: removed, or written by an older dart_streams"
     except OSError as error:
         return f"{MANIFEST} can't be read ({error.strerror or error})"
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return f"{MANIFEST} is torn ({error})"
-    return found if data == found.encoded() else f"{MANIFEST} was changed: it is not what its own SHA-256 is of"
+    return manifest if data == manifest.encoded() else f"{MANIFEST} has changed: its own SHA-256 differs"

@@ -1,4 +1,4 @@
-"""Reads torch's checkpoints without running code that is in them: tensors only, and the one pickled file restricted."""
+"""Reader of torch checkpoints that runs no code from them: tensors only, with a restricted unpickler."""
 
 import pickle
 from io import BytesIO
@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.planner import ReadItem
 from torch.serialization import _get_layout
 
 METADATA = ".metadata"
-"""torch's name of the file that says which tensor is where."""
+"""torch's index of tensors."""
 KNOWN: dict[tuple[str, str], Any] = {
     ("builtins", "getattr"): lambda kind, name: memory_format(kind, name),
     ("pathlib", "PosixPath"): PurePosixPath,
@@ -32,37 +32,34 @@ KNOWN: dict[tuple[str, str], Any] = {
         )
     },
 }
-"""What the file of places is made of, by module and name; nothing else is called or made."""
+"""Classes and functions that the index may name, by module and name."""
 
 
 class ForeignObject(Exception):
-    """A checkpoint has something that no trainer writes into one."""
+    """A checkpoint holds an object that no trainer writes."""
 
 
 class PlacesUnpickler(pickle.Unpickler):
-    """Reads the file of places; raises :class:`ForeignObject` for any other class or function than it is made of."""
+    """Unpickler of the index; raises :class:`ForeignObject` for anything not in :data:`KNOWN`."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a class or function of the file of places."""
+        """Return an allowed class or function."""
         if (known := KNOWN.get((module, name))) is not None:
             return known
         if module == "torch" and isinstance(kind := getattr(torch, name, None), torch.dtype):
             return kind
-        raise ForeignObject(f"{METADATA} names {module}.{name}, which no checkpoint of a trainer has")
+        raise ForeignObject(f"{METADATA} names {module}.{name}, which no trainer writes")
 
 
 def memory_format(kind: object, name: str) -> Any:
-    """Return a tensor's memory format by its name, which Python 3.11 pickles as an attribute of its class."""
+    """Return a memory format by name; Python 3.11 pickles it as an attribute of its class."""
     if kind is not metadata._MEM_FORMAT_ENCODING:
         raise ForeignObject(f"{METADATA} asks for an attribute of {kind!r}")
     return metadata._MEM_FORMAT_ENCODING[name]
 
 
 class TensorReader(FileSystemReader):
-    """torch's reader of a folder, which unpickles nothing but places.
-
-    Raises :class:`ForeignObject` if their file has anything else. It is read here, because torch drops the error.
-    """
+    """torch's folder reader with a restricted index, read here because torch drops the errors of ``read_metadata``."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -72,15 +69,15 @@ class TensorReader(FileSystemReader):
             raise ForeignObject(f"{METADATA} is {type(self.places).__name__}")
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        """Return which tensor is where."""
+        """Return the index."""
         self.places.storage_meta = self.places.storage_meta or StorageMeta()
         self.places.storage_meta.load_id = self.load_id
         return self.places
 
 
 class TensorPlanner(DefaultLoadPlanner):
-    """torch's planner for what consists of tensors alone: other values would be unpickled."""
+    """torch's planner for tensors only; other values would be unpickled."""
 
     def load_bytes(self, read_item: ReadItem, _: BytesIO) -> None:
-        """Refuse a value that is no tensor."""
-        raise ForeignObject(f"{read_item.dest_index.fqn} is no tensor")
+        """Refuse a value that is not a tensor."""
+        raise ForeignObject(f"{read_item.dest_index.fqn} is not a tensor")

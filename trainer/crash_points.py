@@ -1,6 +1,6 @@
-"""Named places at which tests kill the process as ``kill -9`` would, or stop it as a frozen machine would.
+"""Named points at which tests kill (SIGKILL) or stop (SIGSTOP) the process.
 
-``DART_CRASH_POINT=after-step:2`` does the first at the second pass, ``after-step:2:stop`` the other.
+``DART_CRASH_POINT=after-step:2`` kills at the second pass, ``after-step:2:stop`` stops.
 """
 
 import os
@@ -23,7 +23,7 @@ _passes: Counter[str] = Counter()
 
 
 def reach(point: str) -> None:
-    """Die or stop here if the environment asks for it."""
+    """Kill or stop the process here if the environment asks for it."""
     _passes[point] += 1
     wanted, this = os.environ.get(ENVIRONMENT), f"{point}:{_passes[point]}"
     if wanted in (this, f"{this}:{STOP}"):

@@ -1,44 +1,90 @@
-"""The training loop: a batch, an optimizer step, a checkpoint, a version. Every rank runs it; rank 0 publishes."""
+"""Training loop of every rank: a batch, an optimizer step, a checkpoint, a version. Rank 0 publishes."""
 
 import math
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import msgspec
 import structlog
 
+from dart_streams.bus import sync_clients
 from dart_streams.clock import now_ms, since_ms
 from dart_streams.config import Config
+from dart_streams.store import SyncStore
 from dart_streams.telemetry import names, spans
+from topics import trained
 from topics.trained import TrainedStep
 from trainer import crash_points
 from trainer import refusals as refused
 from trainer.checkpoint import CheckpointNotWritten, Checkpoints
 from trainer.data.batch_builder import Batch, BatchFeed
+from trainer.data.consumer import CuratedConsumer, Fenced, Overtaken
 from trainer.data.samples import REASONS, ReadyGroup
 from trainer.data.successes import SuccessMemory, history_limit
 from trainer.learning.imitation import StepImitation, plan_imitation, trajectories_of
 from trainer.learning.imitation_term import sft_metrics
 from trainer.learning.learner import Learner, StepResult
 from trainer.learning.step import Stopped
-from trainer.rank0_outputs import Rank0Outputs
+from trainer.publish import WeightPublisher
 from trainer.ranks import Ranks
 from trainer.refusals import RefusedStep, RefusedSteps, TrainingDiverged
-from trainer.reporting import refused_counts, step_metrics
+from trainer.reporting import StepReporter, refused_counts, step_metrics
 from trainer.state import TrainerState
 
 MAX_SKIPPED = 5
-"""Batches in a row without a finite gradient after which the trainer ends."""
+"""Consecutive batches without a finite gradient after which training ends."""
 
 log = structlog.get_logger()
 
 
+class Rank0Outputs(NamedTuple):
+    """Consumer, publisher, store and reporter of rank 0."""
+
+    consumer: CuratedConsumer
+    publisher: WeightPublisher
+    store: SyncStore
+    reporter: StepReporter
+
+    def check(self) -> None:
+        """Raise :class:`Fenced` if the database has a newer trainer's epoch, or raise the consumer thread's error."""
+        self.consumer.check()
+        claimed = self.store.claimed_epoch(self.consumer.model_id)
+        if claimed > self.publisher.epoch:
+            raise self._fenced_by(claimed)
+        self.check_versions()
+
+    def check_versions(self) -> None:
+        """Raise :class:`Overtaken` if the newest version on the topic is ahead of this trainer's."""
+        self.consumer.check()
+        newest, own = self.consumer.weights.newest, self.publisher.weights.newest
+        if newest is None or own is None:
+            return
+        if (newest.version, newest.epoch, newest.groups_consumed) > (own.version, own.epoch, own.groups_consumed):
+            raise Overtaken.by(newest, self.publisher.bus)
+
+    def record(self, step: TrainedStep) -> None:
+        """Write a step's row and publish its event; raise :class:`Fenced` if a newer trainer has claimed its epoch."""
+        row, model_id = msgspec.structs.asdict(step), self.consumer.model_id
+        if not self.store.write_trained_by_claim(model_id, self.publisher.epoch, row.pop("train_step"), row):
+            raise self._fenced_by(self.store.claimed_epoch(model_id))
+        self.publisher.publish_trained(step)
+
+    def record_last(self, step: TrainedStep) -> None:
+        """Record the newest step of a checkpoint, unless its event exists."""
+        known = sync_clients.read_events(self.publisher.bus, "trained-log", trained.TOPIC)
+        if (step.epoch, step.train_step) not in {(event.epoch, event.train_step) for event in known}:
+            self.record(step)
+
+    def _fenced_by(self, newer: int) -> Fenced:
+        return Fenced.by(newer, self.publisher.epoch, self.consumer.model_id, self.publisher.bus.run)
+
+
 @dataclass
 class Loop:
-    """Trains until it is stopped, or has made all steps it was asked for."""
+    """Trains until stopped or until ``trainer.max_train_steps``."""
 
     config: Config
     ranks: Ranks
@@ -55,10 +101,10 @@ class Loop:
         self.run_id = self.config.bus.run
         self.skipped_in_a_row = 0
         self.not_finite_groups = 0
-        """Groups of batches that were skipped since the last step, because no gradient was finite."""
+        """Groups in batches skipped since the last step because no gradient was finite."""
 
     def run(self, state: TrainerState) -> None:
-        """Train from ``state`` on, and end with a checkpoint of the last step."""
+        """Train from ``state`` on; save a checkpoint of the last step at the end."""
         saved_step = state.train_step
         while self.settings.max_train_steps is None or state.train_step < self.settings.max_train_steps:
             imitation = plan_imitation(
@@ -69,7 +115,7 @@ class Loop:
             if batch is None:
                 break
             if not batch.groups:
-                if self.outputs:  # groups dropped while waiting must not count as dispatch's backlog
+                if self.outputs:  # Dropped groups must not count as dispatch's backlog.
                     self.outputs.publisher.publish_consumed(batch.position.groups_consumed - self.feed.held)
                     self.outputs.check_versions()
                     self.outputs.publisher.heal()
@@ -78,13 +124,13 @@ class Loop:
                 try:
                     state, saved_step = self._train(state, batch, imitation, saved_step)
                 except Stopped:
-                    log.info("step aborted to stop in time", train_step=state.train_step)
+                    log.info("step aborted by a stop", train_step=state.train_step)
                     break
         if saved_step < state.train_step:
             self._save(state)
 
     def _refuse(self, step: TrainedStep, fault: str) -> NoReturn:
-        """Note that a step's weights are not finite, and end the trainer."""
+        """Record that a step's weights are not finite, and end the trainer."""
         refusal = RefusedStep(train_step=step.train_step, group_ids=tuple(step.group_ids), fault=fault)
         refusals = self.refusals.after(refusal)
         file = self.checkpoints.folder / refused.FILE
@@ -93,22 +139,24 @@ class Loop:
             try:
                 refusals.write(file)
             except OSError as error:
-                log.error("refusal not noted: the same groups are tried again", file=str(file), reason=str(error))
+                log.error(
+                    "refusal not recorded: the same groups will be trained again", file=str(file), reason=str(error)
+                )
         raise refusals.error(file)
 
     def _save(self, state: TrainerState) -> None:
-        """Write a checkpoint, unless this trainer is fenced: its successor resumes from the newest one there is."""
+        """Write a checkpoint, unless this trainer is fenced."""
         if self.outputs:
             self.outputs.check()
         try:
             self.checkpoints.save(self.learner.scorer, self.learner.optimizer, state, self.epoch)
         except (OSError, CheckpointNotWritten):
             if self.outputs:
-                self.outputs.check()  # the successor has removed what this one had begun
+                self.outputs.check()  # A successor removes partial checkpoints.
             raise
 
     def _span(self, state: TrainerState, batch: Batch) -> spans.ActiveSpan:
-        """Return the span of the step that makes the next version; it links the groups that the step takes."""
+        """Return the span of the step, linked to the groups it trains on."""
         return spans.ActiveSpan(
             names.SPAN_TRAIN_STEP,
             ids=spans.train_step_span(self.run_id, state.version + 1),
@@ -120,7 +168,7 @@ class Loop:
     def _train(
         self, state: TrainerState, batch: Batch, imitation: StepImitation, saved_step: int
     ) -> tuple[TrainerState, int]:
-        """Make one step of a batch; return the state after it, and the step of the newest checkpoint."""
+        """Train one batch; return the new state and the step of the newest checkpoint."""
         crash_points.reach(crash_points.BEFORE_STEP)
         started = time.perf_counter()
         imitated = self.feed.read(imitation.groups)
@@ -137,25 +185,21 @@ class Loop:
     def _learn(
         self, batch: Batch, beside: Sequence[ReadyGroup], phase: Sequence[ReadyGroup], version: int
     ) -> StepResult:
-        """Make a step's updates, those of a supervised phase last: they are part of it, and can't be aborted."""
+        """Make the updates of a step; those of a supervised phase come last and are not aborted."""
         result = self.learner.learn(batch.groups, version, self.stop.is_set, beside)
         if not result.updated:
             return result
         started = time.perf_counter()
         updates = [update for group in phase if (update := self.learner.imitate([group])) is not None]
         metrics = result.metrics | sft_metrics(updates, result.tokens)
-        made = sum(math.isfinite(update.grad_norm) for update in updates)
+        finite = sum(math.isfinite(update.grad_norm) for update in updates)
         train_ms = result.train_ms + since_ms(started)
-        made, lost = result.updates + made, result.lost + len(updates) - made
-        return result._replace(metrics=metrics, train_ms=train_ms, updates=made, lost=lost)
+        finite, lost = result.updates + finite, result.lost + len(updates) - finite
+        return result._replace(metrics=metrics, train_ms=train_ms, updates=finite, lost=lost)
 
     def _skip(self, state: TrainerState, batch: Batch, result: StepResult) -> TrainerState:
-        """Go past a batch that gave no update: nothing in it could be trained, or its gradient was not finite.
-
-        Raises TrainingDiverged if that has been so for :data:`MOST_SKIPPED` batches; a trainer that is started again
-        goes on from the checkpoint, which is before all of them.
-        """
-        reason = "no gradient was finite" if result.lost else "nothing in it could be trained"
+        """Skip a batch without an update; raise TrainingDiverged after :data:`MAX_SKIPPED` non-finite gradients."""
+        reason = "no finite gradient" if result.lost else "no trainable sample"
         groups = [ready.group.group_id for ready in batch.groups]
         log.warning("batch skipped", groups=groups, reason=reason)
         not_finite = len(batch.groups) if result.lost else 0
@@ -163,9 +207,9 @@ class Loop:
         self.skipped_in_a_row += result.lost > 0
         if self.skipped_in_a_row >= MAX_SKIPPED:
             raise TrainingDiverged(
-                f"{self.skipped_in_a_row} batches in a row gave no gradient that is finite, the last of the groups "
-                f"{', '.join(groups[:8])}, with the weights of version {state.version}: lower trainer.learning_rate, "
-                "or see whether policy.path is sound; started again, the trainer tries them again from its checkpoint"
+                f"{self.skipped_in_a_row} consecutive batches had no finite gradient (last groups: "
+                f"{', '.join(groups[:8])}; weights of version {state.version}): lower trainer.learning_rate or check "
+                "policy.path. A restarted trainer tries them again from its checkpoint"
             )
         if self.outputs:
             self.outputs.reporter.dropped(batch, not_finite)
@@ -173,11 +217,11 @@ class Loop:
         return msgspec.structs.replace(state, position=batch.position)
 
     def _memory(self, state: TrainerState, batch: Batch, imitation: StepImitation) -> SuccessMemory:
-        """Return the successes to imitate after a batch; nothing is remembered if there is no use for it."""
-        kept = history_limit(self.settings)
-        if not kept:
+        """Return the success memory after a batch; unchanged if no imitation is configured."""
+        limit = history_limit(self.settings)
+        if not limit:
             return state.memory
-        memory = state.memory.after_step([ready.group for ready in batch.groups], kept)
+        memory = state.memory.after_step([ready.group for ready in batch.groups], limit)
         return memory.after_phase() if imitation.phase else memory
 
     def _trained_step(
@@ -199,16 +243,14 @@ class Loop:
         )
 
     def _complete(self, state: TrainerState, step: TrainedStep, batch: Batch, saved_step: int) -> int:
-        """Make a step count, and return the step of the newest checkpoint.
+        """Commit a step; return the step of the newest checkpoint.
 
-        0. A trainer that was fenced does none of it. One that is fenced between two of them may send its version still,
-           which every reader ignores; its row is refused by the database. Nor is any of it done with weights that are
-           not finite: that is noted, for the trainer that is started again, and ends this one.
-        1. The checkpoint: from here on the groups are trained, whatever happens. A process that dies before it trains
-           them again, from the same weights.
-        2. The version: files, then the event. A process that dies before it publishes these weights when it resumes.
-        3. The row in ``trained`` and its event. A process that dies before it does both when it resumes.
-        4. The offsets in Kafka, for people only.
+        0. A fenced trainer, or one whose weights are not finite, stops here. If it is fenced between the steps below,
+           readers ignore the version and the database refuses the row.
+        1. The checkpoint. After a crash before it, the groups are trained again from the same weights.
+        2. The version: files, then the event. After a crash before it, the restarted trainer publishes these weights.
+        3. The row in ``trained`` and its event. After a crash before it, the restarted trainer writes both.
+        4. The offsets in Kafka, used by lag displays only.
         """
         snapshot = self.learner.snapshot()
         if fault := self.learner.fault_of(snapshot):

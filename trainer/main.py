@@ -1,15 +1,13 @@
-"""The training process, wired.
+"""The training process: connections, restore, threads, shutdown.
 
-| what | consumes | produces | waits for | unblocked by |
+| task | consumes | produces | waits for | unblocked by |
 |---|---|---|---|---|
 | consumer thread | curated, weights | arrivals, curated.dlq | records; room in the queue | the curator; the loop |
 | prefetch thread | steps, screenshots | ready groups | a group to read | the consumer thread |
 | loop | ready groups | checkpoints, weights, ``trained`` | enough fresh groups | the two threads |
 
-Each rank has the last two; rank 0 alone has the first, and alone publishes and writes rows.
-
-Started as ``dart-streams train``, it is one rank or starts several by torchrun; ``torchrun … -m trainer CONFIG`` is a
-rank of a job that another launcher starts.
+Rank 0 alone has the consumer thread, publishes and writes rows. ``dart-streams train`` runs one rank, or several with
+torchrun; ``torchrun … -m trainer CONFIG`` is a rank of a job that another launcher starts.
 """
 
 import contextlib
@@ -45,26 +43,25 @@ from trainer.data.batch_builder import BatchBuilder, BatchFeed, TokenBudget
 from trainer.data.consumer import CuratedConsumer, resumed_position
 from trainer.data.prefetch import GroupReader, Prefetcher
 from trainer.learning.learner import Learner
-from trainer.loop import Loop
+from trainer.loop import Loop, Rank0Outputs
 from trainer.publish import WeightPublisher
-from trainer.rank0_outputs import Rank0Outputs
 from trainer.ranks import join_job
 from trainer.reporting import StepReporter
 from trainer.state import TrainerState
 
 PREFETCH_STEPS = 2
-"""Groups are read ahead for up to this number of steps."""
+"""Steps for which groups are read ahead."""
 
 PREFETCH_MB = 256
-"""Megabytes of screenshots read ahead, beyond those of one step."""
+"""Megabytes of screenshots read ahead beyond one step."""
 RANKS_FILE = "trainer.json"
-"""The configuration as :func:`torchrun` gives it to the ranks."""
+"""Configuration file that :func:`run_torchrun` passes to the ranks."""
 
 log = structlog.get_logger()
 
 
 def run(config: Config) -> int:
-    """Train until stopped (SIGTERM, SIGINT), fenced, or done; return the exit code."""
+    """Train until done, fenced or stopped (SIGTERM, SIGINT); return the exit code."""
     folder = recipe.model_folder(config)
     cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
     if config.trainer.processes > 1:
@@ -74,10 +71,7 @@ def run(config: Config) -> int:
 
 
 def run_torchrun(config: Config) -> int:
-    """Run ``trainer.processes`` ranks here and return the exit code: of the rank that failed first, if one did.
-
-    A signal is passed on to the ranks, which then have the time of a drain; ending so is a success.
-    """
+    """Run ``trainer.processes`` ranks; return 0, or the exit code of the rank that failed first."""
     file = config.run.folder / RANKS_FILE
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(msgspec.json.encode(config))
@@ -103,7 +97,7 @@ def run_torchrun(config: Config) -> int:
 
 
 def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
-    """Be one rank: connect, restore, publish the first version, train, close everything in order."""
+    """Run one rank: connect, restore, publish the first version, train, close."""
     with join_job() as ranks, contextlib.ExitStack() as life:
         setup.start(config, f"trainer-{ranks.rank}")
         life.callback(setup.stop)
@@ -123,7 +117,7 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
         if len(left_out.refused) >= refusals.MAX_REFUSALS:
             raise left_out.error(refused)
         publisher = None
-        # All ranks write into a folder that is named by the epoch, which one of them claims.
+        # All ranks write checkpoints to a folder named by the epoch, which rank 0 claims.
         epoch: int = ranks.from_first(claimed_epoch(config, store) if ranks.first else None)
         if ranks.first:
             checkpoints.remove_partial(epoch)
@@ -156,17 +150,17 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
 
 
 def not_finite_message(folder: Path, restored: TrainerState | None, fault: str) -> str:
-    """Return why training does not start from weights that are not finite."""
+    """Return the error text for initial weights that are not finite."""
     if restored is None:
-        return f"policy.path: the model in {folder} is not finite: {fault}. Use one that is"
+        return f"policy.path: the model in {folder} has weights that are not finite: {fault}"
     return (
-        f"the checkpoint of step {restored.train_step} has weights that are not finite: {fault}. Remove its folder, so "
-        "that the one before is taken, or start another run from a sound version with `dart-streams run --init`"
+        f"the checkpoint of step {restored.train_step} has weights that are not finite: {fault}. Remove its "
+        "folder to resume from the one before, or start another run with `dart-streams run --init`"
     )
 
 
 def claimed_epoch(config: Config, store: SyncStore) -> int:
-    """Return a new epoch, beyond those claimed and those that readers of ``weights`` take for a trainer's."""
+    """Claim and return an epoch above every claimed epoch and every epoch on ``weights``."""
     known = WeightState(model_id=config.policy.model_id)
     for record in sync_clients.read_events(config.bus, "trainer-epochs", weights.TOPIC):
         known = known.accept(record)
@@ -182,7 +176,7 @@ def start_builder(
     life: contextlib.ExitStack,
     left_out: frozenset[str],
 ) -> BatchBuilder:
-    """Start the consumer thread and return what makes batches of its arrivals."""
+    """Start the consumer thread and return the batch builder that reads from it."""
     size = config.trainer.groups_per_step
     limit_bytes = PREFETCH_MB * 1024 * 1024
     ahead: deque[CuratedGroup] = deque(maxlen=PREFETCH_STEPS * size)
@@ -210,7 +204,7 @@ def start_builder(
 
 @contextlib.contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM and SIGINT set; a second signal ends the process at once."""
+    """Yield an event that SIGTERM and SIGINT set; a second signal exits at once."""
     stop = threading.Event()
 
     def on_signal(number: int, _frame: object) -> None:

@@ -1,4 +1,4 @@
-"""What rank 0 publishes: weight versions (files first, durable at their URI, then the event) and trained steps."""
+"""Publisher of rank 0: weight versions (durable files, then the event) and trained steps."""
 
 import contextlib
 import functools
@@ -33,27 +33,26 @@ from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 from trainer import crash_points
 from trainer.learning.learner import WeightSnapshot
-from trainer.patient_writing import write_patiently
 from trainer.state import TrainerState, asks_for_whole, first_version, oldest_needed, versions_to_keep
-from trainer.version_writer import BASE, VersionWriter, WrittenVersion
+from trainer.version_writer import BASE, VersionWriter, WrittenVersion, write_patiently
 
 SEND_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 5.0
 CHECK_SHARE = 20
-"""Weights that a worker could not load are looked at for at most one part in twenty of the time."""
+"""Weights that a worker failed to load are checked for at most 1/N of the time."""
 FOLDER = re.compile(rf"v(\d+)-e(\d+)(?:{BASE})?")
 
 log = structlog.get_logger()
 
 
 class VersionDamaged(UserError):
-    """The files of the newest version are not those that were published; a trainer that resumes writes them again."""
+    """The files of the newest version differ from the published ones; a resumed trainer writes them again."""
 
     exit_code = 1
 
 
 class WeightPublisher:
-    """Publishes the versions of one trainer incarnation, each under a path of its own. For rank 0; use as a context."""
+    """Publishes the versions of one trainer incarnation, each to a new path; use as a context on rank 0."""
 
     def __init__(
         self,
@@ -70,9 +69,9 @@ class WeightPublisher:
         self.epoch = epoch
         self.weights = WeightState(model_id=config.policy.model_id)
         self.published: dict[str, WeightVersion] = {}
-        """The versions that are stored, by their place, the oldest first."""
+        """Stored versions by URI, oldest first."""
         self.look_again = Deadline(0.0)
-        """When weights that a worker could not load are looked at next."""
+        """Earliest time of the next check of weights that a worker failed to load."""
         self.writer = VersionWriter(config.trainer.publish)
         self.serving: dict[str, WeightsServing] = {}
         self.heartbeats = Heartbeats(clock)
@@ -90,33 +89,30 @@ class WeightPublisher:
         self._opened.close()
 
     def begin(self, restored: TrainerState | None, snapshot: WeightSnapshot) -> TrainerState:
-        """Publish the weights this incarnation starts from, under its epoch, and return the state with their version.
+        """Publish the initial weights under this epoch and return the state with their version.
 
-        Weights that were published already are published again as they are, without a new number: that fences an older
-        trainer, and changes nothing for those who serve them. They are published whole now, if they were a delta.
-        Version numbers that it used meanwhile are not reused.
+        Published weights keep their number, which fences an older trainer. Numbers that it used meanwhile are not
+        reused.
         """
         before = sync_clients.read_events(self.bus, "weights-log", weights.TOPIC)
         for record in before:
             self._accept(record)
-        found = self.weights
-        # Rollout workers read nothing that lies elsewhere, as after a change of trainer.weights_uri.
-        there = found.newest is not None and weight_location.is_covered(found.newest.uri, self.base)
-        same = (
-            there and found.newest is not None and weight_files.digest_tensors(snapshot.tensors) == found.newest.sha256
-        )
-        if there and found.newest is not None and snapshot.adapter is not None:
-            self.writer.adopt_base(found.newest, snapshot.adapter)
-        version = first_version(restored.version if restored else None, found.newest, same)
+        known, newest = self.weights, self.weights.newest
+        # Rollout workers read only below trainer.weights_uri, which may have changed.
+        stored = newest if newest is not None and weight_location.is_covered(newest.uri, self.base) else None
+        same = stored is not None and weight_files.digest_tensors(snapshot.tensors) == stored.sha256
+        if stored is not None and snapshot.adapter is not None:
+            self.writer.adopt_base(stored, snapshot.adapter)
+        version = first_version(restored.version if restored else None, newest, same)
         start = msgspec.structs.replace(restored or TrainerState(), version=version)
-        if same and found.newest is not None:
-            resume = functools.partial(self._resume, found.newest, snapshot)
-            resumed = write_patiently(resume, found.newest.version, found.newest.uri, self.stop)
+        if same and stored is not None:
+            resume = functools.partial(self._resume, stored, snapshot)
+            resumed = write_patiently(resume, stored.version, stored.uri, self.stop)
             self._send_again(resumed, start.position.groups_consumed)
         else:
             self.publish(start, snapshot)
         after = sync_clients.read_events(self.bus, "weights-log", weights.TOPIC)
-        of_model = (record for record in after[len(before) :] if found.admits(record))
+        of_model = (record for record in after[len(before) :] if known.admits(record))
         meanwhile = itertools.takewhile(lambda record: record.epoch < self.epoch, of_model)
         overtaking = max((record.version for record in meanwhile), default=-1)
         if overtaking >= version:
@@ -125,18 +121,15 @@ class WeightPublisher:
         return start
 
     def _resume(self, newest: WeightVersion, snapshot: WeightSnapshot) -> WeightVersion:
-        """Go on after the newest version; its files are written again if they are damaged."""
-        parts = [] if newest.kind == "delta" else newest.parts  # of a delta all is written whole now anyway
+        """Continue after the newest version; damaged files are written again."""
+        parts = [] if newest.kind == "delta" else newest.parts  # A delta is written whole below.
         if damage := next(filter(None, map(weight_files.find_damage, parts)), ""):
             log.warning("weights written again", version=newest.version, reason=damage)
             newest = self.writer.write_whole(newest, weight_files.distinct_tensors(snapshot.tensors))
         return self.writer.resume(newest, snapshot.tensors, snapshot.adapter)
 
     def publish(self, state: TrainerState, snapshot: WeightSnapshot) -> WrittenVersion:
-        """Make the files of ``state.version`` durable, send their event, remove versions that nobody needs any more.
-
-        Raises VersionNotWritten if their disk is full or fails.
-        """
+        """Write ``state.version``, send its event, remove old versions; raise VersionNotWritten if writing fails."""
         uri = f"{self.base}/v{state.version:06d}-e{self.epoch}"
         self._read_serving()
         whole = self._whole_is_asked_for("the next version")
@@ -161,11 +154,7 @@ class WeightPublisher:
         return files
 
     def heal(self) -> None:
-        """Publish the newest version again, whole, if it is a delta and a live rollout worker could not load one.
-
-        Raises VersionDamaged if it is a full one that such a worker could not load, and its file is not what was
-        published: not every rank comes here, so its tensors can't be had.
-        """
+        """Publish a newest delta whole if a worker failed to load it; raise VersionDamaged for a damaged full one."""
         self._read_serving()
         newest = self.weights.newest
         if newest is None:
@@ -179,21 +168,23 @@ class WeightPublisher:
 
     def _refuse_damaged(self, newest: WeightVersion) -> None:
         alive = self.heartbeats.alive(self.liveness_s)
-        failed = [one.failed_version == newest.version for one in self.serving.values() if one.worker_id in alive]
+        failed = [
+            record.failed_version == newest.version for record in self.serving.values() if record.worker_id in alive
+        ]
         if not any(failed) or not self.look_again.expired:
             return
         started = time.monotonic()
         try:
             damage = weight_files.find_damage(newest.parts[-1])
         except StorageUnreachable as error:
-            log.warning("weights not looked at", version=newest.version, reason=str(error))
+            log.warning("weights not checked", version=newest.version, reason=str(error))
             damage = ""
         if damage:
             raise VersionDamaged(
-                f"the files of the newest weights are damaged ({damage}): started again, the trainer resumes from its "
-                "checkpoint, which has these weights, and writes them again"
+                f"the files of the newest weights are damaged ({damage}): a restarted trainer writes them again from "
+                "its checkpoint"
             )
-        # All of the file was read, which may take a minute; the worker tries again every few seconds.
+        # The check reads the whole file, which may take a minute; the worker retries every few seconds.
         self.look_again = Deadline(CHECK_SHARE * (time.monotonic() - started))
 
     def _whole_is_asked_for(self, what: str) -> bool:
@@ -203,21 +194,18 @@ class WeightPublisher:
             return False
         reasons = [record.error for record in self.serving.values() if record.failed_version is not None]
         log.warning(
-            "weights published whole", what=what, reason=f"a rollout worker could not load the newest: {reasons}"
+            "weights published whole", what=what, reason=f"a rollout worker failed to load the newest: {reasons}"
         )
         return True
 
     def publish_consumed(self, groups_consumed: int) -> None:
-        """Publish the newest version again with a larger ``groups_consumed``.
-
-        Otherwise dispatch counts groups that were dropped while the trainer waits as backlog, and opens no others.
-        """
+        """Publish the newest version with a larger ``groups_consumed``: dispatch must not wait for dropped groups."""
         newest = self.weights.newest
         if newest is not None and groups_consumed > newest.groups_consumed:
             self._send_again(newest, groups_consumed)
 
     def publish_trained(self, step: TrainedStep) -> None:
-        """Send the record of a step, once its row is durable; the log then has all that the store has."""
+        """Send the event of a step whose row is durable."""
         self._send(trained.TOPIC, step, f"step {step.train_step}", record_id=f"{step.epoch}/{step.train_step}")
 
     def _send_again(self, version: WeightVersion, groups_consumed: int) -> None:
@@ -228,13 +216,13 @@ class WeightPublisher:
         self._accept(event)
 
     def _accept(self, event: WeightVersion) -> None:
-        """Fold one record into what is published."""
+        """Fold one record into the published versions."""
         if self.weights.admits(event):
             self.weights = self.weights.accept(event)
             self.published[event.uri] = event
 
     def _read_serving(self) -> None:
-        """Read what rollout workers have announced since the last time."""
+        """Read new announcements of rollout workers."""
         for event in self._serving_reader.events_to_end():
             self.serving[event.worker_id] = event
             self.heartbeats.note(event.worker_id, event.alive_ms)
@@ -249,31 +237,26 @@ class WeightPublisher:
             raise clock_refused(self.bus.servers, self.bus.prefix + topic.name, str(error), now_ms()) from None
         except KafkaError as error:
             raise ServiceUnavailable(
-                f"the broker at {self.bus.servers} did not take {what} within {SEND_TIMEOUT_S:g} s "
+                f"the broker at {self.bus.servers} did not acknowledge {what} within {SEND_TIMEOUT_S:g} s "
                 f"({error}): a restarted trainer resumes from its checkpoint"
             ) from error
 
     def _remove_unneeded(self) -> None:
-        """Remove the folders of earlier versions, those never published included.
-
-        The newest ``keep`` stay, whatever a live rollout worker serves or may be fetching, and what these are made
-        from. What was read of workers has arrived since the version before, so a dead worker's last version stays for
-        one version longer than it must. What can't be removed now is tried again with the next version.
-        """
+        """Remove folders except those of the newest ``keep`` versions, of versions workers need, and of their parts."""
         newest = self.weights.newest
         if newest is None:
             return
         oldest = min(newest.version, oldest_needed(self.serving.values(), self.heartbeats.alive(self.liveness_s)))
-        stay = versions_to_keep(list(self.published.values()), self.keep, oldest)
-        self.published = {version.uri: version for version in stay}
-        kept = {part.uri.rpartition("/")[2] for version in stay for part in version.parts}
+        kept = versions_to_keep(list(self.published.values()), self.keep, oldest)
+        self.published = {version.uri: version for version in kept}
+        kept_folders = {part.uri.rpartition("/")[2] for version in kept for part in version.parts}
         storage = weight_storage.open_storage(self.base)
         try:
             with storage.reached():
                 for path in storage.filesystem.ls(storage.folder, detail=False):
                     name = path.rstrip("/").rpartition("/")[2]
                     match = FOLDER.fullmatch(name)
-                    if match and name not in kept and int(match[1]) < oldest and int(match[2]) <= self.epoch:
+                    if match and name not in kept_folders and int(match[1]) < oldest and int(match[2]) <= self.epoch:
                         with contextlib.suppress(FileNotFoundError):
                             storage.filesystem.rm(path, recursive=True)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The ranks of a training job: one process each, started alone or by torchrun, joined by gloo or nccl."""
+"""Ranks of a training job: one process each, joined by gloo or nccl."""
 
 import contextlib
 import datetime
@@ -11,13 +11,13 @@ import torch
 import torch.distributed as dist
 
 TIMEOUT = datetime.timedelta(minutes=10)
-"""After this a silent rank counts as dead; rank 0 broadcasts far more often (see ``trainer.data.batch_builder``)."""
+"""Time after which a silent rank counts as dead; rank 0 broadcasts far more often."""
 Item = TypeVar("Item")
 
 
 @dataclass
 class Ranks:
-    """The process's place among the ranks of the job, and what they exchange. All methods are collective."""
+    """Rank of this process in the job, and its collectives."""
 
     rank: int
     count: int
@@ -25,7 +25,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is rank 0, which alone uses Kafka and writes rows."""
+        """Whether this is rank 0, the only rank that uses Kafka and writes rows."""
         return self.rank == 0
 
     def from_first(self, value: Any) -> Any:
@@ -37,11 +37,11 @@ class Ranks:
         return box[0]
 
     def total(self, values: list[float]) -> list[float]:
-        """Return the sums over the ranks."""
+        """Return the sums over all ranks."""
         return self._reduced(values, dist.ReduceOp.SUM)
 
     def gathered(self, values: Sequence[Item]) -> list[Item]:
-        """Return the values of all ranks, rank by rank; each may have a number of its own."""
+        """Return the values of all ranks in rank order; each rank may give any number."""
         if self.count == 1:
             return list(values)
         parts: list[Any] = [None] * self.count
@@ -49,7 +49,7 @@ class Ranks:
         return [value for part in parts for value in part]
 
     def largest(self, value: float) -> float:
-        """Return the largest over the ranks."""
+        """Return the maximum over all ranks."""
         return self._reduced([value], dist.ReduceOp.MAX)[0]
 
     def any(self, flag: bool) -> bool:
@@ -58,17 +58,17 @@ class Ranks:
 
     @contextlib.contextmanager
     def failing_together(self) -> Iterator[None]:
-        """Raise OSError on every rank if the block raised one on any, so that none waits for one that gave up."""
+        """Raise OSError on every rank if the block raised it on any, so that no rank waits for a failed one."""
         failure = ""
         try:
             yield
         except OSError as error:
             failure = str(error) or type(error).__name__
-        if found := [text for text in self.gathered([failure]) if text]:
-            raise OSError(found[0])
+        if failures := [text for text in self.gathered([failure]) if text]:
+            raise OSError(failures[0])
 
     def barrier(self) -> None:
-        """Return when every rank has come here."""
+        """Wait for every rank."""
         if self.count > 1:
             dist.barrier()
 
@@ -82,10 +82,10 @@ class Ranks:
 
 @contextlib.contextmanager
 def join_job() -> Iterator[Ranks]:
-    """Join the job that torchrun's environment describes, or be a job of one; leave it at the end of the block.
+    """Join torchrun's job, or a job of one rank; leave it at the end of the block.
 
-    Ranks leave together: rank 0 has the store, and gloo's threads abort a process that ends while they let go of the
-    tensors of its last collective (https://github.com/pytorch/pytorch/pull/179291). After an error a rank leaves alone.
+    Ranks leave together, since gloo aborts a process that exits during another's last collective
+    (https://github.com/pytorch/pytorch/pull/179291). After an error a rank leaves alone.
     """
     rank, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     device = own_device()
@@ -99,16 +99,12 @@ def join_job() -> Iterator[Ranks]:
         yield ranks
         ranks.barrier()
     finally:
-        if dist.is_initialized():  # An engine of vLLM in the same process leaves every job at its end.
+        if dist.is_initialized():  # A vLLM engine in the same process destroys every group at its end.
             dist.destroy_process_group()
 
 
 def own_device() -> torch.device:
-    """Return this process's GPU if there is one, otherwise the CPU, with threads that leave room for the others.
-
-    The rest of the circle lives on the same cores: OpenMP threads that outnumber free cores spin, and cost several
-    times the work (measured on 2 busy cores: 163 core-ms a sequence with 2 threads, 26 with 1).
-    """
+    """Return this process's GPU, or the CPU with half of the cores as threads: more OpenMP threads busy-wait."""
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)

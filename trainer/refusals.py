@@ -1,8 +1,7 @@
-"""Steps whose weights were refused, for not being finite: what a trainer that starts again leaves out, and how often.
+"""Steps refused because their weights were not finite.
 
-A step that is made again of the same groups, from the same checkpoint, gives the same weights. So whoever starts after
-a refusal goes on without the groups of that step. After ``MOST`` refusals in a row the cause is not in the groups, and
-the trainer ends for good. With other settings the groups are trained after all.
+Training the same groups from the same checkpoint gives the same weights, so a restarted trainer leaves the groups out.
+After ``MAX_REFUSALS`` refusals in a row training ends for good. Under other settings the groups are trained again.
 """
 
 import hashlib
@@ -16,21 +15,21 @@ from dart_streams.errors import UserError
 
 FILE = "refused.json"
 MAX_REFUSALS = 3
-"""RefusedSteps without a checkpoint between them after which the trainer ends for good."""
+"""Refusals without a checkpoint between them after which training ends for good."""
 
 
 class VersionRefused(UserError):
-    """A step gave weights that are not finite; a trainer that is started again goes on without its groups."""
+    """A step's weights are not finite; a restarted trainer continues without its groups."""
 
     exit_code = 1
 
 
 class TrainingDiverged(UserError):
-    """Step after step is not finite: a person must change something."""
+    """Consecutive steps are not finite; the configuration must change."""
 
 
 class RefusedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Step ``train_step`` of these groups gave weights of which ``fault`` says what is not finite."""
+    """Step ``train_step`` on these groups made weights that are not finite; ``fault`` names the first fault."""
 
     train_step: int
     group_ids: tuple[str, ...]
@@ -38,43 +37,43 @@ class RefusedStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusedSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """The refusals of trainers with the settings of this digest, the oldest first."""
+    """Refusals under the settings with this digest, oldest first."""
 
     settings: str
     refused: tuple[RefusedStep, ...] = ()
 
     @property
     def group_ids(self) -> frozenset[str]:
-        """The groups that are left out."""
+        """Groups to leave out."""
         return frozenset(group_id for refusal in self.refused for group_id in refusal.group_ids)
 
     def since(self, train_step: int) -> "RefusedSteps":
-        """Return the refusals that came after a checkpoint of ``train_step`` steps."""
+        """Return the refusals after a checkpoint of ``train_step`` steps."""
         return RefusedSteps(
-            settings=self.settings, refused=tuple(one for one in self.refused if one.train_step > train_step)
+            settings=self.settings,
+            refused=tuple(refusal for refusal in self.refused if refusal.train_step > train_step),
         )
 
     def after(self, refusal: RefusedStep) -> "RefusedSteps":
-        """Return the refusals with one more."""
+        """Return the refusals with ``refusal`` appended."""
         return RefusedSteps(settings=self.settings, refused=(*self.refused, refusal))
 
     def error(self, file: Path) -> UserError:
-        """Return what the newest refusal ends the trainer with; ``file`` is where refusals are kept."""
+        """Return the error of the newest refusal; ``file`` holds the refusals."""
         newest = self.refused[-1]
-        made = f"step {newest.train_step} gave weights that are not finite: {newest.fault}. They are not published"
+        fault = f"step {newest.train_step} made weights that are not finite: {newest.fault}. They are not published"
         if len(self.refused) < MAX_REFUSALS:
             return VersionRefused(
-                f"{made}, and the checkpoint before stays. Started again, the trainer goes on from that, without the "
-                f"step's groups ({', '.join(newest.group_ids[:8])}); with other settings it trains them"
+                f"{fault}, and the previous checkpoint stays. A restarted trainer resumes from it without the step's "
+                f"groups ({', '.join(newest.group_ids[:8])}), or with them under other settings"
             )
         return TrainingDiverged(
-            f"{made}, and so it was {len(self.refused)} times in a row: lower trainer.learning_rate, or see whether "
-            f"policy.path is sound, and start again from the checkpoint before. To try other groups with the same "
-            f"settings, remove {file}"
+            f"{fault}, {len(self.refused)} times in a row: lower trainer.learning_rate or check policy.path, and "
+            f"restart from the previous checkpoint. To try other groups with the same settings, remove {file}"
         )
 
     def write(self, file: Path) -> None:
-        """Write the refusals durably; raise OSError if that fails."""
+        """Write the refusals durably; raise OSError on failure."""
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(".partial")
         durable.write(partial, msgspec.json.encode(self))
@@ -83,15 +82,15 @@ class RefusedSteps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(file: Path, config: Config) -> RefusedSteps:
-    """Return the refusals of trainers with these settings; none if the file is not there, or no such file."""
+    """Return the refusals under these settings; empty if the file is missing or invalid."""
     settings = settings_digest(config)
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=RefusedSteps)
+        refusals = msgspec.json.decode(file.read_bytes(), type=RefusedSteps)
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
         return RefusedSteps(settings=settings)
-    return found if found.settings == settings else RefusedSteps(settings=settings)
+    return refusals if refusals.settings == settings else RefusedSteps(settings=settings)
 
 
 def settings_digest(config: Config) -> str:
-    """Return the SHA-256 (hex) of what a step's weights depend on, but for its groups."""
+    """Return the SHA-256 (hex) of the settings that determine a step's weights."""
     return hashlib.sha256(msgspec.json.encode((config.trainer, config.policy))).hexdigest()

@@ -1,4 +1,4 @@
-"""The metrics of an optimizer step: for the store, the log and telemetry, and the mismatch alarm."""
+"""Metrics of an optimizer step for store, log and telemetry, and the mismatch alarm."""
 
 import math
 from collections import Counter, defaultdict
@@ -27,17 +27,17 @@ log = structlog.get_logger()
 def step_metrics(
     batch: Batch, result: StepResult, version: int, refused: Mapping[str, float], not_finite: int = 0
 ) -> dict[str, float]:
-    """Return all finite metrics of a step; ``refused`` counts over all ranks.
+    """Return all finite metrics of a step; ``refused`` counts steps over all ranks.
 
-    ``not_finite`` groups were left out since the step before, because their gradient or their weights were not finite.
-    ``staleness/N`` counts the groups that were N versions behind, ``reward/PAGE`` is the mean over a page's members
-    from online rollouts. ``rss_mb`` is rank 0's memory.
+    ``not_finite`` counts groups left out since the previous step because gradient or weights were not finite.
+    ``staleness/N`` counts groups N versions old, ``reward/PAGE`` is a page's mean online reward, ``rss_mb`` is of rank
+    0.
     """
     groups = [ready.group for ready in batch.groups]
     ages = [group_staleness(group, version) for group in groups]
     rewards = [member.reward for group in groups for member in group.members if member.source == "online"]
     busy_ms = batch.waited_ms + result.train_ms
-    found = result.metrics | {
+    values = result.metrics | {
         "tokens": result.tokens,
         "sequences": result.sequences,
         "updates": result.updates,
@@ -58,16 +58,16 @@ def step_metrics(
         **{f"reward/{page}": reward for page, reward in page_rewards(groups).items()},
         **refused,
     }
-    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
+    return {name: float(value) for name, value in values.items() if math.isfinite(value)}
 
 
 def page_rewards(groups: Sequence[CuratedGroup]) -> dict[str, float]:
-    """Return the mean reward of online members by page: the task id up to its seed."""
+    """Return the mean online reward by page, the task id up to its seed."""
     rewards: defaultdict[str, list[float]] = defaultdict(list)
     for group in groups:
         page = group.task_id.partition("#")[0]
         rewards[page] += [member.reward for member in group.members if member.source == "online"]
-    return {page: sum(found) / len(found) for page, found in rewards.items() if found}
+    return {page: sum(own) / len(own) for page, own in rewards.items() if own}
 
 
 def refused_counts(groups: list[ReadyGroup]) -> Counter[str]:
@@ -99,7 +99,7 @@ class StepReporter:
         self._step.set(train_step)
         for name, value in step.items():
             self._metric.set(value, {"name": name})
-        for name in self._histograms.keys() & step.keys():  # what could not be measured is not there
+        for name in self._histograms.keys() & step.keys():  # Unmeasured values are missing.
             self._histograms[name].record(step[name])
         self._groups.add(len(batch.groups))
         for ready in batch.groups:
@@ -124,7 +124,7 @@ class StepReporter:
             )
 
     def dropped(self, batch: Batch, not_finite: int = 0) -> None:
-        """Count the groups and steps of a batch that were not trained, ``not_finite`` of its own groups among them."""
+        """Count untrained groups and steps of a batch, ``not_finite`` of its groups among them."""
         self._dropped.add(batch.stale, {"why": "stale"})
         if lost := batch.refused + not_finite:
             self._dropped.add(lost, {"why": "not_finite"})

@@ -1,27 +1,43 @@
-"""The files of weight versions: all weights, what changed since the version before, or an adapter of frozen ones."""
+"""Writer of weight versions: full weights, a delta to the previous version, or an adapter."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import threading
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
 
 import msgspec
+import structlog
+from safetensors import SafetensorError
 from torch import Tensor
 
 from dart_streams.config.trainer import Publish
+from dart_streams.deadline import Deadline
+from dart_streams.errors import UserError
 from dart_streams.policy import adapters, deltas
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.adapters import Adapter
 from dart_streams.policy.probe import Probe
+from dart_streams.policy.weight_storage import StorageUnreachable
 from topics.weights import WeightPart, WeightVersion
 
 BASE = "-base"
-"""What the directory of a version's base is named after its own, where the base is not a version itself."""
+"""Suffix of the directory of an adapter's base."""
+STORE_TIMEOUT_S = 300.0
+"""Maximum outage of the weight store, well within the ranks' collective timeout."""
+RETRY_INTERVAL_S = 5.0
+
+Written = TypeVar("Written")
+
+log = structlog.get_logger()
+
+
+class VersionNotWritten(UserError):
+    """Weights could not be written to their URI; a resumed trainer publishes them."""
+
+    exit_code = 1
 
 
 class WrittenVersion(NamedTuple):
-    """The files of a version are durable: its ``own`` part, what it is applied to, and the size of the tensors.
-
-    ``changed_share`` is the share of values that are others than in the version before, None where that was not asked.
-    """
+    """Durable files of a version; ``changed_share`` of its values differ from the last version (None: unknown)."""
 
     own: WeightPart
     base: list[WeightPart]
@@ -29,16 +45,13 @@ class WrittenVersion(NamedTuple):
     changed_share: float | None
 
     def metrics(self) -> dict[str, float]:
-        """Return what of it belongs to the metrics of its step."""
+        """Return the publishing metrics of a step."""
         share = {} if self.changed_share is None else {"weights_changed_share": self.changed_share}
         return {"publish_bytes": float(self.size_bytes), **share}
 
 
 class VersionWriter:
-    """Writes one version after another. Where deltas are wanted, it keeps the newest version's tensors for the next.
-
-    Of adapters it keeps the newest, and where their base lies.
-    """
+    """Writes versions in order; keeps the newest tensors for deltas, or the newest adapter and its base."""
 
     def __init__(self, settings: Publish) -> None:
         self.full_every = settings.full_every
@@ -48,7 +61,7 @@ class VersionWriter:
         self.base: WeightPart | None = None
 
     def adopt_base(self, newest: WeightVersion, adapter: Adapter) -> None:
-        """Go on with the base of the ``newest`` version, if that is the adapter's."""
+        """Use the base of the ``newest`` version if it is the adapter's."""
         full = newest.parts[0]
         if full.sha256 == weight_files.digest_tensors(adapter.base):
             self.base = full
@@ -56,10 +69,7 @@ class VersionWriter:
     def resume(
         self, newest: WeightVersion, tensors: Mapping[str, Tensor], adapter: Adapter | None = None
     ) -> WeightVersion:
-        """Go on after a version that was published with these ``tensors``, and return it.
-
-        It is now a full one, unless it is an ``adapter`` of the same base.
-        """
+        """Continue after the ``newest`` version, which has these ``tensors``; return it, written whole if needed."""
         tensors = weight_files.distinct_tensors(tensors)
         self.adapter = adapter
         if adapter is not None and self.base is not None and newest.kind in ("adapter", "full"):
@@ -79,10 +89,7 @@ class VersionWriter:
         *,
         whole: bool = False,
     ) -> WrittenVersion:
-        """Write the files of ``version`` to the directory ``uri``: all weights if ``whole`` or a full one is due.
-
-        Otherwise the ``adapter`` that they are made of, or a delta.
-        """
+        """Write ``version`` to directory ``uri``: full if ``whole`` or due, otherwise the ``adapter`` or a delta."""
         beside = {weight_files.PROBE: msgspec.json.encode(probe)}
         tensors = weight_files.distinct_tensors(tensors)
         if adapter is not None:
@@ -110,10 +117,7 @@ class VersionWriter:
         adapter: Adapter,
         whole: bool,
     ) -> WrittenVersion:
-        """Write an adapter, and its base where there is none yet; whole weights that are the base become the base.
-
-        Whoever asked for whole weights may have found the base damaged, so it is written again for the next version.
-        """
+        """Write an adapter, and its base if there is none; whole weights equal to the base become the base."""
         self.adapter = adapter
         sha256 = weight_files.digest_tensors(tensors)
         is_base = self.base is None and sha256 == weight_files.digest_tensors(adapter.base)
@@ -123,7 +127,7 @@ class VersionWriter:
             return WrittenVersion(own, [], size_of(tensors), None)
         if self.base is None:
             place = uri + BASE
-            # Frozen weights are those of version 0, under whatever number they are written.
+            # Frozen weights are those of version 0, whatever the version they are written for.
             self.base = WeightPart(version=0, uri=place, sha256=weight_files.save(adapter.base, place))
         files = {**beside, weight_files.ADAPTER_CONFIG: adapter.config}
         file_sha256 = weight_files.save(adapter.tensors, uri, files, "adapter", adapter.metadata)
@@ -131,13 +135,13 @@ class VersionWriter:
         return WrittenVersion(own, [self.base], size_of(adapter.tensors), None)
 
     def newest_tensors(self) -> Mapping[str, Tensor]:
-        """Return all weights of the newest version, empty if nothing is kept of them."""
+        """Return all weights of the newest version; empty if none are kept."""
         if self.adapter is None:
             return self.tensors
         return adapters.with_adapter(self.adapter.base, self.adapter.tensors, self.adapter.scaling)
 
     def write_whole(self, newest: WeightVersion, tensors: Mapping[str, Tensor]) -> WeightVersion:
-        """Write all ``tensors`` of the newest version beside its delta, and return it as a full one."""
+        """Write all ``tensors`` of the newest version beside its delta; return it as a full version."""
         sha256 = weight_files.save(tensors, newest.uri)
         full = msgspec.structs.replace(newest, sha256=sha256, kind="full", file_sha256="", base=[])
         self._keep(tensors, full.parts)
@@ -145,7 +149,7 @@ class VersionWriter:
         return full
 
     def _delta(self, tensors: Mapping[str, Tensor]) -> deltas.Delta | None:
-        """Return what changed since the version before; None without one that can be compared."""
+        """Return the change since the previous version; None if there is no comparable one."""
         if not self.tensors:
             return None
         try:
@@ -159,5 +163,27 @@ class VersionWriter:
 
 
 def size_of(tensors: Mapping[str, Tensor]) -> int:
-    """Return the bytes of tensors."""
+    """Return the size of tensors in bytes."""
     return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def write_patiently(write: Callable[[], Written], version: int, uri: str, stop: threading.Event) -> Written:
+    """Return the result of ``write``, retried while the store is unreachable; raise VersionNotWritten on failure."""
+    deadline = Deadline(STORE_TIMEOUT_S)
+    while True:
+        try:
+            return write()
+        except StorageUnreachable as error:
+            if deadline.expired or stop.is_set():
+                raise VersionNotWritten(
+                    f"weight version {version} can't be written: {error}. A restarted trainer publishes these weights "
+                    "once the store is back"
+                ) from error
+            left_s = round(deadline.remaining_s)
+            log.warning("waiting for the weight store", version=version, reason=str(error), left_s=left_s)
+            stop.wait(RETRY_INTERVAL_S)
+        except (OSError, SafetensorError) as error:
+            raise VersionNotWritten(
+                f"weight version {version} can't be written to {uri} ({error}): check that it exists, is writable and "
+                "has room. A restarted trainer publishes these weights"
+            ) from error

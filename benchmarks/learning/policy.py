@@ -8,12 +8,12 @@ from benchmarks.learning.screens import Recording
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
 from dart_streams.episodes.trajectory_summary import summarize
-from dart_streams.policy import recipe
+from dart_streams.policy import recipe, tiny
 from dart_streams.policy.rendering import Renderer, renderer_of
 from trainer.data.prefetch import GroupReader
 from trainer.data.samples import ReadyGroup
 from trainer.data.successes import RememberedSuccess, sft_group
-from trainer.warmup.build import SEED, scratch, warm_up, write_untrained
+from trainer.warmup.build import SEED, scratch, warm_up
 from trainer.warmup.demonstrations import demonstration_orders
 
 
@@ -22,7 +22,7 @@ def warm_policy(config: Config, tasks: TaskSet, recording: Recording, parent: Pa
     folder = parent / f"policy-{recipe.tiny_policy_digest(config, tasks)}"
     if not folder.is_dir():
         with scratch(folder) as partial:
-            write_untrained(partial, config.warmup)
+            tiny.build(partial, SEED, config.warmup.architecture, config.warmup.width)
             renderer = renderer_of(partial, config.policy)
             groups = demonstration_groups(config, tasks, recording, renderer)
             warm_up(partial, renderer, groups, config.warmup, lambda _step, _loss: None, SEED)

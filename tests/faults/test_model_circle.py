@@ -153,7 +153,7 @@ def test_faults_of_engine_screenshots_and_weights_are_named_and_survived(service
         torn = newest(running)
         file = Path(torn.uri) / WEIGHTS_FILE
         file.write_bytes(file.read_bytes()[:-9])
-        message = "vLLM hangs: a step or a switch has not come back"
+        message = "vLLM hangs: a step or a switch has not returned"
         running.until(lambda: message in log_of(running, "rollout-0"), message)
         running.until(lambda: failed_to_load(running, torn), f"version {torn.version} is announced as failed")
         assert f"published {torn.sha256}" in log_of(running, "rollout-0")

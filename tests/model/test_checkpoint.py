@@ -202,7 +202,7 @@ def test_a_value_that_is_no_tensor_is_not_unpickled(tmp_path: Path, name: str) -
     data[place.offset : place.offset + place.length] = bad
     rewrite(folder, SHARD, bytes(data))
     rewrite(folder, METADATA, pickle.dumps(places))
-    with pytest.raises(UserError, match=r"BytesStorageMetadata|no tensor"):
+    with pytest.raises(UserError, match=r"BytesStorageMetadata|not a tensor"):
         training.restore()
     assert not called.exists()
 

@@ -49,7 +49,7 @@ def test_weights_that_make_no_numbers_are_refused_and_with_other_settings_every_
     ours = run()
     ours.add([ours.maker.group(index) for index in range(3)])
     for number, error in enumerate([*[VersionRefused] * (MAX_REFUSALS - 1), TrainingDiverged, TrainingDiverged]):
-        with pytest.raises(error, match=r"step 1 gave weights that are not finite: .*value is .*e\+37, in \S+") as said:
+        with pytest.raises(error, match=r"step 1 made weights that are not finite: .*value is .*e\+37, in \S+") as said:
             ours.train(learning_rate=FAR)
         if error is VersionRefused:
             assert f"without the step's groups (group-{number})" in str(said.value)
@@ -84,7 +84,10 @@ def test_a_model_that_is_not_finite_is_refused_before_anything_is_published(
     name = next(name for name in tensors if name.endswith("mlp.down_proj.weight"))
     tensors[name].view(-1)[0] = float("nan")
     save_file(tensors, folder / weights.FILE, metadata=weights.FORMAT)
-    with pytest.raises(UserError, match=rf"policy\.path: the model in {folder} is not finite: .*down_proj\.weight has"):
+    with pytest.raises(
+        UserError,
+        match=rf"policy\.path: the model in {folder} has weights that are not finite: .*down_proj\.weight has",
+    ):
         policy = msgspec.structs.replace(ours.config.policy, path=str(folder))
         main.run(msgspec.structs.replace(ours.config, policy=policy))
     assert ours.versions() == []
@@ -103,5 +106,5 @@ def test_batches_without_a_finite_gradient_end_the_trainer_when_there_were_too_m
     for _ in range(MAX_SKIPPED - 1):
         assert loop._skip(TrainerState(), batch, StepResult(False, {}, 4, 1, 1.0, lost=1)).position == batch.position
         loop._skip(TrainerState(), batch, StepResult(False, {}, 0, 0, 0.0))
-    with pytest.raises(TrainingDiverged, match=rf"{MAX_SKIPPED} batches in a row gave no gradient that is finite"):
+    with pytest.raises(TrainingDiverged, match=rf"{MAX_SKIPPED} consecutive batches had no finite gradient"):
         loop._skip(TrainerState(), batch, StepResult(False, {}, 4, 1, 1.0, lost=1))

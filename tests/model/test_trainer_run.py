@@ -636,7 +636,7 @@ def test_a_checkpoint_on_a_full_disk_is_named_and_once_there_is_room_every_group
         assert ours.train() == 0
     said = " ".join(errors.read_text().split())
     assert said.count("can't be written to") == 3
-    assert said.count("make room, and start the trainer again") == 3
+    assert said.count("make room, and restart the trainer") == 3
     assert "Traceback" not in said
     assert [step.group_ids for step in ours.steps()] == [[f"group-{index}"] for index in range(4)]
 

@@ -306,7 +306,7 @@ def test_a_step_of_fewer_sequences_than_minibatches_has_an_update_for_each_and_s
         learned = learner.learn([group], 0, lambda: False)
     assert learned.updates == len(group.samples) > 1
     [warned] = [line for line in logs if line["log_level"] == "warning"]
-    assert warned["reason"] == "the step has fewer sequences"
+    assert warned["reason"] == "the step has too few sequences"
     assert (warned["minibatches"], warned["updates"]) == (100, learned.updates)
 
 

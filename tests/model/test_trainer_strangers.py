@@ -17,8 +17,8 @@ from topics import weights
 from topics.transitions import WeightState
 from topics.weights import WeightVersion
 from trainer.data.consumer import CuratedConsumer, Overtaken, Position
+from trainer.loop import Rank0Outputs
 from trainer.publish import WeightPublisher
-from trainer.rank0_outputs import Rank0Outputs
 
 
 @pytest.fixture(scope="module")

@@ -728,7 +728,7 @@ def test_weights_that_cannot_be_served_leave_the_old_ones_serving(engine, loop, 
     ("turn", "why"),
     [
         (MessagePart(role="user", image=BlobRef(sha256="f" * 64, size=3)), "not in the store"),
-        (MessagePart(role="user", image=stored(b"GIF")), "no usable image"),
+        (MessagePart(role="user", image=stored(b"GIF")), "not a usable image"),
         (MessagePart(role="user", text="word " * 5000), "maximum model length"),
     ],
 )

@@ -18,11 +18,11 @@ from tests.model.object_store import BUCKET, EndpointConnectionError, ObjectStor
 from tests.model.test_trainer_deltas import PROBE
 from topics import weights as weights_topic
 from topics.weights import WeightPart, WeightVersion
-from trainer import patient_writing
+from trainer import version_writer
 from trainer.learning.learner import WeightSnapshot
-from trainer.patient_writing import VersionNotWritten, write_patiently
 from trainer.publish import WeightPublisher
 from trainer.state import TrainerState
+from trainer.version_writer import VersionNotWritten, write_patiently
 
 STATE = {"a.weight": torch.arange(6.0).reshape(2, 3)}
 PLACE = f"objects://{BUCKET}/weights/v3"
@@ -111,7 +111,7 @@ def test_damage_is_found_wherever_the_weights_lie(store: type[ObjectStore], tmp_
 
 
 def test_what_is_written_waits_for_the_store_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patient_writing, "RETRY_INTERVAL_S", 0.01)
+    monkeypatch.setattr(version_writer, "RETRY_INTERVAL_S", 0.01)
     answers: list[Any] = [StorageUnreachable("away"), StorageUnreachable("away"), "written"]
 
     def write() -> Any:
@@ -122,7 +122,7 @@ def test_what_is_written_waits_for_the_store_and_says_so(monkeypatch: pytest.Mon
 
     with structlog.testing.capture_logs() as logs:
         assert write_patiently(write, 3, PLACE, threading.Event()) == "written"
-    assert [(log["event"], log["reason"]) for log in logs] == [("waiting for the store of the weights", "away")] * 2
+    assert [(log["event"], log["reason"]) for log in logs] == [("waiting for the weight store", "away")] * 2
 
 
 def refusing(error: Exception) -> Callable[[], None]:
@@ -134,7 +134,7 @@ def refusing(error: Exception) -> Callable[[], None]:
 
 def test_nothing_is_waited_for_that_does_not_mend_itself_or_by_one_who_is_to_stop() -> None:
     stop = threading.Event()
-    with pytest.raises(VersionNotWritten, match="see that this place exists, can be written to and has room"):
+    with pytest.raises(VersionNotWritten, match="check that it exists, is writable and has room"):
         write_patiently(refusing(FileNotFoundError("The specified bucket does not exist")), 3, PLACE, stop)
     stop.set()
     with pytest.raises(VersionNotWritten, match="as soon as the store is back"):
@@ -144,7 +144,7 @@ def test_nothing_is_waited_for_that_does_not_mend_itself_or_by_one_who_is_to_sto
 def test_a_torn_newest_version_beyond_the_local_disk_is_written_again_and_a_store_that_comes_back_is_gone_on_with(
     services: Any, store: type[ObjectStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patient_writing, "RETRY_INTERVAL_S", 0.01)
+    monkeypatch.setattr(version_writer, "RETRY_INTERVAL_S", 0.01)
     place = f"objects://{BUCKET}/weights"
     config = services.config(trainer={"weights_uri": place, "keep_versions": 1})
 

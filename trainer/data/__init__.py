@@ -1,4 +1,1 @@
-"""Curated groups to batches: consume, read ahead from the store, select samples, collate to tensors.
-
-Imports no model; the only module with tensors is ``collate``.
-"""
+"""Batches of curated groups: consume, read ahead, select samples, collate. Only ``collate`` uses tensors; no model."""

@@ -1,4 +1,4 @@
-"""What to train on next: rank 0 broadcasts a batch of fresh, unseen groups; each rank reads its share."""
+"""Batch selection: rank 0 broadcasts a batch of fresh, unseen groups; each rank reads its share."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ from trainer.data.prefetch import Prefetcher
 from trainer.data.samples import ReadyGroup, TrainingSample
 
 BUILD_TIMEOUT_S = 2.0
-"""The longest wait for groups before rank 0 broadcasts again and checks for a stop."""
+"""Maximum wait for groups before rank 0 broadcasts again and checks for a stop."""
 
 if TYPE_CHECKING:  # torch
     from trainer.ranks import Ranks
@@ -31,12 +31,7 @@ log = structlog.get_logger()
 
 
 class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What rank 0 broadcasts: train on ``groups``, or wait if there are none, or stop.
-
-    ``position`` is that in the log once all groups taken so far are trained or dropped. ``ahead`` are groups to read
-    ahead, ``dropped`` those that nobody will train. ``stale`` counts those dropped for their age since the last batch,
-    ``refused`` those of steps whose weights were refused.
-    """
+    """Rank 0's broadcast: train on ``groups``, wait if there are none, or stop; ``position`` is the one after them."""
 
     groups: list[CuratedGroup]
     position: Position
@@ -48,10 +43,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups of one optimiser step, as this rank reads them; empty while there are not enough.
-
-    ``tokens_left_out`` counts, over all ranks, what was beyond the step's budget.
-    """
+    """Groups of one optimizer step on this rank, empty while incomplete; ``tokens_left_out`` is over all ranks."""
 
     groups: list[ReadyGroup]
     position: Position
@@ -63,10 +55,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class BatchBuilder:
-    """Rank 0's side: takes arrivals in the log's order, drops repeats, stale groups and those ``left_out``.
-
-    ``ahead`` is filled by others with what has arrived, for the other ranks to read ahead.
-    """
+    """Selection on rank 0: drops repeated, stale and ``left_out`` arrivals; ``ahead`` are arrivals to prefetch."""
 
     consumer: CuratedConsumer
     position: Position
@@ -81,7 +70,7 @@ class BatchBuilder:
     refused: int = 0
 
     def build(self, version: int, timeout_s: float, stop: threading.Event) -> BatchPlan:
-        """Return a full plan, or after ``timeout_s`` one without groups. Groups taken so far are kept for the next."""
+        """Return a full plan, or one without groups after ``timeout_s``; groups taken so far are kept."""
         deadline = Deadline(timeout_s)
         while len(self.chosen) < self.size and not stop.is_set():
             arrival = self.consumer.take(min(0.2, deadline.remaining_s))
@@ -94,18 +83,20 @@ class BatchBuilder:
         return self._plan(stop.is_set())
 
     def admit(self, arrival: Arrival, version: int) -> None:
-        """Choose a group, or drop it."""
+        """Choose or drop a group."""
         group = arrival.group
         repeated = self.position.contains(group.group_id)
         self.position = self.position.after(arrival.partition, arrival.offset, group.group_id)
         if repeated:
             log.info("repeated group ignored", group=group.group_id, offset=arrival.offset)
-            # What was read ahead of it goes, unless it is what the batch to come takes.
-            if all(group.group_id != one.group_id for one in self.chosen):
+            # Its prefetched data is dropped, unless the present batch uses it.
+            if all(group.group_id != chosen.group_id for chosen in self.chosen):
                 self.dropped.append(group)
             return
         if group.group_id in self.left_out:
-            log.warning("group left out", group=group.group_id, reason="the weights of its step were not finite")
+            log.warning(
+                "refused group left out", group=group.group_id, reason="the weights of its step were not finite"
+            )
             self.dropped.append(group)
             self.refused += 1
             return
@@ -135,13 +126,10 @@ class BatchBuilder:
 
 
 class TokenBudget(NamedTuple):
-    """A constant number of tokens a step, however long answers are: C3PO (Ring-lite, arXiv 2506.14731).
+    """Constant number of answer tokens a step, as C3PO has it (Ring-lite, arXiv 2506.14731).
 
-    With a constant number of groups, a step on long trajectories has many times the tokens of one on short ones, and
-    the size of the gradient's noise goes up and down with it. A step takes groups until they have ``tokens`` answer
-    tokens, or until there are ``groups`` of them.
-
-    Dispatch opens at most ``groups`` groups before the trainer has taken some: waiting for more would not end.
+    A step takes groups until it has ``tokens`` answer tokens or ``groups`` groups. Dispatch opens no more than
+    ``groups`` before the trainer takes some, so waiting for more would deadlock.
     """
 
     tokens: int
@@ -149,23 +137,20 @@ class TokenBudget(NamedTuple):
 
     @classmethod
     def of(cls, config: Config) -> "TokenBudget | None":
-        """Return the budget of a deployment, None if its steps are counted in groups."""
+        """Return the configured budget; None if steps are counted in groups."""
         tokens = config.trainer.c3po.tokens_per_step
         if not tokens:
             return None
         return cls(tokens, group_capacity(config.trainer.groups_per_step, config.curation.max_staleness))
 
     def is_met(self, tokens: float, groups: int) -> bool:
-        """Return whether a batch with ``tokens`` (of all ranks) in ``groups`` is full."""
+        """Return whether a batch with ``tokens`` (over all ranks) in ``groups`` is full."""
         return tokens >= self.tokens or groups >= self.groups
 
 
 @dataclass
 class BatchFeed:
-    """Where the training loop gets its batches from, on every rank.
-
-    With a ``budget`` the builder gives one group at a time, and this gathers them up to the budget.
-    """
+    """Source of batches on every rank; with a ``budget`` it gathers single groups up to the budget."""
 
     ranks: "Ranks"
     prefetcher: Prefetcher
@@ -182,14 +167,11 @@ class BatchFeed:
 
     @property
     def held(self) -> int:
-        """The number of groups that were taken from the log and wait here for the rest of their batch."""
+        """Groups taken from the log that wait here for the rest of their batch."""
         return len(self._gathered) + (len(self.builder.chosen) if self.builder else 0)
 
     def next(self, version: int) -> Batch | None:
-        """Return the next batch for ``version``, an empty one if it is not complete soon, None when it is time to stop.
-
-        Collective. What the store cannot give for ``store.wait_s`` ends the process from here.
-        """
+        """Return the next batch, an empty one while incomplete, None to stop; collective. Raises the store's errors."""
         started = time.perf_counter()
         while True:
             mine = self.builder.build(version, BUILD_TIMEOUT_S, self.stop) if self.builder else None
@@ -205,12 +187,12 @@ class BatchFeed:
         return self._batch(plan.position)
 
     def want(self, groups: Sequence[CuratedGroup]) -> None:
-        """Begin to read groups that are not from the log, for :meth:`read`."""
+        """Start to read groups that are not from the log."""
         for group in groups:
             self.prefetcher.want(group)
 
     def read(self, groups: Sequence[CuratedGroup]) -> list[ReadyGroup]:
-        """Return groups that are not from the log, when they are read."""
+        """Return groups that are not from the log, once read."""
         return [self.prefetcher.take(group) for group in groups]
 
     def _gather(self, plan: BatchPlan) -> None:
@@ -226,7 +208,7 @@ class BatchFeed:
             self._tokens += self.ranks.total([tokens_of(taken)])[0]
 
     def _batch(self, position: Position) -> Batch:
-        """Return what was gathered as a batch, cut to the budget, and begin anew."""
+        """Return the gathered groups as a batch, cut to the budget, and start the next."""
         groups, left_out = self._gathered, 0
         if self.budget and self._tokens > self.budget.tokens:
             groups = cut_to_budget(groups, int(tokens_of(groups) * self.budget.tokens / self._tokens))
@@ -244,20 +226,25 @@ class BatchFeed:
 
 
 def tokens_of(groups: Sequence[ReadyGroup]) -> int:
-    """Return the answer tokens of groups, as one rank reads them."""
+    """Return the number of answer tokens in this rank's groups."""
     return sum(len(item.answer) for group in groups for item in group.samples)
 
 
 def cut_to_budget(groups: Sequence[ReadyGroup], tokens: int) -> list[ReadyGroup]:
-    """Return groups with ``tokens`` answer tokens, give or take less than one answer.
+    """Return groups cut to ``tokens`` answer tokens, give or take less than one answer.
 
     Steps are dropped by a hash of their ids. The answer that crosses the budget is kept with the probability with which
-    it fits. Were it always dropped, long answers would lose more than short ones, as a long one crosses more often.
+    it fits; otherwise long answers, which cross more often, would lose more.
     """
     kept: set[int] = set()
-    for item in sorted((item for group in groups for item in group.samples), key=draw):
+
+    def key(item: TrainingSample) -> tuple[str, str, int]:
+        return item.group_id, item.trajectory_id, item.step
+
+    samples = [item for group in groups for item in group.samples]
+    for item in sorted(samples, key=lambda item: stateless_random.number("left out", *key(item))):
         if tokens < len(item.answer):
-            if draw_boundary(item) * len(item.answer) < tokens:
+            if stateless_random.share("boundary", *key(item)) * len(item.answer) < tokens:
                 kept.add(id(item))
             break
         tokens -= len(item.answer)
@@ -265,13 +252,3 @@ def cut_to_budget(groups: Sequence[ReadyGroup], tokens: int) -> list[ReadyGroup]
     return [
         msgspec.structs.replace(group, samples=[item for item in group.samples if id(item) in kept]) for group in groups
     ]
-
-
-def draw_boundary(item: TrainingSample) -> float:
-    """Return a step's stateless random number in [0, 1) that decides for it if it crosses the budget."""
-    return stateless_random.share("boundary", item.group_id, item.trajectory_id, item.step)
-
-
-def draw(item: TrainingSample) -> int:
-    """Return a step's stateless random number; those with the largest are dropped first."""
-    return stateless_random.number("left out", item.group_id, item.trajectory_id, item.step)

@@ -1,9 +1,8 @@
-"""Samples to tensors: micro-batches with prompts padded on the left and answers on the right.
+"""Collation to micro-batches: prompts padded on the left, answers on the right.
 
-A row is a prompt and one answer to it; or, where the model allows, all answers to that prompt, one after another, of
-which none attends to another: so the prompt, most of the tokens, is computed once. Every row's first answer begins at
-the same column, and only columns of answers pass the language head. Shapes: R rows, B samples, L tokens (P of the
-prompt, A of an answer), I distinct images, shown S times.
+A row is a prompt with one answer or, if the model allows, with all answers to it; these do not attend to each other.
+All answers start at the same column. Shapes: R rows, B samples, L tokens (P of the prompt, A of an answer), I distinct
+images, shown S times.
 """
 
 from collections import deque
@@ -23,11 +22,10 @@ from trainer.data.samples import ReadyGroup, TrainingSample
 
 Item = TypeVar("Item")
 BLANK_SIDE = 56
-NO_VERSION = -1
 
 
 class ModelImage(NamedTuple):
-    """One image: its (width, height), the tokens that its features take the place of, and the model's inputs."""
+    """An image: (width, height), number of image tokens, model inputs."""
 
     size: tuple[int, int]
     tokens: int
@@ -36,15 +34,13 @@ class ModelImage(NamedTuple):
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one forward and backward pass takes.
+    """Input of one forward and backward pass; it has at least one image, so that every rank runs the vision tower.
 
-    There is always at least one image, blank if need be, so that every rank runs the vision tower. ``images`` are the
-    model's arguments for all distinct images, which have ``counts_I`` image tokens; ``shown_S`` indexes them in the
-    order in which the rows show them. ``answer_RL`` says which of its row's answers a token
-    is of, from 1, 0 in the prompt; ``offset_RL`` which of its tokens it is, from 0. The answer of a sample is in row
-    ``row_B`` and begins at column ``start_B`` after the prompt. ``corrected`` is true where the engine's
-    log-probabilities count; ``versions`` is the weight version that made each token, -1 if none did. ``places`` has of
-    each sample its trajectory and step.
+    ``images`` are model inputs of the distinct images, ``counts_I`` their image tokens, and ``shown_S`` the order in
+    which rows show them. ``answer_RL`` is a token's answer within its row (from 1; 0: prompt), ``offset_RL`` its index
+    in that answer. Sample b's answer is in row ``row_B`` and starts ``start_B`` columns after the prompt.
+    ``corrected_BA`` marks tokens with log-probabilities of the engine. ``versions_BA`` is each token's weight version
+    (-1: none). ``places`` has each sample's trajectory and step.
     """
 
     input_ids_RL: Tensor
@@ -73,17 +69,14 @@ class MicroBatch:
         return len(self.row_B) > len(self.input_ids_RL)
 
     def to(self, device: torch.device) -> "MicroBatch":
-        """Return the same on ``device``."""
+        """Return a copy on ``device``."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         moved: dict[str, Any] = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
         return replace(self, **moved, images={name: value.to(device) for name, value in self.images.items()})
 
 
 class Collator:
-    """Makes micro-batches; an image that several samples show is decoded and passed to the model once.
-
-    Answers to one prompt share a row if ``share_prompts``: see :func:`trainer.learning.model.can_share_prompts`.
-    """
+    """Collates micro-batches, with ``share_prompts`` one row a prompt; each image is decoded and encoded once."""
 
     def __init__(self, renderer: Renderer, share_prompts: bool = False) -> None:
         self.renderer = renderer
@@ -91,7 +84,7 @@ class Collator:
         self._images: dict[str, ModelImage] = {}
 
     def pieces(self, groups: Sequence[ReadyGroup], rows: int, tokens: int) -> list[Sequence[TrainingSample]]:
-        """Return the samples of all groups, in micro-batches of at most ``rows`` and ``tokens``: see :func:`pack`."""
+        """Return the samples in micro-batches of at most ``rows`` rows and ``tokens`` tokens (see :func:`pack`)."""
         sizes = {sha256: pictures.size_of(data) for group in groups for sha256, data in group.images.items()}
         samples = [item for group in groups for item in group.samples]
 
@@ -99,29 +92,26 @@ class Collator:
             seen = (self.renderer.expansion(*sizes[ref.sha256]) for ref in item.images)
             return len(item.prompt) + sum(len(tokens) - 1 for tokens in seen)
 
-        made = [one for row in self._rows(samples) for one in split_row(row, tokens - prompt_length(row[0]))]
-        lengths = [prompt_length(row[0]) + sum(len(item.answer) for item in row) for row in made]
-        return [[item for row in piece for item in row] for piece in pack(made, lengths, rows, tokens)]
+        parts = [part for row in self._rows(samples) for part in split_row(row, tokens - prompt_length(row[0]))]
+        lengths = [prompt_length(row[0]) + sum(len(item.answer) for item in row) for row in parts]
+        return [[item for row in piece for item in row] for piece in pack(parts, lengths, rows, tokens)]
 
     def batches(
         self, groups: Sequence[ReadyGroup], pieces: Sequence[Sequence[TrainingSample]], count: int
     ) -> Iterator[MicroBatch]:
-        """Yield ``pieces`` of the samples of ``groups`` as ``count`` micro-batches, empty ones at the end if need be.
-
-        Each is made in the background while the one before is used.
-        """
+        """Yield ``pieces`` as ``count`` micro-batches (empty ones last); the next is collated in the background."""
         images = {sha256: data for group in groups for sha256, data in group.images.items()}
-        made: deque[Future[MicroBatch]] = deque()
+        futures: deque[Future[MicroBatch]] = deque()
         with ThreadPoolExecutor(1, thread_name_prefix="collate") as ahead:
             for samples in [*pieces, *[()] * (count - len(pieces))]:
-                made.append(ahead.submit(self.collate, samples, images))
-                if len(made) > 1:
-                    yield made.popleft().result()
-            while made:
-                yield made.popleft().result()
+                futures.append(ahead.submit(self.collate, samples, images))
+                if len(futures) > 1:
+                    yield futures.popleft().result()
+            while futures:
+                yield futures.popleft().result()
 
     def collate(self, samples: Sequence[TrainingSample], images: Mapping[str, bytes]) -> MicroBatch:
-        """Return samples as one micro-batch; without samples, one that contributes nothing."""
+        """Return samples as a micro-batch; without samples, one that contributes nothing."""
         encoded = self._encoded(samples, images)
         order = list(encoded)
         items = samples or [TrainingSample(prompt=[self.renderer.pad], answer=[self.renderer.eos])]
@@ -141,7 +131,7 @@ class Collator:
         answer_BA, answer_mask_BA = pad_rows([item.answer for item in items], self.renderer.pad)
         ids_RL = torch.cat([prompt_RP, tokens_RW], 1)
         logp_BA = torch.zeros(answer_BA.shape)
-        versions_BA = torch.full(answer_BA.shape, NO_VERSION)
+        versions_BA = torch.full(answer_BA.shape, -1)
         for place, item in enumerate(items):
             logp_BA[place, : len(item.answer)] = torch.tensor(item.logprobs or [0.0] * len(item.answer))
             for segment in item.versions:
@@ -180,25 +170,22 @@ class Collator:
         return list(rows.values())
 
     def _encoded(self, samples: Sequence[TrainingSample], images: Mapping[str, bytes]) -> Mapping[str, ModelImage]:
-        """Return just the images that ``samples`` show, by sha256; neighbouring micro-batches share many."""
+        """Return the images that ``samples`` show, by sha256; images of the previous micro-batch are reused."""
         wanted = dict.fromkeys(ref.sha256 for item in samples for ref in item.images)
         self._images = {sha256: self._images.get(sha256) or self.encode(images[sha256]) for sha256 in wanted}
         if not self._images:
-            self._images = {"": self._encode_image(blank_image())}
+            self._images = {"": self._encode_image(Image.new("RGB", (BLANK_SIDE, BLANK_SIDE)))}
         return self._images
 
     def _joined(self, encoded: Mapping[str, ModelImage], images: Mapping[str, bytes]) -> ImageInputs:
-        """Return the model's inputs for all images: one after another, if they are of shapes that allow that.
-
-        Else, as where images are cut into different numbers of crops, the image processor joins (and pads) them.
-        """
+        """Return the model inputs of all images, concatenated or, if shapes differ, padded by the image processor."""
         each = [image.inputs for image in encoded.values()]
         if len({tuple((name, value.shape[1:]) for name, value in inputs.items()) for inputs in each}) == 1:
             return {name: torch.cat([inputs[name] for inputs in each]) for name in each[0]}
         return self.renderer.pixels([pictures.decode_picture(images[sha256]) for sha256 in encoded])
 
     def encode(self, data: bytes) -> ModelImage:
-        """Return an encoded image as the model's input."""
+        """Return an encoded image as model input."""
         return self._encode_image(pictures.decode_picture(data))
 
     def _encode_image(self, image: Image.Image) -> ModelImage:
@@ -206,17 +193,8 @@ class Collator:
         return ModelImage(image.size, tokens, self.renderer.pixels([image]))
 
 
-def blank_image() -> Image.Image:
-    """Return the image of a micro-batch that shows none."""
-    return Image.new("RGB", (BLANK_SIDE, BLANK_SIDE))
-
-
 def pack(items: Sequence[Item], lengths: Sequence[int], count: int, tokens: int) -> Iterator[Sequence[Item]]:
-    """Yield runs of ``items``, in order: neighbours have like lengths and share screens.
-
-    A run has at most ``count`` of them, and with padding (as many times its longest) at most ``tokens`` tokens; an
-    item longer than that is alone.
-    """
+    """Yield consecutive runs of at most ``count`` items and, padded, ``tokens`` tokens; a longer item is alone."""
     start, longest = 0, 0
     for end, tall in enumerate(lengths):
         size = end - start
@@ -229,7 +207,7 @@ def pack(items: Sequence[Item], lengths: Sequence[int], count: int, tokens: int)
 
 
 def split_row(row: Sequence[TrainingSample], tokens: int) -> Iterator[list[TrainingSample]]:
-    """Yield the samples of a row in parts of at most ``tokens`` of answers; a longer answer is alone."""
+    """Yield the samples of a row in parts of at most ``tokens`` answer tokens; a longer answer is alone."""
     part: list[TrainingSample] = []
     size = 0
     for item in row:
@@ -243,7 +221,7 @@ def split_row(row: Sequence[TrainingSample], tokens: int) -> Iterator[list[Train
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad: int, left: bool = False) -> tuple[Tensor, Tensor]:
-    """Return token rows as one tensor (B, longest) and its mask, padded on one side."""
+    """Return token rows as a tensor (B, longest) padded on one side, and its mask."""
     width = max(map(len, rows))
     ids_BL = torch.full((len(rows), width), pad, dtype=torch.long)
     mask_BL = torch.zeros_like(ids_BL)

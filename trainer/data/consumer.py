@@ -1,7 +1,4 @@
-"""The background consumer of rank 0: ``curated`` from where the checkpoint stands, and ``weights`` for a newer trainer.
-
-The training loop never waits for Kafka while there is data: arrivals are queued here, bounded, and read ahead.
-"""
+"""Background consumer of rank 0: ``curated`` from the checkpoint on, and ``weights`` to detect a newer trainer."""
 
 import contextlib
 import queue
@@ -28,13 +25,13 @@ from topics.weights import WeightVersion
 
 POLL_TIMEOUT_MS = 200
 MAX_POLL_RECORDS = 4
-"""Records between two checks for room in the queue."""
+"""Records between two checks of the queue's capacity."""
 SEND_TIMEOUT_S = 30.0
 CLIENT = "trainer"
 GROUP = "trainer"
-"""The consumer group under which offsets are committed, for displays of lag: training resumes from the checkpoint's."""
+"""Consumer group of offsets committed for lag displays; training resumes from the checkpoint."""
 MAX_RECENT_GROUPS = 4096
-"""Groups taken last, by which repeated ones are recognised."""
+"""Number of recent groups remembered to detect repeats."""
 
 log = structlog.get_logger()
 
@@ -44,39 +41,34 @@ class Fenced(UserError):
 
     @classmethod
     def by(cls, newer: int, epoch: int, model_id: str, run: str) -> "Fenced":
-        """Return the error of the trainer of ``epoch``."""
+        """Return the error for the trainer of ``epoch``."""
         return cls(
             f"a newer trainer (epoch {newer}) has taken over model {model_id!r} of run {run!r}: this one (epoch "
-            f"{epoch}) stops. Nothing needs to be done, unless both were started by mistake"
+            f"{epoch}) stops. No action is needed, unless both were started by mistake"
         )
 
 
 class Overtaken(UserError):
-    """Somebody who is no trainer has announced an epoch or a version that readers take for newer than this trainer's.
-
-    A trainer that is started again claims an epoch, and numbers its weights, beyond what it finds.
-    """
+    """A foreign producer announced an epoch or version above this trainer's; a restarted trainer numbers beyond it."""
 
     exit_code = 1
 
     @classmethod
     def by(cls, event: WeightVersion, bus: Bus) -> "Overtaken":
-        """Return the error of a trainer that found ``event`` on ``weights``."""
+        """Return the error for the foreign ``event`` on ``weights``."""
         return cls(
             f"{bus.prefix}{weights.TOPIC.name} has version {event.version} of epoch {event.epoch} at "
             f"{event.uri[:200]!r}, which no trainer of this run has published: rollout workers would wait for its "
-            "weights. Started again, this trainer goes on beyond these numbers. Find out who else writes to the topic"
+            "weights. A restarted trainer numbers beyond it. Find the other writer of the topic"
         )
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the trainer stands in the ``curated`` log: a value that each checkpoint holds.
+    """Trainer's position in ``curated``, stored in each checkpoint.
 
-    ``offsets`` has the next offset to take of each partition; later ones are pending, and still in the log.
-
-    ``recent`` names the groups taken last: ``curated`` is delivered at least once, and a group is trained once.
-    ``groups_consumed`` counts the different groups taken so far, those dropped included. ``topic_id`` is the broker's
-    id of the topic, empty where it is not known.
+    ``offsets`` has the next offset of each partition and ``recent`` the last groups taken, to drop repeated deliveries.
+    ``groups_consumed`` counts distinct groups taken, dropped ones included. ``topic_id`` is the broker's id of the
+    topic.
     """
 
     offsets: dict[int, int] = {}
@@ -85,11 +77,11 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: str = ""
 
     def contains(self, group_id: str) -> bool:
-        """Return whether this group is among the last ``REMEMBERED`` that were taken."""
+        """Return whether the group is among the last ``MAX_RECENT_GROUPS`` taken."""
         return group_id in self.recent
 
     def after(self, partition: int, offset: int, group_id: str) -> "Position":
-        """Return the position after taking the group at this place; a repeated one only moves the offset."""
+        """Return the position after taking this group; a repeated group only advances the offset."""
         offsets = {**self.offsets, partition: max(offset + 1, self.offsets.get(partition, 0))}
         if self.contains(group_id):
             return msgspec.structs.replace(self, offsets=offsets)
@@ -101,10 +93,10 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def resumed(self, topic_id: str, begins: Mapping[int, int], ends: Mapping[int, int]) -> "Position":
-        """Return where to go on in the topic as it is now, by the beginning and the end of each partition's log.
+        """Return the position in the present topic, whose partitions have these begin and end offsets.
 
-        Of a topic made anew it is the beginning. Groups that retention has removed before they were taken count as
-        consumed: dispatch would wait for them for ever.
+        A recreated topic is read from its beginning. Groups that retention removed count as consumed, as dispatch would
+        wait for them forever.
         """
         changed = bool(topic_id and self.topic_id and topic_id != self.topic_id)
         if changed or any(offset > ends.get(partition, 0) for partition, offset in self.offsets.items()):
@@ -119,15 +111,12 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def by_number(offsets: Mapping[TopicPartition, int]) -> dict[int, int]:
-    """Return offsets by the numbers of their partitions."""
+    """Return offsets by partition number."""
     return {partition.partition: offset for partition, offset in offsets.items()}
 
 
 def resumed_position(bus: Bus, position: Position) -> Position:
-    """Return where a trainer goes on that stood at ``position``, and log what of ``curated`` is gone by now.
-
-    Raises :class:`ServiceUnavailable` as the clients do.
-    """
+    """Return where a trainer at ``position`` resumes, and log lost groups; raise :class:`ServiceUnavailable`."""
     name = bus.prefix + curated.TOPIC.name
     with contextlib.closing(sync_clients.create_consumer(bus, f"{CLIENT}-position")) as client:
         places = sync_clients.await_partitions(client, bus, curated.TOPIC)
@@ -135,13 +124,13 @@ def resumed_position(bus: Bus, position: Position) -> Position:
         ends = sync_clients.ask_until_answered(lambda: client.end_offsets(places), bus)
     with admin.connect(bus) as asked:
         topic_id = admin.topic_ids(asked, [name]).get(name, "")
-    found = position.resumed(topic_id, by_number(begins), by_number(ends))
-    if position.offsets and not found.offsets:
-        log.warning("topic made anew: read from its beginning", topic=name, effect="groups not taken yet are gone")
-    elif gone := found.groups_consumed - position.groups_consumed:
-        effect = "they count as consumed, so that dispatch does not wait for them"
-        log.warning("groups gone before they were taken", topic=name, groups=gone, effect=effect)
-    return found
+    resumed = position.resumed(topic_id, by_number(begins), by_number(ends))
+    if position.offsets and not resumed.offsets:
+        log.warning("topic recreated: read from its beginning", topic=name, effect="groups not yet taken are lost")
+    elif lost := resumed.groups_consumed - position.groups_consumed:
+        effect = "they count as consumed, or dispatch would wait for them"
+        log.warning("groups deleted before they were taken", topic=name, groups=lost, effect=effect)
+    return resumed
 
 
 class Arrival(NamedTuple):
@@ -154,11 +143,7 @@ class Arrival(NamedTuple):
 
 @dataclass
 class CuratedConsumer:
-    """Reads in a thread of its own; use it as a context, and take arrivals in order with :meth:`take`.
-
-    ``on_group`` is called in that thread with each group, to read it ahead; while ``is_full``, no more is fetched.
-    ``claimed`` gives the newest epoch that a trainer has claimed: a record of a later one is of no trainer.
-    """
+    """Reads groups in a thread, which calls ``on_group`` with each; use as a context and call :meth:`take`."""
 
     bus: Bus
     position: Position
@@ -173,7 +158,7 @@ class CuratedConsumer:
         self._queue: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self.weights = WeightState(model_id=self.model_id)
-        """What everyone who reads ``weights`` takes for the newest."""
+        """State of ``weights`` as every reader folds it."""
         self._error: UserError | None = None
         self._commit: Position | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="curated")
@@ -187,11 +172,7 @@ class CuratedConsumer:
         self._thread.shutdown()
 
     def take(self, timeout_s: float) -> Arrival | None:
-        """Return the next group, or None if none came within ``timeout_s``.
-
-        Raises :class:`Fenced` if a newer trainer runs, :class:`Overtaken` if there only seems to be one, and whatever
-        error ended the thread.
-        """
+        """Return the next group, or None after ``timeout_s``; raises as :meth:`check` does."""
         deadline = Deadline(timeout_s)
         while True:
             self.check()
@@ -202,22 +183,22 @@ class CuratedConsumer:
                     return None
 
     def check(self) -> None:
-        """Raise what :meth:`take` would raise, without taking anything."""
+        """Raise :class:`Fenced`, :class:`Overtaken`, or the error that ended the thread."""
         if self._error is not None:
             raise self._error
         if self._ended.done():
             self._ended.result()
 
     def queued(self) -> int:
-        """Return the number of groups that have arrived and were not taken."""
+        """Return the number of groups not yet taken."""
         return self._queue.qsize()
 
     def commit(self, position: Position) -> None:
-        """Commit the offsets of ``position`` soon, in the background; they are for displays of lag only."""
+        """Commit offsets in the background, for lag displays only."""
         self._commit = position
 
     def _run(self) -> None:
-        # Two clients, because kafka-python 3.0 may never resume a paused partition while it reads another one.
+        # Two clients: kafka-python 3.0 may never resume a paused partition while it reads another one.
         bus, group = self.bus, self.bus.prefix + GROUP
         with (
             contextlib.closing(
@@ -248,7 +229,7 @@ class CuratedConsumer:
                 "weights record ignored",
                 version=event.version,
                 epoch=event.epoch,
-                reason="no trainer is so far ahead: it is ignored by everyone. Find out who else writes to the topic",
+                reason="no trainer is so far ahead, so all readers ignore it: find the other writer of the topic",
             )
         known = self.weights.accept(event)
         if known.epoch > self.epoch and self._error is None:
@@ -279,4 +260,4 @@ class CuratedConsumer:
         try:
             records.commit(offsets, timeout_ms=5_000)
         except KafkaError as error:
-            log.warning("offsets not committed", reason=str(error), effect="only the displayed lag")
+            log.warning("offsets not committed", reason=str(error), effect="only the displayed lag is old")

@@ -1,4 +1,4 @@
-"""Groups read ahead: their steps and screenshots come from the store while the model trains on earlier ones."""
+"""Prefetching: the steps and screenshots of groups are read while the model trains on earlier ones."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 @dataclass
 class GroupReader:
-    """Reads this rank's share of a group from the store. Threads may share it."""
+    """Reads this rank's share of a group from the store. Thread-safe."""
 
     store: SyncStore
     renderer: "Renderer"
@@ -34,7 +34,7 @@ class GroupReader:
     ranks: int = 1
 
     def read(self, group: CuratedGroup) -> ReadyGroup:
-        """Return what can be trained of a group; what can't is counted and logged, an example a group."""
+        """Return the trainable samples of a group; refused steps are counted and logged with an example."""
         started = time.perf_counter()
         members = share(group, self.rank, self.ranks)
         steps = self.store.steps_many([member.trajectory_id for member in members])
@@ -51,34 +51,34 @@ class GroupReader:
         )
 
     def _images(self, selection: Selection) -> dict[str, bytes]:
-        """Return all screenshots of a selection; samples leave it whose screenshot is not in the store, or is none."""
+        """Return the screenshots of a selection; samples without a usable screenshot are removed."""
         wanted: dict[str, BlobRef] = {ref.sha256: ref for item in selection.samples for ref in item.images}
-        found: dict[str, bytes] = {}
-        while len(found) < len(wanted):
+        blobs: dict[str, bytes] = {}
+        while len(blobs) < len(wanted):
             try:
-                found = self.store.get_blobs(wanted.values())
+                blobs = self.store.get_blobs(wanted.values())
             except MissingBlob as missing:
                 del wanted[missing.ref.sha256]
-                kept = [item for item in selection.samples if missing.ref not in item.images]
-                selection.refuse(MISSING_BLOB, str(missing), len(selection.samples) - len(kept))
-                selection.samples = kept
-        self._refuse_unusable(selection, found)
-        return {ref.sha256: found[ref.sha256] for item in selection.samples for ref in item.images}
+                usable = [item for item in selection.samples if missing.ref not in item.images]
+                selection.refuse(MISSING_BLOB, str(missing), len(selection.samples) - len(usable))
+                selection.samples = usable
+        self._refuse_unusable(selection, blobs)
+        return {ref.sha256: blobs[ref.sha256] for item in selection.samples for ref in item.images}
 
     def _refuse_unusable(self, selection: Selection, images: dict[str, bytes]) -> None:
-        """Take the samples out of a selection that show a picture which cannot be the model's input."""
+        """Remove samples whose screenshot cannot be a model input."""
         for sha256, data in images.items():
             try:
                 self.renderer.expansion(*pictures.decode_picture(data).size)
             except ValueError as error:
-                kept = [item for item in selection.samples if all(ref.sha256 != sha256 for ref in item.images)]
+                usable = [item for item in selection.samples if all(ref.sha256 != sha256 for ref in item.images)]
                 detail = f"screenshot {sha256[:12]} is no input of the model: {error}"
-                selection.refuse(UNUSABLE_IMAGE, detail, len(selection.samples) - len(kept))
-                selection.samples = kept
+                selection.refuse(UNUSABLE_IMAGE, detail, len(selection.samples) - len(usable))
+                selection.samples = usable
 
 
 class Prefetcher:
-    """Reads groups in the background, in the order in which they were wanted."""
+    """Reads groups in a background thread, in request order."""
 
     def __init__(self, read: Callable[[CuratedGroup], ReadyGroup]) -> None:
         self._read = read
@@ -87,13 +87,13 @@ class Prefetcher:
         self._lock = threading.Lock()
 
     def want(self, group: CuratedGroup) -> None:
-        """Begin to read a group, unless that was begun before."""
+        """Start to read a group, unless already requested."""
         with self._lock:
             if group.group_id not in self._ready:
                 self._ready[group.group_id] = self._pool.submit(self._read, group)
 
     def take(self, group: CuratedGroup) -> ReadyGroup:
-        """Return a group when it is read, and forget it. Raises the store's errors."""
+        """Return a group once read, and forget it. Raises the store's errors."""
         self.want(group)
         with self._lock:
             future = self._ready.pop(group.group_id)
@@ -108,11 +108,11 @@ class Prefetcher:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of screenshots in groups that were read and not yet taken."""
+        """Bytes of screenshots in groups that were read and not taken."""
         with self._lock:
             done = [future for future in self._ready.values() if future.done() and not future.cancelled()]
         return sum(future.result().size for future in done if future.exception() is None)
 
     def close(self) -> None:
-        """Stop reading; what is being read is awaited."""
+        """Stop reading; wait for the read in progress."""
         self._pool.shutdown(cancel_futures=True)

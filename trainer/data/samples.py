@@ -1,4 +1,4 @@
-"""From a curated group and its stored steps to samples: one selected step each, one sequence to train on."""
+"""Training samples: one selected step of a curated group is one sequence."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -34,10 +34,10 @@ REASONS = (
 
 
 class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One step to train on. ``step`` counts actions from 0.
+    """One step to train on; ``step`` counts actions from 0.
 
-    ``answer`` holds the rollout's own tokens. ``logprobs`` (nats, one a token) are the engine's, or None where no
-    engine's count: in demonstrations and steps from the pool.
+    ``answer`` are the rollout's tokens. ``logprobs`` (nats, one a token) are the engine's; None for demonstrations and
+    pool steps.
     """
 
     prompt: list[int]
@@ -53,7 +53,7 @@ class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadyGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's samples of a group, with the bytes of every screenshot they show (by sha256)."""
+    """A rank's samples of a group, and the bytes of their screenshots by sha256."""
 
     group: CuratedGroup
     samples: list[TrainingSample]
@@ -68,7 +68,7 @@ class ReadyGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RejectedStep(Exception):
-    """A step that can't be trained on; ``reason`` is the name under which it is counted."""
+    """A step cannot be trained on; it is counted under ``reason``."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -76,23 +76,20 @@ class RejectedStep(Exception):
 
 
 class Selection(msgspec.Struct, kw_only=True):
-    """The samples of a group, and the number of refused steps by reason, with one example in words."""
+    """Samples of a group, refused steps by reason, and one example."""
 
     samples: list[TrainingSample] = []
     refused: Counter[str] = msgspec.field(default_factory=Counter)
     example: str = ""
 
     def refuse(self, reason: str, detail: str, count: int = 1) -> None:
-        """Count ``count`` refused steps."""
+        """Count refused steps."""
         self.refused[reason] += count
         self.example = self.example or detail
 
 
 def share(group: CuratedGroup, rank: int, ranks: int) -> list[Member]:
-    """Return the members whose steps this rank trains: all of them once over the ranks, in balanced numbers of steps.
-
-    Deterministic: every rank computes its share from the event alone.
-    """
+    """Return the members that this rank trains, balanced by number of steps; deterministic on every rank."""
     loads = [0] * ranks
     mine = []
     for member in sorted(group.members, key=lambda member: (-len(member.selected), member.trajectory_id)):
@@ -110,7 +107,7 @@ def select(
     renderer: "Renderer",
     policy: Policy,
 ) -> Selection:
-    """Return the samples of ``members``, by step and then by trajectory, so that those with equal screens are near."""
+    """Return the samples of ``members`` by step, then by trajectory, so that equal screens are neighbors."""
     selection = Selection()
     for member in members:
         observations = steps[member.trajectory_id]
@@ -131,31 +128,31 @@ def sample(
     renderer: "Renderer",
     policy: Policy,
 ) -> TrainingSample:
-    """Return a member's selected step ``number`` as a sample; raise :class:`RejectedStep` if it can't be one."""
+    """Return a member's selected step ``number`` as a sample; raise :class:`RejectedStep` if it cannot be one."""
     step = member.selected[number]
     place = f"step {step} of trajectory {member.trajectory_id}"
     if [observation.step for observation in observations[: step + 2]] != list(range(step + 2)):
         raise RejectedStep(
-            MISSING_STEP, f"{place} is not in the store, which has {len(observations)} observations of it"
+            MISSING_STEP, f"{place} is missing from the store, which has {len(observations)} of its observations"
         )
     taken = observations[step + 1].taken
     if taken is None:
         raise RejectedStep(BROKEN_RECORD, f"{place} has no action")
     if not taken.tokens and member.source == "online":
-        raise RejectedStep(NO_TOKENS, f"{place} has an answer without tokens: an endpoint gave none (rollout.openai)")
+        raise RejectedStep(NO_TOKENS, f"{place} has an answer without tokens (rollout.openai)")
     sampling = observations[0].order.sampling
     if not sampling.is_whole and member.source == "online":
         raise RejectedStep(
             CUT_DISTRIBUTION,
             f"{place} was sampled at temperature {sampling.temperature:g} with top_p {sampling.top_p:g}: its "
-            "log-probabilities are not of the whole distribution",
+            "log-probabilities do not cover the whole distribution",
         )
     prompt = renderer.prompt(prompts.prompt_turns(observations[: step + 1], policy))
     if taken.tokens and taken.prompt_sha != prompt.sha:
         raise RejectedStep(
             PROMPT_MISMATCH,
             f"{place} was generated from prompt {taken.prompt_sha[:12]}, this trainer renders {prompt.sha[:12]}: "
-            "do the rollout workers use the same model directory and policy settings?",
+            "check that rollout workers use the same model directory and policy settings",
         )
     return TrainingSample(
         group_id=group_id,
@@ -172,7 +169,7 @@ def sample(
 
 
 def advantage_of(member: Member, number: int, place: str) -> float:
-    """Return the advantage of a member's selected step ``number``: its own if steps are credited apart."""
+    """Return the advantage of a member's selected step ``number``; its own with step-level credit."""
     if not member.step_advantages:
         return member.advantage
     if len(member.step_advantages) != len(member.selected):
@@ -184,7 +181,7 @@ def advantage_of(member: Member, number: int, place: str) -> float:
 
 
 def rollout_logprobs(member: Member, taken: ExecutedAction, place: str) -> list[float] | None:
-    """Return the engine's log-probabilities of an action's tokens; None where none are to be corrected for."""
+    """Return the engine's log-probabilities of an action (nats); None if no correction applies."""
     if not taken.tokens or member.source == "pool":
         return None
     if len(taken.logprobs) != len(taken.tokens):

@@ -1,9 +1,4 @@
-"""The policy's own past successes: what the trainer remembers of them, and which are drawn to imitate. Pure.
-
-One memory for both kinds of imitation: beside each batch (``trainer.imitate``) and in phases (``trainer.entropulse``).
-The staleness bound does not apply to either: it bounds how far importance weights have to correct, and the likelihood
-of a success needs no correction, whatever version it came from.
-"""
+"""Memory of the policy's own successes to imitate. Pure. No staleness bound applies, as imitation has no weights."""
 
 import heapq
 from collections.abc import Iterable, Sequence
@@ -16,11 +11,11 @@ from topics.curated import CuratedGroup, Member
 from topics.outcomes import is_success
 
 MAX_REMEMBERED = 4096
-"""The longest history, which is written with each checkpoint: about half a megabyte."""
+"""Maximum history in a checkpoint: about half a megabyte."""
 
 
 class RememberedSuccess(msgspec.Struct, frozen=True, kw_only=True):
-    """A trajectory that solved its task, with the steps of it that were selected for training."""
+    """A trajectory that solved its task, and its steps selected for training."""
 
     trajectory_id: str
     task_id: str
@@ -28,23 +23,23 @@ class RememberedSuccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SuccessMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """``steps`` of reinforcement learning since the last supervised phase, and the newest successes, oldest first."""
+    """Steps since the last supervised phase, and the newest successes, oldest first."""
 
     steps: int = 0
     history: tuple[RememberedSuccess, ...] = ()
 
-    def after_step(self, groups: Iterable[CuratedGroup], kept: int) -> "SuccessMemory":
-        """Return the memory after a step on ``groups``: the last ``kept`` successes stay."""
+    def after_step(self, groups: Iterable[CuratedGroup], limit: int) -> "SuccessMemory":
+        """Return the memory after a step on ``groups``; the last ``limit`` successes stay."""
         history = (*self.history, *successes_of(groups))
-        return SuccessMemory(steps=self.steps + 1, history=history[max(0, len(history) - kept) :])
+        return SuccessMemory(steps=self.steps + 1, history=history[max(0, len(history) - limit) :])
 
     def after_phase(self) -> "SuccessMemory":
-        """Return the memory after a supervised phase: successes may be imitated again in the next one."""
+        """Return the memory after a supervised phase; its successes may be drawn again."""
         return msgspec.structs.replace(self, steps=0)
 
 
 def successes_of(groups: Iterable[CuratedGroup]) -> list[RememberedSuccess]:
-    """Return the successes of the policy's own rollouts; demonstrations and others from the pool are not its own."""
+    """Return the successes of online rollouts; pool members are not the policy's own."""
     return [
         RememberedSuccess(trajectory_id=member.trajectory_id, task_id=group.task_id, selected=member.selected)
         for group in groups
@@ -54,7 +49,7 @@ def successes_of(groups: Iterable[CuratedGroup]) -> list[RememberedSuccess]:
 
 
 def history_limit(settings: Trainer) -> int:
-    """Return how many successes a deployment's trainer has to remember."""
+    """Return the number of successes that the configured imitation needs."""
     if settings.entropulse.every:
         return MAX_REMEMBERED
     return settings.imitate.recent if settings.imitate.trajectories else 0
@@ -63,11 +58,7 @@ def history_limit(settings: Trainer) -> int:
 def draw_uniformly(
     history: Sequence[RememberedSuccess], count: int, recent: int, seed: int, train_step: int
 ) -> list[RememberedSuccess]:
-    """Return ``count`` different ones of the ``recent`` newest successes, each set of them as likely as any other.
-
-    None as long as there are fewer than ``count``: the same few would be imitated over and over. The draw depends on
-    its arguments alone, so every rank, a resumed trainer and a repeated step draw the same.
-    """
+    """Return ``count`` of the ``recent`` newest successes, or none if too few; every rank draws the same."""
     eligible = history[max(0, len(history) - recent) :]
     if len(eligible) < count:
         return []
@@ -77,10 +68,7 @@ def draw_uniformly(
 
 
 def sft_group(group_id: str, successes: Iterable[RememberedSuccess]) -> CuratedGroup:
-    """Return successes as a group to imitate, all of advantage 1.
-
-    They count as from the pool, whose tokens are not corrected for the engine that drew them.
-    """
+    """Return successes as a group of advantage 1, from the pool so that no correction applies."""
     members = [
         Member(
             trajectory_id=success.trajectory_id,

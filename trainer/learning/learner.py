@@ -1,4 +1,4 @@
-"""The model, its optimizer and the step that a batch of groups makes: what every rank runs."""
+"""Learner of every rank: model, optimizer, and the step on a batch of groups."""
 
 import contextlib
 import functools
@@ -33,14 +33,11 @@ log = structlog.get_logger()
 
 
 MicroBatches = Sequence[Sequence[TrainingSample]]
-"""The samples of each micro-batch; an empty one keeps a rank in step with the others."""
+"""Samples of each micro-batch; empty ones keep ranks in step."""
 
 
 class WeightSnapshot(NamedTuple):
-    """What a version of the weights consists of: all ``tensors``, and the ``adapter`` if they are made of one.
-
-    Tensors are on rank 0 only.
-    """
+    """Weights of a version, on rank 0 only: all ``tensors``, the ``probe``, and the ``adapter`` if they have one."""
 
     tensors: Mapping[str, Tensor]
     probe: Probe
@@ -48,10 +45,9 @@ class WeightSnapshot(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What a step gave. ``updated`` is false if there was nothing to learn from, or no gradient was finite.
+    """Result of a step of ``updates``; ``lost`` ones had no finite gradient.
 
-    ``top_tokens`` stand out by their part in the gradient or by their importance ratio.
-    ``updates`` were made, ``lost`` were not, because their gradient was not finite: nothing is measured of those.
+    ``updated`` is false if there were no others.
     """
 
     updated: bool
@@ -65,22 +61,21 @@ class StepResult(NamedTuple):
 
 
 class Update(NamedTuple):
-    """An update's sums on this rank, and the norm of its gradient over all ranks, before it was clipped."""
+    """Sums of an update on this rank, and its global gradient norm before clipping."""
 
     sums: step.Sums
     grad_norm: float
 
 
 def never_stop() -> bool:
-    """Do not stop."""
+    """Return False: an update that cannot be aborted."""
     return False
 
 
 class Learner:
-    """Learns from batches of groups. All methods are collective.
+    """Trains the model in ``folder``, or a ``version`` of its weights; ``kl_beta`` adds a frozen reference.
 
-    It starts from the model in ``folder``, or from a ``version`` of its weights. With ``kl_beta`` it also holds the
-    model of ``folder``, frozen, to stay near it.
+    Collective.
     """
 
     def __init__(
@@ -96,12 +91,12 @@ class Learner:
         self.scorer = model.shard(scorer, mesh, settings.dtype)
         self.reference: model.Scorer | None = None
         self.frozen_sha256 = ""
-        """The digest of the weights that are used beside those that are trained, on rank 0; empty if there are none."""
+        """Digest of the frozen weights (adapter base or KL reference) on rank 0; empty if there are none."""
         if settings.kl_beta:
             frozen = model.load(folder, renderer, ranks.device).requires_grad_(False)
             self.frozen_sha256 = weights.digest_tensors(weights.own_state(frozen.policy)) if ranks.first else ""
             self.reference = model.shard(frozen, mesh, settings.dtype)
-        # No weight decay: a run is too short for it to matter, and it would pull a pretrained model from its weights.
+        # No weight decay: it would pull a pretrained model away from its weights.
         self.optimizer = torch.optim.AdamW(
             [value for value in self.scorer.parameters() if value.requires_grad],
             lr=settings.learning_rate,
@@ -109,7 +104,7 @@ class Learner:
             fused=True,
         )
         self.base: Mapping[str, Tensor] = {}
-        """Under adapters, the frozen weights as they are published, on rank 0."""
+        """Frozen weights under adapters as published, on rank 0."""
         if settings.lora.rank:
             self.base = model.gather_state(self.scorer.policy, ranks.first, self.published)
             self.frozen_sha256 = weights.digest_tensors(self.base) if ranks.first else ""
@@ -121,13 +116,10 @@ class Learner:
         should_stop: Callable[[], bool],
         imitated: Sequence[ReadyGroup] = (),
     ) -> StepResult:
-        """Make one step of all ranks' samples: ``epochs`` passes of ``minibatches`` updates each.
+        """Make one step on all ranks' samples: ``epochs`` passes of at most ``minibatches`` updates.
 
-        A step of fewer sequences than ``minibatches`` has an update for each of them.
-        What is ``imitated`` beside them is a term of the first update's loss, before anything has moved the weights.
-
-        Raises :class:`step.Stopped` if ``should_stop`` before the first update; the weights are unchanged. After it the
-        step is completed.
+        ``imitated`` groups add a term to the first update's loss. Raises :class:`step.Stopped` if ``should_stop``
+        before the first update, with unchanged weights; a later stop completes the step.
         """
         started = time.perf_counter()
         samples = [item for group in groups for item in group.samples]
@@ -144,8 +136,8 @@ class Learner:
         except step.Stopped:
             self.optimizer.zero_grad(set_to_none=True)
             raise
-        made = [update for update in updates if math.isfinite(update.grad_norm)]
-        measured, lost = made or updates, len(updates) - len(made)
+        finite = [update for update in updates if math.isfinite(update.grad_norm)]
+        measured, lost = finite or updates, len(updates) - len(finite)
         own = functools.reduce(step.Sums.plus, (update.sums for update in measured))
         *sums, first_loss, gradient = self.ranks.total([*own, updates[0].sums.loss, top.gradient])
         noted = top_tokens.merge_parts(self.ranks.gathered(top.kept), gradient)
@@ -155,13 +147,13 @@ class Learner:
         metrics["grad_norm"] = sum(update.grad_norm for update in measured) / len(measured)
         if lost:
             log.error("gradient not finite: update skipped", updates=lost, of=len(updates), loss=metrics["loss"])
-        if term is not None and made:
+        if term is not None and finite:
             metrics |= term.metrics(tokens)
         took_ms = since_ms(started)
-        return StepResult(bool(made), metrics, int(tokens), int(sequences), took_ms, len(made), lost, noted)
+        return StepResult(bool(finite), metrics, int(tokens), int(sequences), took_ms, len(finite), lost, noted)
 
     def imitate(self, groups: Sequence[ReadyGroup]) -> SftUpdate | None:
-        """Make one update on the mean negative log-likelihood of groups; None if there is nothing to train on."""
+        """Make one update on the negative log-likelihood of groups; None without trainable tokens."""
         term = ImitationTerm.of(groups, 1.0, self.settings, self.collator, self.ranks)
         if term is None:
             return None
@@ -172,7 +164,7 @@ class Learner:
         return SftUpdate(self.ranks.total([term.nll])[0], term.tokens, norm)
 
     def _minibatches(self, groups: Sequence[ReadyGroup], version: int, sequences: int) -> list[MicroBatches]:
-        """Return this rank's samples as the micro-batches of each minibatch, as many of them on every rank."""
+        """Return this rank's micro-batches of each minibatch, equally many on every rank."""
         wanted, parts = self.settings.minibatches, [list(groups)]
         if wanted > 1:
             keys = self.ranks.gathered(minibatches.shuffle_keys(groups, version))
@@ -180,17 +172,17 @@ class Learner:
         if len(parts) < wanted and self.ranks.first:
             log.warning(
                 "fewer updates than trainer.minibatches",
-                reason="the step has fewer sequences",
+                reason="the step has too few sequences",
                 minibatches=wanted,
                 sequences=sequences,
                 updates=len(parts) * self.settings.epochs,
             )
-        found: list[MicroBatches] = []
+        minibatch_list: list[MicroBatches] = []
         for part in parts:
             packed = self.collator.pieces(part, self.settings.micro_batch, self.settings.micro_batch_tokens)
             count = int(self.ranks.largest(len(packed)))
-            found.append([*packed, *[()] * (count - len(packed))])
-        return found
+            minibatch_list.append([*packed, *[()] * (count - len(packed))])
+        return minibatch_list
 
     def _updates(
         self,
@@ -206,14 +198,14 @@ class Learner:
         batches = self.collator.batches(groups, packed, len(packed))
         plan: Sequence[tuple[Iterable[MicroBatch], Iterable[Tensor] | None, float]] = [(batches, None, total)]
         if len(parts) * self.settings.epochs > 1:
-            kept = list(batches)
-            old_BA = step.score_batches(self.scorer, kept, self.ranks, should_stop)
+            collated = list(batches)
+            old_BA = step.score_batches(self.scorer, collated, self.ranks, should_stop)
             cuts = [0, *itertools.accumulate(map(len, parts))]
             pieces = [slice(start, end) for start, end in itertools.pairwise(cuts)]
-            counted = [float(count(batch.mask_BA, self.settings.aggregate or "tokens")) for batch in kept]
-            own = [sum(counted[piece]) for piece in pieces]
+            counts = [float(count(batch.mask_BA, self.settings.aggregate or "tokens")) for batch in collated]
+            own = [sum(counts[piece]) for piece in pieces]
             shares = zip(pieces, self.ranks.total(own), strict=True)
-            plan = [(kept[piece], old_BA[piece], max(share, 1.0)) for piece, share in shares] * self.settings.epochs
+            plan = [(collated[piece], old_BA[piece], max(share, 1.0)) for piece, share in shares] * self.settings.epochs
         updates: list[Update] = []
         for part, old, share in plan:
             may_stop = never_stop if updates else should_stop
@@ -226,25 +218,22 @@ class Learner:
         return updates
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Return the whole state on rank 0, under the model's own names and with adapters merged; nothing elsewhere."""
+        """Return the whole state on rank 0 with adapters merged; empty on other ranks."""
         adapted = lora.has_adapters(self.scorer.policy)
         with model.as_published(self.scorer, self.published) if adapted else contextlib.nullcontext():
             return model.gather_state(self.scorer.policy, self.ranks.first)
 
     def snapshot(self) -> WeightSnapshot:
-        """Return the present weights as they are published, and what they make of the probe."""
+        """Return the weights as published, with their probe."""
         with model.as_published(self.scorer, self.published):
             tensors = model.gather_state(self.scorer.policy, self.ranks.first, self.published)
-            found = model.probe_of(self.scorer, self.collator.renderer, self.settings.dtype)
-        return WeightSnapshot(tensors, found, self._adapter())
+            measured = model.probe_of(self.scorer, self.collator.renderer, self.settings.dtype)
+        return WeightSnapshot(tensors, measured, self._adapter())
 
     def fault_of(self, snapshot: WeightSnapshot) -> str:
-        """Return what is not finite of a snapshot, or of what the next step starts from; empty if all is. Collective.
-
-        Weights that make no finite log-probabilities of the probe are none to sample from, whatever their values.
-        """
-        found = self._fault_in_snapshot(snapshot) if self.ranks.first else ""
-        faults = self.ranks.gathered([found or finite.find_nonfinite(self._own_tensors())])
+        """Return the first non-finite value in a snapshot or in the training state; empty if all are finite."""
+        fault = self._fault_in_snapshot(snapshot) if self.ranks.first else ""
+        faults = self.ranks.gathered([fault or finite.find_nonfinite(self._own_tensors())])
         return next(filter(None, faults), "")
 
     def _fault_in_snapshot(self, snapshot: WeightSnapshot) -> str:
@@ -255,13 +244,13 @@ class Learner:
         if not odd:
             return ""
         return (
-            f"a log-probability of the fixed probe is {odd[0]}; of all weights the largest value is "
+            f"a log-probability of the probe is {odd[0]}; the largest weight is "
             f"{finite.largest_value(snapshot.tensors.items())}"
         )
 
     def _own_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Return this rank's shards of what is trained, and of the optimizer's state of it."""
-        model.reshard(self.scorer)  # parameters that a pass has gathered are others than the optimizer's
+        """Yield this rank's shards of trained parameters and their optimizer state."""
+        model.reshard(self.scorer)  # Gathered parameters are not the optimizer's.
         for name, parameter in self.scorer.named_parameters():
             if parameter.requires_grad:
                 own = name.removeprefix("policy.")
@@ -275,4 +264,4 @@ class Learner:
             return None
         tensors = lora.tensors_of(self.scorer.policy, self.ranks.first)
         config = lora.peft_config(self.scorer.policy, settings, str(self.folder))
-        return Adapter(tensors, lora.scaling_of(settings), config, self.base)
+        return Adapter(tensors, settings.alpha / settings.rank, config, self.base)

@@ -1,8 +1,4 @@
-"""LoRA by peft: adapters beside the linear layers of the language model, which alone are trained.
-
-The frozen weights are rounded to the published type before anything is trained, so that trainer and engines begin with
-the same ones.
-"""
+"""LoRA by peft: adapters on linear layers; frozen weights are rounded first, so that engines have the same."""
 
 import contextlib
 import json
@@ -20,13 +16,13 @@ from dart_streams.errors import UserError
 from dart_streams.policy import adapters
 
 NAME = "default"
-"""peft's name of the adapter."""
+"""peft's adapter name."""
 SEED = 0
-"""A's initial values are drawn with it: each rank keeps its shard of its own draw."""
+"""Seed of A's initial values; each rank keeps its shard."""
 
 
 def freeze(policy: Any, settings: Lora, published: torch.dtype) -> None:
-    """Round the policy to its published type, freeze it, and give it adapters; raise UserError without such layers."""
+    """Round the policy to its published type, freeze it, inject adapters; raise UserError without target layers."""
     names = targets_of(policy, settings)
     for parameter in policy.parameters():
         parameter.requires_grad_(False)
@@ -42,7 +38,7 @@ def config_of(settings: Lora, names: list[str]) -> LoraConfig:
 
 
 def targets_of(policy: Any, settings: Lora) -> list[str]:
-    """Return the names of the linear layers of the language model that get an adapter."""
+    """Return the names of the linear layers that get an adapter."""
     inside = {id(module) for module in policy.get_decoder().modules()}
     linear = [name for name, module in policy.named_modules() if isinstance(module, nn.Linear) and id(module) in inside]
     for target in settings.targets:
@@ -52,17 +48,17 @@ def targets_of(policy: Any, settings: Lora) -> list[str]:
                 f"trainer.lora.targets: no linear layer of the language model of {type(policy).__name__} is named "
                 f"{target!r}; it has {', '.join(known)}"
             )
-    found = [name for name in linear if settings.adapts(name)]
-    if not found:
+    targets = [name for name in linear if settings.adapts(name)]
+    if not targets:
         raise UserError(
             f"trainer.lora.rank: the language model of {type(policy).__name__} has no linear layers (mixtures of "
             "experts have theirs in one tensor): set it to 0"
         )
-    return found
+    return targets
 
 
 def own_name(name: str) -> str | None:
-    """Return the model's own name of a parameter; None if it is an adapter's."""
+    """Return the model's own name of a parameter; None for an adapter's."""
     return None if ".lora_A." in name or ".lora_B." in name else name.replace(".base_layer.", ".")
 
 
@@ -73,56 +69,48 @@ def matrices_of(layer: LoraLayer) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def has_adapters(policy: nn.Module) -> bool:
-    """Return whether adapters were injected."""
+    """Return whether the policy has adapters."""
     return next(layers_of(policy), None) is not None
 
 
 def layers_of(policy: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
-    """Return the layers with an adapter, with their names in the model."""
+    """Return the layers with an adapter and their names."""
     return ((name, module) for name, module in policy.named_modules() if isinstance(module, LoraLayer))
 
 
 def tensors_of(policy: nn.Module, keep: bool) -> dict[str, Tensor]:
-    """Return the adapter's whole tensors, float32 on the CPU, under peft's names, where ``keep``. Collective."""
-    found: dict[str, Tensor] = {}
+    """Return the adapter's float32 tensors on the CPU under peft's names, where ``keep``. Collective."""
+    tensors: dict[str, Tensor] = {}
     for name, layer in layers_of(policy):
         _, down, up = matrices_of(layer)
         for suffix, part in ((adapters.DOWN, down), (adapters.UP, up)):
             tensor = full_tensor(part)
             if keep:
-                found[f"{adapters.PREFIX}{name}{suffix}"] = tensor.cpu().clone()
-    return found
+                tensors[f"{adapters.PREFIX}{name}{suffix}"] = tensor.cpu().clone()
+    return tensors
 
 
 def full_tensor(parameter: Tensor) -> Tensor:
-    """Return all of a parameter. Collective."""
+    """Return the unsharded parameter. Collective."""
     own = parameter.detach()
     return own.full_tensor() if isinstance(own, DTensor) else own
 
 
 def local_shard(parameter: Tensor) -> Tensor:
-    """Return this rank's shard of a parameter, which may be written to."""
+    """Return this rank's writable shard of a parameter."""
     own = parameter.detach()
     return own.to_local() if isinstance(own, DTensor) else own
 
 
-def scaling_of(settings: Lora) -> float:
-    """Return the factor of B·A."""
-    return settings.alpha / settings.rank
-
-
 def scaling_in(policy: nn.Module) -> float:
-    """Return the factor of B·A in a model with adapters, the same in all layers."""
+    """Return the factor of B·A in a model with adapters."""
     return next(float(layer.scaling[NAME]) for _, layer in layers_of(policy))
 
 
 @contextlib.contextmanager
 def merge_adapters(policy: nn.Module, published: torch.dtype) -> Iterator[None]:
-    """Have the layers' weights be what is served, and their adapters give nothing, within the block. Collective.
-
-    Shards of W and of B are of the same rows, so each rank merges its own. Parameters must be shards, not gathered.
-    """
-    kept: list[tuple[Tensor, Tensor]] = []
+    """Merge adapters into the layers' sharded weights, as served, within the block. Collective."""
+    saved: list[tuple[Tensor, Tensor]] = []
     try:
         for name, layer in layers_of(policy):
             weight, down, up = matrices_of(layer)
@@ -130,17 +118,17 @@ def merge_adapters(policy: nn.Module, published: torch.dtype) -> Iterator[None]:
             if len(weight_oI) != len(up_oR):
                 raise RuntimeError(f"{name}: {len(weight_oI)} rows of W and {len(up_oR)} of B on this rank")
             made_oI = adapters.merge_weight(weight_oI.to(published), full_tensor(down), up_oR, layer.scaling[NAME])
-            kept += [(weight_oI, weight_oI.clone()), (up_oR, up_oR.clone())]
+            saved += [(weight_oI, weight_oI.clone()), (up_oR, up_oR.clone())]
             weight_oI.copy_(made_oI)
             up_oR.zero_()
         yield
     finally:
-        for tensor, before in kept:
+        for tensor, before in saved:
             tensor.copy_(before)
 
 
 def peft_config(policy: nn.Module, settings: Lora, base: str) -> bytes:
-    """Return ``adapter_config.json`` as peft reads it, for an adapter of the model in ``base``."""
+    """Return ``adapter_config.json`` for an adapter of the model in ``base``."""
     config = config_of(settings, [name for name, _ in layers_of(policy)])
     fields = config.to_dict() | {"base_model_name_or_path": base, "inference_mode": True}
     return json.dumps({name: sorted(v) if isinstance(v, set) else v for name, v in sorted(fields.items())}).encode()

@@ -1,4 +1,4 @@
-"""The minibatches of a step: its sequences, shuffled, in parts of equal size. Pure, the same on any number of ranks."""
+"""Minibatches of a step: shuffled sequences in equal parts, the same for any number of ranks. Pure."""
 
 import bisect
 from collections.abc import Sequence
@@ -10,24 +10,17 @@ from trainer.data.samples import ReadyGroup, TrainingSample
 
 
 def shuffle_keys(groups: Sequence[ReadyGroup], version: int) -> list[int]:
-    """Return the shuffle key of each of a rank's samples in the step that starts from ``version``."""
+    """Return the shuffle keys of a rank's samples in the step from ``version``."""
     return [shuffle_key(item, version) for group in groups for item in group.samples]
 
 
 def shuffle_key(item: TrainingSample, version: int) -> int:
-    """Return a sample's place in the shuffled order: a random number of the step and the sample alone.
-
-    So a step that is made again from the log has the same minibatches. Ids of trajectories differ from run to run.
-    """
+    """Return a sample's stateless random key, so that a repeated step has the same minibatches."""
     return stateless_random.number("minibatch", version, item.group_id, item.trajectory_id, item.step)
 
 
 def split(groups: Sequence[ReadyGroup], keys: Sequence[int], count: int, version: int) -> list[list[ReadyGroup]]:
-    """Return a rank's groups once a minibatch, with just the samples of it, in their order.
-
-    ``keys`` are those of all ranks, at least one: the minibatches are of equal size over all ranks, give or take one
-    sequence, whichever rank has which. There are ``count`` of them, or as many as there are sequences if that is less.
-    """
+    """Return a rank's groups for each of ``count`` minibatches, fewer if there are fewer ``keys`` (of all ranks)."""
     ordered = sorted(set(keys))
     parts = min(count, len(ordered))
     starts = [ordered[round(number * len(ordered) / parts)] for number in range(parts)]

@@ -1,4 +1,4 @@
-"""The model being trained: any Hugging Face image-text-to-text directory, sharded over the ranks by FSDP2."""
+"""Trained model: any Hugging Face image-text-to-text model, sharded by FSDP2."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -27,11 +27,11 @@ log = structlog.get_logger()
 
 PROBE_ANSWERS = (probe.ANSWER, f"{probe.ANSWER} {probe.ANSWER}", "wait()")
 SHARING_DIFFERENCE = 1e-3
-"""Nats by which a token's log-probability may differ in a shared row: rounding."""
+"""Maximum difference of a token's log-probability in a shared row (nats)."""
 
 
 class Scorer(nn.Module):
-    """The policy, scoring given answers. One forward pass a micro-batch, so that FSDP sees one root."""
+    """Policy that scores given answers, one forward pass a micro-batch (one FSDP root)."""
 
     forbidden_V: Tensor
 
@@ -42,10 +42,7 @@ class Scorer(nn.Module):
         self.register_buffer("forbidden_V", ~renderer.allowed_mask(vocabulary), persistent=False)
 
     def forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Return log-probability and entropy (nats) of each answer token, (B, A) each, as the engine draws them.
-
-        Each distinct image passes the vision tower once, however many prompts show it.
-        """
+        """Return log-probability and entropy (nats) of each answer token, (B, A) each, as the engine draws them."""
         encoded = vision.encode(self.policy, batch.images)
         features: dict[str, Any] = {}
         if len(batch.shown_S):
@@ -65,10 +62,7 @@ class Scorer(nn.Module):
         return logp_BA.clone(), entropy_BA  # FSDP hooks its outputs, which must not be views
 
     def _attention(self, batch: MicroBatch) -> dict[str, Tensor]:
-        """Return the model's arguments for which tokens attend to which, and for their positions.
-
-        Positions are always given: models would number padding, and without token types image tokens like text.
-        """
+        """Return the attention mask and positions; models would number padding and treat image tokens as text."""
         prompt = slice(batch.prompt_width)
         positions_RP, next_R = self.prompt_positions(
             batch.input_ids_RL[:, prompt],
@@ -85,11 +79,7 @@ class Scorer(nn.Module):
     def prompt_positions(
         self, ids_RP: Tensor, types_RP: Tensor, mask_RP: Tensor, images: ImageInputs, shown_S: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the positions of padded prompts, and the position (R,) of what follows each.
-
-        Positions are (R, P), or (3, R, P) where the model has positions of several dimensions: then it is given what
-        it takes for them of ``images``, which has a row an image.
-        """
+        """Return the positions of padded prompts, (R, P) or (3, R, P) by images, and the next position (R,)."""
         index = getattr(self.policy.base_model, "get_rope_index", None)
         if index is None:
             return (mask_RP.cumsum(-1) - 1).clamp(min=0), mask_RP.sum(-1)
@@ -100,10 +90,7 @@ class Scorer(nn.Module):
 
 
 def shared_attention(batch: MicroBatch) -> Tensor:
-    """Return which tokens attend to which, (R, 1, L, L): to earlier ones of the prompt and of their own answer.
-
-    Padding attends to itself, for a softmax over nothing is not a number.
-    """
+    """Return the mask (R, 1, L, L): earlier tokens of the prompt and the same answer; padding attends to itself."""
     columns_L = torch.arange(batch.input_ids_RL.shape[1], device=batch.input_ids_RL.device)
     earlier_LL = columns_L[:, None] >= columns_L
     of_RL1, of_R1L = batch.answer_RL[:, :, None], batch.answer_RL[:, None]
@@ -113,10 +100,7 @@ def shared_attention(batch: MicroBatch) -> Tensor:
 
 
 def answer_logits(logits_RKV: Tensor, batch: MicroBatch) -> Tensor:
-    """Return the logits that predict each token of the answers, (B, A, V).
-
-    ``logits_RKV`` are those of the last column of the prompts, which predicts every first token, and of the answers'.
-    """
+    """Return the logits of each answer token, (B, A, V); ``logits_RKV`` start at the last column of the prompts."""
     if not batch.shares_prompts:
         return logits_RKV[:, :-1]
     offset_A = torch.arange(batch.answers_BA.shape[1], device=logits_RKV.device)
@@ -125,10 +109,10 @@ def answer_logits(logits_RKV: Tensor, batch: MicroBatch) -> Tensor:
 
 
 class RowProjection(nn.Conv3d):
-    """A convolution over patches that were cut out before: a matrix product, several times cheaper on a CPU."""
+    """Convolution over already cut patches as a matrix product, several times faster on a CPU."""
 
     def forward(self, patches_NC: Tensor) -> Tensor:
-        """Return (N, D) of patches of exactly the kernel's size, in any shape (N, ...); of others what they were."""
+        """Return (N, D) of kernel-sized patches (N, ...); other inputs are convolved."""
         if patches_NC[0].numel() != self.weight[0].numel():
             return super().forward(patches_NC)
         return functional.linear(patches_NC.flatten(1), self.weight.flatten(1), self.bias)
@@ -142,18 +126,18 @@ def load(
     version: Path | None = None,
     adapted: Trainer | None = None,
 ) -> Scorer:
-    """Return the policy of a Hugging Face directory in float32, with dropout off, not yet sharded.
+    """Return the policy of a Hugging Face directory in float32, without dropout, not sharded.
 
-    With ``recompute`` the backward pass computes a layer's activations again instead of keeping them. With the
-    directory of a ``version`` it has that version's weights. With the settings of a trainer it is ``adapted``: frozen,
-    with adapters as ``trainer.lora`` has them, if it does. Raises :class:`UserError` if there is no such model.
+    ``recompute`` enables activation checkpointing. ``version`` is a directory with other weights. ``adapted`` are
+    trainer settings whose ``lora`` freezes the model and adds adapters. Raises :class:`UserError` if the model cannot
+    be trained.
     """
     refuse_missing(folder)
     transformers_logging.disable_progress_bar()
     try:
         policy = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
     except (OSError, ValueError) as error:
-        raise UserError(f"policy.path: {folder} is not a model that can be trained: {error}") from error
+        raise UserError(f"policy.path: {folder} cannot be trained: {error}") from error
     fit.refuse_unusable(type(policy))
     if version is not None:
         weights.load(policy, version)
@@ -174,7 +158,7 @@ def load(
 
 
 def shard(scorer: Scorer, mesh: DeviceMesh, dtype: str) -> Scorer:
-    """Shard parameters over the ranks of ``mesh``, layer by layer; layers compute in ``dtype``, sums are float32."""
+    """Shard parameters over ``mesh`` layer by layer; compute in ``dtype``, reduce in float32."""
     precision = MixedPrecisionPolicy(param_dtype=getattr(torch, dtype), reduce_dtype=torch.float32)
     layers = set(scorer.policy._no_split_modules or ())
     for module in scorer.policy.modules():
@@ -185,14 +169,13 @@ def shard(scorer: Scorer, mesh: DeviceMesh, dtype: str) -> Scorer:
 
 
 def can_share_prompts(scorer: Scorer, renderer: Renderer) -> bool:
-    """Say whether several answers to one prompt can share a row: whether their scores are those of rows of their own.
+    """Return whether answers to one prompt can share a row without changing their scores.
 
-    They are where full attention is all that mixes tokens and takes a mask as it is; other models score each answer in
-    a row of its own. The prompt scored here is short, so a sliding window is known from the configuration alone.
-    ``scorer`` is not sharded yet: FSDP would leave parameters unsharded after a pass forward alone.
+    This needs full attention that accepts a given mask. The probe's prompt is short, so sliding windows are read from
+    the configuration. ``scorer`` is not sharded yet, as FSDP would leave parameters gathered.
     """
     if not has_full_attention(scorer.policy.config.get_text_config()):
-        log.info("each answer is scored with a prompt of its own", reason="not all layers have full attention")
+        log.info("prompts are not shared between answers", reason="not all layers have full attention")
         return False
     prompt = renderer.prompt(probe.probe_turns())
     answers = [renderer.answer_tokens(text) for text in PROBE_ANSWERS]
@@ -204,86 +187,72 @@ def can_share_prompts(scorer: Scorer, renderer: Renderer) -> bool:
         try:
             shared_BA, _ = scorer(Collator(renderer, share_prompts=True).collate(items, images).to(device))
         except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-            log.info("each answer is scored with a prompt of its own", reason=f"{type(error).__name__}: {error}")
+            log.info("prompts are not shared between answers", reason=f"{type(error).__name__}: {error}")
             return False
     mask_BA = torch.tensor([[place < len(answer) for place in range(alone_BA.shape[1])] for answer in answers])
     most = float((alone_BA - shared_BA).abs().cpu()[mask_BA].max())
     if not most <= SHARING_DIFFERENCE:
-        log.info("each answer is scored with a prompt of its own", difference=most, allowed=SHARING_DIFFERENCE)
+        log.info("prompts are not shared between answers", difference=most, allowed=SHARING_DIFFERENCE)
         return False
     return True
 
 
 def has_full_attention(text: Any) -> bool:
-    """Say whether every layer of a language model's configuration attends to all earlier tokens."""
+    """Return whether every layer attends to all earlier tokens."""
     kinds = getattr(text, "layer_types", None)
     return all(kind == "full_attention" for kind in kinds) if kinds else not getattr(text, "sliding_window", None)
 
 
 def gather_state(policy: nn.Module, keep: bool, dtype: torch.dtype | None = None) -> Mapping[str, Tensor]:
-    """Return the whole state on the CPU where ``keep``, elsewhere nothing. Collective, one tensor at a time.
-
-    Names are the model's own, without those of adapters. With ``dtype`` floating point tensors are rounded to it, to
-    the nearest and ties to even, before they are copied.
-    """
+    """Return the whole state on the CPU where ``keep``, without adapters, floats rounded to ``dtype``. Collective."""
     state: dict[str, Tensor] = {}
-    for found, value in weights.own_state(policy).items():
-        name = lora.own_name(found)
+    for own, value in weights.own_state(policy).items():
+        name = lora.own_name(own)
         if name is None:
             continue
         whole = lora.full_tensor(value)
         if keep:
-            # A layer's weights are replaced for a while by the merged ones: they are copied even where they are here.
-            whole = whole.clone() if name != found else whole
+            # Merged weights are temporary, so they are copied.
+            whole = whole.clone() if name != own else whole
             rounded = whole.to(dtype) if dtype and whole.is_floating_point() else whole
             state[name] = rounded.cpu()
     return state
 
 
 @contextlib.contextmanager
-def round_parameters(scorer: Scorer, dtype: torch.dtype) -> Iterator[None]:
-    """Have the scorer's parameters rounded to ``dtype``, as they are published, within the block.
-
-    The unrounded ones are kept meanwhile, at the cost of one more set of them: gradients have been freed by then.
-    """
+def as_published(scorer: Scorer, dtype: torch.dtype) -> Iterator[None]:
+    """Hold the published weights within the block: rounded, with adapters merged. Collective."""
     reshard(scorer)
-    own = [lora.local_shard(parameter) for parameter in scorer.parameters()]
-    if all(tensor.dtype == dtype for tensor in own):
-        yield
-        return
-    kept = [tensor.clone() for tensor in own]
-    try:
-        for tensor in own:
-            tensor.copy_(tensor.to(dtype))
-        yield
-    finally:
-        reshard(scorer)  # or the next pass would go on with what was gathered of the rounded ones
-        for tensor, before in zip(own, kept, strict=True):
-            tensor.copy_(before)
-
-
-def as_published(scorer: Scorer, dtype: torch.dtype) -> contextlib.AbstractContextManager[None]:
-    """Have the scorer's parameters be what is published, within the block: rounded, with its adapters merged."""
-    return adapters_merged(scorer, dtype) if lora.has_adapters(scorer.policy) else round_parameters(scorer, dtype)
+    change = lora.merge_adapters if lora.has_adapters(scorer.policy) else round_parameters
+    with torch.no_grad(), change(scorer.policy, dtype):
+        try:
+            yield
+        finally:
+            reshard(scorer)  # Otherwise the next pass uses gathered copies of the published weights.
 
 
 @contextlib.contextmanager
-def adapters_merged(scorer: Scorer, dtype: torch.dtype) -> Iterator[None]:
-    """Have the scorer's adapters in its weights, rounded to ``dtype`` as the frozen ones are. Collective."""
-    reshard(scorer)
-    with torch.no_grad(), lora.merge_adapters(scorer.policy, dtype):
+def round_parameters(policy: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Round the parameters to ``dtype`` within the block; a copy restores them."""
+    shards = [lora.local_shard(parameter) for parameter in policy.parameters()]
+    rounded = [(shard, shard.clone()) for shard in shards if shard.dtype != dtype]
+    try:
+        for shard, exact in rounded:
+            shard.copy_(exact.to(dtype))
         yield
-        reshard(scorer)
+    finally:
+        for shard, exact in rounded:
+            shard.copy_(exact)
 
 
 def reshard(scorer: Scorer) -> None:
-    """Have the root's parameters be shards again, which a pass forward leaves gathered."""
+    """Reshard the root's parameters, which a forward pass leaves gathered."""
     if isinstance(scorer, FSDPModule):
         scorer.reshard()
 
 
 def probe_of(scorer: Scorer, renderer: Renderer, dtype: str = "float32") -> probe.Probe:
-    """Return what the scorer's present weights, computing in ``dtype``, make of the fixed probe. Collective."""
+    """Return the scorer's log-probabilities of the fixed probe, computed in ``dtype``. Collective."""
     prompt, answer = renderer.prompt(probe.probe_turns()), renderer.answer_tokens(probe.ANSWER)
     item = TrainingSample(prompt=prompt.token_ids, images=prompt.images, answer=answer)
     batch = Collator(renderer).collate([item], {prompt.images[0].sha256: probe.draw_screen()})

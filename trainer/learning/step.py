@@ -1,4 +1,4 @@
-"""One update: gradients accumulated over micro-batches and ranks, one optimizer step, and its sums."""
+"""One update: gradients over micro-batches and ranks, one optimizer step, and its sums."""
 
 import functools
 import itertools
@@ -34,18 +34,15 @@ OBJECTIVES: Mapping[str, Callable[..., tuple[Tensor, Metrics]]] = {
     "gspo": sequence_loss,
     "cispo": clipped_weight_loss,
 }
-"""By their names in the configuration."""
+"""Objectives by configured name."""
 
 
 class Stopped(Exception):
-    """The step was aborted between two micro-batches; the weights are unchanged."""
+    """The step was aborted between micro-batches; the weights are unchanged."""
 
 
 class Sums(NamedTuple):
-    """Sums, additive over batches and ranks.
-
-    Those up to ``kl_reference`` are aggregated as the loss is, and over the update's count; the others are of tokens.
-    """
+    """Sums over batches and ranks: up to ``kl_reference`` aggregated as the loss, the others over tokens."""
 
     loss: float
     clip_share: float
@@ -67,7 +64,7 @@ class Sums(NamedTuple):
 def unless_stopped(
     batches: Iterable[MicroBatch], ranks: Ranks, should_stop: Callable[[], bool]
 ) -> Iterator[MicroBatch]:
-    """Yield each micro-batch on this rank's device; raise :class:`Stopped` before it if any rank is to stop."""
+    """Yield micro-batches on this rank's device; raise :class:`Stopped` before one if any rank must stop."""
     for batch in batches:
         if ranks.any(should_stop()):
             raise Stopped
@@ -77,7 +74,7 @@ def unless_stopped(
 def score_batches(
     scorer: nn.Module, batches: Iterable[MicroBatch], ranks: Ranks, should_stop: Callable[[], bool]
 ) -> list[Tensor]:
-    """Return each micro-batch's log-probabilities (B, A) under the weights as they are, without gradient."""
+    """Return each micro-batch's log-probabilities (B, A) under the present weights, without gradient."""
     with torch.no_grad():
         return [scorer(batch)[0] for batch in unless_stopped(batches, ranks, should_stop)]
 
@@ -96,9 +93,8 @@ def accumulate(
 ) -> Sums:
     """Add the gradient of the mean loss to the parameters; return this rank's sums.
 
-    ``total`` is the update's count over all ranks, of tokens or of sequences (``settings.aggregate``).
-    ``old_BA`` has each micro-batch's log-probabilities at the start of the step; None if this is its first update.
-    ``top`` notes the tokens that stand out.
+    ``total`` is the update's count of tokens or sequences over all ranks. ``old_BA`` are log-probabilities at the start
+    of the step; None for its first update. ``top`` collects notable tokens.
     """
     sums = Sums(*[0.0] * len(Sums._fields))
     going = unless_stopped(batches, ranks, should_stop)
@@ -120,11 +116,10 @@ def batch_loss(
     reference: nn.Module | None = None,
     top: TopTokens | None = None,
 ) -> tuple[Tensor, Sums]:
-    """Return a micro-batch's share of the update's loss, whose denominator is ``total``, and its sums.
+    """Return a micro-batch's share of the loss, divided by ``total``, and its sums.
 
-    ``old_logp_BA`` are the trainer's log-probabilities at the start of the step; None means that nothing was updated
-    since, and they are those of this very pass. With a frozen ``reference`` the loss has the KL to it; importance
-    weights do not apply to that.
+    Without ``old_logp_BA`` the log-probabilities of this pass are the old ones. The KL to a frozen ``reference`` has no
+    importance weights.
     """
     mask_BA, aggregate = batch.mask_BA, settings.aggregate or "tokens"
     new_logp_BA, entropy_BA = (mask_values(values_BA, mask_BA) for values_BA in scorer(batch))
@@ -170,7 +165,7 @@ def batch_loss(
 
 
 def kl_to(reference: nn.Module | None, batch: MicroBatch, new_logp_BA: Tensor, aggregate: Aggregate) -> Tensor:
-    """Return the sum of the KL of a micro-batch to a frozen reference; 0 without one."""
+    """Return the summed KL of a micro-batch to a frozen reference; 0 without one."""
     if reference is None:
         return torch.zeros((), device=new_logp_BA.device)
     with torch.no_grad():
@@ -179,7 +174,7 @@ def kl_to(reference: nn.Module | None, batch: MicroBatch, new_logp_BA: Tensor, a
 
 
 def importance_weights(old_BA: Tensor, rollout_BA: Tensor, settings: Trainer) -> tuple[Tensor, Tensor]:
-    """Return the weight of each token for the engine's other policy, and where it is not the plain ratio; (B, A)."""
+    """Return each token's importance weight, and where it differs from the plain ratio; (B, A) each."""
     if settings.correction == "truncate":
         cap = settings.truncate.cap
         return truncated_weights(old_BA, rollout_BA, cap), truncation_mask(old_BA, rollout_BA, cap)
@@ -191,10 +186,7 @@ def importance_weights(old_BA: Tensor, rollout_BA: Tensor, settings: Trainer) ->
 
 
 def apply(scorer: nn.Module, optimizer: torch.optim.Optimizer, grad_clip: float) -> float:
-    """Clip the gradient to norm ``grad_clip``, update the weights, drop the gradient; return its norm before.
-
-    A gradient that is not finite changes nothing: the caller sees it by the norm.
-    """
+    """Clip the gradient, update the weights unless it is not finite, reset it; return its norm before clipping."""
     norm = nn.utils.clip_grad_norm_(scorer.parameters(), grad_clip)
     norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
     value = float(norm)
@@ -205,10 +197,7 @@ def apply(scorer: nn.Module, optimizer: torch.optim.Optimizer, grad_clip: float)
 
 
 def mean_metrics(sums: Sums, updates: int) -> dict[str, float]:
-    """Return a step's metrics from the sums over all ranks and its ``updates``.
-
-    The first five are aggregated as the loss is (``trainer.aggregate``), the others are means over tokens.
-    """
+    """Return a step's metrics from its sums: the first five as means over updates, the others over tokens."""
     corrected, same = max(sums.corrected, 1.0), max(sums.same_version, 1.0)
     return {
         "loss": sums.loss / updates,

@@ -1,4 +1,1 @@
-"""The tiny policy before its first version: built, and warmed up on demonstrations. Used by ``dart-streams policy``.
-
-The rest of the trainer does not import it.
-"""
+"""Build and warm-up of the tiny policy, used by ``dart-streams policy``; the rest of the trainer does not import it."""

@@ -1,7 +1,4 @@
-"""The tiny policy's build: initialized, trained to imitate demonstrations, probed, moved into place.
-
-The supervised training stops early on purpose: what it leaves to learn is learned from reward.
-"""
+"""Build of the tiny policy: initialize, imitate demonstrations (briefly on purpose), probe, move into place."""
 
 import math
 import random
@@ -28,9 +25,9 @@ from trainer.warmup import demonstrations
 
 SEED = 0
 RAMP = 20
-"""Steps over which the learning rate rises."""
+"""Steps of linear learning-rate warm-up."""
 FLOOR = 0.1
-"""The share of the learning rate that is left at the end."""
+"""Final share of the learning rate."""
 GRAD_CLIP = 1.0
 WEIGHT_DECAY = 0.01
 
@@ -45,11 +42,10 @@ def build(
 ) -> None:
     """Build the policy into ``folder``, which appears complete or not at all.
 
-    Training waits for all demonstrations, so that how far it gets does not depend on how fast they are played.
-    With ``imported`` none is ordered: those that are recorded already are imitated. ``report`` is called with
+    With ``imported`` the policy imitates recorded demonstrations and orders none. ``report`` is called with
     demonstrations ended, training steps done, and the loss (nats a token).
     """
-    torch.set_num_threads(1)  # So small a model gains nothing from a second thread.
+    torch.set_num_threads(1)  # A model this small gains nothing from a second thread.
     session = connect(config.store)
     store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
     orders = demonstrations.demonstration_orders(tasks.demonstration, config.warmup.demonstrations, SEED)
@@ -57,7 +53,7 @@ def build(
         with scratch(folder) as partial:
             if not imported:
                 demonstrations.publish(config.bus, orders)
-            write_untrained(partial, config.warmup)
+            tiny.build(partial, SEED, config.warmup.architecture, config.warmup.width)
             renderer = renderer_of(partial, config.policy)
             reader = GroupReader(store, renderer, config.policy)
             if imported:
@@ -70,11 +66,6 @@ def build(
         session.cluster.shutdown()
 
 
-def write_untrained(folder: Path, settings: Warmup) -> None:
-    """Write the policy that a warm-up starts from, as a Hugging Face directory."""
-    tiny.build(folder, SEED, settings.architecture, settings.width)
-
-
 def warm_up(
     model_dir: Path,
     renderer: Renderer,
@@ -83,10 +74,7 @@ def warm_up(
     report: Callable[[int, float], None],
     seed: int = 0,
 ) -> None:
-    """Train the model in ``model_dir`` in place on random batches of the samples of ``groups``, at least one.
-
-    The loss is the mean negative log-likelihood of the answers' tokens (nats), over the tokens that may be sampled.
-    """
+    """Train the model in ``model_dir`` in place on the mean negative log-likelihood of answer tokens (nats)."""
     samples = [item for group in groups for item in group.samples]
     if not samples:
         raise ValueError("no samples to warm up on")
@@ -111,17 +99,14 @@ def warm_up(
 
 
 def schedule(step: int, steps: int) -> float:
-    """Return the share of the learning rate at ``step``: a linear rise, then half a cosine down to ``FLOOR``."""
+    """Return the share of the learning rate at ``step``: linear warm-up, then half a cosine down to ``FLOOR``."""
     rise = min(1.0, (step + 1) / min(RAMP, steps))
     return rise * (FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * step / steps)))
 
 
 @contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
-    """Yield a path beside ``folder`` that becomes it at the end; nothing is left behind if the block fails.
-
-    Two builds at the same time both finish; the first one's result stays.
-    """
+    """Yield a path that is moved to ``folder`` at the end, unless the block fails or ``folder`` exists by then."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as place:
         partial = Path(place) / "policy"

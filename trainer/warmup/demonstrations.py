@@ -1,4 +1,4 @@
-"""Demonstrations for the warm-up: ordered, awaited and read back as samples. Without torch.
+"""Demonstrations of the warm-up: ordered, awaited, read as samples. Without torch.
 
 | consumes | produces | waits for | unblocked by |
 |---|---|---|---|
@@ -34,10 +34,7 @@ log = structlog.get_logger()
 
 
 def demonstration_orders(tasks: Sequence[Task], count: int, seed: int) -> list[RolloutOrder]:
-    """Return orders for ``count`` demonstrations, each of another task, in an order drawn from ``seed``.
-
-    Fewer than ``count`` if there are fewer ``tasks``: the same task shows the same thing twice.
-    """
+    """Return orders of up to ``count`` demonstrations of distinct tasks, shuffled by ``seed``."""
     chosen = random.Random(seed).sample(list(tasks), min(count, len(tasks)))
     return [
         RolloutOrder(
@@ -57,7 +54,7 @@ def demonstration_orders(tasks: Sequence[Task], count: int, seed: int) -> list[R
 
 
 def publish(bus: Bus, orders: Iterable[RolloutOrder]) -> None:
-    """Send ``orders`` and return when the broker has acknowledged them."""
+    """Send ``orders``; return when the broker has acknowledged them."""
     with contextlib.closing(sync_clients.create_producer(bus, CLIENT)) as producer:
         sent = []
         for order in orders:
@@ -72,38 +69,31 @@ def publish(bus: Bus, orders: Iterable[RolloutOrder]) -> None:
 
 
 def read_recorded(bus: Bus, reader: GroupReader) -> list[ReadyGroup]:
-    """Return the steps of every recorded demonstration that succeeded, each as a group to imitate.
-
-    Raises :class:`UserError` if there is none on ``trajectories``.
-    """
-    found: dict[str, Trajectory] = {
+    """Return each recorded successful demonstration as a group; raise :class:`UserError` if there is none."""
+    successes: dict[str, Trajectory] = {
         event.order_id: event
         for event in sync_clients.read_events(bus, CLIENT, trajectories.TOPIC)
         if event.purpose == "demonstration" and event.outcome == "success"
     }
-    if not found:
+    if not successes:
         raise UserError(
-            f"no demonstration on {bus.prefix}{trajectories.TOPIC.name}: `dart-streams data import SET` with the same "
-            "configuration puts them there"
+            f"no demonstration on {bus.prefix}{trajectories.TOPIC.name}: import them with `dart-streams data import "
+            "SET` and the same configuration"
         )
-    return [reader.read(sft_group(order_id, [success_of(ended)])) for order_id, ended in found.items()]
+    return [read_success(reader, ended) for ended in successes.values()]
 
 
-def success_of(ended: Trajectory) -> RememberedSuccess:
-    """Return a demonstration with all its steps."""
-    return RememberedSuccess(
-        trajectory_id=ended.trajectory_id, task_id=ended.task_id, selected=list(range(ended.steps))
-    )
+def read_success(reader: GroupReader, ended: Trajectory) -> ReadyGroup:
+    """Return a demonstration, with all its steps, as a group to imitate."""
+    selected = list(range(ended.steps))
+    success = RememberedSuccess(trajectory_id=ended.trajectory_id, task_id=ended.task_id, selected=selected)
+    return reader.read(sft_group(ended.order_id, [success]))
 
 
 def gather(
     config: Config, reader: GroupReader, orders: Sequence[RolloutOrder], report: Callable[[int], None]
 ) -> list[ReadyGroup]:
-    """Wait until all ``orders`` have ended; return the steps of each success as a group to imitate, in their order.
-
-    ``report`` is called with the number of ended orders while this waits. Raises :class:`UserError` if none ends for
-    ``evaluation.timeout_s``, or no demonstration succeeds.
-    """
+    """Wait for all ``orders``; return each success as a group. Raises :class:`UserError` on a timeout or no success."""
     pending = {order.order_id for order in orders}
     succeeded: dict[str, ReadyGroup] = {}
     bound_s = config.evaluation.timeout_s
@@ -114,19 +104,19 @@ def gather(
                 try:
                     ended: Trajectory = decode(trajectories.TOPIC, record.value, record.headers)
                 except Undecodable as error:
-                    log.warning("not a trajectory", offset=record.offset, reason=str(error))
+                    log.warning("trajectory not decodable", offset=record.offset, reason=str(error))
                     continue
                 if ended.order_id in pending:
                     silence = Deadline(bound_s)
                     pending.remove(ended.order_id)
                     if ended.outcome == "success":
-                        succeeded[ended.order_id] = reader.read(sft_group(ended.order_id, [success_of(ended)]))
+                        succeeded[ended.order_id] = read_success(reader, ended)
             count = len(orders) - len(pending)
             report(count)
             if silence.expired:
                 raise UserError(
-                    f"no demonstration finished for {bound_s:g} s ({count} of {len(orders)} did): "
-                    f"are an env worker and a recorder running with bus.prefix {config.bus.prefix!r}?"
+                    f"no demonstration finished within {bound_s:g} s ({count} of {len(orders)} did): check that an env "
+                    f"worker and a recorder run with bus.prefix {config.bus.prefix!r}"
                 )
     if not succeeded:
         raise UserError(f"{len(orders)} demonstrations finished and none succeeded: see the env worker's log")

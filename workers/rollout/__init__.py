@@ -1,5 +1,5 @@
-"""Rollout workers: they respond to action requests with tokens, log-probabilities and the weight version of each token.
+"""Rollout workers: reply to action requests with tokens, log-probabilities and each token's weight version.
 
-``main`` wires the process; ``request_server`` replies to requests; ``engine`` is the interface of ``vllm_engine`` and
-``scripted``; ``weight_updater`` switches weights. torch and vllm are imported only by what ``vllm_engine`` imports.
+``main`` wires the process, ``request_server`` replies, ``engine`` is the interface of the engines, ``weight_updater``
+switches weights. Only modules that ``vllm_engine`` imports use torch and vllm.
 """

@@ -1,4 +1,4 @@
-"""The interface of generation engines: tokens with their log-probabilities, entropies and weight versions."""
+"""Interface of generation engines."""
 
 from typing import Protocol
 
@@ -10,23 +10,19 @@ from topics.weights import WeightVersion
 
 
 class EngineFault(Exception):
-    """One request failed: its reply carries the error, and the worker continues."""
+    """One request failed; its reply carries the error and the worker continues."""
 
 
 class LoadFault(Exception):
-    """A weight version could not be loaded; the old one keeps serving."""
+    """A weight version could not be loaded; the previous weights keep serving."""
 
 
 class EngineDead(Exception):
-    """The engine is gone and cannot come back: the process ends, and its supervisor starts another."""
+    """The engine failed for good; the process ends and its supervisor restarts it."""
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """A response: ``tokens``, ``logprobs`` and ``entropies`` (nats) have one entry per generated token.
-
-    ``fetch_ms`` is how long the prompt's screenshots took from the store, before generation began; ``prefill_ms`` how
-    long after that the first token was there, the wait for the engine's next step included.
-    """
+    """A response with ``logprobs`` and ``entropies`` (nats) per token; ``prefill_ms`` starts after ``fetch_ms``."""
 
     text: str
     tokens: list[int]
@@ -40,25 +36,22 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine(Protocol):
-    """Continuous batching: many :meth:`generate` calls run concurrently, also while :meth:`load` switches weights."""
+    """Engine with continuous batching: :meth:`generate` calls run concurrently, also during :meth:`load`."""
 
     async def start(self, version: WeightVersion) -> None:
-        """Make ready to serve ``version``, a first generation included; raise :class:`LoadFault` if it cannot load."""
+        """Serve ``version`` after a first generation; raise :class:`LoadFault` if it does not load."""
 
     async def generate(self, request: ActionRequest) -> Generation:
-        """Answer one request; raise :class:`EngineFault` if that fails, :class:`EngineDead` if all would."""
+        """Answer a request; raise :class:`EngineFault` if it fails, :class:`EngineDead` if all would."""
 
     async def load(self, version: WeightVersion) -> float:
-        """Switch to ``version`` in place and return how long generation stood still (milliseconds).
-
-        Raises :class:`LoadFault`, with the old weights still served, if the version cannot be loaded.
-        """
+        """Switch to ``version``; return the pause (ms). Raises :class:`LoadFault` and keeps serving the old weights."""
 
     def digest(self) -> str | None:
-        """Return the SHA-256 (hex) of the weights that are served, computed from them; None without weights."""
+        """Return the SHA-256 (hex) of the served weights, computed from them; None without weights."""
 
     async def check(self) -> None:
         """Raise :class:`EngineDead` if the engine has failed for good."""
 
     async def stop(self) -> None:
-        """Free everything."""
+        """Free all resources."""

@@ -1,4 +1,4 @@
-"""Screenshots as the model's input, each encoded once however often prompts show it."""
+"""Cache of encoded screenshots."""
 
 import asyncio
 import time
@@ -14,18 +14,14 @@ from topics.values import BlobRef
 from workers.rollout.engine import EngineFault
 
 UNUSABLE = (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError, ParityFault)
-"""What decoders and a model's own processor raise for a picture that they do not take: it costs its request."""
+"""Errors of decoders and processors for a picture they do not accept; they fail the request only."""
 
 ReadBlob = Callable[[BlobRef], Awaitable[bytes]]
-"""Reads a screenshot; raises :class:`~dart_streams.store.MissingBlob` if the store does not have it."""
+"""Reads a screenshot; raises :class:`~dart_streams.store.MissingBlob`."""
 
 
 class EncodedImage(msgspec.Struct, frozen=True):
-    """One image as the engine takes it.
-
-    ``tokens`` stand for it in a prompt; ``place`` says which of them its features take the place of (vLLM's
-    ``PlaceholderRange``), ``item`` has the model's arguments (vLLM's ``MultiModalKwargsItem``), of ``size`` bytes.
-    """
+    """An image of ``size`` bytes: its prompt ``tokens``, vLLM's ``PlaceholderRange`` and ``MultiModalKwargsItem``."""
 
     tokens: list[int]
     item: Any
@@ -37,7 +33,7 @@ Encode = Callable[[bytes], EncodedImage]
 
 
 class ImageCache:
-    """An LRU cache of images by sha256, up to ``limit_bytes``: a screenshot is part of several steps' prompts."""
+    """LRU cache of encoded images by sha256, up to ``limit_bytes``."""
 
     def __init__(self, encode: Encode, read: ReadBlob, limit_bytes: int) -> None:
         self.encode = encode
@@ -47,12 +43,9 @@ class ImageCache:
         self._cache: OrderedDict[str, EncodedImage] = OrderedDict()
 
     async def get(self, refs: Sequence[BlobRef]) -> tuple[list[EncodedImage], float]:
-        """Return each image as the engine takes it, and how long reading the bytes took (milliseconds).
-
-        Raises EngineFault if an image is not in the store, or is none.
-        """
+        """Return the images and the read time (ms); raise EngineFault for a missing or unusable image."""
         missing = {ref.sha256: ref for ref in refs if ref.sha256 not in self._cache}
-        found = {ref.sha256: self._cache[ref.sha256] for ref in refs if ref.sha256 not in missing}
+        images = {ref.sha256: self._cache[ref.sha256] for ref in refs if ref.sha256 not in missing}
         fetch_ms = 0.0
         if missing:
             started = time.perf_counter()
@@ -61,18 +54,18 @@ class ImageCache:
             except MissingBlob as error:
                 raise EngineFault(str(error)) from None
             fetch_ms = (time.perf_counter() - started) * 1000
-            found |= await asyncio.to_thread(
+            images |= await asyncio.to_thread(
                 lambda: {ref.sha256: self._make(ref, data) for ref, data in zip(missing.values(), blobs, strict=True)}
             )
-        for sha256, image in found.items():
+        for sha256, image in images.items():
             self._store(sha256, image)
-        return [found[ref.sha256] for ref in refs], fetch_ms
+        return [images[ref.sha256] for ref in refs], fetch_ms
 
     def _make(self, ref: BlobRef, data: bytes) -> EncodedImage:
         try:
             return self.encode(data)
         except UNUSABLE as error:
-            raise EngineFault(f"blob {ref.sha256[:12]}… is no usable image: {error}") from None
+            raise EngineFault(f"blob {ref.sha256[:12]}… is not a usable image: {error}") from None
 
     def _store(self, sha256: str, image: EncodedImage) -> None:
         if sha256 not in self._cache:

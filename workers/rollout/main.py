@@ -3,8 +3,8 @@
 =============  ==================================================================================================
 consumes       ``action-requests`` (group ``rollout``), ``weights`` and ``weights-serving`` (whole, without a group)
 produces       ``actions`` (to the partition that the request names), ``weights-serving``, ``action-requests.dlq``
-waits for      a first weight version; then requests, newer weights, and the rolling update to allow a switch. With an
-               engine of fixed weights: requests alone, after the first version that it is compared with, if it trains
+waits for      a first weight version; then requests, newer weights, and its turn in the rolling update. With fixed
+               weights: requests, after the version that they are compared with if the run trains
 unblocked by   the trainer; environment workers; the other rollout workers' records, or their missing heartbeats
 =============  ==================================================================================================
 """
@@ -33,23 +33,22 @@ from workers.runtime.ordered_consumer import OrderedConsumer
 
 GROUP = "rollout"
 FIXED = WeightVersion(model_id="fixed", version=0, uri="", sha256="", train_step=0, epoch=0, groups_consumed=0)
-"""What an engine serves that follows no trainer: nobody has published it."""
+"""Version of an engine whose weights follow no trainer."""
 
 log = structlog.get_logger()
 
 
 def run(config: Config, worker_id: str) -> int:
-    """Be rollout worker ``worker_id`` until SIGTERM or SIGINT; return the exit code."""
+    """Run rollout worker ``worker_id`` until SIGTERM or SIGINT; return the exit code."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))  # until the event loop takes over: imports take seconds
+        signal.signal(number, lambda *_: sys.exit(0))  # Imports take seconds before the event loop starts.
     try:
         code = lifecycle.run(functools.partial(connect, engine=engine_of(config)), config, worker_id)
     except EngineDead:
         traceback.print_exc()
         code = 1
     if config.rollout.engine == "vllm":
-        # Everything is closed but vLLM and torch, which take seconds to exit, and abort when they are interrupted; if
-        # they hang, for ever.
+        # vLLM and torch take seconds to exit, abort when interrupted, and may hang.
         sys.stderr.flush()
         os._exit(code)
     return code
@@ -74,10 +73,7 @@ def engine_of(config: Config) -> Engine:
 async def connect(
     config: Config, worker_id: str, resources: contextlib.AsyncExitStack, *, engine: Engine
 ) -> lifecycle.Worker:
-    """Connect to the broker, start the engine on the newest weights, join the group; return the worker.
-
-    Raises ServiceUnavailable if the broker or the database does not answer within its bound.
-    """
+    """Connect, start the engine on the newest weights, join the group; raise ServiceUnavailable on a timeout."""
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
     watcher = await resources.enter_async_context(WeightWatcher(config, worker_id, publisher))
     resources.push_async_callback(engine.stop)
@@ -107,11 +103,7 @@ async def connect(
 
 
 async def start_engine(engine: Engine, watcher: WeightWatcher) -> FirstVersion:
-    """Start the engine on the newest weights that load.
-
-    If the newest do not, on older ones: what serves can announce that they failed, and the trainer then publishes them
-    again. Without any that load, nothing is served before there is a newer version.
-    """
+    """Start the engine on the newest weights that load, and report newer ones that failed; wait if none loads."""
     while True:
         version = await watcher.first_version()
         if (fault := await load_failure(engine, version)) is None:
@@ -123,7 +115,7 @@ async def start_engine(engine: Engine, watcher: WeightWatcher) -> FirstVersion:
 
 
 async def load_failure(engine: Engine, version: WeightVersion) -> str | None:
-    """Start the engine on ``version``; return why it could not load, None if it serves."""
+    """Start the engine on ``version``; return the load error, or None."""
     try:
         await engine.start(version)
     except LoadFault as fault:

@@ -1,7 +1,7 @@
-"""An OpenAI-compatible endpoint over HTTP: bounded calls, and another try only where nothing was consumed.
+"""HTTP client of an OpenAI-compatible endpoint, with bounded calls and safe retries.
 
-A call is tried again if the connection was not made, or the endpoint says that it did not take the request (429, 503).
-Anything else may have been computed and paid for: it is an error of this request, and whoever asked decides.
+A call is retried if the connection failed or the endpoint did not take the request (429, 503). Anything else may have
+been computed and paid for, and is an error of the request.
 """
 
 import asyncio
@@ -21,35 +21,32 @@ from workers.rollout.openai_chat import Completion, context_of, decode, retry_af
 
 CONNECT_TIMEOUT_S = 10.0
 KEEP_ALIVE_S = 4.0
-"""Idle connections are kept for less than the 5 s of vLLM's server: one that it closes meanwhile costs a request."""
+"""Idle time of connections, below the 5 s after which vLLM's server closes them."""
 MAX_RESPONSE_BYTES = 16 << 20
-"""The largest response that is read."""
+"""Maximum response size."""
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.5, 8.0
-"""Pauses before further tries, doubled each time, where the endpoint does not say how long to wait."""
+"""Pauses between tries, doubled each time, unless the endpoint asks for another."""
 NOT_TAKEN = frozenset({429, 503})
-"""Responses to requests that were not computed."""
+"""Statuses of requests that were not computed."""
 REFUSED = frozenset({401, 403, 404})
-"""Responses that another try does not change: a wrong key, or no such address or model."""
+"""Statuses that a retry does not change: wrong key, address or model."""
 REJECTED = frozenset({400, 422})
-"""Responses to a body that another one might not get."""
+"""Statuses that reject this body only."""
 EXCERPT = 200
 
 log = structlog.get_logger()
 
 
 class EndpointRefused(AccessRefused):
-    """The endpoint rejects the key, or has no such model or address."""
+    """The endpoint rejects the key, the model or the address."""
 
 
 class RequestRejected(EngineFault):
-    """The endpoint rejects this body: a field of it, or its length."""
+    """The endpoint rejects this body: a field or its length."""
 
 
 class ChatEndpoint:
-    """Posts chat completions to ``settings.base_url``, at most ``connections`` at a time.
-
-    After a response that asks to wait, no request is sent for so long.
-    """
+    """Posts chat completions to ``settings.base_url``, at most ``connections`` at once; ``Retry-After`` delays all."""
 
     def __init__(self, settings: Openai, connections: int) -> None:
         self.url = settings.base_url.rstrip("/") + "/chat/completions"
@@ -60,7 +57,7 @@ class ChatEndpoint:
         self._open_at = Deadline(0.0)
 
     async def __aenter__(self) -> Self:
-        """Make the client; nothing is sent yet."""
+        """Create the client; nothing is sent yet."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self.connections, keepalive_timeout=KEEP_ALIVE_S),
             headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
@@ -73,11 +70,7 @@ class ChatEndpoint:
         await self._session.close()
 
     async def complete(self, body: bytes, deadline: Deadline) -> Completion:
-        """Return the response to a request's body.
-
-        Raises EngineFault that says what came instead, or that none came by ``deadline``; :class:`EndpointRefused`
-        if no request can be answered.
-        """
+        """Return the response to a body; raise EngineFault, or :class:`EndpointRefused` if every request would fail."""
         tried = 0
         while True:
             await self._wait(deadline, self._open_at.remaining_s, "the endpoint asks to wait")
@@ -91,7 +84,7 @@ class ChatEndpoint:
             except TimeoutError:
                 raise EngineFault(f"no response from {self.url} in time") from None
             except (aiohttp.ClientError, ConnectionError) as error:
-                raise EngineFault(f"{self.url} broke off: {type(error).__name__}: {error}") from None
+                raise EngineFault(f"{self.url} failed: {type(error).__name__}: {error}") from None
             if status == 200:
                 return decode(data)
             reason = f"{self.url} answered {status}: {self._excerpt(data)}"
@@ -104,7 +97,7 @@ class ChatEndpoint:
             await self._wait(deadline, pause_s(tried) if asked_s is None else asked_s, reason)
 
     async def context(self, deadline: Deadline) -> int | None:
-        """Return the tokens of the model's context, as vLLM's server and others list it; None if this one does not."""
+        """Return the model's context length if the endpoint lists it, otherwise None."""
         try:
             async with (
                 deadline.timeout(),
@@ -130,7 +123,7 @@ class ChatEndpoint:
         return bytes(data)
 
     async def _wait(self, deadline: Deadline, seconds: float, reason: str) -> None:
-        """Wait; raise EngineFault with the reason at once if the deadline would pass meanwhile."""
+        """Wait; raise EngineFault with the reason if the deadline would pass meanwhile."""
         if seconds and seconds >= deadline.remaining_s:
             raise EngineFault(f"{reason} (for {seconds:.1f} s, and {deadline.remaining_s:.1f} s are left)")
         await asyncio.sleep(seconds)
@@ -144,11 +137,11 @@ class ChatEndpoint:
         raise RequestRejected(reason) if status in REJECTED else EngineFault(reason)
 
     def _excerpt(self, data: bytes) -> str:
-        """Return the beginning of a response as text for people; an endpoint may quote the key."""
+        """Return the beginning of a response as text, with the key masked."""
         text = " ".join(data[: 4 * EXCERPT].decode(errors="replace").split())
         return (text.replace(self.key, "***") if self.key else text)[:EXCERPT] or "nothing"
 
 
 def pause_s(tried: int) -> float:
-    """Return the pause after ``tried`` tries, with jitter, in seconds."""
+    """Return the pause after ``tried`` tries, with jitter (seconds)."""
     return min(MOST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (tried - 1)) * random.uniform(0.5, 1.0)

@@ -1,8 +1,7 @@
-"""The ``openai`` engine: answers come from a model behind an OpenAI-compatible endpoint.
+"""The ``openai`` engine: a model behind an OpenAI-compatible endpoint.
 
-The endpoint's weights are no version of the trainer's and never change: its tokens, if it gives any, count as of the
-first. Answers without token ids and log-probabilities are executed and recorded like others, but are nothing to train
-on: the recorder marks their trajectories, and the data manager puts none of these into a group.
+Its weights never change; its tokens count as version 0. Answers without token ids and log-probabilities are executed
+and recorded but not trained on: the recorder marks their trajectories, and no group contains them.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ from dart_streams.store import AsyncStore, MissingBlob, connect_async
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling, VersionSpan
 from topics.weights import WeightVersion
-from workers.rollout import openai_body, openai_chat
+from workers.rollout import openai_chat
 from workers.rollout.engine import EngineFault, Generation, LoadFault
 from workers.rollout.openai_endpoint import ChatEndpoint, EndpointRefused, RequestRejected
 
@@ -39,11 +38,11 @@ if TYPE_CHECKING:  # torch
 
 ReadBlob = Callable[[BlobRef], Awaitable[bytes]]
 START_TIMEOUT_S = 60.0
-"""How long the endpoint may take to answer the first request."""
+"""Timeout of the endpoint's first response."""
 FIRST = 0
-"""The weight version that the endpoint's tokens count as."""
+"""Weight version of the endpoint's tokens."""
 TRIAL_SIDE = 56
-"""Of the first screens, in pixels, where those of the environment are not known."""
+"""Side of the trial screens (pixels) if the environment's size is unknown."""
 
 log = structlog.get_logger()
 
@@ -59,14 +58,11 @@ class OpenaiEngine:
         self.renderer: Renderer | None = None
         self.untrainable = 0
         self.explicit = True
-        """Whether bodies have every sampling parameter: only an endpoint's first answer shows that it refuses some."""
+        """Whether bodies have every sampling parameter; a trial answer shows if the endpoint rejects some."""
         self._resources = contextlib.AsyncExitStack()
 
     async def start(self, version: WeightVersion) -> None:
-        """Ask the endpoint for a first answer, with an image.
-
-        Raises ServiceUnavailable if none comes, UserError if it is none that the configuration needs.
-        """
+        """Ask the endpoint for a trial answer with images; raise ServiceUnavailable, or UserError if it is unusable."""
         if self.settings.trainable:
             from dart_streams.policy.rendering import renderer_of
 
@@ -83,7 +79,7 @@ class OpenaiEngine:
         log.info("endpoint answers", url=self.endpoint.url, model=self.settings.model, version=version.version)
 
     async def generate(self, request: ActionRequest) -> Generation:
-        """Answer one request; the caller's time-out, the request's own deadline, ends the call to the endpoint too."""
+        """Answer a request; the caller's timeout also ends the call to the endpoint."""
         started, deadline = time.perf_counter(), Deadline(self.config.env.request_timeout_s)
         refs = {turn.image.sha256: turn.image for turn in request.turns if turn.image is not None}
         assert self.read is not None
@@ -99,22 +95,22 @@ class OpenaiEngine:
         return msgspec.structs.replace(generation, fetch_ms=fetch_ms)
 
     async def load(self, version: WeightVersion) -> float:
-        """Raise LoadFault: no weights are loaded into an endpoint."""
+        """Raise LoadFault: an endpoint loads no weights."""
         raise LoadFault(f"version {version.version} is not loaded: the weights of rollout.engine openai never change")
 
     def digest(self) -> str | None:
-        """Return nothing: the endpoint does not say which weights it serves."""
+        """Return None: the endpoint does not name its weights."""
         return None
 
     async def check(self) -> None:
-        """Nothing to check: an endpoint that is down may come back."""
+        """Do nothing: an endpoint that is down may come back."""
 
     async def stop(self) -> None:
         """Close the connections."""
         await self._resources.aclose()
 
     async def _try_out(self) -> None:
-        """Generate once, with as many screens as a prompt has: what the endpoint lacks or refuses is found here."""
+        """Generate once with the largest prompt, to find missing features and limits of the endpoint."""
         policy, size = self.config.policy, self.config.env.screen or (TRIAL_SIDE, TRIAL_SIDE)
         screen = io.BytesIO()
         Image.new("RGB", size, "white").save(screen, "PNG")
@@ -129,9 +125,9 @@ class OpenaiEngine:
         context = await self.endpoint.context(Deadline(START_TIMEOUT_S))
         if context is not None and (needed := generation.prompt_tokens + sampling.max_tokens) > context:
             raise UserError(
-                f"a prompt with {policy.max_images} screens and its answer need {needed:,} tokens, more than the "
-                f"{context:,} of the model's context at {self.endpoint.url}: set smaller policy.max_images, "
-                "policy.max_pixels or policy.max_tokens, or serve it with a larger one"
+                f"a prompt with {policy.max_images} screens and its answer need {needed:,} tokens, but the context at "
+                f"{self.endpoint.url} has {context:,}: set smaller policy.max_images, policy.max_pixels or "
+                "policy.max_tokens, or serve a larger context"
             )
         if self.settings.trainable and not generation.tokens:
             raise UserError(
@@ -141,7 +137,7 @@ class OpenaiEngine:
             )
 
     async def _check_parity(self, version: WeightVersion, renderer: "Renderer") -> None:
-        """Compare the endpoint with the trainer's first version; raise UserError if they disagree, or it cannot be."""
+        """Compare the endpoint with the trainer's first version; raise UserError if they disagree."""
         from dart_streams.policy import probe
         from workers.rollout import openai_parity
 
@@ -152,8 +148,8 @@ class OpenaiEngine:
         ) -> openai_chat.Completion:
             blobs = {turn.image.sha256: screen for turn in turns if turn.image is not None}
             images = await self._images(blobs)
-            messages = openai_body.chat_messages(turns, {sha256: url for sha256, (url, _) in images.items()})
-            body = openai_body.request_body(self.settings, messages, sampling, renderer.banned_tokens, **fields)
+            messages = openai_chat.chat_messages(turns, {sha256: url for sha256, (url, _) in images.items()})
+            body = openai_chat.request_body(self.settings, messages, sampling, renderer.banned_tokens, **fields)
             return await self.endpoint.complete(body, Deadline(START_TIMEOUT_S))
 
         try:
@@ -164,10 +160,7 @@ class OpenaiEngine:
     async def _ask_as_it_takes(
         self, turns: Sequence[MessagePart], blobs: dict[str, bytes], sampling: Sampling
     ) -> Generation:
-        """Ask with every sampling parameter, and if that is rejected with those alone that each endpoint knows.
-
-        A trainable answer needs all of them: what a server fills in itself would be another policy's.
-        """
+        """Ask with every sampling parameter, and unless trainable again with the common ones if some are rejected."""
         within_s = max(START_TIMEOUT_S, self.config.env.request_timeout_s)
         try:
             return await self._ask(turns, blobs, sampling, Deadline(within_s))
@@ -178,16 +171,16 @@ class OpenaiEngine:
             generation = await self._ask(turns, blobs, sampling, Deadline(within_s))
             log.warning(
                 "endpoint rejects sampling parameters",
-                left_out=sorted(openai_body.NEUTRAL),
+                left_out=sorted(openai_chat.NEUTRAL),
                 reason=str(rejection),
-                effect="what it fills in itself is not known here; hosted models sample neutrally",
+                effect="its own defaults apply; hosted models sample neutrally",
             )
             return generation
 
     async def _ask(
         self, turns: Sequence[MessagePart], blobs: dict[str, bytes], sampling: Sampling, deadline: Deadline
     ) -> Generation:
-        """Return the answer to a prompt, whose images are in ``blobs``."""
+        """Return the answer to a prompt whose images are in ``blobs``."""
         images = await self._images(blobs)
         urls = {sha256: url for sha256, (url, _) in images.items()}
         prompt, banned = None, list[int]()
@@ -197,22 +190,18 @@ class OpenaiEngine:
             newest = next((turn.image for turn in reversed(turns) if turn.image is not None), None)
             width, height = images[newest.sha256][1] if newest is not None else (0, 0)
             dialect = self.config.policy.dialect.name
-            turns = openai_body.add_instructions(turns, self.settings.instructions, dialect, width, height)
-        messages = openai_body.chat_messages(turns, urls)
-        body = openai_body.request_body(self.settings, messages, sampling, banned, explicit=self.explicit)
+            turns = openai_chat.add_instructions(turns, self.settings.instructions, dialect, width, height)
+        messages = openai_chat.chat_messages(turns, urls)
+        body = openai_chat.request_body(self.settings, messages, sampling, banned, explicit=self.explicit)
         completion = await self.endpoint.complete(body, deadline)
-        return self._generation(completion, prompt, openai_body.most_tokens(self.settings, sampling))
+        return self._generation(completion, prompt, openai_chat.most_tokens(self.settings, sampling))
 
     async def _images(self, blobs: dict[str, bytes]) -> dict[str, tuple[str, tuple[int, int]]]:
-        """Return images as data URLs, with their sizes in pixels."""
+        """Return images as data URLs with their sizes in pixels."""
         return {sha256: await asyncio.to_thread(self._encoded, data) for sha256, data in blobs.items()}
 
     def _encoded(self, data: bytes) -> tuple[str, tuple[int, int]]:
-        """Return an image as a data URL, and its size in pixels.
-
-        It is scaled to what a policy of the configuration would see, for an answer's coordinates are of that image;
-        with ``trainable`` the endpoint's own image processor does that.
-        """
+        """Return an image as a data URL, and its size (pixels), scaled for the policy unless the endpoint does that."""
         policy = self.config.policy
         try:
             with pictures.open_picture(data) as image:
@@ -223,20 +212,17 @@ class OpenaiEngine:
                     image.convert("RGB").resize(wanted, Image.Resampling.BICUBIC).save(stream, "PNG")
                     data, size, media_type = stream.getvalue(), wanted, "image/png"
         except pictures.UnusablePicture as error:
-            raise EngineFault(f"a screenshot of the prompt is no usable image: {error}") from None
+            raise EngineFault(f"a screenshot of the prompt is not a usable image: {error}") from None
         return f"data:{media_type};base64,{base64.b64encode(data).decode()}", size
 
     def _generation(self, completion: openai_chat.Completion, prompt: "Prompt | None", most_tokens: int) -> Generation:
-        """Return what a response says: with tokens if they are the trainer's, else with the text alone.
-
-        Of tokens the text is theirs: a server may have taken reasoning or special tokens out of its own.
-        """
+        """Return a response with tokens and their text if trainable, otherwise with the endpoint's text alone."""
         counted = completion.usage.prompt_tokens if completion.usage else 0
         fields: dict[str, Any] = {"entropies": [], "prompt_tokens": max(0, min(counted, 2**31 - 1))}
         if prompt is not None and self.renderer is not None:
             sampled = openai_chat.sampled_tokens(completion, self.renderer.image_token)
             if not isinstance(sampled, str) and sampled.prompt != prompt.token_ids:
-                sampled = "the endpoint makes other tokens of the prompt than the trainer does"
+                sampled = "the endpoint tokenizes the prompt differently from the trainer"
             if not isinstance(sampled, str):
                 openai_chat.refuse_faults(completion, most_tokens)
                 return Generation(
@@ -252,7 +238,7 @@ class OpenaiEngine:
         return Generation(**fields, text=text, tokens=[], logprobs=[], versions=[], prompt_sha="")
 
     def _note_untrainable(self, reason: str) -> None:
-        """Count an answer that cannot be trained on; the first of them, and each hundredth, is logged."""
+        """Count an untrainable answer; log the first and every hundredth."""
         if self.untrainable % 100 == 0:
             log.warning("answers cannot be trained on", reason=reason, before=self.untrainable)
         self.untrainable += 1

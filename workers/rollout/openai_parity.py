@@ -1,8 +1,4 @@
-"""Whether an endpoint draws tokens as the trainer's policy would: the probe of ``vllm``, scored by requests.
-
-The trainer stores beside its first version what transformers makes of a fixed answer. Each of its tokens is scored by a
-request of one token, with those before it as the beginning of the answer: only vLLM's server gives that.
-"""
+"""Parity check of an endpoint: the ``vllm`` probe, each token scored by a one-token request (vLLM's server only)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,19 +18,16 @@ from workers.rollout.engine import EngineFault
 from workers.rollout.openai_chat import Completion
 
 LEAST_COMPARED = 0.5
-"""The share of tokens that must be compared: those whose beginning the server makes the same tokens of."""
+"""Minimum share of compared tokens; a token compares if the server tokenizes its prefix alike."""
 
 Ask = Callable[[Sequence[MessagePart], Sampling, dict[str, Any]], Awaitable[Completion]]
-"""Sends a prompt with further fields of the body, and returns the response."""
+"""Sends a prompt with further body fields; returns the response."""
 
 log = structlog.get_logger()
 
 
 async def check(config: Config, version: WeightVersion, renderer: Renderer, ask: Ask) -> None:
-    """Compare an endpoint's log-probabilities with those that the trainer stored beside ``version``.
-
-    Raises ParityFault, with the likely reason, if they disagree; EngineFault if the endpoint gives none.
-    """
+    """Compare log-probabilities with those stored beside ``version``; raise ParityFault, EngineFault without any."""
     if version.version != 0 or not version.uri:
         log.info("parity not checked", version=version.version, reason="the endpoint serves the first version")
         return
@@ -47,23 +40,23 @@ async def check(config: Config, version: WeightVersion, renderer: Renderer, ask:
     compared = {place: own for place, own in enumerate(scored) if own is not None}
     if len(compared) < LEAST_COMPARED * len(scored):
         raise EngineFault(
-            f"only {len(compared)} of {len(scored)} tokens of the probe could be scored: does the server make other "
-            "tokens of a text than policy.path does?"
+            f"only {len(compared)} of {len(scored)} tokens of the probe could be scored: check that the server has the "
+            "tokenizer of policy.path"
         )
     trainers = msgspec.structs.replace(stored, logprobs=[stored.logprobs[place] for place in compared])
-    found = probe.mean_mismatch(trainers, list(compared.values()))
+    mismatch = probe.mean_mismatch(trainers, list(compared.values()))
     bound = config.rollout.vllm.parity_nats
-    if not found <= bound:
+    if not mismatch <= bound:
         raise probe.ParityFault(
-            f"the endpoint's log-probabilities differ from the trainer's, in {stored.dtype}, by {found:.3g} nats a "
-            f"token (rollout.vllm.parity_nats is {bound:g}): does it serve the model of policy.path, with "
-            "--logprobs-mode processed_logprobs and the pixels of [policy]? Half precision may need a larger bound"
+            f"the endpoint's log-probabilities differ from the trainer's, in {stored.dtype}, by {mismatch:.3g} nats a "
+            f"token (rollout.vllm.parity_nats is {bound:g}): check that it serves the model of policy.path, with "
+            "--logprobs-mode processed_logprobs and the pixels of [policy]. Half precision may need a larger bound"
         )
-    log.info("parity checked", version=0, mismatch_nats=round(found, 6), tokens=len(compared))
+    log.info("parity checked", version=0, mismatch_nats=round(mismatch, 6), tokens=len(compared))
 
 
 def fetch(config: Config, version: WeightVersion) -> probe.Probe | None:
-    """Return the probe stored beside a version; None if there is none, or it lies where nothing is read."""
+    """Return the probe stored beside a version; None if it is missing or outside the configured location."""
     if weight_location.location_refusal(version.uri, weight_location.base_of(config)):
         return None
     filesystem, folder = fsspec.core.url_to_fs(version.uri)
@@ -74,7 +67,7 @@ def fetch(config: Config, version: WeightVersion) -> probe.Probe | None:
 
 
 async def score(stored: probe.Probe, place: int, renderer: Renderer, ask: Ask) -> float | None:
-    """Return the log-probability (nats) of a token of the probe; None if the tokens before it come out otherwise."""
+    """Return a probe token's log-probability (nats); None if its prefix is tokenized differently."""
     before, token = stored.tokens[:place], stored.tokens[place]
     turns = probe.probe_turns()
     fields: dict[str, Any] = {"logprob_token_ids": [token], "return_tokens_as_token_ids": True}

@@ -1,14 +1,15 @@
-"""Answers action requests with the engine, up to ``max_in_flight`` at a time.
+"""Serves action requests with the engine, up to ``max_in_flight`` at a time.
 
-A request past its deadline is dropped, also during its generation: its env host has given up waiting by then. How long
-that host waits is the difference of two times of its own clock, and how long the request has waited is measured here
-(:mod:`workers.rollout.request_ages`), so the host's clock may be hours off. A record that is no valid request becomes a
-dead letter; a fault of the engine becomes the reply's ``error``.
+A request past its deadline is dropped, also during generation. Its budget is the difference of two times of its host's
+clock, and its wait is measured here (:class:`RequestAges`), so clocks may differ by hours. An invalid
+request becomes a dead letter; an engine fault becomes the reply's ``error``.
 """
 
 import asyncio
 import contextlib
 import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -28,13 +29,12 @@ from topics import actions
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from workers.rollout.engine import Engine, EngineFault, Generation
-from workers.rollout.request_ages import RequestAges, budget_s
 from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
 POLL_INTERVAL_S = 1.0
-"""Time between two looks at the ends of the topic while there is no room, and so how precisely a wait is known."""
+"""Time between reads of the topic's end offsets while busy: the precision of waits."""
 REPORT_INTERVAL_S = 10.0
-"""Minimum time between two log lines about dropped requests."""
+"""Minimum time between log lines about dropped requests."""
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
@@ -48,7 +48,7 @@ EMPTY = Generation(text="", tokens=[], logprobs=[], entropies=[], versions=[], p
 
 
 class RequestServer:
-    """One worker's continuous batching: takes requests only while there is room, and never waits for a batch."""
+    """Continuous batching of one worker; takes requests only while there is room."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class RequestServer:
         self.reply_partitions = reply_partitions
         self.max_in_flight = max_in_flight
         self.in_flight = 0
-        self.ages: RequestAges[TopicPartition] = RequestAges()
+        self.ages = RequestAges()
         self.late = LateRequests()
 
     async def handle(self, _slot: int, delivery: Delivery) -> None:
-        """Answer one request, or publish it as a dead letter if nobody could receive the reply."""
+        """Answer a request, or dead-letter it if no partition can carry the reply."""
         request: ActionRequest = delivery.event
         if not 0 <= request.reply_partition < self.reply_partitions:
             reason = f"reply_partition {request.reply_partition}, but {actions.TOPIC.name} has {self.reply_partitions}"
@@ -85,7 +85,7 @@ class RequestServer:
             self._count(-1)
 
     def _count(self, change: int) -> None:
-        """Count requests in flight; when there is no room any more, note which ones the client has seen by then."""
+        """Count requests in flight; when full, note the end offsets that the client has seen."""
         self.in_flight += change
         in_flight.set(self.in_flight)
         if change > 0 and self.in_flight == self.max_in_flight:
@@ -94,7 +94,7 @@ class RequestServer:
             self.ages.note_ends({place: end for place, end in seen.items() if end is not None})
 
     async def watch_queue(self) -> None:
-        """Note what waits while there is no room, and report dropped requests, until cancelled."""
+        """Note end offsets while full, and report dropped requests, until cancelled."""
         while True:
             await asyncio.sleep(POLL_INTERVAL_S)
             self.late.report()
@@ -106,7 +106,7 @@ class RequestServer:
                     self.ages.note_ends(await records.end_offsets(sorted(assigned)))
 
     async def answer(self, request: ActionRequest, record: ConsumerRecord, waited_s: float) -> None:
-        """Generate and reply before the deadline, or drop the request, which has waited for ``waited_s`` before."""
+        """Generate and reply before the deadline, or drop the request, which has waited ``waited_s``."""
         received_s = time.monotonic()
         left_s = budget_s(request, record) - waited_s
         attributes: dict[str, Any] = {
@@ -141,7 +141,7 @@ class RequestServer:
         requests.add(1, {"result": "failed" if reply.error else "answered"})
 
     async def _publish(self, reply: ActionResponse, partition: int) -> ActionResponse:
-        """Publish a reply, or an error in place of one that no record can carry; return what was published."""
+        """Publish a reply, or an error if no record can carry it; return the published reply."""
         try:
             await self.publisher.publish(actions.TOPIC, reply, partition=partition)
         except Unencodable as error:
@@ -151,10 +151,7 @@ class RequestServer:
         return reply
 
     async def reply_to(self, request: ActionRequest, queued_s: float) -> tuple[ActionResponse, Generation]:
-        """Return the reply to a request queued at this monotonic time, and the engine's generation.
-
-        A fault of the engine becomes the reply's ``error``.
-        """
+        """Return the reply to a request queued at a monotonic time, and its generation; a fault becomes ``error``."""
         generation, error, started = EMPTY, None, time.monotonic()
         try:
             generation = await self.engine.generate(request)
@@ -187,13 +184,13 @@ class RequestServer:
 
 
 def without_answer(reply: ActionResponse, error: str) -> ActionResponse:
-    """Return a reply with an error in place of its answer."""
+    """Return a reply with an error instead of an answer."""
     nothing: dict[str, Any] = {"text": "", "tokens": [], "logprobs": [], "entropies": [], "versions": []}
     return msgspec.structs.replace(reply, **nothing, prompt_tokens=0, prompt_sha="", error=error[:MAX_REASON])
 
 
 class LateRequests:
-    """Requests that were dropped as late, logged together: at once, then every :data:`REPORT_S` at most."""
+    """Dropped requests, logged at once and then every :data:`REPORT_INTERVAL_S`."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -208,7 +205,7 @@ class LateRequests:
         self.report()
 
     def report(self) -> None:
-        """Log those that were not logged yet, if the last line is long enough ago."""
+        """Log dropped requests, unless the last line is too recent."""
         if self.count and self._quiet.expired:
             log.warning(
                 "requests dropped",
@@ -217,3 +214,37 @@ class LateRequests:
                 **self._newest,
             )
             self.count, self._quiet = 0, Deadline(REPORT_INTERVAL_S)
+
+
+class RequestAges:
+    """End offsets of partitions with the times when they were noted."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ends: defaultdict[TopicPartition, deque[tuple[int, float]]] = defaultdict(deque)
+
+    def note_ends(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Note end offsets returned by the broker."""
+        now_s = self._clock()
+        for partition, end in ends.items():
+            noted = self._ends[partition]
+            if not noted or noted[-1][0] < end:
+                noted.append((end, now_s))
+
+    def age_s(self, partition: TopicPartition, offset: int) -> float:
+        """Return the minimum age of a record (seconds); ask in ascending order of offsets."""
+        noted = self._ends[partition]
+        while noted and noted[0][0] <= offset:
+            noted.popleft()
+        return self._clock() - noted[0][1] if noted else 0.0
+
+    def keep(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget all other partitions."""
+        assigned = set(partitions)
+        for partition in [partition for partition in self._ends if partition not in assigned]:
+            del self._ends[partition]
+
+
+def budget_s(request: ActionRequest, record: ConsumerRecord) -> float:
+    """Return how long the env host waits for the reply after sending (seconds); both times are of its clock."""
+    return (request.deadline_ms - record.timestamp) / 1000

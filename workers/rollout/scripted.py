@@ -1,10 +1,7 @@
-"""An engine without a model: it responds by the instruction's text, or at random, after a fixed latency.
+"""Engine without a model: answers by the instruction's text, or at random, after a fixed latency.
 
-Its response depends on the request alone, so that a run can be repeated. Its log-probabilities and entropies are of one
-consistent synthetic distribution per token.
-
-With a ``[workload]`` in the configuration a response takes as long as the workload's engine would, by its number of
-tokens and by the requests in flight, and a switch of weights pauses generation.
+Answers depend on the request alone. Log-probabilities and entropies belong to one synthetic distribution per token.
+With a ``[workload]`` latency follows the workload's engine, and a weight switch pauses generation.
 """
 
 import asyncio
@@ -26,16 +23,16 @@ from topics.weights import WeightVersion
 from workers.rollout.engine import Generation
 
 VOCABULARY = 1024
-"""Upper bound of the synthetic token ids."""
+"""Upper bound of synthetic token ids."""
 ALTERNATIVES = 15
-"""Number of tokens that share the probability which the sampled token leaves."""
+"""Tokens that share the probability left by the sampled token."""
 
 POINT = re.compile(r"\((\d+),\s*(\d+)\)")
 PIECES = re.compile(r"\d|[A-Za-z]+|\s+|[^\w\s]|_")
 
 
 class ScriptedEngine:
-    """Responds after ``latency_ms``, or as the workload says; a switch of weights changes the version it reports."""
+    """Answers after ``latency_ms`` or the workload's time; a weight switch changes the reported version."""
 
     def __init__(self, config: Config) -> None:
         self.settings = config.rollout.scripted
@@ -51,7 +48,7 @@ class ScriptedEngine:
         self.switches = [(-math.inf, version.version)]
 
     async def generate(self, request: ActionRequest) -> Generation:
-        """Respond by the configured behaviour; the tokens are spread evenly over the latency."""
+        """Answer by the configured behavior, with tokens spread evenly over the latency."""
         clock = asyncio.get_running_loop().time
         started = clock()
         self.in_flight += 1
@@ -62,7 +59,6 @@ class ScriptedEngine:
         text = self.answer(request)
         pieces = PIECES.findall(text)
         logprobs, entropies = synthetic_distributions(request.request_id, len(pieces))
-        # An image is its digest.
         prompt = "\n".join(f"{t.role}: {t.text or (t.image.sha256 if t.image else '')}" for t in request.turns)
         return Generation(
             text=text,
@@ -76,14 +72,14 @@ class ScriptedEngine:
         )
 
     async def load(self, version: WeightVersion) -> float:
-        """Report ``version`` from now on; with a workload, after the pause that a switch takes."""
+        """Report ``version`` from now on, after the workload's pause if there is one."""
         paused_s = self.workload.clock_s(self.workload.switch_s) if self.workload else 0.0
         await self.pauses.pause(paused_s)
         self.switches.append((asyncio.get_running_loop().time(), version.version))
         return paused_s * 1000
 
     def _duration_s(self, request_id: str) -> float:
-        """Return how long a response takes without pauses (seconds)."""
+        """Return the duration of a response without pauses (seconds)."""
         if self.workload is None:
             return self.settings.latency_ms / 1000
         engine = self.workload.generation
@@ -91,17 +87,17 @@ class ScriptedEngine:
         return self.workload.clock_s(engine.takes_s(tokens, (self.in_flight - 1) / self.slots))
 
     def digest(self) -> str | None:
-        """Return nothing: there are no weights."""
+        """Return None: there are no weights."""
         return None
 
     async def check(self) -> None:
-        """Nothing to check."""
+        """Do nothing."""
 
     async def stop(self) -> None:
-        """Nothing to free."""
+        """Do nothing."""
 
     def answer(self, request: ActionRequest) -> str:
-        """Return the action text for ``request``: a click in pixels of its newest image, resized as for the policy."""
+        """Return the action text: a click in pixels of the newest image, resized as for the policy."""
         image = next((turn.image for turn in reversed(request.turns) if turn.image is not None), None)
         width, height = (max(image.width, 1), max(image.height, 1)) if image is not None else (1, 1)
         width, height = smart_resize(width, height, self.policy.min_pixels, self.policy.max_pixels)
@@ -118,7 +114,7 @@ class ScriptedEngine:
 
 
 class Pauses:
-    """Work that stops while a pause lasts."""
+    """Work that stops during pauses."""
 
     def __init__(self) -> None:
         self._paused_s = 0.0
@@ -139,7 +135,7 @@ class Pauses:
             self._running.set()
 
     async def work(self, seconds: float) -> None:
-        """Return after ``seconds`` of work, pauses not counted."""
+        """Return after ``seconds`` of work, without pauses."""
         clock = asyncio.get_running_loop().time
         due = clock() + seconds - self._total_s()
         while (left_s := due + self._total_s() - clock()) > 0:
@@ -155,10 +151,7 @@ class Pauses:
 
 
 def instructed_point(request: ActionRequest) -> tuple[int, int] | None:
-    """Return the point, in policy-image pixels, that the instruction names for this step; None if it names none.
-
-    Where it names several, they are for one step each and the last is for all later ones.
-    """
+    """Return the point that the instruction names for this step (policy pixels), the last one for later steps."""
     instruction = next((turn.text for turn in request.turns if turn.role == "user" and turn.text), "")
     points = POINT.findall(instruction)
     if not points:
@@ -175,7 +168,7 @@ def token_of(piece: str) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def pieces_in(text: str) -> int:
-    """Return the number of tokens of a text."""
+    """Return the number of tokens in a text."""
     return len(PIECES.findall(text))
 
 
@@ -186,10 +179,7 @@ def hash_fraction(*parts: str) -> float:
 
 
 def synthetic_distributions(seed: str, count: int) -> tuple[list[float], list[float]]:
-    """Return ``count`` log-probabilities and entropies (nats).
-
-    The sampled token has probability p in (0.5, 1); the rest is shared evenly by :data:`ALTERNATIVES` others.
-    """
+    """Return ``count`` log-probabilities (p in 0.5 to 1) and entropies, nats; :data:`ALTERNATIVES` share 1 - p."""
     logprobs, entropies = [], []
     digest = hashlib.shake_128(seed.encode()).digest(4 * count)
     for (drawn,) in struct.iter_unpack("<I", digest):
@@ -202,10 +192,7 @@ def synthetic_distributions(seed: str, count: int) -> tuple[list[float], list[fl
 
 
 def version_spans(switches: list[tuple[float, int]], started: float, ended: float, tokens: int) -> list[VersionSpan]:
-    """Return which version generated which of ``tokens`` tokens, spread evenly between two times (seconds).
-
-    ``switches`` are (time, version), in order of time, the first before ``started``.
-    """
+    """Return the versions of ``tokens`` spread evenly over a time (s); ``switches`` are (time, version) in order."""
     switches = switches[-1:] if switches[-1][0] <= started else switches
     made_s = [started + (ended - started) * index / tokens for index in range(tokens)]
     starts = [bisect.bisect_left(made_s, switched_s) for switched_s, _ in switches]

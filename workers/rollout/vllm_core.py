@@ -1,7 +1,6 @@
-"""vLLM's engine as the engine thread uses it: add a request, step, switch weights between two steps.
+"""vLLM's engine on the engine thread: add a request, step, switch weights between steps.
 
-Everything here runs on that thread. Imports vllm: import it only after
-:func:`workers.rollout.vllm_settings.engine_environment` is set.
+Imports vllm: import it only after :func:`workers.rollout.vllm_settings.engine_environment` is set.
 """
 
 import itertools
@@ -33,20 +32,13 @@ from workers.rollout.images import EncodedImage
 from workers.rollout.weight_loading import Tensors, loader_of
 
 ENTROPIES = "entropies"
-"""The extra sampling argument: a dict that receives the request's entropies (nats) by token index.
-
-A token computed again, after a switch of weights, overwrites its entry.
-"""
+"""Extra sampling argument: a dict that receives entropies (nats) by token index; recomputed tokens overwrite."""
 
 log = structlog.get_logger()
 
 
 class EngineRequest:
-    """A request to the engine; ``future`` resolves to its generation, without text.
-
-    ``entropies`` are nats by token index; ``created_s`` and ``first_token_s`` are times of ``time.perf_counter``, the
-    latter the end of the step that generated the token.
-    """
+    """A request; ``future`` resolves to its generation without text, ``entropies`` are nats by token index."""
 
     def __init__(self, prompt: Prompt, images: Sequence[EncodedImage], sampling: Sampling) -> None:
         self.prompt = prompt
@@ -60,10 +52,7 @@ class EngineRequest:
 
 
 class VllmCore:
-    """The engine in this process; :meth:`load` and :meth:`switch` before :meth:`add`, as it starts without weights.
-
-    ``weights_bytes`` is what one set of weights takes.
-    """
+    """The engine, which starts without weights: call :meth:`load` and :meth:`switch` before :meth:`add`."""
 
     def __init__(self, config: Config, model_dir: Path, renderer: Renderer, seed: int, weights_bytes: int) -> None:
         self.renderer = renderer
@@ -87,20 +76,20 @@ class VllmCore:
 
     @property
     def context(self) -> int:
-        """Tokens of the longest prompt with its answer: the model's, or as many as the key-value cache holds."""
+        """Maximum tokens of prompt and answer, limited by the model or the key-value cache."""
         return int(self.llm.model_config.max_model_len)
 
     def image_encoder(self, renderer: Renderer) -> vllm_images.ImageEncoder:
-        """Return what encodes images for this engine, with a renderer's bounds; it may be used on any thread."""
+        """Return a thread-safe image encoder for this engine with the renderer's pixel bounds."""
         return vllm_images.ImageEncoder(self.llm.model_config, renderer)
 
     @property
     def busy(self) -> bool:
-        """Whether :meth:`step` has something to do."""
+        """Whether requests are in flight."""
         return self.llm.has_unfinished_requests()
 
     def add(self, request: EngineRequest) -> None:
-        """Add a request; raise :class:`~workers.rollout.engine.EngineFault` if it is too long, for instance."""
+        """Add a request; raise :class:`~workers.rollout.engine.EngineFault` if vLLM rejects it."""
         key, sampling = next(self._keys), request.sampling
         request.entropies, request.first_token_s = {}, 0.0
         params = SamplingParams(
@@ -123,25 +112,22 @@ class VllmCore:
         self.requests[key] = request
 
     def score(self, prompt: Prompt, images: Sequence[EncodedImage], tokens: Sequence[int]) -> list[float]:
-        """Return the log-probability (nats) under which each of ``tokens`` would be sampled as the response.
-
-        Only while no request is in flight: it makes steps of its own.
-        """
+        """Return the log-probability (nats) of each response token; call only without requests in flight."""
         places = {f"score-{place}": place for place in range(len(tokens))}
         for key, place in places.items():
             params = SamplingParams(max_tokens=1, logprobs=1, logprob_token_ids=[tokens[place]], detokenize=False)
             sofar = msgspec.structs.replace(prompt, token_ids=[*prompt.token_ids, *tokens[:place]])
             self.llm.add_request(key, vllm_images.prompt_inputs(sofar, images, self.renderer.placeholder), params)
-        found: dict[int, float] = {}
-        while len(found) < len(tokens):
+        logprobs: dict[int, float] = {}
+        while len(logprobs) < len(tokens):
             finished: list[Any] = self.llm.step()
             for output in finished:
                 place = places[output.request_id]
-                found[place] = output.outputs[0].logprobs[0][tokens[place]].logprob
-        return [found[place] for place in range(len(tokens))]
+                logprobs[place] = output.outputs[0].logprobs[0][tokens[place]].logprob
+        return [logprobs[place] for place in range(len(tokens))]
 
     def step(self) -> None:
-        """Make one token for every request in flight, and resolve the requests that are finished."""
+        """Generate one token for every request in flight; resolve finished requests."""
         outputs: list[Any] = self.llm.step()
         now_s = time.perf_counter()
         for request in self.requests.values():
@@ -161,14 +147,14 @@ class VllmCore:
             self.llm.abort_request([request.internal_id], internal=True)
 
     def load(self, tensors: Tensors) -> Iterator[None]:
-        """Load the next version, in slices between which :meth:`step` may run with the present one."""
+        """Load the next version in slices; :meth:`step` may run between them."""
         return self.loader.load(tensors)
 
     def switch(self, version: int, mode: SwitchMode = "keep") -> float:
-        """Switch to the loaded weights, and return the pause (milliseconds).
+        """Switch to the loaded weights; return the pause (ms).
 
-        With ``keep``, requests in flight keep their tokens; their KV cache and images are recomputed with the new
-        weights. With ``finish`` they finish with the old weights first, with ``abort`` they restart with the new.
+        ``keep``: requests in flight keep their tokens and recompute KV cache and images. ``finish``: they finish with
+        the old weights first. ``abort``: they restart with the new weights.
         """
         started = time.perf_counter()
         aborted = list(self.requests.values()) if mode == "abort" else []
@@ -186,7 +172,7 @@ class VllmCore:
 
 
 def cut_short(request: EngineRequest, output: Any) -> EngineFault | None:
-    """Return the fault of an answer that neither the policy nor ``max_tokens`` ended: it says nothing of the policy."""
+    """Return the fault of an answer cut by the context, which says nothing about the policy; None otherwise."""
     completion, most = output.outputs[0], request.sampling.max_tokens
     if completion.finish_reason != "length" or len(completion.token_ids) >= most:
         return None
@@ -197,7 +183,7 @@ def cut_short(request: EngineRequest, output: Any) -> EngineFault | None:
 
 
 def generation_of(request: EngineRequest, output: Any) -> Generation:
-    """Return what was generated for a request, from vLLM's ``RequestOutput``; the text is left empty."""
+    """Return vLLM's ``RequestOutput`` as a generation without text."""
     completion = output.outputs[0]
     tokens = list(completion.token_ids)
     spans = completion.weight_versions
@@ -214,7 +200,7 @@ def generation_of(request: EngineRequest, output: Any) -> Generation:
 
 
 class RowState(NamedTuple):
-    """One request in the batch; ``tokens`` is vLLM's own growing list of its output."""
+    """A request in the batch; ``tokens`` is vLLM's own growing list."""
 
     entropies: dict[int, float]
     temperature: float
@@ -222,11 +208,10 @@ class RowState(NamedTuple):
 
 
 def processor_class(allowed_mask: Callable[[int], torch.Tensor]) -> type[LogitsProcessor]:
-    """Return a processor that masks all but ``allowed_mask(vocabulary)`` (vocabulary,), and records entropies.
+    """Return a logits processor that masks all but ``allowed_mask(vocabulary)`` and records entropies.
 
-    Exact entropies cost one softmax a step here; requesting the log-probabilities of the whole vocabulary from vLLM
-    would cost as much as generating. vLLM's log-probabilities are over the same allowed tokens, as the trainer's are.
-    A class made at run time, because vLLM makes the instance; vLLM must therefore run in this process.
+    This costs one softmax a step; log-probabilities of the whole vocabulary from vLLM would cost as much as generating.
+    vLLM instantiates the class in this process.
     """
 
     class AllowedTokens(LogitsProcessor):
@@ -255,6 +240,6 @@ def processor_class(allowed_mask: Callable[[int], torch.Tensor]) -> type[LogitsP
 
 
 def row_of(params: SamplingParams, _prompt: list[int] | None, tokens: list[int]) -> RowState | None:
-    """Return the state of a request that enters the batch; the entropies of greedy ones are of temperature 1."""
+    """Return the state of a request that enters the batch; greedy requests have entropies of temperature 1."""
     entropies = (params.extra_args or {}).get(ENTROPIES)
     return None if entropies is None else RowState(entropies, params.temperature or 1.0, tokens)

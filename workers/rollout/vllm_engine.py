@@ -1,8 +1,7 @@
 """The ``vllm`` engine: prompts and screenshots are prepared here, vLLM runs on its own thread.
 
-vLLM runs without an engine process: no pixels and tokens are sent between processes, and a switch of weights is one
-function call between two steps. torch releases the GIL while it computes, so the event loop stays responsive.
-Import it only after :func:`workers.rollout.vllm_settings.engine_environment` is set.
+Without an engine process no pixels or tokens cross processes. torch releases the GIL, so the event loop stays
+responsive. Import it only after :func:`workers.rollout.vllm_settings.engine_environment` is set.
 """
 
 import asyncio
@@ -37,7 +36,7 @@ from topics.weights import WeightVersion
 from workers.rollout.engine import EngineDead, EngineFault, Generation, LoadFault
 from workers.rollout.images import EncodedImage, ImageCache, ReadBlob
 from workers.rollout.vllm_core import EngineRequest, VllmCore
-from workers.rollout.weight_schema import WeightSchema
+from workers.rollout.weight_loading import WeightSchema
 
 IMAGE_CACHE_BYTES = 256 << 20
 STOP_TIMEOUT_S = 1.0
@@ -49,14 +48,10 @@ log = structlog.get_logger()
 
 
 class EngineThread:
-    """The thread on which vLLM runs: commands are executed between two steps.
+    """Thread that runs vLLM and executes commands between two steps.
 
-    Continuous batching: every request that has come by the next step is part of it. With ``gather_s`` (seconds) the
-    first waits that long for others; the steps of those in flight go on meanwhile.
-
-    An unexpected error in the engine ends the thread, and every call fails with
-    :class:`EngineDead`: half-loaded weights must not serve. So does a step or a command that takes longer than
-    ``hang_s``: nobody can end it, and what it would still bring is not waited for.
+    Requests that arrive by the next step join it; with ``gather_s`` the first waits that long (seconds) for others.
+    After an unexpected error, or a step or command longer than ``hang_s``, every call fails with :class:`EngineDead`.
     """
 
     def __init__(self, build: Callable[[], VllmCore], gather_s: float = 0.0, hang_s: float = math.inf) -> None:
@@ -67,19 +62,16 @@ class EngineThread:
         self.dead: EngineDead | None = None
         self._commands: queue.SimpleQueue[Command | EngineRequest | None] = queue.SimpleQueue()
         self._gathered: list[EngineRequest] = []
-        """Requests that wait for others, the oldest first; only the thread uses it."""
+        """Requests waiting for others, oldest first; used by the thread only."""
         self._began_s: float | None = None
-        """When the step or the command under way began; None while the thread waits, or builds the engine."""
+        """Start of the present step or command; None while idle or starting."""
         self._pending: set[Future[Any]] = set()
-        # A daemon, so that a start that hangs does not keep a stopped process alive.
+        # A daemon, so that a hanging start does not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="vllm", daemon=True)
         self._thread.start()
 
     async def generate(self, prompt: Prompt, images: Sequence[EncodedImage], sampling: Sampling) -> Generation:
-        """Generate a response, without its text; when cancelled, the engine aborts the request.
-
-        Raises EngineFault if the engine rejects it, for instance as too long, EngineDead if the thread has ended.
-        """
+        """Generate a response without text, aborted when cancelled; raise EngineFault if rejected, or EngineDead."""
         request = EngineRequest(prompt, images, sampling)
         try:
             return await self._submit(request, request.future)
@@ -88,12 +80,12 @@ class EngineThread:
             raise
 
     async def call(self, function: Callable[[VllmCore], T]) -> T:
-        """Run ``function`` on the thread between two steps; an error in it ends the engine."""
+        """Run ``function`` on the thread between two steps; its errors end the engine."""
         future: Future[T] = Future()
         return await self._submit(lambda core: future.set_result(function(core)), future)
 
     async def _submit(self, command: Command | EngineRequest, future: Future[T]) -> T:
-        """Have the thread execute a command or answer a request, and return what it sets on ``future``."""
+        """Queue a command or request; return the result set on ``future``."""
         self.check()
         future.set_running_or_notify_cancel()  # The thread may set it even if the caller is cancelled.
         self._pending.add(future)
@@ -104,12 +96,12 @@ class EngineThread:
             self._pending.discard(future)
 
     def check(self) -> None:
-        """Raise :class:`EngineDead` if the thread has ended, or hangs."""
+        """Raise :class:`EngineDead` if the thread has ended or hangs."""
         began_s = self._began_s
         if began_s is not None and (lasts_s := time.perf_counter() - began_s) > self.hang_s:
             self._fail(
                 EngineDead(
-                    f"vLLM hangs: a step or a switch has not come back for {lasts_s:.0f} s (rollout.vllm.hang_s is "
+                    f"vLLM hangs: a step or a switch has not returned for {lasts_s:.0f} s (rollout.vllm.hang_s is "
                     f"{self.hang_s:g})"
                 )
             )
@@ -117,7 +109,7 @@ class EngineThread:
             raise self.dead
 
     async def stop(self, timeout_s: float) -> None:
-        """End the thread after its present step; one that is still starting is left behind."""
+        """End the thread after its present step; a starting thread is abandoned."""
         self._commands.put(None)
         await asyncio.to_thread(self._thread.join, timeout_s)
 
@@ -140,7 +132,7 @@ class EngineThread:
         self._began_s = None
 
     def _execute_commands(self, core: VllmCore) -> bool:
-        """Execute the commands in the queue, waiting for one while the engine is idle; return False to end."""
+        """Execute queued commands, waiting while idle; return False to end."""
         while True:
             left_s = self._left_s()
             if left_s == 0.0:
@@ -160,7 +152,7 @@ class EngineThread:
                     command(core)
 
     def _left_s(self) -> float | None:
-        """Return for how long the oldest gathered request still waits for others; None if there is none."""
+        """Return how long the oldest gathered request still waits; None without one."""
         if not self._gathered:
             return None
         return max(0.0, self._gathered[0].created_s + self.gather_s - time.perf_counter())
@@ -185,7 +177,7 @@ class EngineThread:
         self._fail(dead)
 
     def _fail(self, dead: EngineDead) -> None:
-        """Fail all that wait, and all that come, with the first error."""
+        """Fail all pending and future calls with the first error."""
         self.dead = self.dead or dead
         for future in self._pending:
             if not future.done():
@@ -208,7 +200,7 @@ class VllmEngine:
         self.mode = config.rollout.switch_mode
 
     async def start(self, version: WeightVersion) -> None:
-        """Build the engine, load ``version``, and generate once: the first time compiles kernels."""
+        """Build the engine, load ``version``, and generate once to compile kernels."""
         folder = await self.fetch(version)
         if self.read is None:
             store = self.config.store
@@ -239,10 +231,7 @@ class VllmEngine:
     async def check_parity(
         self, thread: EngineThread, screen: EncodedImage, folder: Path, version: WeightVersion
     ) -> None:
-        """Compare the engine's log-probabilities with those of transformers, stored beside the weights in ``folder``.
-
-        Raises ParityFault, with the likely reason, if they disagree.
-        """
+        """Compare log-probabilities with the trainer's, stored in ``folder``; raise ParityFault if they differ."""
         stored = probe.read(folder)
         if stored is None:
             log.warning("parity not checked", version=version.version, reason=f"no {weights.PROBE} at {version.uri}")
@@ -250,18 +239,18 @@ class VllmEngine:
         probe.refuse_other_rendering(stored, self.renderer)
         prompt = self.renderer.prompt(probe.probe_turns())
         scored, dtype = await thread.call(lambda core: (core.score(prompt, [screen], stored.tokens), core.dtype))
-        found, bound = probe.mean_mismatch(stored, scored), self.config.rollout.vllm.parity_nats
-        if not found <= bound:
+        mismatch, bound = probe.mean_mismatch(stored, scored), self.config.rollout.vllm.parity_nats
+        if not mismatch <= bound:
             raise probe.ParityFault(
                 f"vLLM's log-probabilities of version {version.version}, in {dtype}, differ from the trainer's, in "
-                f"{stored.dtype}, by {found:.3g} nats a token (rollout.vllm.parity_nats is {bound:g}): compare the "
+                f"{stored.dtype}, by {mismatch:.3g} nats a token (rollout.vllm.parity_nats is {bound:g}): compare the "
                 "dtype, policy.path, policy.min_pixels and policy.max_pixels of both. Half precision may need a larger "
                 "bound"
             )
-        log.info("parity checked", version=version.version, mismatch_nats=round(found, 6))
+        log.info("parity checked", version=version.version, mismatch_nats=round(mismatch, 6))
 
     async def generate(self, request: ActionRequest) -> Generation:
-        """Answer one request, concurrently with all others."""
+        """Answer a request."""
         if self.thread is None:
             raise EngineFault("the engine has not started")
         prompt = self.renderer.prompt(request.turns)
@@ -280,10 +269,7 @@ class VllmEngine:
         return paused_ms
 
     async def switch(self, thread: EngineThread, version: WeightVersion) -> float:
-        """Load the resident weights in slices between steps, then switch; return the pause (milliseconds).
-
-        They stay in memory only where the next version may be what changes of them.
-        """
+        """Load the resident weights in slices between steps, then switch; return the pause (ms)."""
         tensors, sha256 = self.resident.tensors, self.resident.sha256
         slices = await thread.call(lambda core: core.load(tensors))
         while not await thread.call(lambda _: next(slices, True)):
@@ -295,11 +281,11 @@ class VllmEngine:
         return paused_ms
 
     def digest(self) -> str | None:
-        """Return the SHA-256 (hex) of the weights that are served: of the tensors that were given to vLLM."""
+        """Return the SHA-256 (hex) of the tensors given to vLLM."""
         return self.served_sha256
 
     async def check(self) -> None:
-        """Raise :class:`~workers.rollout.engine.EngineDead` if vLLM has failed, or hangs."""
+        """Raise :class:`~workers.rollout.engine.EngineDead` if vLLM has failed or hangs."""
         if self.thread is not None:
             self.thread.check()
 
@@ -310,10 +296,7 @@ class VllmEngine:
         self.cache.cleanup()
 
     async def fetch(self, version: WeightVersion) -> Path:
-        """Have ``version`` in memory, with its places, its digest and its tensor shapes checked; return its directory.
-
-        Of a delta, that is what is missing of it: all deltas since the version in memory, or all since the full one.
-        """
+        """Read ``version`` into memory, of deltas the missing ones; check it, and return its directory."""
         for part in version.parts:
             if reason := weight_location.location_refusal(part.uri, weight_location.base_of(self.config)):
                 raise LoadFault(f"version {version.version} is not fetched: {reason}")
@@ -331,8 +314,8 @@ class VllmEngine:
         return self.resident.folder
 
 
-def remove_all_but(kept: Path, cache: Path) -> None:
-    """Remove the copies of older versions."""
+def remove_all_but(current: Path, cache: Path) -> None:
+    """Remove copies of older versions."""
     for copy in cache.iterdir():
-        if copy != kept:
+        if copy != current:
             shutil.rmtree(copy, ignore_errors=True)

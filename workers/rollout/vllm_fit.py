@@ -1,4 +1,4 @@
-"""Whether vLLM serves a model, without building an engine. Imports vllm: not to be imported by other modules' heads."""
+"""Check that vLLM supports a model, without building an engine. Imports vllm, so import it within functions."""
 
 from pathlib import Path
 
@@ -9,11 +9,7 @@ from dart_streams.policy.rendering import UnsupportedModel
 
 
 def check(model_dir: Path) -> int:
-    """Return the tokens of a model's context, if vLLM has an implementation of its own of it, which takes images.
-
-    Its fallback, which runs transformers' code, is not counted: nothing of it was tried here. Raises
-    :class:`UnsupportedModel` if it has none.
-    """
+    """Return the context length of a model that vLLM serves natively with images; raise :class:`UnsupportedModel`."""
     try:
         config = EngineArgs(
             model=str(model_dir), load_format="dummy", dtype="float32", model_impl="vllm", skip_mm_profiling=True
@@ -23,6 +19,6 @@ def check(model_dir: Path) -> int:
         raise UnsupportedModel(f"vLLM {vllm.__version__} does not serve this model: {' '.join(reason)}") from None
     if not config.is_multimodal_model or config.is_encoder_decoder:
         raise UnsupportedModel(
-            f"vLLM {vllm.__version__} serves {', '.join(config.architectures)}, but not as a decoder that takes images"
+            f"vLLM {vllm.__version__} serves {', '.join(config.architectures)}, but not as a decoder with images"
         )
     return int(config.max_model_len)

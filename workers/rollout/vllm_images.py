@@ -1,7 +1,6 @@
-"""Screenshots as the served model's input, by vLLM's own processor of the model's family.
+"""Screenshots as model input, each processed once by vLLM's processor.
 
-An image is processed alone and once; a prompt is put together of its images' tokens and inputs. Imports vllm: import it
-only after :func:`workers.rollout.vllm_settings.engine_environment` is set.
+Import it as :mod:`workers.rollout.vllm_core`.
 """
 
 import dataclasses
@@ -22,7 +21,7 @@ from workers.rollout.images import EncodedImage
 
 
 class ImageEncoder:
-    """Encodes images for the model of ``model_config``, with the bounds on pixels that ``renderer`` has."""
+    """Encodes images for the model of ``model_config`` within the renderer's pixel bounds."""
 
     def __init__(self, model_config: ModelConfig, renderer: Renderer) -> None:
         self.renderer = renderer
@@ -30,33 +29,32 @@ class ImageEncoder:
         self._lock = threading.Lock()
 
     def __call__(self, data: bytes) -> EncodedImage:
-        """Return an encoded image's inputs; from any thread.
+        """Return an image's inputs; thread-safe.
 
-        Raises :class:`UnusablePicture` if it is none, :class:`ParityFault` if vLLM would show the model other tokens of
-        it than the trainer.
+        Raises :class:`UnusablePicture`, :class:`ParityFault` if tokens differ.
         """
         image = pictures.decode_picture(data)
         with self._lock:  # Tokenizers are not thread-safe.
-            made: Any = self.processor(
+            processed: Any = self.processor(
                 [self.renderer.placeholder],
                 self.processor.info.parse_mm_data({"image": [image]}),
                 hf_processor_mm_kwargs=self.renderer.image_bounds,
             )
             wanted = self.renderer.expansion(*image.size)
-        tokens = list(made["prompt_token_ids"])
+        tokens = list(processed["prompt_token_ids"])
         if tokens != wanted:
             raise ParityFault(
-                f"of an image of {image.width}x{image.height} vLLM makes {len(tokens)} tokens, and transformers makes "
-                f"{len(wanted)}, or others: this model's processors in the two libraries disagree"
+                f"vLLM's processor makes {len(tokens)} tokens of a {image.width}x{image.height} image, "
+                f"transformers' {len(wanted)} or other ones"
             )
-        [item], [place] = made["mm_kwargs"]["image"], made["mm_placeholders"]["image"]
+        [item], [place] = processed["mm_kwargs"]["image"], processed["mm_placeholders"]["image"]
         elements = item.values() if item is not None else ()
         size = sum(element.data.nbytes for element in elements if isinstance(element.data, torch.Tensor))
         return EncodedImage(tokens=tokens, item=item, place=place, size=size)
 
 
 def prompt_inputs(prompt: Prompt, images: Sequence[EncodedImage], placeholder: int) -> MultiModalInput | TokensInput:
-    """Return a prompt as vLLM's preprocessing would: the tokens and inputs of each image in its placeholder's place."""
+    """Return a prompt as vLLM's preprocessing would, with each image's tokens and inputs at its placeholder."""
     if not images:
         return tokens_input(prompt.token_ids)
     token_ids: list[int] = []

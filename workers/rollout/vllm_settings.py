@@ -1,4 +1,4 @@
-"""vLLM's environment variables, set before it is imported, and the arguments of its engine. Pure."""
+"""Environment variables and engine arguments of vLLM. Pure."""
 
 import os
 from collections.abc import Mapping
@@ -10,15 +10,14 @@ from dart_streams.policy.staged_weights import UTILIZATION
 from dart_streams.screens import FACTOR
 
 BATCHED_TOKENS = 8192
-"""Maximum number of prompt tokens per step, and the capacity of the cache of encoded screenshots."""
+"""Maximum prompt tokens per step, and capacity of the encoder cache."""
 
 
 def engine_environment(present: Mapping[str, str], cores: int) -> dict[str, str]:
-    """Return the variables to set before torch and vllm are imported; what is ``present`` already stays.
+    """Return the variables to set before importing torch and vllm; ``present`` ones stay.
 
-    The engine runs in this process: with an engine process, a third of a request's CPU time is spent on sending pixels
-    and tokens between processes. One core is left to other processes: with as many OpenMP threads as cores, threads
-    that busy-wait for each other use half of the CPU.
+    An engine process would spend a third of a request's CPU time on sending pixels and tokens. With as many OpenMP
+    threads as cores, busy-waiting takes half of the CPU, so one core is left free.
     """
     wanted = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -36,11 +35,7 @@ def engine_environment(present: Mapping[str, str], cores: int) -> dict[str, str]
 def engine_arguments(
     config: Config, model_dir: Path, on_gpu: bool, seed: int, memory_share: float = UTILIZATION
 ) -> dict[str, Any]:
-    """Return the keyword arguments of vLLM's ``EngineArgs``; ``memory_share`` is of a GPU's memory.
-
-    ``seed`` must differ between workers and starts: the engine samples all requests with one generator, and a group of
-    rollouts must stay diverse. The model starts without weights; they come from the published version only.
-    """
+    """Return the arguments of ``EngineArgs``; ``seed`` must differ between starts, or a group loses diversity."""
     image_tokens = config.policy.max_pixels // FACTOR**2
     shared: dict[str, Any] = {
         "model": str(model_dir),

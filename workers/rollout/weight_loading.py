@@ -1,16 +1,13 @@
-"""Loads weights into vLLM: a part while the old ones generate, the rest during the pause.
+"""Loading of weights into vLLM: most of it while the old weights generate, the rest during the pause.
 
-vLLM converts weights into its kernels' format when it loads them, which takes most of the time of a load. So they are
-loaded into a second set of layers, in slices between the engine's steps, and the switch only brings that set's tensors
-into the serving layers:
+vLLM converts weights to its kernels' format when loading, which takes most of the time. They are loaded into a second
+set of layers, in slices between steps; the switch moves that set's tensors into the serving layers:
 
-- On a CPU by exchanging the tensors of the two sets: a layer's packed copy cannot be overwritten in place.
-- On a GPU by copying them, because CUDA graphs hold the addresses of the serving ones: from the device's memory if it
-  has room for a second set beside the key-value cache, otherwise from pinned memory of the host.
+- On a CPU by exchanging tensors: a packed copy cannot be overwritten in place.
+- On a GPU by copying, because CUDA graphs hold the serving addresses: from device memory if a second set fits beside
+  the key-value cache, otherwise from pinned host memory.
 
-Without a second set weights are loaded in place, during the pause.
-
-Everything here runs on the engine's thread: vLLM's loading is not thread-safe.
+Without a second set weights are loaded in place, during the pause. All of this runs on the engine thread.
 """
 
 import copy
@@ -19,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from transformers import AutoModelForImageTextToText
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.model_loader import get_model
@@ -30,17 +28,40 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from dart_streams.errors import UserError
 from dart_streams.policy.rendering import UnsupportedModel
 from dart_streams.policy.staged_weights import SecondSetPlace
+from workers.rollout.engine import LoadFault
 
 SLICE = 4
-"""Number of tensors loaded between two steps: some milliseconds."""
+"""Tensors loaded between two steps: some milliseconds."""
 PACKED = "cpu_linear"
-"""The attribute of vLLM's layers that holds their packed weights, as a function."""
+"""Attribute with the packed weights of vLLM's CPU layers (a function)."""
 
 Tensors = Mapping[str, torch.Tensor]
 
 
+class WeightSchema:
+    """Tensor shapes by name (tied ones may be missing), checked because vLLM only warns of missing tensors."""
+
+    def __init__(self, model_config: Any) -> None:
+        with torch.device("meta"):
+            model = AutoModelForImageTextToText.from_config(model_config)
+        self.shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+        self.tied = set(getattr(model, "all_tied_weights_keys", None) or {})
+        self.elements = sum(parameter.numel() for parameter in model.parameters())
+        self.dtype: torch.dtype = model.dtype
+
+    def check(self, tensors: Tensors, place: str) -> None:
+        """Raise :class:`LoadFault` unless the ``tensors`` from ``place`` fit this model."""
+        shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+        unknown = sorted(shapes.keys() - self.shapes.keys())
+        missing = sorted(self.shapes.keys() - shapes.keys() - self.tied)
+        wrong = [f"{name} {shape}" for name, shape in shapes.items() if shape != self.shapes.get(name, shape)]
+        if unknown or missing or wrong:
+            difference = f"unknown {unknown[:3]}, missing {missing[:3]}, of another shape {wrong[:3]}"
+            raise LoadFault(f"{place} is from another model: {difference}")
+
+
 class InPlace:
-    """Loads over the serving weights, during the pause."""
+    """Loads over the serving weights during the pause."""
 
     def __init__(self, llm: LLMEngine) -> None:
         self.llm = llm
@@ -58,22 +79,19 @@ class InPlace:
 
 
 class DoubleBuffered:
-    """Loads into a second set of layers, which never generates, at the cost of the weights' memory once more.
-
-    With ``device`` the second set is in another memory than the serving one.
-    """
+    """Loads into a second set of layers, on ``device`` if given, and exchanges the tensors of both sets."""
 
     def __init__(self, llm: LLMEngine, device: str | None = None) -> None:
         runners: list[Any] = llm.collective_rpc(lambda worker: worker.model_runner)
         (runner,) = runners
         self.serving: torch.nn.Module = runner.get_model()
-        # The second model has a copy of the configuration: attention layers are registered in it by name.
+        # Attention layers register in the configuration by name, so the second model has a copy.
         self.config: VllmConfig = copy.copy(runner.vllm_config)
         self.config.compilation_config = copy.copy(self.config.compilation_config)
         self.config.compilation_config.static_forward_context = {}
         self.config.load_config = copy.copy(self.config.load_config)
         self.config.load_config.device = device
-        # vLLM caches rotary embeddings by their settings: two models would share one.
+        # vLLM caches rotary embeddings by settings, so two models would share one.
         rotary_embedding._ROPE_DICT.clear()
         with set_current_vllm_config(self.config):
             self.spare: Any = get_model(vllm_config=self.config)
@@ -84,10 +102,7 @@ class DoubleBuffered:
             raise RuntimeError(f"vLLM shares {len(shared)} tensors between two models, which cannot be exchanged")
 
     def load(self, tensors: Tensors) -> Iterator[None]:
-        """Load into the second set, in the format in which it will be used.
-
-        Raises :class:`UnsupportedModel` if vLLM's model does not take all of its weights from tensors of these names.
-        """
+        """Load into the second set; raise :class:`UnsupportedModel` if weights of vLLM's model are missing."""
         initialize_layerwise_reload(self.spare)
         yield
         items = list(tensors.items())
@@ -100,19 +115,19 @@ class DoubleBuffered:
         if missing:
             raise UnsupportedModel(
                 f"vLLM's {type(self.spare).__name__} finds no tensors for {len(missing)} of its weights among the "
-                f"trainer's, {min(missing)} for one: it knows them by other names"
+                f"trainer's, {min(missing)} for one: their names differ"
             )
         with set_current_vllm_config(self.config):
             finalize_layerwise_reload(self.spare, self.config.model_config)
-            # What is tied to a loaded layer was not loaded itself, and has the former weights packed.
+            # Tied layers are not loaded themselves and still hold the former packed weights.
             for layer in self.tied:
                 layer.quant_method.process_weights_after_loading(layer)
         yield
 
     def exchange(self) -> None:
-        """Exchange the tensors of the two sets by reference, and the packed ones."""
-        for one, other in zip(tensors_of(self.serving), tensors_of(self.spare), strict=True):
-            one.data, other.data = other.data, one.data
+        """Exchange the tensors of both sets by reference, packed ones included."""
+        for ours, theirs in zip(tensors_of(self.serving), tensors_of(self.spare), strict=True):
+            ours.data, theirs.data = theirs.data, ours.data
         for layer, twin in zip(self.serving.modules(), self.spare.modules(), strict=True):
             if hasattr(layer, PACKED):
                 ours = getattr(layer, PACKED)
@@ -121,7 +136,7 @@ class DoubleBuffered:
 
 
 class Copied(DoubleBuffered):
-    """As its base, but the switch copies the second set: the serving tensors stay where they are."""
+    """Double buffering that copies the second set; serving tensors stay in place."""
 
     def __init__(self, llm: LLMEngine, place: SecondSetPlace) -> None:
         if llm.model_config.quantization is not None and place == "host":
@@ -134,42 +149,39 @@ class Copied(DoubleBuffered):
         self.pin()
 
     def load(self, tensors: Tensors) -> Iterator[None]:
-        """Load into the second set, which is in pinned memory afterwards, whatever vLLM has made of its tensors."""
+        """Load into the second set and pin it again, since vLLM may replace tensors."""
         yield from super().load(tensors)
         self.pin()
 
     def pin(self) -> None:
-        """Have the second set in pinned memory, if it is the host's and there is such memory."""
+        """Pin the second set if it is in host memory."""
         if self.pins:
             pin_tensors(self.spare)
 
     def exchange(self) -> None:
-        """Copy the tensors of the second set over the serving ones, and wait until they are there."""
+        """Copy the second set over the serving tensors."""
         copy_tensors(self.spare, self.serving)
 
 
 def pin_tensors(model: torch.nn.Module) -> None:
-    """Move those parameters and buffers to pinned memory that are not there."""
+    """Move parameters and buffers to pinned memory."""
     for tensor in tensors_of(model):
         if not tensor.is_pinned():
             tensor.data = tensor.data.pin_memory()
 
 
 def copy_tensors(source: torch.nn.Module, target: torch.nn.Module) -> None:
-    """Copy parameters and buffers of one model over those of another, which stay where they are.
-
-    From pinned memory the copies overlap; they are complete on return.
-    """
-    for one, other in zip(tensors_of(target), tensors_of(source), strict=True):
-        if one.shape != other.shape or one.dtype != other.dtype:
-            raise RuntimeError(f"the second set has {other.dtype} {other.shape} for {one.dtype} {one.shape}")
-        one.data.copy_(other.data, non_blocking=True)
+    """Copy parameters and buffers of one model over another's; copies overlap and are complete on return."""
+    for to, by in zip(tensors_of(target), tensors_of(source), strict=True):
+        if to.shape != by.shape or to.dtype != by.dtype:
+            raise RuntimeError(f"the second set has {by.dtype} {by.shape} for {to.dtype} {to.shape}")
+        to.data.copy_(by.data, non_blocking=True)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def tied_layers(model: torch.nn.Module) -> Iterator[Any]:
-    """Return the layers whose weight is that of an earlier layer, such as a head tied to the embedding."""
+    """Yield layers that share an earlier layer's weight, such as a head tied to the embedding."""
     seen: set[int] = set()
     for layer in model.modules():
         weight = layer._parameters.get("weight")
@@ -179,12 +191,12 @@ def tied_layers(model: torch.nn.Module) -> Iterator[Any]:
 
 
 def tensors_of(model: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Return the parameters and buffers of a model, in the order of its layers."""
+    """Return parameters and buffers of a model in layer order."""
     return itertools.chain(model.parameters(), model.buffers())
 
 
 def loader_of(llm: LLMEngine, place: SecondSetPlace) -> InPlace | DoubleBuffered:
-    """Return what loads weights into an engine, with a second set at ``place``."""
+    """Return the loader for an engine with a second set at ``place``."""
     if place == "none":
         return InPlace(llm)
     return DoubleBuffered(llm) if current_platform.is_cpu() else Copied(llm, place)

@@ -1,12 +1,10 @@
-"""Keeps the engine on the newest weights, as the rolling update allows, and announces what it serves.
+"""Weight updates: switch the engine to the newest version in turn, and announce what it serves.
 
-The rolling update: each worker decides from all records of weights-serving whether it may switch weights now. A worker
-*has tried* version v if it serves v or newer, or has reported that it failed to load v. Workers switch in the order of
-(newest version tried, worker id), at most ``width`` at a time; those that have tried the version are not waited for. A
-worker reports a version only after it serves it, so a stale view of the others makes a worker wait longer, never switch
-too early: at least N - ``width`` of N workers generate at any time. A retry of a version that failed is not counted
-against the width: what fails is the fetch, during which the old weights keep serving. A worker is alive by when its
-heartbeats arrive here (:mod:`dart_streams.heartbeats`): no worker's clock is compared with another's.
+Rolling update: a worker *has tried* version v if it serves v or newer, or failed to load v. Workers switch in order of
+(newest version tried, worker id), at most ``width`` at a time, and do not wait for workers that have tried the version.
+A version is announced only once served, so a stale view delays a switch and never allows an early one: at least N -
+``width`` of N workers generate at any time. Retries of a failed version do not count against the width, as the old
+weights serve meanwhile. Heartbeats count by arrival (:mod:`dart_streams.heartbeats`); clocks are never compared.
 """
 
 import asyncio
@@ -39,7 +37,7 @@ from workers.rollout.engine import Engine, LoadFault
 WATCHED: tuple[Topic, ...] = (weights.TOPIC, weights_serving.TOPIC)
 POLL_TIMEOUT_S = 0.5
 RETRY_INTERVAL_S = 5.0
-"""Seconds before weights that failed to load are retried; a newer version is tried immediately."""
+"""Seconds before a failed version is retried; a newer one is tried at once."""
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
@@ -50,11 +48,7 @@ switches = meter.create_counter(names.ROLLOUT_SWITCHES)
 
 
 def may_switch(me: str, target: int, serving: Mapping[str, WeightsServing], alive: Collection[str], width: int) -> bool:
-    """Return whether worker ``me`` may switch to version ``target`` now.
-
-    ``serving`` has the newest record of each worker, its own included. One that is not ``alive`` is not waited for. At
-    most ``width`` workers switch at the same time.
-    """
+    """Return whether worker ``me`` may switch to ``target``: fewer than ``width`` live workers are due before it."""
     own = (serving[me].tried, me) if me in serving else (-1, me)
     ahead = [
         record
@@ -65,7 +59,7 @@ def may_switch(me: str, target: int, serving: Mapping[str, WeightsServing], aliv
 
 
 class WeightWatcher:
-    """Folds ``weights`` and ``weights-serving`` from their beginnings, without a group; ``changed``: at each record."""
+    """Folds ``weights`` and ``weights-serving`` from their beginnings; each record sets ``changed``."""
 
     def __init__(self, config: Config, worker_id: str, publisher: Publisher) -> None:
         self.bus = config.bus
@@ -74,7 +68,7 @@ class WeightWatcher:
         self.weights = WeightState(model_id=config.policy.model_id)
         self.kept = config.trainer.keep_versions
         self.recent: dict[int, WeightVersion] = {}
-        """The versions whose files the trainer keeps, by number, the oldest first."""
+        """Versions whose files the trainer keeps, by number, oldest first."""
         self.serving: dict[str, WeightsServing] = {}
         self.heartbeats = Heartbeats()
         self.changed = asyncio.Event()
@@ -83,7 +77,7 @@ class WeightWatcher:
         self.records: AIOKafkaConsumer = create_consumer(config.bus, group=None, client_id=f"{worker_id}-weights")
 
     async def __aenter__(self) -> Self:
-        """Seek to the beginning of both topics; raise ServiceUnavailable if the broker or a topic is not there."""
+        """Seek to the beginning of both topics; raise ServiceUnavailable."""
         partitions = [
             TopicPartition(name, number)
             for name, topic in self.topics.items()
@@ -97,24 +91,24 @@ class WeightWatcher:
         await self.records.stop()
 
     async def _poll(self, seconds: float) -> None:
-        """Apply new records, waiting at most ``seconds`` for a first one."""
+        """Apply new records; wait at most ``seconds`` for the first."""
         for batch in (await self.records.getmany(timeout_ms=int(seconds * 1000))).values():
             for record in batch:
                 self._apply(record)
 
     async def catch_up(self) -> None:
-        """Return when every record published by now was applied; :meth:`watch` must run."""
+        """Wait until every record published by now is applied; :meth:`watch` must run."""
         ends = await self.records.end_offsets(self.records.assignment())
         while not await has_reached(self.records, ends):
             await wait_until(self.next_change(), POLL_TIMEOUT_S)
 
     async def watch(self) -> None:
-        """Apply records as they come, until cancelled."""
+        """Apply records until cancelled."""
         while True:
             await self._poll(POLL_TIMEOUT_S)
 
     async def first_version(self) -> WeightVersion:
-        """Return the newest version published by now, or the first one as soon as the trainer publishes it."""
+        """Return the newest published version, or wait for the first."""
         ends = await self.records.end_offsets(self.records.assignment())
         while self.weights.newest is None or not await has_reached(self.records, ends):
             await self._poll(POLL_TIMEOUT_S)
@@ -122,19 +116,19 @@ class WeightWatcher:
         return self.weights.newest
 
     def before(self, version: WeightVersion) -> list[WeightVersion]:
-        """Return what may be served in place of a version: the full one that it is made from, then older ones."""
+        """Return alternatives to a version: its full version, then older ones."""
         full = version.full_before()
-        older = [one for number, one in reversed(self.recent.items()) if number < version.version]
+        older = [other for number, other in reversed(self.recent.items()) if number < version.version]
         return [*([full] if full else []), *older]
 
     async def wait_for_newer(self, than: WeightVersion, seconds: float) -> None:
-        """Return when there is a newer version, after ``seconds`` at the latest."""
+        """Wait up to ``seconds`` for a newer version."""
         deadline = Deadline(seconds)
         while self.weights.version <= than.version and not deadline.expired:
             await self._poll(min(POLL_TIMEOUT_S, seconds))
 
     def next_change(self) -> asyncio.Event:
-        """Return an event that is set at the next record."""
+        """Return an event that the next record sets."""
         self.changed.clear()
         return self.changed
 
@@ -160,7 +154,7 @@ class WeightWatcher:
 
 
 async def wait_until(event: asyncio.Event, seconds: float) -> None:
-    """Return when ``event`` is set, at the latest after ``seconds``."""
+    """Wait for ``event``, at most ``seconds``."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -169,7 +163,7 @@ async def wait_until(event: asyncio.Event, seconds: float) -> None:
 
 
 class FirstVersion(NamedTuple):
-    """The version that a worker starts with; ``failed_version`` is a newer one that it could not load, if any."""
+    """Initial version of a worker; ``failed_version`` is a newer one that did not load."""
 
     version: int
     failed_version: int | None = None
@@ -177,7 +171,7 @@ class FirstVersion(NamedTuple):
 
 
 class WeightUpdater:
-    """One worker's weights. A version is announced as served only after it is."""
+    """Updates one worker's weights; announces a version only once it is served."""
 
     def __init__(
         self,
@@ -206,7 +200,7 @@ class WeightUpdater:
         self.retry = Deadline(RETRY_INTERVAL_S if first.failed_version is not None else 0.0)
 
     async def send_heartbeat(self) -> None:
-        """Publish what is served now, and that the engine is alive; raise EngineDead if it is not."""
+        """Publish the served version; raise EngineDead if the engine is dead."""
         await self.engine.check()
         self.own = msgspec.structs.replace(self.own, alive_ms=now_ms())
         served_version.set(self.own.version)
@@ -222,11 +216,11 @@ class WeightUpdater:
             await asyncio.sleep(self.settings.heartbeat_s)
 
     async def update(self) -> None:
-        """Switch whenever there is a newer version and the rolling update allows it."""
+        """Switch to newer versions when the rolling update allows it."""
         while True:
             changed = self.watcher.next_change()
             if self.due() is not None:
-                # Another worker's first record may be on its way: without it, two would switch at once.
+                # Without a pending first record of another worker, two would switch at once.
                 await self.watcher.catch_up()
                 if (target := self.due()) is not None:
                     await self.switch(target)
@@ -234,7 +228,7 @@ class WeightUpdater:
             await wait_until(changed, self.settings.heartbeat_s)
 
     def due(self) -> WeightVersion | None:
-        """Return the version to switch to now, if any."""
+        """Return the version to switch to now, or None."""
         target = self.watcher.weights.newest
         if target is None or target.version <= self.own.version:
             return None
@@ -246,7 +240,7 @@ class WeightUpdater:
         return target if mine else None
 
     async def switch(self, target: WeightVersion) -> None:
-        """Load ``target`` and announce it, or announce that it failed; the old weights then keep serving."""
+        """Load ``target``; announce it, or its failure."""
         started = time.monotonic()
         span = ActiveSpan(
             names.SPAN_SWITCH,

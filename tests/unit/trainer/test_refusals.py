@@ -43,6 +43,6 @@ def test_the_first_refusals_are_tried_again_without_their_groups_and_the_last_en
         found = found.after(refusal(4, f"group-{number}"))
         errors.append(found.error(tmp_path / refusals.FILE))
     assert [type(error) for error in errors] == [VersionRefused] * (MAX_REFUSALS - 1) + [TrainingDiverged]
-    assert "step 4 gave weights that are not finite: layer.weight has nan" in str(errors[0])
+    assert "step 4 made weights that are not finite: layer.weight has nan" in str(errors[0])
     assert "without the step's groups (group-0)" in str(errors[0])
     assert str(tmp_path / refusals.FILE) in str(errors[-1])

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from dart_streams.config import Entropulse, Trainer
 from tests import events
 from trainer.data.successes import SuccessMemory, history_limit, successes_of
-from trainer.learning.sft_phase import is_due, sft_groups
+from trainer.learning.imitation import is_due, sft_groups
 
 ENTROPULSE = Trainer(entropulse=Entropulse(every=1, updates=2, trajectories=4))
 
@@ -29,14 +29,14 @@ def test_each_so_many_steps_one_ends_with_a_phase():
     dues = []
     for _ in range(9):
         dues.append(is_due(memory, settings))
-        memory = memory.after_step([group(0, 1.0)], kept=9)
+        memory = memory.after_step([group(0, 1.0)], limit=9)
         memory = memory.after_phase() if dues[-1] else memory
     assert dues == [False, False, True] * 3
     assert not is_due(memory, Entropulse())
 
 
 def test_no_phase_is_due_without_a_success():
-    memory = SuccessMemory().after_step([group(0, 0.0, 0.5)], kept=4)
+    memory = SuccessMemory().after_step([group(0, 0.0, 0.5)], limit=4)
     assert memory.steps == 1
     assert not is_due(memory, Entropulse(every=1))
 

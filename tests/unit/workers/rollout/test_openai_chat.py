@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from topics.values import MessagePart
 from workers.rollout.engine import EngineFault
-from workers.rollout.openai_body import add_instructions, chat_messages
 from workers.rollout.openai_chat import (
     SampledTokens,
+    add_instructions,
+    chat_messages,
     collapse_images,
     context_of,
     decode,
@@ -78,9 +79,9 @@ def test_tokens_and_log_probabilities_are_taken_if_each_is_there():
         ({"logprobs": None}, "no log-probabilities"),
         ({"logprobs": {"content": None}}, "no log-probabilities"),
         ({"logprobs": {"content": [{"logprob": -1}]}}, "2 token ids and 1 log-probabilities"),
-        ({"logprobs": {"content": [{"logprob": -1}, {"logprob": 0.5}]}}, "that are none"),
-        ({"token_ids": [7, -8]}, "token ids that are none"),
-        ({"token_ids": [7, 2**40]}, "token ids that are none"),
+        ({"logprobs": {"content": [{"logprob": -1}, {"logprob": 0.5}]}}, "invalid log-probabilities"),
+        ({"token_ids": [7, -8]}, "invalid token ids"),
+        ({"token_ids": [7, 2**40]}, "invalid token ids"),
     ],
 )
 def test_an_answer_that_cannot_be_trained_on_says_why(choice, reason):

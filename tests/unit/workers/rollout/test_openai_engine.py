@@ -19,7 +19,7 @@ from topics.values import BlobRef, MessagePart, Sampling
 from workers.rollout import openai_chat, openai_endpoint
 from workers.rollout.engine import EngineFault, Generation
 from workers.rollout.main import FIXED
-from workers.rollout.openai_body import NEUTRAL
+from workers.rollout.openai_chat import NEUTRAL
 from workers.rollout.openai_engine import OpenaiEngine
 
 KEY = "sk-secret-of-the-test"
@@ -158,13 +158,13 @@ async def test_a_rate_limit_without_end_is_an_error_before_the_deadline():
         (says({}, 504), "504"),
         (says({"error": "context too long"}, 400), "400.*context too long"),
         (says({}, 301, Location="http://127.0.0.1:9/v1"), "301"),
-        (truncates, "broke off"),
-        (writes(b""), "no chat completion"),
-        (writes(b"<html>Gateway</html>"), "no chat completion"),
+        (truncates, "failed: "),
+        (writes(b""), "not a chat completion"),
+        (writes(b"<html>Gateway</html>"), "not a chat completion"),
         (writes(b'{"choices": []}'), "no choices"),
-        (writes(b'{"choices": [{"message": {"content": 5}}]}'), "no chat completion"),
-        (writes(b'{"choices": [{"message": {"content": "\xff"}}]}'), "no chat completion"),
-        (writes(b"[" * 100_000), "no chat completion"),
+        (writes(b'{"choices": [{"message": {"content": 5}}]}'), "not a chat completion"),
+        (writes(b'{"choices": [{"message": {"content": "\xff"}}]}'), "not a chat completion"),
+        (writes(b"[" * 100_000), "not a chat completion"),
         (says(chat("x" * (2**20 + 1))), "more than 1048576"),
         (writes(b" " * (openai_endpoint.MAX_RESPONSE_BYTES + 1)), "more than 16 MiB"),
     ],
@@ -311,7 +311,7 @@ ANSWER = "Action: wait()"
         ({"content": None, "tool_calls": [{"id": "1"}]}, {"finish_reason": "tool_calls"}, {}, "tool parser"),
         ({"content": "I click.", "tool_calls": [{"id": "1"}]}, {"finish_reason": "stop"}, {}, "tool parser"),
         ({"content": ""}, {"finish_reason": "function_call"}, {}, "function_call"),
-        ({"content": ANSWER}, {"finish_reason": "abort"}, {}, "broke off"),
+        ({"content": ANSWER}, {"finish_reason": "abort"}, {}, "aborted the answer"),
         ({"content": ANSWER}, {"finish_reason": "error"}, {}, "'error'"),
         ({"content": ANSWER}, {"finish_reason": "insufficient_system_resource"}, {}, "insufficient_system_resource"),
         ({"content": "Thought"}, {"finish_reason": "model_length"}, {}, "context is full"),
@@ -371,14 +371,14 @@ async def test_a_context_without_room_for_a_prompt_and_its_answer_ends_the_start
         if starts:
             await engine.start(FIXED)
         else:
-            with pytest.raises(UserError, match=r"need 207 tokens, more than the 206.*policy\.max_images"):
+            with pytest.raises(UserError, match=r"need 207 tokens, but the context .* has 206: .*policy\.max_images"):
                 await engine.start(FIXED)
         await engine.stop()
 
 
 async def test_a_screenshot_that_is_no_image_is_an_error_of_the_request():
     async with served(says(chat())) as endpoint:
-        with pytest.raises(EngineFault, match="no usable image"):
+        with pytest.raises(EngineFault, match="not a usable image"):
             await answered(endpoint.url, asked=request(image="broken"))
     assert endpoint.bodies == []
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from tests import events
 from workers.rollout import request_server
-from workers.rollout.request_ages import RequestAges, budget_s
-from workers.rollout.request_server import LateRequests
+from workers.rollout.request_server import LateRequests, RequestAges, budget_s
 
 
 class Time:
