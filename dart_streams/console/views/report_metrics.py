@@ -59,8 +59,7 @@ class ReportInputs(msgspec.Struct, frozen=True):
     @property
     def circle_s(self) -> float:
         """The duration of the training phase in seconds."""
-        start_ms, end_ms = self.span_ms
-        return (end_ms - start_ms) / 1000
+        return (self.span_ms[1] - self.span_ms[0]) / 1000
 
     @property
     def slices(self) -> range:
@@ -103,29 +102,25 @@ def build_report(inputs: ReportInputs) -> dict[str, Any]:
     }
 
 
-def read_evaluations(inputs: ReportInputs) -> tuple[EvaluationResult | None, EvaluationResult | None]:
+def read_evaluations(
+    inputs: ReportInputs, temperature: float | None = None
+) -> tuple[EvaluationResult | None, EvaluationResult | None]:
     """Return the evaluations before and after training, from ``trajectories``; None where the run has none yet."""
-
-    def read(version: int | None) -> EvaluationResult | None:
-        return None if version is None else evaluation.read(inputs.config, inputs.tasks, inputs.progress, version)
-
-    return read(inputs.journal.before_version), read(inputs.journal.after_version)
+    before, after = (
+        None if version is None else evaluation.read(inputs.config, inputs.tasks, inputs.progress, version, temperature)
+        for version in (inputs.journal.before_version, inputs.journal.after_version)
+    )
+    return before, after
 
 
 def further_temperatures(inputs: ReportInputs) -> list[dict[str, Any]]:
     """Return held-out success at each further temperature, before and after training."""
-    versions = {"before": inputs.journal.before_version, "after": inputs.journal.after_version}
     rows: list[dict[str, Any]] = []
     for temperature in inputs.config.evaluation.temperatures[1:]:
-        rates = {
-            name: evaluation.read(inputs.config, inputs.tasks, inputs.progress, version, temperature).overall
-            for name, version in versions.items()
-            if version is not None
-        }
-        fields: dict[str, Any] = {name: rate_fields(rates.get(name)) for name in versions}
-        if len(rates) == len(versions):
-            fields["change"] = change_fields(rates["before"], rates["after"])
-        rows.append({"temperature": temperature, **fields})
+        before, after = (result.overall if result else None for result in read_evaluations(inputs, temperature))
+        rows.append({"temperature": temperature, "before": rate_fields(before), "after": rate_fields(after)})
+        if before and after:
+            rows[-1]["change"] = change_fields(before, after)
     return rows
 
 
@@ -312,12 +307,8 @@ def trainer_fields(inputs: ReportInputs) -> dict[str, Any]:
         "publish_ms": round_optional(median_or_none(metric_column(inside, "publish_ms")), 1),
         "mismatch": mean_and_max(metric_column(same_version, "same_version_mismatch")),
         "drift": mean_and_max(metric_column(learned, "mismatch")),
-        "objective": {
-            "name": settings.objective,
-            "clip_low": settings.clip_low,
-            "clip_high": settings.clip_high,
-            "kl_beta": settings.kl_beta,
-        },
+        "objective": {"name": settings.objective}
+        | {name: getattr(settings, name) for name in ("clip_low", "clip_high", "kl_beta")},
         "updates": int(sum(updates)) if (updates := metric_column(inside, "updates")) else None,
         "clip_share": mean_and_max(metric_column(learned, "clip_share")),
         "truncated_share": mean_and_max(metric_column(learned, "truncated_share")),

@@ -127,21 +127,14 @@ def draw_panel(moment: Moment) -> RenderableType:
     if moment.page:
         parts.append(Text.assemble(("watch    ", "bold"), (moment.page, "cyan")))
     if moment.summary is not None:
-        parts += [draw_curve(moment.summary), draw_table(moment, moment.summary)]
+        bars = draw_sparkline(smooth(moment.summary.curve, CURVE_POINTS)) or "(no training episode has finished yet)"
+        success = f"  {format_value(moment.summary.success, '.0%')} of the last episodes"
+        parts.append(Text.assemble(("success  ", "bold"), (bars, "green"), success))
+        parts.append(draw_table(moment, moment.summary))
     if moment.news:
         parts.append(Text(moment.news))
     parts.append(draw_processes(moment.children))
     return Panel(Group(*parts), title=title, title_align="left", border_style="cyan", padding=(0, 1))
-
-
-def draw_curve(summary: RunSummary) -> RenderableType:
-    """Draw the success curve of training episodes."""
-    bars = sparkline(smooth(summary.curve, CURVE_POINTS))
-    return Text.assemble(
-        ("success  ", "bold"),
-        (bars or "(no training episode has finished yet)", "green"),
-        f"  {format_value(summary.success, '.0%')} of the last episodes",
-    )
 
 
 def draw_table(moment: Moment, summary: RunSummary) -> RenderableType:
@@ -212,7 +205,7 @@ def format_line(moment: Moment) -> str:
     return " | ".join(parts)
 
 
-def sparkline(values: list[float | None]) -> str:
+def draw_sparkline(values: list[float | None]) -> str:
     """Draw values in [0, 1] as bars, a gap for None."""
     return "".join(" " if v is None else BARS[min(len(BARS) - 1, int(v * len(BARS)))] for v in values)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from dart_streams.console.bundles.whatif import WhatIfMetrics
 from dart_streams.console.views.plots import AMBER, BLUE, GREEN, GREY, RED, TEAL, VIOLET, draw_svg
-from dart_streams.console.views.terminal import sparkline
+from dart_streams.console.views.terminal import draw_sparkline
 
 COLORS = (GREY, BLUE, GREEN, AMBER, VIOLET, RED, TEAL)
 WIDTH = 48
@@ -32,4 +32,4 @@ def draw_bars(figures: WhatIfMetrics, highest: int) -> str:
     """Return a setting's optimizer steps over its rollouts as bars of text, scaled to the ``highest`` of all."""
     curve = [steps for _, steps in figures.curve]
     sampled = [curve[index * len(curve) // WIDTH] for index in range(WIDTH)] if len(curve) > WIDTH else curve
-    return sparkline([steps / (highest + 1) for steps in sampled])
+    return draw_sparkline([steps / (highest + 1) for steps in sampled])

@@ -5,6 +5,7 @@ A bound is where a run is broken under any recipe, not where it could be better:
 
 import itertools
 from collections.abc import Sequence
+from statistics import fmean
 
 import msgspec
 
@@ -57,11 +58,6 @@ def find_alarms(state: RunState, now_ms: int, *, live: bool) -> list[Alarm]:
     return [alarm for alarm in alarms if alarm is not None]
 
 
-def mean_of(values: Sequence[float]) -> float:
-    """Return the mean of at least one value."""
-    return sum(values) / len(values)
-
-
 def process_deaths(deaths: Sequence[ProcessDeaths]) -> list[Alarm]:
     """Return an alarm for each process that has died."""
     newest = {death.process: death for death in sorted(deaths, key=lambda death: death.at_ms)}
@@ -95,7 +91,7 @@ def entropy_collapse(entropies: Sequence[float]) -> Alarm | None:
     """Return an alarm if the newest entropies (nats a token, by step) are a small share of the first ones."""
     if len(entropies) < 2 * WINDOW:
         return None
-    first, last = mean_of(entropies[:WINDOW]), mean_of(entropies[-WINDOW:])
+    first, last = fmean(entropies[:WINDOW]), fmean(entropies[-WINDOW:])
     if first <= 0 or last >= ENTROPY_SHARE * first:
         return None
     text = f"entropy collapsed: {last:.3g} nats a token in the last {WINDOW} steps, {first:.3g} at first"
@@ -106,8 +102,8 @@ def reward_collapse(rewards: Sequence[float]) -> Alarm | None:
     """Return an alarm if the newest mean rewards (by step) are a small share of their best."""
     if len(rewards) < 2 * WINDOW:
         return None
-    best = max(mean_of(rewards[start : start + WINDOW]) for start in range(len(rewards) - 2 * WINDOW + 1))
-    last = mean_of(rewards[-WINDOW:])
+    best = max(fmean(rewards[start : start + WINDOW]) for start in range(len(rewards) - 2 * WINDOW + 1))
+    last = fmean(rewards[-WINDOW:])
     if best < REWARD_WORTH or last >= REWARD_SHARE * best:
         return None
     text = f"reward collapsed: {last:.2f} in the last {WINDOW} steps, {best:.2f} at its best"

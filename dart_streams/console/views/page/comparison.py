@@ -115,10 +115,7 @@ def evaluated_side(run: EvaluatedRun, result: EvaluationResult | None) -> Side:
 
 def first_episodes(result: EvaluationResult | None) -> dict[str, Trajectory]:
     """Return the first episode of each task."""
-    episodes: dict[str, Trajectory] = {}
-    for episode in result.episodes if result else ():
-        episodes.setdefault(episode.task_id, episode.trajectory)
-    return episodes
+    return {episode.task_id: episode.trajectory for episode in reversed(result.episodes)} if result else {}
 
 
 def pair_tasks(first: dict[str, Trajectory], second: dict[str, Trajectory]) -> list[EpisodePair]:

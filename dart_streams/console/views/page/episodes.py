@@ -6,16 +6,18 @@ from typing import Any
 
 import msgspec
 
+from dart_streams import screens
+from dart_streams.actions import Unparsable
+from dart_streams.actions.sequence import parse_all
 from dart_streams.config import Policy
 from dart_streams.console.lineage.traces import RequestSegment
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views.page.source import NotFound
-from dart_streams.console.views.pointers import Point, points_of
 from dart_streams.episodes import prompts
 from topics.curated import Member
 from topics.observations import Observation
 from topics.trajectories import Trajectory
-from topics.values import MessagePart
+from topics.values import BlobRef, MessagePart
 
 FILTERS = ("task_id", "outcome", "purpose", "group_id")
 """Fields by which the table can be filtered."""
@@ -126,6 +128,28 @@ def curated_member(group_id: str, trajectory_id: str, state: RunState) -> Member
     """Return a trajectory's part in a group; None unless the group was curated with it."""
     group = state.groups.get(group_id)
     return next((one for one in group[0].members if one.trajectory_id == trajectory_id), None) if group else None
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A point on a screen in its pixels."""
+
+    x: float
+    y: float
+
+
+def points_of(text: str, screen: BlobRef, policy: Policy) -> tuple[Point, ...]:
+    """Return the points of a step's actions in order, converted from the policy's pixels to the screen's."""
+    try:
+        actions = parse_all(text)
+    except Unparsable:
+        return ()
+    width, height = screens.smart_resize(screen.width, screen.height, policy.min_pixels, policy.max_pixels)
+    return tuple(
+        Point(getattr(action, x) * screen.width / width, getattr(action, y) * screen.height / height)
+        for action in actions
+        for x, y in (("x", "y"), ("to_x", "to_y"))
+        if hasattr(action, x)
+    )
 
 
 class StepView(msgspec.Struct, frozen=True, kw_only=True):

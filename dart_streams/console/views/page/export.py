@@ -13,7 +13,7 @@ import json
 import math
 import re
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -227,8 +227,9 @@ class Inlined:
         if tag["kind"] == "defer":
             self.add_script("text/javascript", self.files[tag["script"]].data.decode())
         else:
-            imports = {"imports": {f"dart{path}": module_url(asset) for path, asset in page_modules(self.files)}}
-            self.add_script("importmap", json.dumps(imports))
+            scripts = [path for path in self.files if path.endswith(".js") and not path.startswith("/vendor/")]
+            urls = {f"dart{path}": module_url(self.files[path]) for path in scripts if path != OPENER}
+            self.add_script("importmap", json.dumps({"imports": urls}))
             self.add_script("module", f'import "dart{tag["script"]}";')
         return ""
 
@@ -246,12 +247,6 @@ class Inlined:
         assert f"</{name}" not in text.lower()
         self.allow(name, text)
         return f"<{name}>{text}</{name}>"
-
-
-def page_modules(files: Mapping[str, Asset]) -> Iterable[tuple[str, Asset]]:
-    """Return the page's own scripts by path."""
-    scripts = ((path, asset) for path, asset in files.items() if path.endswith(".js") and path != OPENER)
-    return ((path, asset) for path, asset in scripts if not path.startswith("/vendor/"))
 
 
 def module_url(asset: Asset) -> str:

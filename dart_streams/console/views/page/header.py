@@ -30,7 +30,6 @@ class PageHeader(msgspec.Struct, frozen=True, kw_only=True):
     success: float | None
     groups: int
     groups_consumed: int
-    train_steps: int
     version: int | None
     served: int | None
     alarms: list[Alarm]
@@ -60,7 +59,6 @@ def page_header(source: RunSource) -> PageHeader:
         success=state.recent_success,
         groups=len(state.groups),
         groups_consumed=state.groups_consumed,
-        train_steps=len(state.trained),
         version=state.newest_version,
         served=state.served_version,
         alarms=[

@@ -131,7 +131,9 @@ class LiveSource:
             self.state = follower.progress
             ends = await records.end_offsets(sorted(records.assignment()))
             while True:
-                await self._until_wanted()
+                if asyncio.get_running_loop().time() - self._viewed_s > VIEWER_TIMEOUT_S:
+                    self._wanted.clear()
+                    await self._wanted.wait()
                 await follower.poll()
                 await asyncio.sleep(0)
                 if ends:
@@ -149,11 +151,6 @@ class LiveSource:
             return False
         self._asked_s = now_s
         return bool(shown_topics(self.config.bus) & set(await records.topics()))
-
-    async def _until_wanted(self) -> None:
-        if asyncio.get_running_loop().time() - self._viewed_s > VIEWER_TIMEOUT_S:
-            self._wanted.clear()
-            await self._wanted.wait()
 
     async def store(self) -> AsyncStore:
         """Return the store, connected; raise :class:`ServiceUnavailable` if it does not answer."""
@@ -188,7 +185,7 @@ class LiveSource:
 
     async def records(self, topic: Topic, needle: bytes, limit: int) -> list[BundleRecord]:
         """Return the newest records with ``needle`` in key or value."""
-        searched = present_records(bounded(self._bus), topic, newest=MAX_SEARCHED if needle else limit)
+        searched = present_records(bound_waits(self._bus), topic, newest=MAX_SEARCHED if needle else limit)
         return await asyncio.to_thread(newest_records, searched, needle, limit)
 
     async def lags(self) -> list[Lag] | None:
@@ -197,7 +194,7 @@ class LiveSource:
         async with self._reading_lags:
             if now_s - self._lags[0] >= LAGS_MAX_AGE_S:
                 if self._lag_reader is None:
-                    reader = lag_reader(bounded(self.config.bus))
+                    reader = lag_reader(bound_waits(self.config.bus))
                     self._lag_reader = await self._connections.enter_async_context(reader)
                 self._lags = now_s, await self._lag_reader.read()
         return self._lags[1]
@@ -228,11 +225,11 @@ class LiveSource:
     async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
         """Return the number of dead letters by topic, or the letters of one topic."""
         if topic is None:
-            return await asyncio.to_thread(dead_letters.summarize_letters, bounded(self._bus))
-        return await asyncio.to_thread(dead_letters.read_letters, bounded(self._bus), topic)
+            return await asyncio.to_thread(dead_letters.summarize_letters, bound_waits(self._bus))
+        return await asyncio.to_thread(dead_letters.read_letters, bound_waits(self._bus), topic)
 
 
-def bounded(bus: Bus) -> Bus:
+def bound_waits(bus: Bus) -> Bus:
     """Return the bus with its waits bounded by :data:`REQUEST_TIMEOUT_S`, for requests of viewers."""
     return msgspec.structs.replace(bus, wait_s=min(bus.wait_s, REQUEST_TIMEOUT_S))
 

@@ -18,8 +18,6 @@ MAX_EXPORTED = 10_000
 LINES_PER_CHUNK = 500
 """Lines of a download that are encoded and sent together."""
 
-_lines = msgspec.json.Encoder()
-
 
 class RecordText(msgspec.Struct, frozen=True, kw_only=True):
     """A record as text. ``value`` is cut to :data:`MAX_VALUE_CHARACTERS`; ``size`` is the whole value's, in bytes."""
@@ -77,4 +75,4 @@ def json_lines(rows: Iterable[msgspec.Struct]) -> Iterator[bytes]:
     """Yield rows as JSON lines, :data:`LINES_PER_CHUNK` at a time."""
     rest = iter(rows)
     while chunk := list(itertools.islice(rest, LINES_PER_CHUNK)):
-        yield _lines.encode_lines(chunk)
+        yield msgspec.json.Encoder().encode_lines(chunk)

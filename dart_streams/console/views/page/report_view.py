@@ -141,7 +141,7 @@ def rate_curves(inputs: ReportInputs) -> Curves:
     """Return environment steps a second over time."""
     parts = [inputs.progress.slices.get(number) for number in inputs.slices]
     pairs = [(float(part.steps) if part else 0.0, SLICE_MS / 1000) for part in parts]
-    return ratio_curves(inputs, pairs) if pairs else Curves()
+    return ratio_curves(inputs, pairs)
 
 
 def slot_shares(inputs: ReportInputs) -> Curves:
@@ -160,14 +160,14 @@ def staleness_curves(inputs: ReportInputs) -> Curves:
     """Return the staleness of trajectories at training, in versions, by optimizer step."""
     rows = [(float(row["train_step"]), ages) for row in inputs.trained if (ages := ages_of(inputs, row))]
     means, oldest = [mean_or_none(ages) for _, ages in rows], [float(max(ages)) for _, ages in rows]
-    return Curves([step for step, _ in rows], round_lines(mean=means, oldest=oldest)) if rows else Curves()
+    return Curves([step for step, _ in rows], round_lines(mean=means, oldest=oldest))
 
 
 def pause_curve(inputs: ReportInputs) -> Curves:
     """Return the pause of generation for each weight switch (milliseconds), by version."""
     switches = sorted(inputs.progress.switches, key=lambda switch: switch.version)
     pauses = [switch.pause_ms for switch in switches]
-    return Curves([float(switch.version) for switch in switches], round_lines(pause=pauses)) if switches else Curves()
+    return Curves([float(switch.version) for switch in switches], round_lines(pause=pauses))
 
 
 def learning_curves(inputs: ReportInputs) -> Curves:

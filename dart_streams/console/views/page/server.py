@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 from aiohttp import WSMsgType, web
+from aiohttp.typedefs import Handler
 
 from dart_streams.console.views.page.assets import Asset, media_type_of
 from dart_streams.console.views.page.guard import Guard, add_headers
@@ -47,8 +48,8 @@ class PageServer:
         self.views = PageViews(source, other)
 
     def application(self) -> web.Application:
-        """Return the application: one check before every route."""
-        app = web.Application(middlewares=[self.guard.middleware()])
+        """Return the application: the guard checks every request before its route."""
+        app = web.Application(middlewares=[self.guard.middleware(), errors_as_json])
         app.router.add_get("/api/live", self.live)
         app.router.add_get("/api/{view}", self.answer)
         app.router.add_get("/export/{name}", self.lines)
@@ -65,22 +66,16 @@ class PageServer:
         return web.Response(body=asset.data, content_type=asset.media_type, charset="utf-8", headers=cached)
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer with a view as JSON, or with an error as a sentence."""
+        """Answer with a view as JSON."""
         self.note_viewer()
-        try:
-            answer = await self.views.answer(request.match_info["view"], request.query)
-        except UserError as error:
-            return error_response(error)
+        answer = await self.views.answer(request.match_info["view"], request.query)
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     async def lines(self, request: web.Request) -> web.StreamResponse:
         """Answer with all matches of a filter as JSON lines, encoded in parts at the pace of the client."""
         name = request.match_info["name"]
         self.note_viewer()
-        try:
-            parts = await self.views.lines(name, request.query)
-        except UserError as error:
-            return error_response(error)
+        parts = await self.views.lines(name, request.query)
         headers = {
             "Content-Disposition": f'attachment; filename="{name}.jsonl"',
             "Content-Type": "application/x-ndjson",
@@ -95,12 +90,9 @@ class PageServer:
     async def screenshot(self, request: web.Request) -> web.Response:
         """Answer with a screenshot of either run; the content of a digest never changes."""
         sha256 = request.match_info["sha256"]
-        try:
-            if not SHA256.fullmatch(sha256):
-                raise NotFound("a screenshot is named by its sha256")
-            image = await self.image(sha256)
-        except UserError as error:
-            return error_response(error)
+        if not SHA256.fullmatch(sha256):
+            raise NotFound("a screenshot is named by its sha256")
+        image = await self.image(sha256)
         return web.Response(body=image, content_type=media_type_of(image), headers={"Cache-Control": IMMUTABLE})
 
     async def image(self, sha256: str) -> bytes:
@@ -156,7 +148,11 @@ class PageServer:
         return f"{state.newest_step.get(identity, -1)}/{identity in state.trajectories}/{groups}"
 
 
-def error_response(error: UserError) -> web.Response:
-    """Return an error as JSON: 404 for an unknown id or view, 503 for a service that does not answer."""
-    status = 404 if isinstance(error, NotFound) else 503
-    return web.Response(status=status, body=msgspec.json.encode({"error": str(error)}), content_type="application/json")
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer errors as JSON: 404 for an unknown id or view, 503 for a service that does not answer."""
+    try:
+        return await handler(request)
+    except UserError as error:
+        status = 404 if isinstance(error, NotFound) else 503
+        return web.json_response({"error": str(error)}, status=status)

@@ -5,10 +5,11 @@ from collections import defaultdict
 import msgspec
 
 from dart_streams.console.runs.curated_ages import curated_ages
-from dart_streams.console.runs.run_folder import PhaseLog, RunPhase
+from dart_streams.console.runs.run_folder import RunPhase
 from dart_streams.console.runs.run_state import RunState, WeightSwitch
 from dart_streams.console.runs.stalls import LastArrival, describe_stall, find_stalls
 from dart_streams.console.runs.time_slices import SLICE_MS, split_span
+from dart_streams.console.views.page.source import RunSource
 
 MAX_POINTS = 600
 """Maximum number of points of a curve; slices of a longer run are merged."""
@@ -47,24 +48,24 @@ class TimeView(msgspec.Struct, frozen=True, kw_only=True):
     published: list[VersionTime]
     serving: dict[str, list[VersionTime]]
     switches: list[WeightSwitch]
-    failed_loads: list[tuple[str, int]]
     stalls: list[str]
     activity: dict[str, tuple[int, int, str]]
     slots: int
 
 
-def view_time(state: RunState, journal: PhaseLog, now_ms: int, slots: int) -> TimeView:
-    """Return the run over time; ``slots`` counts all environment slots."""
+def view_time(source: RunSource) -> TimeView:
+    """Return the run over time."""
+    state, now_ms = source.state, source.now_ms
+    slots = source.config.env.workers * source.config.env.slots
     serving: defaultdict[str, list[VersionTime]] = defaultdict(list)
     for (version, worker), first in sorted(state.served.items()):
         serving[worker].append(VersionTime(version, first.since_ms))
     return TimeView(
         curves=slice_curves(state, now_ms, slots),
-        phases=journal.phases,
+        phases=source.journal().phases,
         published=[VersionTime(number, version.at_ms) for number, version in sorted(state.versions.items())],
         serving=dict(sorted(serving.items())),
         switches=list(state.switches),
-        failed_loads=sorted(state.failed_loads),
         stalls=describe_stalls(state, now_ms),
         activity={name: (a.records, a.at_ms, a.sender) for name, a in sorted(state.activity.items())},
         slots=slots,

@@ -10,6 +10,7 @@ from dart_streams.console.runs.task_history import GroupHistory, TaskHistory, Ta
 from dart_streams.console.views.page.episodes import curated_member
 from dart_streams.console.views.page.source import NotFound
 from topics.curated import Member
+from topics.rollout_budgets import RolloutBudget
 from topics.rollout_orders import RolloutOrder
 from topics.trained import TrainedStep
 from topics.trajectories import Trajectory
@@ -210,14 +211,11 @@ def summarize_tasks(state: RunState) -> list[TaskSummary]:
     return [summary for _, summary in sorted(summaries.items())]
 
 
-class BudgetDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """A changed budget of a task, its reason, and the trajectory that caused it (finished at ``at_ms``, epoch ms)."""
+class BudgetDecision(msgspec.Struct, frozen=True):
+    """A changed budget of a task, and the end of the trajectory that caused it (epoch milliseconds)."""
 
     at_ms: int | None
-    rollouts: int
-    max_steps: int
-    reason: str
-    trajectory_id: str
+    budget: RolloutBudget
 
 
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,18 +256,9 @@ def changed_budgets(task_id: str, state: RunState) -> list[BudgetDecision]:
     """Return the budgets of a task that differ from the one before, in order."""
     decisions: list[BudgetDecision] = []
     for _, budget in sorted(state.budgets.items()):
-        last = decisions[-1] if decisions else None
+        last = decisions[-1].budget if decisions else None
         unchanged = last is not None and (last.rollouts, last.max_steps) == (budget.rollouts, budget.max_steps)
-        if budget.task_id != task_id or unchanged:
-            continue
-        cause = state.trajectories.get(budget.cause.trajectory_id)
-        decisions.append(
-            BudgetDecision(
-                at_ms=cause.finished_ms if cause else None,
-                rollouts=budget.rollouts,
-                max_steps=budget.max_steps,
-                reason=budget.reason,
-                trajectory_id=budget.cause.trajectory_id,
-            )
-        )
+        if budget.task_id == task_id and not unchanged:
+            cause = state.trajectories.get(budget.cause.trajectory_id)
+            decisions.append(BudgetDecision(cause.finished_ms if cause else None, budget))
     return decisions

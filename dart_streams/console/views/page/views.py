@@ -52,7 +52,7 @@ class PageViews:
             "metrics": lambda _: {"metrics": training_metrics.ALL, "headlines": training_metrics.HEADLINES},
             "tasks": lambda _: training.summarize_tasks(source.state),
             "task": lambda query: training.view_task(read_id(query), source.state, source.config),
-            "time": lambda _: view_time(source.state, source.journal(), source.now_ms, self.slots),
+            "time": lambda _: view_time(source),
             "lag": lambda _: source.lags(),
             "log": lambda query: self.records(query, MAX_SHOWN),
             "dead-letters": self.dead_letters,
@@ -69,11 +69,6 @@ class PageViews:
         answer = self.views[name](query)
         return await answer if inspect.isawaitable(answer) else answer
 
-    @property
-    def slots(self) -> int:
-        """The number of environment slots."""
-        return self.source.config.env.workers * self.source.config.env.slots
-
     def run_of(self, query: Query) -> RunSource:
         """Return this run, or with ``of=other`` the other run."""
         if query.get("of", "") != "other":
@@ -88,16 +83,9 @@ class PageViews:
         return first, first if second is self.source else evaluated_run(second)
 
     def describe_run(self) -> dict[str, Any]:
-        """Return the header and the configuration."""
-        config = self.source.config
-        return {
-            "header": page_header(self.source),
-            "slots": self.slots,
-            "policy": config.policy.model_id,
-            "backend": config.env.backend,
-            "other": evaluated_run(self.other).name if self.other is not None else None,
-            "config": config,
-        }
+        """Return the header, the configuration, and the name of the other run."""
+        other = evaluated_run(self.other).name if self.other is not None else None
+        return {"header": page_header(self.source), "config": self.source.config, "other": other}
 
     def trajectories(self, query: Query) -> episodes.TrajectoryPage:
         """Return a page of the table of trajectories."""

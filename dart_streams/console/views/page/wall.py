@@ -12,7 +12,7 @@ import msgspec
 from dart_streams.config import Config
 from dart_streams.console.runs.run_log import ObservationHeader
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.pointers import Point, points_of
+from dart_streams.console.views.page.episodes import Point, points_of
 from topics.values import OutcomeKind, Purpose
 
 SlotState = Literal["free", "waits", "acts", "ended"]
@@ -26,7 +26,6 @@ class SlotTile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: SlotState
     at_ms: int = 0
     trajectory_id: str = ""
-    group_id: str = ""
     task_id: str = ""
     purpose: Purpose = "train"
     step: int = 0
@@ -53,8 +52,10 @@ class SlotGrid:
     def update(self, state: RunState) -> list[SlotTile]:
         """Bring the slots up to date with the fold, and return them by host and number."""
         if self._of is not state:
-            self._of = state
-            self._clear()
+            self._of = state  # another fold: free every slot
+            self.places.clear()
+            for slots in self.slots.values():
+                slots[:] = [None] * len(slots)
         for identity, header in state.newest.items():
             if not self._follow(identity, header):
                 self._place(header, self._free(header.env_host, state))
@@ -73,12 +74,6 @@ class SlotGrid:
             for host, slots in sorted(self.slots.items())
             for number, header in enumerate(slots)
         ]
-
-    def _clear(self) -> None:
-        """Free every slot, for another fold."""
-        self.places.clear()
-        for slots in self.slots.values():
-            slots[:] = [None] * len(slots)
 
     def _follow(self, identity: str, header: ObservationHeader) -> bool:
         """Show the newest screen of an episode; return whether it has a slot."""
@@ -122,7 +117,6 @@ class SlotGrid:
             state="ended" if identity not in state.open else "waits" if waits else "acts",
             at_ms=header.at_ms,
             trajectory_id=identity,
-            group_id=known[0].group_id if known else "",
             task_id=order.task_id,
             purpose=order.purpose,
             step=header.step,

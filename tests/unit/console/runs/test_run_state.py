@@ -14,7 +14,7 @@ from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, Orde
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.stalls import LastArrival, describe_stall, explain_stall, find_stalls
 from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, split_span
-from dart_streams.console.views.terminal import smooth, sparkline, summarize
+from dart_streams.console.views.terminal import draw_sparkline, smooth, summarize
 from tests import events
 from tests.events import rollout_order
 
@@ -289,7 +289,7 @@ def test_a_summary_shows_rates_of_the_last_half_minute():
 
 
 def test_a_sparkline_has_gaps_where_nothing_finished():
-    assert sparkline([0.0, None, 0.5, 1.0]) == "▁ ▅█"
+    assert draw_sparkline([0.0, None, 0.5, 1.0]) == "▁ ▅█"
     assert smooth((0.0, 1.0, None, None, 1.0), 3) == [0.5, None, 1.0]
 
 

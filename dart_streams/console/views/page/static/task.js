@@ -32,8 +32,8 @@ export async function open(view, params, app) {
       ["fate", (g) => el(g.fate.startsWith("curated") ? "span.chip.success" : g.fate.startsWith("dropped") ? "span.chip.fault" : "span.chip", {}, g.fate)],
       ["reason", (g) => g.why],
     ], "no group yet"), el("h2", {}, "Budgets"), table([...found.budgets].reverse(), [
-      ["at", (/** @type {any} */ b) => clock(b.at_ms)], ["rollouts", (b) => b.rollouts], ["max steps", (b) => count(b.max_steps, "step")], ["reason", (b) => b.reason],
-      ["after", (b) => app.link("trajectory", { id: b.trajectory_id }, short(b.trajectory_id), b.trajectory_id)],
+      ["at", (/** @type {any} */ b) => clock(b.at_ms)], ["rollouts", ({ budget }) => budget.rollouts], ["max steps", ({ budget }) => count(budget.max_steps, "step")], ["reason", ({ budget }) => budget.reason],
+      ["after", ({ budget: { cause } }) => app.link("trajectory", { id: cause.trajectory_id }, short(cause.trajectory_id), cause.trajectory_id)],
     ], "no budget yet"));
   }
 

@@ -8,11 +8,11 @@ import { brief, duration } from "./format.js";
 import { address, marker, picture } from "./screen.js";
 
 /** @typedef {import("./app.js").App} App */
-/** @typedef {{slot: string, state: string, at_ms: number, trajectory_id: string, group_id: string, task_id: string, purpose: string, step: number, max_steps: number, screenshot: string, width: number, height: number, action: string, points: {x: number, y: number}[], outcome: string | null, reward: number | null, reason: string}} Slot */
+/** @typedef {{slot: string, state: string, at_ms: number, trajectory_id: string, task_id: string, purpose: string, step: number, max_steps: number, screenshot: string, width: number, height: number, action: string, points: {x: number, y: number}[], outcome: string | null, reward: number | null, reason: string}} Slot */
 
 export const title = "Wall";
 const MOST_TILES = 64;
-const EMPTY = { at_ms: 0, trajectory_id: "", group_id: "", task_id: "", purpose: "train", step: 0, max_steps: 0, screenshot: "", width: 0, height: 0, action: "", points: [], outcome: null, reward: null, reason: "" };
+const EMPTY = { at_ms: 0, trajectory_id: "", task_id: "", purpose: "train", step: 0, max_steps: 0, screenshot: "", width: 0, height: 0, action: "", points: [], outcome: null, reward: null, reason: "" };
 /** @type {Record<string, string>} */
 export const WORDS = { free: "free", waits: "thinks", acts: "acts", ended: "ended" };
 
