@@ -98,7 +98,6 @@ def command(home: Path, run: Path, name: str) -> list[str]:
 
 
 def first_process(outer: "subprocess.Popen[bytes]") -> int:
-    """Return the first process of the namespaces, once there is one."""
     children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
     deadline = time.monotonic() + UP_S
     while time.monotonic() < deadline and outer.poll() is None:

@@ -52,7 +52,6 @@ def processes(*words: str) -> dict[str, int]:
 
 
 def folders(home: Path) -> list[Path]:
-    """Return the folders that the engine of a home has outside of it."""
     return [*RUN.glob(name_of(home)), *CGROUPS.glob(f"**/{name_of(home)}")]
 
 

@@ -49,15 +49,12 @@ class DisturbedBackend:
 
 
 class DisturbedEnvironment:
-    """An environment that is disturbed."""
-
     def __init__(self, environment: Any, task: Task, settings: Settings) -> None:
         self.environment = environment
         self.task = task
         self.settings = settings
 
     async def disturbed(self, value: Any) -> Any:
-        """Return a value, or what a disturbance makes of it."""
         if random.random() >= self.settings.rate:
             return value
         match random.choice(self.settings.ways):

@@ -70,7 +70,6 @@ class Log:
             self.of_kind[type(record.event)].append(record.event)
 
     def all(self, kind: type[Event]) -> list[Event]:
-        """Return the events of a kind."""
         return self.of_kind[kind]
 
     def distinct(self, kind: type[Event]) -> list[Event]:

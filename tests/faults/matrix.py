@@ -135,7 +135,6 @@ def shown(values: list[float]) -> str:
 
 
 def table(rows: Iterable[Row]) -> Table:
-    """Return the rows as a table."""
     made = Table("case", "passed", "s a run", "s to recover", "s to restart", title="p50 / max")
     for row in rows:
         times = map(shown, (row.seconds, row.recovery_s, row.restart_s))

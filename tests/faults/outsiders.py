@@ -161,7 +161,6 @@ def topic_made_anew(circle: Circle, topic: str) -> None:
 
 
 def every_topic_deleted(circle: Circle) -> None:
-    """Delete every topic of a run."""
     bus = circle.config.bus
     with admin.connect(bus) as client:
         client.delete_topics([name for name in client.list_topics() if name.startswith(bus.prefix)])

@@ -142,7 +142,6 @@ def usage_of(processes: Iterable[psutil.Process]) -> Usage:
 
 
 def measured(running: Circle, site: Site, begin: float) -> Sample:
-    """Measure the circle now."""
     assert running.process is not None
     processes = {kind: running.of_kind(kind) for kind in KINDS}
     processes["supervisor"] = [psutil.Process(running.process.pid)]

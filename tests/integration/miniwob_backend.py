@@ -42,7 +42,6 @@ async def browser(
 
 
 def task(page: str, seed: int) -> Task:
-    """Return a task of a MiniWoB++ page."""
     return Task(environment="miniwob", page=page, seed=seed, max_steps=10, split="train")
 
 

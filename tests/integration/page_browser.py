@@ -47,8 +47,6 @@ def is_error(params: dict[str, Any]) -> bool:
 
 
 class Tab:
-    """One tab."""
-
     def __init__(self, devtools: ListeningDevTools, session: str, shots: Path) -> None:
         self.devtools = devtools
         self.session = session
@@ -142,7 +140,6 @@ class Tab:
 
 @contextlib.asynccontextmanager
 async def tab(shots: Path, *flags: str) -> AsyncIterator[Tab]:
-    """Yield a tab of a browser of its own."""
     async with interfaces.unchanged(), browser_tab(shots, *flags) as made:
         yield made
 

@@ -275,7 +275,6 @@ def settings(slots: int = 8, step_ms: float = 20) -> Config:
 
 
 def played(config: Config, rollouts: int) -> RecordedRun:
-    """Play a run and return it."""
     run = RecordedRun(config, parse({"pages": PAGES}, "the recorded run"))
     asyncio.run(run.evaluated(rollouts))
     return run

@@ -61,7 +61,6 @@ class Served:
 
 
 async def wait_for_window(machine: Machine, title: str) -> None:
-    """Wait until a window has this text in its title."""
     command = f"until wmctrl -l | grep -qF '{title}'; do sleep 0.1; done"
     assert (await machine.execute(command, shell=True))["returncode"] == 0
 

@@ -440,7 +440,6 @@ def living(config: Config) -> contextlib.AbstractAsyncContextManager[asyncio.Tas
 async def first(
     config: Config, topic: topics.Topic, matching: Callable[[ConsumerRecord], bool] = lambda record: True
 ) -> ConsumerRecord:
-    """Return the first record of a topic that matches, waiting for it."""
     async with TopicReader(config, topic) as reader:
         return await reader.first(matching)
 

@@ -45,7 +45,6 @@ WINDOW = "exec zenity --info --text done"
 
 
 def task(family: str, seed: int = 0) -> Task:
-    """Return a task of a family."""
     return Task(environment="desktop", page=family, seed=seed, max_steps=10, split="train")
 
 

@@ -46,7 +46,6 @@ async def desktops(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Se
 
 
 def task(family: str, seed: int = 0) -> Task:
-    """Return a task of a family."""
     return Task(environment="osworld", page=family, seed=seed, max_steps=10, split="train")
 
 
@@ -55,7 +54,6 @@ def backend(settings: Osworld) -> OsworldBackend:
 
 
 def leasing(desktops: Served, **settings: Any) -> OsworldBackend:
-    """Return a backend that leases from the server."""
     settings = {"call_timeout_s": 30.0, "lease_s": LEASE_S, **settings}
     return backend(Osworld(lease_url=desktops.leases, lease_token=f"file:{desktops.token_file}", **settings))
 

@@ -77,7 +77,6 @@ async def machine() -> AsyncIterator[tuple[FilesOnly, MachineEndpoint]]:
 
 @pytest_asyncio.fixture(loop_scope="function")
 async def evaluators() -> AsyncIterator[sidecar.EvaluatorSidecar]:
-    """A sidecar."""
     started = sidecar.EvaluatorSidecar()
     yield started
     await started.stop()

@@ -50,7 +50,6 @@ async def opened(path: Path, plots: Path | None = None) -> AsyncIterator[tuple[T
 async def served(
     source: BundleSource, plots: Path | None = None, other: BundleSource | None = None
 ) -> AsyncIterator[tuple[Tab, str]]:
-    """Yield a tab on the page of a source, and the page's address."""
     guard = Guard(frozenset(), 1, tls=False)
     server = TestServer(PageServer(source, guard, load_assets(plots), other).application())
     await server.start_server()

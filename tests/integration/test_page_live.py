@@ -77,7 +77,6 @@ async def watch(made: folder.RunFolder, page: Tab) -> None:
 
 
 async def until_shown(shown: io.StringIO, text: str) -> None:
-    """Wait until the terminal has shown a text."""
     deadline = Deadline(RUN_S)
     while text not in shown.getvalue():
         assert not deadline.expired, f"{text!r} was not shown: {shown.getvalue()}"

@@ -31,7 +31,6 @@ async def prepared(backend: DesktopBackend) -> None:
 
 
 async def first_reset(backend: DesktopBackend, family: str, seed: int) -> tuple[DesktopEnvironment, conformance.Screen]:
-    """Open and reset an environment."""
     chosen = task(family, seed)
     environment = await backend.open(chosen)
     return environment, await environment.reset(chosen)

@@ -31,7 +31,6 @@ def recorder(config: Config, name: str = "recorder-0") -> contextlib.AbstractAsy
 
 
 async def announced(config: Config, enough: Callable[[list[Trajectory]], bool]) -> list[Trajectory]:
-    """Return what is on ``trajectories`` once there is enough."""
     async with TopicReader(config, trajectories.TOPIC) as reader:
         await reader.until(enough)
         return reader.events

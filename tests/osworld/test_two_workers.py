@@ -27,7 +27,6 @@ NAMES = ("press", "press-both", "press-other")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def desktops(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    """Four desktops, two for each worker."""
     async with served(tmp_path_factory.mktemp("served"), click_tasks.SIZE, slots=4, lease_s=LEASE_S) as running:
         yield running
 

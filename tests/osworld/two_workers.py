@@ -131,12 +131,10 @@ async def watched(session: Watched, config: Config, enough: Callable[[Finished],
 
 
 async def observed(config: Config) -> list[Observation]:
-    """Return what the workers have observed until now."""
     return await asyncio.to_thread(lambda: list(read_events(config.bus, [observations.TOPIC])))
 
 
 def episodes(finished: Finished) -> Iterator[list[Observation]]:
-    """Yield the observations of each episode that has a reward."""
     trajectories: defaultdict[str, list[Observation]] = defaultdict(list)
     for observation in finished.observations:
         trajectories[observation.trajectory_id].append(observation)
