@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -10,17 +9,16 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 import tomli_w
-from typer.testing import CliRunner
 
 from dart_streams.bus.sync_clients import read_events
 from dart_streams.config import Config
 from dart_streams.config.tasks import load
-from dart_streams.console.cli import main
 from dart_streams.console.datasets import demonstration_files
 from dart_streams.console.datasets.demonstrations import as_demonstration
 from dart_streams.console.runs import run_folder
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.errors import UserError
+from tests.command_line import invoke_json
 from tests.integration.recorded_run import record
 from tests.unit.console.datasets.test_demonstrations import GOOD, lines, without_ids
 from topics import observations, trajectories
@@ -31,13 +29,6 @@ from workers.runtime.lifecycle import run_until_stopped
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory) -> Bundle:
     return Bundle(record(tmp_path_factory.mktemp("import") / "run.dart"))
-
-
-def invoke(*arguments) -> list[dict]:
-    done = CliRunner().invoke(main.build_app(["data"]), ["data", *map(str, arguments), "--json"])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return json.loads(done.stdout)
 
 
 def folder_of(config: Config, bundle: Bundle, tmp_path, name: str, timeout_s: float = 120.0):
@@ -85,11 +76,11 @@ def test_a_set_becomes_demonstrations_of_a_run_and_its_export_is_equal(services,
     made = folder_of(services.config(), bundle, tmp_path, f"run-{layout}")
     state, config = made.path.parents[1], made.config()
     first, second = tmp_path / "first.parquet", tmp_path / "second.parquet"
-    invoke("export", first, "--bundle", bundle.path, "--rows", layout, "--outcome", "success")
+    invoke_json("data", "export", first, "--bundle", bundle.path, "--rows", layout, "--outcome", "success")
     with recorder(config):
-        [result] = invoke("import", first, "--state", state, "--run", made.id)
-        invoke("import", first, "--state", state, "--run", made.id)
-    [counts] = invoke("export", second, "--state", state, "--run", made.id, "--rows", layout)
+        [result] = invoke_json("data", "import", first, "--state", state, "--run", made.id)
+        invoke_json("data", "import", first, "--state", state, "--run", made.id)
+    [counts] = invoke_json("data", "export", second, "--state", state, "--run", made.id, "--rows", layout)
 
     wanted = [as_demonstration(one, config, load(made.path / "tasks.toml")) for one in episodes(first)]
     assert result["demonstrations"] == len(wanted) == counts["episodes"] > 10
@@ -108,7 +99,7 @@ def test_json_lines_become_demonstrations_and_what_is_none_is_counted(services, 
     made = folder_of(services.config(), bundle, tmp_path, "run-lines")
     path = lines(tmp_path, GOOD, {**GOOD, "task_id": "simulated/box#100"}, {**GOOD, "reward": 0.2})
     with recorder(made.config()):
-        [result] = invoke("import", path, "--state", made.path.parents[1], "--run", made.id)
+        [result] = invoke_json("data", "import", path, "--state", made.path.parents[1], "--run", made.id)
     assert result["demonstrations"] == result["steps"] == 1
     assert result["left_out"] == {"held-out task": 1, "no success": 1}
     assert "set.jsonl:2: simulated/box#100 is held out" in result["example"]
@@ -118,17 +109,25 @@ def test_without_a_recorder_the_error_names_what_to_start(services, bundle, tmp_
     made = folder_of(services.config(), bundle, tmp_path, "run-alone", timeout_s=2.0)
     path = lines(tmp_path, GOOD)
     with pytest.raises(UserError, match="start `dart-streams worker recorder`"):
-        invoke("import", path, "--state", made.path.parents[1], "--run", made.id)
+        invoke_json("data", "import", path, "--state", made.path.parents[1], "--run", made.id)
     assert len(read_events(made.config().bus, "test", observations.TOPIC)) == 2
     known = tomllib.loads(made.config_file.read_text())
     known["evaluation"]["timeout_s"] = 120.0
     made.config_file.write_text(tomli_w.dumps(known))
     with recorder(made.config()):
-        [result] = invoke("import", path, "--state", made.path.parents[1], "--run", made.id)
+        [result] = invoke_json("data", "import", path, "--state", made.path.parents[1], "--run", made.id)
     assert result["demonstrations"] == 1
 
 
 def test_a_set_without_any_demonstration_is_an_error_with_an_example(services, bundle, tmp_path):
     made = folder_of(services.config(), bundle, tmp_path, "run-none")
     with pytest.raises(UserError, match=r"no demonstration in the set, for instance .*only successes"):
-        invoke("import", lines(tmp_path, {**GOOD, "reward": 0.0}), "--state", made.path.parents[1], "--run", made.id)
+        invoke_json(
+            "data",
+            "import",
+            lines(tmp_path, {**GOOD, "reward": 0.0}),
+            "--state",
+            made.path.parents[1],
+            "--run",
+            made.id,
+        )

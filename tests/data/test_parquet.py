@@ -8,15 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 from dart_streams.console.bundles.bundle_inputs import bundle_events
-from dart_streams.console.cli import main
 from dart_streams.console.datasets import demonstration_files, parquet
 from dart_streams.console.datasets.episode_columns import CurationFacts, ImageCell
 from dart_streams.console.datasets.episode_rows import rows_of
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.errors import UserError
+from tests.command_line import invoke
 from tests.integration.recorded_run import record
 from tests.unit.console.datasets.test_episode_export import logged
 from topics import trajectories
@@ -28,7 +27,7 @@ def bundle(tmp_path_factory) -> Bundle:
 
 
 def run(*arguments) -> str:
-    done = CliRunner().invoke(main.build_app(["data"]), ["data", *map(str, arguments)])
+    done = invoke("data", *arguments)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.stdout

@@ -6,16 +6,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import structlog
 import tomli_w
-from typer.testing import CliRunner
 
 from benchmarks import bundle as making
 from benchmarks.curation_world import Odds, task_set
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
-from dart_streams.console.cli import main
 from dart_streams.console.runs import run_log
 from dart_streams.console.runs.bundle import Bundle, BundleRecord
 from dart_streams.console.runs.run_folder import without_nulls
@@ -23,19 +20,13 @@ from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.store import connect_async
 from dart_streams.store.asynchronous import AsyncStore
 from tests import events
+from tests.command_line import invoke
 from topics import BY_NAME, observations
 from topics.observations import Observation
 from topics.values import BlobRef
 
 RECORDED = "dart.recorded."
 """The prefix of the run whose bundle it is."""
-
-
-def command(*arguments: str):
-    try:
-        return CliRunner().invoke(main.build_app(arguments), arguments)
-    finally:
-        structlog.reset_defaults()
 
 
 @pytest.fixture
@@ -104,7 +95,7 @@ def test_a_part_of_a_bundle_is_published_with_its_keys_headers_and_times(
     shadow = f"shadow.{config.bus.prefix}"
     names = ("trajectories", "curation-log")
     where = ("--into", shadow, "-c", str(written), "--topics", ",".join(names))
-    done = command("replay", str(bundle.path), *where, *options)
+    done = invoke("replay", str(bundle.path), *where, *options)
     assert done.exit_code == 0, done.output
     for name in names:
         wanted = [record for record in bundle.records(name) if within(record)]
@@ -116,7 +107,7 @@ def test_a_part_of_a_bundle_is_published_with_its_keys_headers_and_times(
 def test_what_is_refused_makes_no_topic_and_changes_none(config: Config, written: Path, bundle: Bundle):
     live = f"live.{config.bus.prefix}"
     to_live = ("replay", str(bundle.path), "-c", str(written), "--into", live)
-    assert command(*to_live, "--topics", "curated").exit_code == 0
+    assert invoke(*to_live, "--topics", "curated").exit_code == 0
     before, records = topics_of(config), now_in(config, live, "curated")
     for arguments, says in (
         (to_live, f"{live!r} is a live prefix"),
@@ -125,7 +116,7 @@ def test_what_is_refused_makes_no_topic_and_changes_none(config: Config, written
         ((*to_live[:-1], f"other.{config.bus.prefix}", "--topics", "weights-serving"), "has no weights-serving"),
         ((*to_live[:-1], "no prefix"), "is no prefix"),
     ):
-        refused = command(*arguments)
+        refused = invoke(*arguments)
         assert isinstance(refused.exception, UserError), refused.output
         assert says in str(refused.exception)
     assert topics_of(config) == before
@@ -136,7 +127,7 @@ def test_a_broker_that_is_not_there_is_named(config: Config, written: Path, bund
     bus = msgspec.structs.replace(config.bus, servers="127.0.0.1:1", wait_s=0.2)
     tables = without_nulls(msgspec.to_builtins(msgspec.structs.replace(config, bus=bus)))
     written.write_text(tomli_w.dumps(tables))
-    refused = command("replay", str(bundle.path), "--into", "shadow.", "-c", str(written))
+    refused = invoke("replay", str(bundle.path), "--into", "shadow.", "-c", str(written))
     assert isinstance(refused.exception, ServiceUnavailable)
     assert "127.0.0.1:1" in str(refused.exception)
 
@@ -164,12 +155,12 @@ async def play(config: Config, *, lost: bool) -> None:
 def test_a_screenshot_that_the_store_lost_is_named_and_no_bundle_is_left(config: Config, written: Path, tmp_path: Path):
     asyncio.run(play(config, lost=True))
     path = tmp_path / "captured.dart"
-    refused = command("capture", "-c", str(written), "-o", str(path), "--blobs")
+    refused = invoke("capture", "-c", str(written), "-o", str(path), "--blobs")
     assert isinstance(refused.exception, UserError)
     assert "abababababab" in str(refused.exception)
     assert "capture without --blobs" in str(refused.exception)
     assert not list(tmp_path.glob("captured*"))
-    without = command("capture", "-c", str(written), "-o", str(path))
+    without = invoke("capture", "-c", str(written), "-o", str(path))
     assert without.exit_code == 0, without.output
     assert len(list(Bundle(path).records("observations"))) == 2
 
@@ -177,11 +168,11 @@ def test_a_screenshot_that_the_store_lost_is_named_and_no_bundle_is_left(config:
 def test_a_bundle_has_every_screenshot_and_is_never_written_over(config: Config, written: Path, tmp_path: Path):
     asyncio.run(play(config, lost=False))
     path = tmp_path / "captured.dart"
-    done = command("capture", "-c", str(written), "-o", str(path), "--blobs")
+    done = invoke("capture", "-c", str(written), "-o", str(path), "--blobs")
     assert done.exit_code == 0, done.output
     assert {blob.data for blob in Bundle(path).blobs()} == {b"first", b"two"}
     whole = path.read_bytes()
-    refused = command("capture", "-c", str(written), "-o", str(path))
+    refused = invoke("capture", "-c", str(written), "-o", str(path))
     assert isinstance(refused.exception, UserError)
     assert "exists" in str(refused.exception)
     assert path.read_bytes() == whole

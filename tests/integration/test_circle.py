@@ -14,14 +14,11 @@ from typing import NamedTuple
 import msgspec
 import psutil
 import pytest
-import structlog
 from cassandra.cluster import Cluster
 from rich.console import Console
-from typer.testing import CliRunner
 
 from dart_streams import config as configuration
 from dart_streams.config import Config
-from dart_streams.console.cli import main
 from dart_streams.console.cli.run import write_report
 from dart_streams.console.launch import process_registry as leftovers
 from dart_streams.console.launch import processes
@@ -40,6 +37,7 @@ from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.telemetry import names
+from tests.command_line import invoke
 from tests.integration.exported_page import answers, screens
 from tests.waiting import wait_until
 from topics import observations, trajectories
@@ -123,20 +121,13 @@ def finished(services, tmp_path_factory) -> Finished:
 def bundle(finished: Finished) -> Path:
     """The run in one file, with its screenshots and spans."""
     path = finished.made.path / "run.dart"
-    done = command("capture", finished.made.id, "--state", finished.config.run.state_dir, "-o", str(path), "--blobs")
+    done = invoke("capture", finished.made.id, "--state", finished.config.run.state_dir, "-o", str(path), "--blobs")
     assert done.exit_code == 0, done.output
     return path
 
 
-def command(*arguments: str):
-    try:
-        return CliRunner().invoke(main.build_app(arguments), arguments)
-    finally:
-        structlog.reset_defaults()
-
-
 def answer(*arguments: str, expect: int = 0):
-    done = command(*arguments, "--json")
+    done = invoke(*arguments, "--json")
     assert done.exit_code == expect, (done.output, done.exception)
     return json.loads(done.stdout)
 
@@ -263,7 +254,7 @@ def test_an_optimizer_step_is_walked_down_and_a_screenshot_up(bundle: Path):
 
 
 def test_an_unknown_id_is_refused_with_the_nearest_one(bundle: Path):
-    refused = command("trace", "g00000", "--bundle", str(bundle))
+    refused = invoke("trace", "g00000", "--bundle", str(bundle))
     assert isinstance(refused.exception, UserError)
     assert "did you mean 'g0000" in str(refused.exception)
 
@@ -271,7 +262,7 @@ def test_an_unknown_id_is_refused_with_the_nearest_one(bundle: Path):
 def test_the_store_is_rebuilt_from_the_log(finished: Finished, bundle: Path):
     config = finished.config
     run = ("--run", finished.made.id, "--state", config.run.state_dir)
-    first = json.loads(command("store", "diff", *run, "--json").stdout)
+    first = json.loads(invoke("store", "diff", *run, "--json").stdout)
     up_to_date = {table["table"] for table in first if table["rows"] == table["rows_of_log"]}
     assert up_to_date >= {"trained", "epochs"}, "the recorder may have been stopped before the last cancelled episodes"
     assert all(table["equal"] for table in first if table["table"] in up_to_date)
@@ -304,7 +295,7 @@ def test_a_bundle_is_published_under_a_shadow_prefix_only(finished: Finished, bu
             (r.partition, r.key, r.value, r.headers, r.at_ms) for r in kept
         ]
     for prefix in (shadow, finished.config.bus.prefix):
-        refused = command("replay", str(bundle), "--into", prefix, *where)
+        refused = invoke("replay", str(bundle), "--into", prefix, *where)
         assert isinstance(refused.exception, UserError)
         assert repr(prefix) in str(refused.exception)
 

@@ -2,24 +2,21 @@
 
 import asyncio
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import structlog
 from aiokafka import ConsumerRecord
-from typer.testing import CliRunner
 
 from dart_streams.bus import admin, dead_letters, sync_clients, sync_dead_letters
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.topology import Change
 from dart_streams.config import Config
-from dart_streams.console.cli import main
 from dart_streams.console.repair import dead_letters as letters
 from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.console.runs.run_log import present_records
 from dart_streams.errors import UserError
+from tests.command_line import invoke, invoke_json
 from topics import curated, trajectories
 
 
@@ -29,14 +26,6 @@ def deployment(services, tmp_path: Path) -> tuple[Config, tuple[str, str]]:
     file = tmp_path / "config.toml"
     write_toml(file, config)
     return config, ("--config", str(file))
-
-
-def answer(*arguments: str):
-    done = CliRunner().invoke(main.build_app(arguments), [*arguments, "--json"])
-    structlog.reset_defaults()
-    if done.exception:
-        raise done.exception
-    return json.loads(done.stdout)
 
 
 def put_aside(config: Config, *values: bytes | None) -> None:
@@ -55,17 +44,17 @@ async def send_all(config: Config, values: Sequence[bytes | None]) -> None:
 def test_letters_are_listed_shown_and_sent_back_once(deployment):
     config, where = deployment
     put_aside(config, b"{", b"[]")
-    (row,) = answer("dlq", "list", *where)
+    (row,) = invoke_json("dlq", "list", *where)
     assert (row["topic"], row["letters"], row["reasons"]) == ("trajectories", 2, {"not a trajectories/1": 2})
-    shown = answer("dlq", "show", "trajectories.dlq", *where)
+    shown = invoke_json("dlq", "show", "trajectories.dlq", *where)
     assert [(letter["place"], letter["key"], letter["value"]) for letter in shown] == [
         ("0@0", "key", "{"),
         ("0@1", "key", "[]"),
     ]
     assert shown[1]["came_from"] == f"{config.bus.prefix}trajectories[0]@1"
-    assert answer("dlq", "redrive", "trajectories", "--at", "0@1", *where)[0]["outcome"].startswith("sent as ")
+    assert invoke_json("dlq", "redrive", "trajectories", "--at", "0@1", *where)[0]["outcome"].startswith("sent as ")
     outcomes = [
-        row["outcome"].partition(" as ")[0] for row in answer("dlq", "redrive", "trajectories", "--all", *where)
+        row["outcome"].partition(" as ")[0] for row in invoke_json("dlq", "redrive", "trajectories", "--all", *where)
     ]
     assert outcomes == ["sent", "sent before"]
     back = list(present_records(config.bus, trajectories.TOPIC))
@@ -96,8 +85,8 @@ def test_letters_of_any_form_cost_themselves_only(deployment):
     ]
     asyncio.run(send_raw(config, "trajectories.dlq", odd))
     asyncio.run(send_raw(config, "trajectories", [[(letters.REDRIVEN, b"\xff\xfe")]]))
-    assert answer("dlq", "list", *where)[0]["letters"] == 7
-    assert len(answer("dlq", "show", "trajectories", *where)) == 7
+    assert invoke_json("dlq", "list", *where)[0]["letters"] == 7
+    assert len(invoke_json("dlq", "show", "trajectories", *where)) == 7
     result = letters.redrive(config.bus, trajectories.TOPIC)
     assert [row.outcome.partition(" as ")[0].partition(":")[0] for row in result] == [
         "sent",
@@ -108,8 +97,7 @@ def test_letters_of_any_form_cost_themselves_only(deployment):
         "sent",
         "sent",
     ]
-    again = CliRunner().invoke(main.build_app(["dlq"]), ["dlq", "redrive", "trajectories", "--all", *where])
-    structlog.reset_defaults()
+    again = invoke("dlq", "redrive", "trajectories", "--all", *where)
     assert again.exit_code == 1, "two were not sent"
     assert "not sent" in again.stdout
 
@@ -118,14 +106,14 @@ def test_a_stub_is_not_sent_back_and_names_the_place_of_its_record(deployment):
     config, where = deployment
     large = b"0" * (8 << 20)
     put_aside(config, large, None, b"{")
-    (row,) = answer("dlq", "list", *where)
+    (row,) = invoke_json("dlq", "list", *where)
     assert (row["letters"], row["stubs"]) == (3, 2)
-    shown = answer("dlq", "show", "trajectories", *where)
+    shown = invoke_json("dlq", "show", "trajectories", *where)
     assert shown[0]["value"] == "0" * 1024
     assert f"{len(large)} bytes, sha256 {hashlib.sha256(large).hexdigest()}" in shown[0]["stub"]
     assert "no value, and no key" in shown[1]["stub"]
     assert shown[2]["stub"] == ""
-    outcomes = [row["outcome"] for row in answer("dlq", "redrive", "trajectories", "--all", *where)]
+    outcomes = [row["outcome"] for row in invoke_json("dlq", "redrive", "trajectories", "--all", *where)]
     for offset in (0, 1):
         assert outcomes[offset].startswith("a stub, not sent")
         assert f"{config.bus.prefix}trajectories[0]@{offset}" in outcomes[offset]
@@ -150,14 +138,14 @@ def test_a_dead_letter_topic_that_takes_less_than_declared_gets_a_stub(deploymen
         producer = sync_clients.create_producer(config.bus, "test", idempotent=False)
         sync_dead_letters.send(producer, trajectories.TOPIC, record, "why", 30)
         producer.close()
-    (letter,) = answer("dlq", "show", "trajectories", *where)
+    (letter,) = invoke_json("dlq", "show", "trajectories", *where)
     assert "took no letter of this size" in letter["stub"]
     assert "100000 bytes" in letter["stub"]
 
 
 def test_what_is_not_there_is_refused_and_nothing_is_sent(deployment):
     config, where = deployment
-    assert answer("dlq", "list", *where) == []
+    assert invoke_json("dlq", "list", *where) == []
     put_aside(config, b"{")
     for arguments, text in (
         (("show", "trajectory"), "no topic 'trajectory'"),
@@ -165,6 +153,6 @@ def test_what_is_not_there_is_refused_and_nothing_is_sent(deployment):
         (("redrive", "trajectories"), "--all"),
     ):
         with pytest.raises(UserError, match=text):
-            answer("dlq", *arguments, *where)
-    assert answer("dlq", "redrive", curated.TOPIC.name, "--all", *where) == []
+            invoke_json("dlq", *arguments, *where)
+    assert invoke_json("dlq", "redrive", curated.TOPIC.name, "--all", *where) == []
     assert list(present_records(config.bus, trajectories.TOPIC)) == []

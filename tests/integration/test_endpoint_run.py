@@ -14,7 +14,8 @@ from dart_streams.config import Config
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.run_log import read_events, read_log
 from dart_streams.console.runs.run_state import RunState
-from tests.integration.test_circle import HERE, MINUTES, circle_config, command, session_of
+from tests.command_line import invoke
+from tests.integration.test_circle import HERE, MINUTES, circle_config, session_of
 from tests.unit.workers.rollout.misbehaving import chat, says, served
 from topics import curated, trajectories
 from workers.rollout.scripted import POINT
@@ -81,7 +82,7 @@ def test_demonstrations_of_an_endpoint_fill_the_pool_of_a_later_training(service
     tasks = made.tasks()
     assert {t.task_id for t in demonstrated if t.outcome == "success"} == {task.task_id for task in tasks.train}
     assert all(t.version_min is None and not t.untrainable for t in demonstrated)
-    done = command("capture", made.id, "--state", str(tmp_path), "-o", str(made.path / "run.dart"))
+    done = invoke("capture", made.id, "--state", str(tmp_path), "-o", str(made.path / "run.dart"))
     assert done.exit_code == 0, done.output
     holding = [file for file in made.path.rglob("*") if file.is_file() and KEY.encode() in file.read_bytes()]
     assert not holding, "the key is in no configuration, log, report or bundle of the run"

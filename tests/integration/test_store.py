@@ -11,10 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 from cassandra.cluster import Cluster
-from typer.testing import CliRunner
 
 from dart_streams.config import Store
-from dart_streams.console.cli import main
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.repair import projection
 from dart_streams.console.runs import run_folder as folder
@@ -24,6 +22,7 @@ from dart_streams.store.blobs import CHUNK_BYTES, ref_of
 from dart_streams.store.sessions import TableGone
 from dart_streams.store.statements import DamagedRow
 from tests import events
+from tests.command_line import invoke
 from topics.observations import EpisodeEnd, Observation
 from topics.trajectories import Trajectory
 from topics.values import BlobRef
@@ -331,9 +330,8 @@ def test_the_tables_can_be_made_ahead_of_all_processes(services, session, tmp_pa
     folder.write_toml(
         file, msgspec.structs.replace(config, store=msgspec.structs.replace(config.store, keyspace=keyspace))
     )
-    arguments = ["store", "apply", "--config", str(file)]
     for _ in range(2):
-        done = CliRunner().invoke(main.build_app(arguments), arguments)
+        done = invoke("store", "apply", "--config", file)
         assert done.exit_code == 0, done.output
     made = session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (keyspace,))
     assert {"steps", "trajectories", "blobs", "trained"} <= {name for (name,) in made}

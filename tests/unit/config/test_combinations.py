@@ -4,16 +4,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import structlog
 import tomli_w
-from typer.testing import CliRunner
 
 from dart_streams.config import Config, load, parse
 from dart_streams.config.openai import Openai
-from dart_streams.console.cli import main
 from dart_streams.console.cli.run import refuse_unfit_model, run
 from dart_streams.console.sizing import model_fit
 from dart_streams.errors import ConfigError, UserError
+from tests.command_line import invoke
 from tests.unit.console.sizing.model_directories import ui_tars
 
 TASKS = Path(__file__).parents[3] / "deploy/config/tasks.toml"
@@ -80,11 +78,7 @@ def checked(tmp_path: Path, text: str) -> str:
     """Return what ``config check`` says of a file, which it must refuse."""
     file = tmp_path / "wrong.toml"
     file.write_text(f'tasks.file = "{TASKS}"\n{text}\n')
-    arguments = ["config", "check", str(file)]
-    try:
-        done = CliRunner().invoke(main.build_app(arguments), arguments)
-    finally:
-        structlog.reset_defaults()
+    done = invoke("config", "check", file)
     assert isinstance(done.exception, UserError), "an error for the user, not a traceback"
     assert str(done.exception) == "1 error", done.output
     return " ".join(done.output.split())

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import structlog
-from typer.testing import CliRunner
 
 from benchmarks import bundle as making
 from benchmarks.curation_world import Odds, task_set
@@ -15,11 +13,11 @@ from dart_streams.config import parse
 from dart_streams.console.bundles import whatif
 from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
 from dart_streams.console.bundles.replay import replay
-from dart_streams.console.cli import main
 from dart_streams.console.runs import bundle as bundles
 from dart_streams.console.runs.bundle import Bundle, BundleError, BundleRecord, Writer
 from dart_streams.console.views.terminal import BARS
 from dart_streams.errors import ConfigError
+from tests.command_line import invoke
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "bundle.v1.dart"
 CONFIG = parse({"env": {"slots": 4}, "trainer": {"groups_per_step": 2}})
@@ -29,13 +27,6 @@ DIGEST = "ef35ee9afb792cf8c9d74ea514389d75"
 BEFORE_DIALECTS = GOLDEN.with_name("bundle.before-dialects.v1.dart")
 """Made by the code of 22 November 2026 itself, before there were dialects, adapters, deltas, endpoints and trackers."""
 BEFORE_DIALECTS_DIGEST = "27805fcaeb3472550b9480fd99127b25"
-
-
-def command(*arguments: str):
-    try:
-        return CliRunner().invoke(main.build_app(arguments), arguments)
-    finally:
-        structlog.reset_defaults()
 
 
 @pytest.fixture(scope="module")
@@ -162,11 +153,11 @@ def test_records_of_a_newer_schema_say_to_upgrade(made: Path):
 
 
 def test_the_command_s_exit_code_and_json_tell_the_outcome(made: Path):
-    equal = command("replay", str(made), "--json")
+    equal = invoke("replay", str(made), "--json")
     assert equal.exit_code == 0
     assert json.loads(equal.stdout)["equal"] is True
     other = altered(made, "trajectories", faulted)
-    differs = command("replay", str(other.path))
+    differs = invoke("replay", str(other.path))
     assert differs.exit_code == 1
     assert "recorded:" in differs.stdout
     assert "cause:" in differs.stdout
@@ -209,7 +200,7 @@ def test_what_is_no_setting_is_refused_by_name(made: Path):
 def test_a_what_if_is_told_as_a_table_bars_and_a_plot(made: Path, tmp_path: Path):
     plot = tmp_path / "plot.svg"
     settings = ("--set", "curation.pool.enabled=false", "--set", "curation.budget.base=3")
-    told = command("replay", str(made), *settings, "--plot", str(plot))
+    told = invoke("replay", str(made), *settings, "--plot", str(plot))
     assert told.exit_code == 0, told.output
     assert "all of these" in told.stdout
     assert BARS[0] in told.stdout

@@ -4,17 +4,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from dart_streams.config import load, parse
-from dart_streams.console.cli import main
+from tests.command_line import invoke
 
 ROOT = Path(__file__).parents[4]
 DEMO = ROOT / "deploy/config/demo.toml"
-
-
-def command(*arguments):
-    return CliRunner().invoke(main.build_app(["config"]), ["config", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -24,18 +19,18 @@ def file(tmp_path):
 
 
 def test_the_resolved_file_has_every_key_and_reads_as_the_same_configuration(file):
-    shown = tomllib.loads(command("show", DEMO).stdout)
+    shown = tomllib.loads(invoke("config", "show", DEMO).stdout)
     assert shown["trainer"]["groups_per_step"] == 3
     assert shown["trainer"]["clip_high"] == 0.28
     assert parse(shown) == load(DEMO)
-    assert json.loads(command("show", DEMO, "--json").stdout) == shown
+    assert json.loads(invoke("config", "show", DEMO, "--json").stdout) == shown
 
 
 def test_the_difference_has_only_what_is_not_the_default(file):
     file.write_text(
         '[env]\nslots = 16\nworkers = 2\n[env.miniwob]\nisolation = "problem"\n[trainer]\nmax_train_steps = 3\n'
     )
-    assert tomllib.loads(command("show", file, "--diff").stdout) == {
+    assert tomllib.loads(invoke("config", "show", file, "--diff").stdout) == {
         "env": {"workers": 2, "miniwob": {"isolation": "problem"}},
         "trainer": {"max_train_steps": 3},
     }
@@ -46,7 +41,7 @@ def test_every_error_of_every_file_is_reported_at_once(file, tmp_path):
         '[env]\nslot = 3\nworkers = "many"\n[trainer]\nminibatches = 0\ndual_clip = { factor = 0.5 }\n'
         '[bus.tls]\nca_file = "x"\n[tasks]\nfile = "none.toml"\n'
     )
-    done = command("check", file, DEMO, tmp_path / "lost.toml")
+    done = invoke("config", "check", file, DEMO, tmp_path / "lost.toml")
     assert done.exception.exit_code == 2
     assert done.stdout.splitlines() == [
         f"{file}: unknown key 'env.slot': did you mean 'slots'?",
@@ -63,7 +58,7 @@ def test_what_goes_wrong_between_keys_is_reported_when_the_keys_are_right(file):
     file.write_text(
         '[trainer.dual_clip]\nfactor = 0.5\n[curation.dispatch]\nmode = "coupled"\n[tasks]\nfile = "tasks.toml"\n'
     )
-    done = command("check", file)
+    done = invoke("config", "check", file)
     assert [line.partition(": ")[2][:20] for line in done.stdout.splitlines()] == ["trainer: dual_clip.f"]
 
 
@@ -71,7 +66,7 @@ def test_errors_of_the_task_file_are_reported_too(file):
     file.write_text("[env]\nslots = 0\n")
     tasks = file.with_name("tasks.toml")
     tasks.write_text(tasks.read_text().replace("max_steps = 1\n", "max_steps = 'one'\n", 1))
-    done = command("check", file)
+    done = invoke("config", "check", file)
     assert done.exception.exit_code == 2
     slots, pages = done.stdout.splitlines()
     assert slots == f"{file}: env.slots: Expected `int` >= 1"
@@ -81,13 +76,13 @@ def test_errors_of_the_task_file_are_reported_too(file):
 def test_files_without_errors_are_ok_and_exit_with_0(file):
     file.write_text("")
     shipped = sorted((ROOT / "deploy/config").rglob("*.toml"))
-    done = command("check", file, *(path for path in shipped if path.parent.name != "ui-tars"))
+    done = invoke("config", "check", file, *(path for path in shipped if path.parent.name != "ui-tars"))
     assert (done.exit_code, done.stdout) == (0, "")
 
 
 def test_the_files_for_a_model_that_is_to_be_downloaded_have_no_other_error():
     shipped = sorted((ROOT / "deploy/config/ui-tars").rglob("*.toml"))
-    done = command("check", *shipped)
+    done = invoke("config", "check", *shipped)
     assert done.stdout.splitlines() == [
         f"{path}: policy.path: no model directory {folder}" for path in shipped if (folder := load(path).policy.path)
     ]
@@ -101,7 +96,7 @@ def test_loading_reports_all_errors_too(file):
 
 def test_a_backend_that_does_not_exist_and_a_model_folder_that_is_not_there_are_errors(file, tmp_path):
     file.write_text(f'[env]\nbackend = "minwob"\n[policy]\npath = "{tmp_path / "lost"}"\n')
-    done = command("check", file)
+    done = invoke("config", "check", file)
     assert done.exception.exit_code == 2
     backend, model = done.stdout.splitlines()
     assert backend.startswith(f"{file}: env.backend: no environment 'minwob'; known are ")

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from dart_streams.config import Config
 from dart_streams.console.cli import main, options, run
@@ -13,6 +12,7 @@ from dart_streams.console.cli.tasks import table_of
 from dart_streams.console.runs import run_folder
 from dart_streams.console.runs.task_history import TaskRow
 from dart_streams.errors import UserError
+from tests.command_line import invoke
 
 ROOT = Path(__file__).parents[4]
 LOOKING = [
@@ -41,7 +41,7 @@ def state(tmp_path):
 
 @pytest.mark.parametrize("arguments", LOOKING, ids=" ".join)
 def test_without_a_run_there_is_one_line_and_exit_code_2(arguments, tmp_path):
-    done = CliRunner().invoke(main.build_app(arguments[:1]), [*arguments, "--state", str(tmp_path)])
+    done = invoke(*arguments, "--state", tmp_path)
     assert isinstance(done.exception, UserError)
     assert done.exception.exit_code == 2
     assert str(done.exception) == f"no run in {tmp_path} yet: start one with `make demo`"
@@ -50,7 +50,7 @@ def test_without_a_run_there_is_one_line_and_exit_code_2(arguments, tmp_path):
 
 @pytest.mark.parametrize("arguments", LOOKING, ids=" ".join)
 def test_an_unknown_run_is_refused_with_those_that_are_known(arguments, state):
-    done = CliRunner().invoke(main.build_app(arguments[:1]), [*arguments, "--state", str(state), "--run", "three"])
+    done = invoke(*arguments, "--state", state, "--run", "three")
     assert isinstance(done.exception, UserError)
     assert "there are one, two" in str(done.exception)
 
@@ -117,7 +117,7 @@ def resumed(state, *arguments: str):
     found = run_folder.find(str(state), "two")
     before = found.config_file.read_bytes()
     with run_folder.lock_folder(found.path):
-        done = CliRunner().invoke(main.build_app(["run"]), ["run", *arguments])
+        done = invoke("run", *arguments)
     assert found.config_file.read_bytes() == before
     return done
 

@@ -11,21 +11,17 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-import structlog
-from typer.testing import CliRunner
 
-from dart_streams.console.cli import main, ui
+from dart_streams.console.cli import ui
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
+from tests.command_line import invoke
 
 BUNDLE = Path(__file__).parents[2] / "golden" / "bundle.v1.dart"
 
 
 def failure(*arguments: str) -> UserError:
-    try:
-        done = CliRunner().invoke(main.build_app(["ui"]), ["ui", *arguments])
-    finally:
-        structlog.reset_defaults()
+    done = invoke("ui", *arguments)
     assert isinstance(done.exception, UserError), done.output
     return done.exception
 
@@ -124,10 +120,7 @@ def test_a_script_gets_the_address_and_the_token_and_a_signal_ends_it(tmp_path: 
 
 
 def test_the_page_of_a_bundle_is_written_into_one_file(tmp_path: Path, monkeypatch):
-    done = CliRunner().invoke(
-        main.build_app(["ui"]), ["ui", str(BUNDLE), "--export", str(tmp_path / "x.html"), "--json"]
-    )
-    structlog.reset_defaults()
+    done = invoke("ui", BUNDLE, "--export", tmp_path / "x.html", "--json")
     assert done.exit_code == 0, (done.output, done.exception)
     assert json.loads(done.stdout) == {"file": str(tmp_path / "x.html")}
     assert 'id="archive"' in (tmp_path / "x.html").read_text()

@@ -7,17 +7,16 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from benchmarks import modes
 from benchmarks.decoupling import SimulatedRun
 from benchmarks.utilization import utilization_metrics
 from dart_streams.config import tasks as task_sets
-from dart_streams.console.cli import main
 from dart_streams.console.cli.options import read_config
 from dart_streams.console.cli.plan import gpu_constants
 from dart_streams.console.sizing.capacity import CONSTANTS, plan
 from dart_streams.errors import UserError
+from tests.command_line import invoke, invoke_json
 from tests.unit.console.sizing.model_directories import ui_tars
 
 BASE = modes.load_workload(Path(__file__).parents[4] / "deploy/config/workload/desktop.toml")
@@ -75,10 +74,7 @@ def test_large_numbers_are_written_out_and_small_ones_are_not_nothing():
 
 
 def test_the_command_prints_what_it_works_out():
-    arguments = ("plan", "--envs", "1000", "--set", "places=16", "--json")
-    done = CliRunner().invoke(main.build_app(arguments), arguments)
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
+    found = invoke_json("plan", "--envs", "1000", "--set", "places=16")
     assert found["envs"] == 1000
     assert {figure["what"] for figure in found["figures"]} >= {"brokers", "database nodes", "rollout GPUs"}
 
@@ -113,10 +109,10 @@ def test_a_model_s_memory_takes_the_place_of_assumptions_and_a_second_set_of_wei
 def test_the_command_counts_a_model_and_says_what_to_change_if_it_does_not_fit(tmp_path):
     folder = ui_tars(tmp_path / "model")
     arguments = ("plan", "--envs", "180", "--model", str(folder), "--config", str(EIGHT_GPUS), "--json")
-    done = CliRunner().invoke(main.build_app(arguments), [*arguments, "--gpu-memory", "80"])
+    done = invoke(*arguments, "--gpu-memory", "80")
     assert done.exit_code == 0, done.output
     found = {row["name"]: row for row in json.loads(done.stdout)["constants"]}
     assert found["gpus_a_worker"]["value"] == 1
-    refused = CliRunner().invoke(main.build_app(arguments), [*arguments, "--gpu-memory", "12"])
+    refused = invoke(*arguments, "--gpu-memory", "12")
     assert isinstance(refused.exception, UserError)
     assert "GPUs of 12 GiB" in str(refused.exception)
