@@ -1,1 +1,1 @@
-"""Where the time of a request went, and what each id was made of."""
+"""Traces of requests, and the lineage of ids."""

@@ -1,8 +1,9 @@
-"""The lineage of an id in both directions, as a tree: what it was made of, and what was made of it. Pure."""
+"""Builds the tree of an id in both directions: its inputs and its results. Pure."""
 
 import difflib
 import itertools
 import re
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any
 
@@ -15,15 +16,15 @@ from dart_streams.telemetry import spans
 from topics import curated, observations, trained, trajectories, weights, weights_serving
 from topics.curated import Member
 from topics.observations import ExecutedAction
-from topics.trained import TrainedStep
 
 READ = (observations.TOPIC, trajectories.TOPIC, curated.TOPIC, trained.TOPIC, weights.TOPIC, weights_serving.TOPIC)
 """The topics that lineage needs."""
-SHORTEST_SHA = 8
+SHA_CHARACTERS = 8
+"""Fewest characters that name a screenshot."""
 
 
 class Node(msgspec.Struct, kw_only=True):
-    """One thing: ``fields`` have what is known of it, ``made_of`` and ``went_into`` lead on."""
+    """A node with its inputs (``made_of``) and its results (``went_into``)."""
 
     kind: str
     id: str
@@ -34,7 +35,7 @@ class Node(msgspec.Struct, kw_only=True):
 
 
 class Lineage:
-    """The tree of any id of a run; each node has what ``state`` and ``timeline`` know of it."""
+    """Builds trees from a run's folded log and its spans."""
 
     def __init__(self, state: RunState, timeline: Timeline, run: str) -> None:
         self.state = state
@@ -42,20 +43,19 @@ class Lineage:
         self.run = run
 
     def of(self, identity: str) -> Node:
-        """Return the tree of an id.
+        """Return the tree of a request, trajectory, group, optimizer step (a number), version (``v12``) or screenshot.
 
-        It is a request, trajectory, group, optimizer step (a number), weight version (``v12``) or screenshot (its
-        sha256, or the beginning of it).
+        A screenshot is named by its sha256, or the beginning of it.
 
         Raises
         ------
         UserError
-            If the run has nothing of this id; the text says what ids look like, and the nearest one.
+            If the run has no such id; the text gives the nearest id, and the form of ids.
         """
         state = self.state
-        if found := re.fullmatch(r"(.+)/(\d+)/(\d+)", identity):
-            if self.action(found[1], int(found[2])) is not None:
-                return self.step(found[1], int(found[2]), up=True)
+        if request := re.fullmatch(r"(.+)/(\d+)/(\d+)", identity):
+            if self.action(request[1], int(request[2])) is not None:
+                return self.step(request[1], int(request[2]), up=True)
         elif identity in state.observations:
             return self.trajectory(identity, up=True)
         elif identity in state.groups:
@@ -64,29 +64,28 @@ class Lineage:
             return self.train_step(int(identity), up=True)
         elif re.fullmatch(r"v\d+", identity) and int(identity[1:]) in state.versions:
             return self.version(int(identity[1:]), down=True)
-        elif shots := [sha for sha in state.screenshots if len(identity) >= SHORTEST_SHA and sha.startswith(identity)]:
-            return self.screenshot(shots[0])
-        raise self.unknown(identity)
-
-    def unknown(self, identity: str) -> UserError:
-        """Return the error for an id that the run does not have."""
-        known = itertools.chain(self.state.groups, self.state.observations, map(str, self.state.trained))
+        elif len(identity) >= SHA_CHARACTERS:
+            for sha256, seen in state.screenshots.items():
+                if sha256.startswith(identity):
+                    steps = [self.step(trajectory_id, index, up=True) for trajectory_id, index in seen]
+                    return Node(kind="screenshot", id=sha256, fields={"seen": len(seen)}, went_into=steps)
+        known = itertools.chain(state.groups, state.observations, map(str, state.trained))
         near = difflib.get_close_matches(identity, known, n=1, cutoff=0.7)
-        return UserError(
+        raise UserError(
             f"run {self.run!r} has nothing called {identity!r}"
             + (f": did you mean {near[0]!r}?" if near else "")
-            + f" Ids: a request (TRAJECTORY/STEP/ATTEMPT), a trajectory ({len(self.state.observations)} in the log), "
-            f"a group (g000012, {len(self.state.groups)} curated), a train step (a number up to "
-            f"{max(self.state.trained, default=0)}), a weight version (v3), a screenshot (sha256)"
+            + f" Ids: a request (TRAJECTORY/STEP/ATTEMPT), a trajectory ({len(state.observations)} in the log), "
+            f"a group (g000012, {len(state.groups)} curated), a train step (a number up to "
+            f"{max(state.trained, default=0)}), a weight version (v3), a screenshot (sha256)"
         )
 
     def action(self, trajectory_id: str, index: int) -> ExecutedAction | None:
-        """Return action ``index``, or None; it is in the observation that it led to."""
-        led_to = self.state.observation(trajectory_id, index + 1)
-        return led_to.taken if led_to is not None else None
+        """Return action ``index``, which the next observation has, or None."""
+        observation = self.state.observation(trajectory_id, index + 1)
+        return observation.taken if observation is not None else None
 
     def version(self, version: int, *, down: bool = False) -> Node:
-        """Return a weight version: the step that made it, and who served it when."""
+        """Return a weight version, the step that made it, and the workers that switched to it and served it."""
         event, switches = self.state.versions[version].event, self.timeline.switches.get(version, [])
         switched = [
             Node(kind="switch", id=span.process, ms=round(span.ms, 3), fields={"status": span.status})
@@ -110,40 +109,38 @@ class Lineage:
         return [self.version(version)] if version in self.state.versions else []
 
     def train_step(self, number: int, *, up: bool = False) -> Node:
-        """Return an optimizer step: its groups, and the version that it made."""
+        """Return an optimizer step with its groups and imitated successes, and the version that it made."""
         step = self.state.trained[number]
         span = self.timeline.get(spans.train_step_span(self.run, step.version))
+        imitated = []
+        for identity in (*step.imitated, *itertools.chain.from_iterable(step.sft_updates)):
+            success = self.state.trajectories.get(identity)
+            fields = {"task": success.task_id, "reward": success.reward} if success else {}
+            imitated.append(Node(kind="imitated", id=identity, fields=fields))
         return Node(
             kind="train step",
             id=str(number),
             ms=round(span.ms, 3) if span else None,
             fields={"version": step.version, "epoch": step.epoch, "at_ms": step.at_ms, "metrics": step.metrics},
-            made_of=[*(self.group(group_id) for group_id in step.group_ids), *self.imitated(step)],
+            made_of=[*(self.group(group_id) for group_id in step.group_ids), *imitated],
             went_into=self.published(step.version) if up else [],
         )
 
-    def imitated(self, step: TrainedStep) -> list[Node]:
-        """Return the past successes that an optimizer step imitated, those of a supervised phase included."""
-        result = []
-        for identity in (*step.imitated, *itertools.chain.from_iterable(step.sft_updates)):
-            known = self.state.trajectories.get(identity)
-            fields = {"task": known.task_id, "reward": known.reward} if known else {}
-            result.append(Node(kind="imitated", id=identity, fields=fields))
-        return result
-
-    def steps_imitating(self, trajectory_id: str) -> list[Node]:
-        """Return the optimizer steps that imitated a trajectory, and the versions they made."""
-        result = []
-        for number in self.state.imitated_by.get(trajectory_id, []):
-            step = self.state.trained[number]
-            fields = {"version": step.version, "at_ms": step.at_ms, "imitated": True}
-            result.append(
-                Node(kind="train step", id=str(number), fields=fields, went_into=self.published(step.version))
+    def train_steps(self, numbers: Iterable[int], **fields: Any) -> list[Node]:
+        """Return optimizer steps without their inputs, and the versions that they made."""
+        steps = [self.state.trained[number] for number in numbers]
+        return [
+            Node(
+                kind="train step",
+                id=str(step.train_step),
+                fields={"version": step.version, "at_ms": step.at_ms, **fields},
+                went_into=self.published(step.version),
             )
-        return result
+            for step in steps
+        ]
 
     def group(self, group_id: str, *, up: bool = False) -> Node:
-        """Return a curated group: its members with the steps trained on, and the optimizer steps that took it."""
+        """Return a curated group, its members with their selected steps, and the optimizer steps that took it."""
         if group_id not in self.state.groups:
             return Node(kind="group", id=group_id, fields={"lost": "the log has no such group any more"})
         group, _ = self.state.groups[group_id]
@@ -152,22 +149,11 @@ class Lineage:
             id=group_id,
             fields={"task": group.task_id, "mean": group.mean, "std": group.std},
             made_of=[self.trajectory(member.trajectory_id, member) for member in group.members],
-            went_into=self.steps_with(group_id) if up else [],
+            went_into=self.train_steps(self.state.trained_with.get(group_id, [])) if up else [],
         )
 
-    def steps_with(self, group_id: str) -> list[Node]:
-        """Return the optimizer steps that took a group, and the versions they made."""
-        result = []
-        for number in self.state.trained_with.get(group_id, []):
-            step = self.state.trained[number]
-            fields = {"version": step.version, "at_ms": step.at_ms}
-            result.append(
-                Node(kind="train step", id=str(number), fields=fields, went_into=self.published(step.version))
-            )
-        return result
-
     def trajectory(self, trajectory_id: str, member: Member | None = None, *, up: bool = False) -> Node:
-        """Return a trajectory: its steps (of a group's member those trained on), and the groups it went into."""
+        """Return a trajectory with its steps (of a group's member the selected ones), its groups and imitations."""
         known = self.state.trajectories.get(trajectory_id)
         span = self.timeline.get(spans.trajectory_span(trajectory_id))
         first = self.state.observation(trajectory_id, 0)
@@ -178,31 +164,37 @@ class Lineage:
             fields |= {"env_host": first.env_host, "order": first.order.order_id, "purpose": first.order.purpose}
         if member is not None:
             fields |= {"advantage": member.advantage, "source": member.source}
-        taken = max(self.state.observations.get(trajectory_id, {}), default=0)
+        steps = member.selected if member else range(max(self.state.observations.get(trajectory_id, {}), default=0))
+        went_into: list[Node] = []
+        if up:
+            imitating = self.train_steps(self.state.imitated_by.get(trajectory_id, []), imitated=True)
+            went_into = [*self.groups_with(trajectory_id), *imitating]
         return Node(
             kind="trajectory",
             id=trajectory_id,
             ms=round(span.ms, 3) if span else None,
             fields=fields,
-            made_of=[self.step(trajectory_id, index) for index in (member.selected if member else range(taken))],
-            went_into=[*self.groups_with(trajectory_id), *self.steps_imitating(trajectory_id)] if up else [],
+            made_of=[self.step(trajectory_id, index) for index in steps],
+            went_into=went_into,
         )
 
     def groups_with(self, trajectory_id: str, index: int | None = None) -> list[Node]:
-        """Return the groups that a trajectory is in, with the optimizer steps; of action ``index`` if it was chosen."""
-        result = []
+        """Return the groups of a trajectory; a group that did not select action ``index`` has no optimizer steps."""
+        nodes = []
         for group_id in self.state.groups_of.get(trajectory_id, []):
             group, _ = self.state.groups[group_id]
             member = next(m for m in group.members if m.trajectory_id == trajectory_id)
-            fields = {"task": group.task_id, "advantage": member.advantage, "source": member.source}
-            if index is not None and index not in member.selected:
-                fields["left_out"] = "its step is not among those selected to train on"
-            steps = [] if "left_out" in fields else self.steps_with(group_id)
-            result.append(Node(kind="group", id=group_id, fields=fields, went_into=steps))
-        return result
+            node = Node(kind="group", id=group_id)
+            node.fields = {"task": group.task_id, "advantage": member.advantage, "source": member.source}
+            if index is None or index in member.selected:
+                node.went_into = self.train_steps(self.state.trained_with.get(group_id, []))
+            else:
+                node.fields["left_out"] = "its step is not among those selected to train on"
+            nodes.append(node)
+        return nodes
 
     def step(self, trajectory_id: str, index: int, *, up: bool = False) -> Node:
-        """Return one action: the screenshot it was decided on, its tokens, and where its time went."""
+        """Return an action with its screenshot, its tokens, and the parts of its latency."""
         shown, taken = self.state.observation(trajectory_id, index), self.action(trajectory_id, index)
         fields: dict[str, Any] = {}
         if shown is not None and shown.screenshot is not None:
@@ -225,14 +217,4 @@ class Lineage:
             fields=fields | ({"trace": span.trace} if span else {}),
             made_of=[Node(kind="segment", id=part.name, ms=part.ms) for part in request_segments(trace)],
             went_into=[Node(kind="trajectory", id=trajectory_id, went_into=groups)] if up else [],
-        )
-
-    def screenshot(self, sha256: str) -> Node:
-        """Return where a screenshot was seen, and which optimizer steps learnt from what was done then."""
-        seen = self.state.screenshots[sha256]
-        return Node(
-            kind="screenshot",
-            id=sha256,
-            fields={"seen": len(seen)},
-            went_into=[self.step(trajectory_id, index, up=True) for trajectory_id, index in seen],
         )

@@ -1,7 +1,4 @@
-"""The spans that a run's processes left: where the time of a request went, and how much of what was trained is traced.
-
-Pure, but for reading the files.
-"""
+"""Reads the spans of a run: latency of requests by part, and the traced share of trained steps."""
 
 import contextlib
 import heapq
@@ -24,12 +21,12 @@ PARTS = (
     ("prefill", names.ATTR_PREFILL_MS),
     ("decode", names.ATTR_DECODE_MS),
 )
-"""The attributes of a rollout worker's span."""
+"""Attributes of a rollout worker's span that have the milliseconds of its parts."""
 EXAMPLES = 5
 
 
 class RecordedSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """A span as a line of a file; times are epoch milliseconds, ids and links hex."""
+    """A span in a trace file; times are epoch milliseconds, ids and links hex."""
 
     process: str
     name: str
@@ -44,12 +41,12 @@ class RecordedSpan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ms(self) -> float:
-        """How long it lasted."""
+        """Duration."""
         return self.end_ms - self.start_ms
 
 
 class Timeline:
-    """All spans of a run, by id, by trace, and step (trajectory, index) and version switched to."""
+    """All spans of a run, by id, by trace, by step (trajectory, index), and switches by version."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self.by_id: dict[str, RecordedSpan] = {}
@@ -76,7 +73,7 @@ class Timeline:
 
 
 def id_of(ref: SpanRef) -> str:
-    """Return a span's id as links have it: ``trace:span``, in hex."""
+    """Return a span's id in the form of links: ``trace:span``, in hex."""
     return f"{ref.trace_id:032x}:{ref.span_id:016x}"
 
 
@@ -95,7 +92,7 @@ class RequestSegment(msgspec.Struct, frozen=True):
 
 
 class SlowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request and where its time went; ``most`` names the segment that cost most."""
+    """Latency of a request; ``most`` names its longest segment."""
 
     request_id: str
     total_ms: float
@@ -105,40 +102,35 @@ class SlowRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def request_segments(trace: Sequence[RecordedSpan]) -> list[RequestSegment]:
-    """Return the parts of a step's latency in order; those whose spans are missing are left out."""
+    """Return the parts of a step's latency in order, without those whose spans are missing."""
     by_name = {span.name: span for span in sorted(trace, key=attrgetter("start_ms"))}
     request, generate = by_name.get(names.SPAN_REQUEST), by_name.get(names.SPAN_GENERATE)
-    found: list[tuple[str, float]] = []
+    parts: list[tuple[str, float]] = []
     if request and generate:
-        found += [("to the rollout worker", generate.start_ms - request.start_ms), *inside(generate)]
-        found.append(("reply to the env worker", request.end_ms - generate.end_ms))
+        inside = [(name, float(generate.attributes.get(attribute, 0.0))) for name, attribute in PARTS]
+        # The queue may have begun on the topic, before the span did.
+        rest = generate.ms - sum(ms for _, ms in inside)
+        parts += [("to the rollout worker", generate.start_ms - request.start_ms), *inside, ("publish the reply", rest)]
+        parts.append(("reply to the env worker", request.end_ms - generate.end_ms))
     elif request:
-        found.append(("request (no worker's span)", request.ms))
+        parts.append(("request (no worker's span)", request.ms))
     execute, record = by_name.get(names.SPAN_EXECUTE), by_name.get(names.SPAN_RECORD)
-    before = execute or request
     if execute:
-        found.append(("execute", execute.ms))
+        parts.append(("execute", execute.ms))
     if record:
-        if before:
-            found.append(("observation to the recorder", record.start_ms - before.end_ms))
-        found.append(("write to the store", record.ms))
-    return [RequestSegment(name, round(max(0.0, ms), 3)) for name, ms in found]
-
-
-def inside(generate: RecordedSpan) -> list[tuple[str, float]]:
-    """Split a rollout worker's span by its attributes, and the rest."""
-    parts = [(name, float(generate.attributes.get(attribute, 0.0))) for name, attribute in PARTS]
-    # The queue may have begun before the span did, on the topic: only what lies in the span is its part.
-    return [*parts, ("publish the reply", generate.ms - sum(ms for _, ms in parts))]
+        if before := execute or request:
+            parts.append(("observation to the recorder", record.start_ms - before.end_ms))
+        parts.append(("write to the store", record.ms))
+    return [RequestSegment(name, round(max(0.0, ms), 3)) for name, ms in parts]
 
 
 def slowest_requests(timeline: Timeline, most: int) -> list[SlowRequest]:
-    """Return the step requests that took longest."""
+    """Return the step requests of highest latency."""
     return heapq.nlargest(most, step_requests(timeline), key=attrgetter("total_ms"))
 
 
 def step_requests(timeline: Timeline) -> Iterator[SlowRequest]:
-    """Yield every step request with its times."""
+    """Yield every step request with its latency."""
     for span in timeline.steps.values():
         trace = timeline.traces[span.trace]
         sent, parts = [other for other in trace if other.name == names.SPAN_REQUEST], request_segments(trace)
@@ -154,10 +146,10 @@ def step_requests(timeline: Timeline) -> Iterator[SlowRequest]:
 
 
 class Coverage(msgspec.Struct, kw_only=True):
-    """Of ``trained_steps`` actions that optimizer steps took, ``traced_steps`` can be followed to their screenshot.
+    """Number of trained actions, and of those that spans trace back to their screenshot.
 
-    ``broken`` counts the others by the first link that is missing: the train step's span, the group's (or the link to
-    it), the trajectory's, the step's, the recorder's, or the screenshot in the log. ``examples`` name a few.
+    ``broken`` counts the others by their first missing link: the span of (or link to) the train step, group,
+    trajectory, step or record, or the screenshot in the log.
     """
 
     trained_steps: int = 0
@@ -169,24 +161,24 @@ class Coverage(msgspec.Struct, kw_only=True):
 
 
 def measure_coverage(state: RunState, timeline: Timeline, run: str) -> Coverage:
-    """Follow every trained step of a run over the spans' own links, back to its screenshot."""
-    found, chains = Coverage(optimizer_steps=len(state.trained)), Chains(state, timeline, run)
+    """Follow the links of spans from every trained action of a run back to its screenshot."""
+    result, chains = Coverage(optimizer_steps=len(state.trained)), Chains(state, timeline, run)
     broken: Counter[str] = Counter()
     for step in state.trained.values():
         for action, missing in chains.of(step):
-            found.trained_steps += 1
-            found.traced_steps += not missing
+            result.trained_steps += 1
+            result.traced_steps += not missing
             if missing:
                 broken[missing] += 1
-                if len(found.examples) < EXAMPLES:
-                    found.examples.append(f"train step {step.train_step}, {action}: {missing}")
-    found.broken = dict(broken)
-    found.coverage = found.traced_steps / found.trained_steps if found.trained_steps else None
-    return found
+                if len(result.examples) < EXAMPLES:
+                    result.examples.append(f"train step {step.train_step}, {action}: {missing}")
+    result.broken = dict(broken)
+    result.coverage = result.traced_steps / result.trained_steps if result.trained_steps else None
+    return result
 
 
 class Chains:
-    """The chains of a run's trained actions, each with the first link that it lacks (empty if none)."""
+    """Finds the first missing link between a trained action and its screenshot."""
 
     def __init__(self, state: RunState, timeline: Timeline, run: str) -> None:
         self.state = state
@@ -194,7 +186,7 @@ class Chains:
         self.run = run
 
     def of(self, step: TrainedStep) -> Iterator[tuple[str, str]]:
-        """Yield each action that an optimizer step took, and the first link that its chain lacks."""
+        """Yield each action that an optimizer step took, and its first missing link (empty if none)."""
         top = self.timeline.get(spans.train_step_span(self.run, step.version))
         for group_id in step.group_ids:
             if group_id not in self.state.groups:
@@ -206,11 +198,11 @@ class Chains:
                 identity = id_of(spans.trajectory_span(member.trajectory_id))
                 above_steps = above or ("trajectory" if self.linked(group, identity) is None else "")
                 for index in member.selected:
-                    missing = above_steps or self.below(member.trajectory_id, index, identity)
+                    missing = above_steps or self.missing_below(member.trajectory_id, index, identity)
                     yield f"{member.trajectory_id}/{index}", missing
 
-    def below(self, trajectory_id: str, index: int, identity: str) -> str:
-        """Return the first link that is missing between a trajectory and the screenshot of action ``index``."""
+    def missing_below(self, trajectory_id: str, index: int, identity: str) -> str:
+        """Return the first missing link between a trajectory and the screenshot of action ``index``."""
         step = self.timeline.steps.get((trajectory_id, index))
         if step is None or identity not in step.links:
             return "step"
@@ -222,5 +214,5 @@ class Chains:
         return "" if shown is not None and shown.screenshot is not None else "screenshot"
 
     def linked(self, above: RecordedSpan | None, identity: str) -> RecordedSpan | None:
-        """Return the span that another one links to, or None if the link or the span is missing."""
+        """Return a span that another one links to, or None if the link or the span is missing."""
         return self.timeline.by_id.get(identity) if above is not None and identity in above.links else None
