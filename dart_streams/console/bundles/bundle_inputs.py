@@ -1,4 +1,4 @@
-"""A bundle as the data manager's inputs: configuration, task set and events."""
+"""Reads a bundle's configuration, task set and events."""
 
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ CONFIG, TASKS = "config.toml", "tasks.toml"
 
 
 def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
-    """Return the configuration that the run had, with ``key=value`` settings over it.
+    """Return the run's configuration, with ``key=value`` settings over it.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
 
 
 def set_key(tables: dict[str, Any], setting: str) -> None:
-    """Set one key, for instance ``curation.entropy.keep=0.5``, in nested tables; what is no TOML value is a string."""
+    """Set one key in nested tables, such as ``curation.entropy.keep=0.5``; text that is not TOML is a string."""
     place, equals, text = setting.partition("=")
     *sections, key = place.strip().split(".")
     if not equals or not all([*sections, key]):
@@ -49,12 +49,12 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
 
 
 def tasks_of(bundle: Bundle) -> TaskSet:
-    """Return the task set that the run had."""
+    """Return the run's task set."""
     return task_sets.parse(tables_of(bundle, TASKS), f"{bundle.path}: {TASKS}")
 
 
 def tables_of(bundle: Bundle, name: str) -> dict[str, Any]:
-    """Return a TOML file of a bundle; raise :class:`BundleError` if it is none."""
+    """Return a TOML file of a bundle; raise :class:`BundleError` if it can't be parsed."""
     try:
         return tomllib.loads(bundle.text(name))
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
@@ -62,7 +62,7 @@ def tables_of(bundle: Bundle, name: str) -> dict[str, Any]:
 
 
 def bundle_events(bundle: Bundle, topic: Topic) -> Iterator[Any]:
-    """Yield a topic's events; raise :class:`BundleError` if a record is of a newer schema, or none."""
+    """Yield a topic's events; raise :class:`BundleError` if a record can't be decoded."""
     for record in bundle.records(topic.name):
         try:
             yield full_event(topic.name, record)

@@ -1,7 +1,7 @@
-"""Captures a run: its topics, configuration, task set and, if asked for, screenshots, into a bundle.
+"""Captures a run's topics, configuration, task set and screenshots into a bundle.
 
-The curation log's end is taken first. An agent logs an input after it has read it, so all that this part of the
-log refers to is in the other topics when they are read.
+The curation log is read first. Agents log inputs after they have read them, so the other topics, read later, have all
+inputs that the captured log refers to.
 """
 
 import contextlib
@@ -27,7 +27,6 @@ from topics.values import BlobRef
 
 TRACES = "traces"
 BLOBS_PER_READ = 32
-"""Screenshots read from the store at a time."""
 ORDER = (curation_log.TOPIC, *(topic for topic in ALL if topic is not curation_log.TOPIC))
 
 
@@ -39,14 +38,14 @@ def capture(
     traces: Path | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> list[BundleSection]:
-    """Write what the topics have now, the spans in ``traces``, and with a ``store`` the screenshots observed.
+    """Write the topics' records, the spans in ``traces``, and with a ``store`` the screenshots.
 
     Raises
     ------
     ServiceUnavailable
         If the broker, or the database, does not answer.
     UserError
-        If there are no such topics, or a screenshot is not in the store. Nothing is left behind then.
+        If there are no such topics, or the store lacks a screenshot. No file is left then.
     """
     chosen = existing_topics(config.bus, [topic for topic in ORDER if topic in topics])
     manifest = Manifest(
@@ -74,7 +73,7 @@ def capture(
 
 
 def with_screenshots(records: Iterator[BundleRecord], refs: dict[str, BlobRef]) -> Iterator[BundleRecord]:
-    """Pass observations on, and add the screenshots that they refer to."""
+    """Yield observations, and add their screenshots to ``refs``."""
     for record in records:
         with contextlib.suppress(Undecodable):
             shown: ObservationHeader = event_of(observations.TOPIC.name, record)
@@ -84,11 +83,11 @@ def with_screenshots(records: Iterator[BundleRecord], refs: dict[str, BlobRef]) 
 
 
 def stored_blobs(store: SyncStore, refs: Sequence[BlobRef]) -> Iterator[Blob]:
-    """Yield screenshots from the store; raise :class:`UserError` that names the first one missing."""
+    """Yield screenshots from the store; raise :class:`UserError` if one is missing."""
     for start in range(0, len(refs), BLOBS_PER_READ):
         try:
-            found = store.get_blobs(refs[start : start + BLOBS_PER_READ])
+            batch = store.get_blobs(refs[start : start + BLOBS_PER_READ])
         except MissingBlob as missing:
             raise UserError(f"{missing}: capture without --blobs, or from a store that has it") from None
-        for sha256, data in found.items():
+        for sha256, data in batch.items():
             yield Blob(sha256, data)

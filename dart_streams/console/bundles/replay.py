@@ -1,7 +1,7 @@
-"""Runs the data manager again over a bundle, and compares it with what was decided, decision by decision.
+"""Runs the data manager again over a bundle, and compares every decision with the recorded one.
 
-The curation log says which inputs each agent applied, in which order. Each is applied again to the pure reducers; the
-ids of the decisions, their bytes as published, and the digest that chains them all have to be the same.
+The reducers apply the inputs in the order of the curation log. Ids of decisions, their published bytes, and the digest
+that chains them have to be equal.
 """
 
 from collections.abc import Iterator
@@ -20,11 +20,15 @@ from dart_streams.curation.reducer import Decision, InputRecord, advance
 from topics import curation_log
 from topics.curation_log import Applied, Source
 
+DECIDED_OTHERWISE = (
+    "the same inputs were decided on differently: by another version of the reducers, other settings or another task "
+    "set than this bundle's (a resumed run may have changed them)"
+)
 _encode = msgspec.json.Encoder().encode
 
 
 class Count(msgspec.Struct):
-    """What an agent did: inputs applied, decisions made, and how many of these were compared as published bytes."""
+    """Counts of an agent's inputs, its decisions, and the decisions whose published bytes were compared."""
 
     agent: str
     inputs: int = 0
@@ -33,7 +37,7 @@ class Count(msgspec.Struct):
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """The first place where the replay differs: both sides, and the cause as far as the bundle shows it."""
+    """The first difference of a replay: both sides, and the probable cause."""
 
     agent: str
     input: str
@@ -44,7 +48,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replay found; ``digest`` is of all agents' last states, so replays anywhere can be compared."""
+    """Result of a replay; ``digest`` covers all agents' last states, to compare replays of two machines."""
 
     equal: bool
     digest: str
@@ -53,7 +57,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diverged(Exception):
-    """The replay differs at a log entry; ``divergence`` says how."""
+    """The replay differs at a log entry."""
 
     def __init__(self, entry: Applied, what: str, recorded: Any, replayed: Any, cause: str) -> None:
         super().__init__(what)
@@ -85,19 +89,19 @@ def replay(bundle: Bundle) -> Outcome:
 
 
 class Rerun:
-    """The agents with their states, the recorded inputs and what was published."""
+    """The agents with their states, the recorded inputs and the published values."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.agents = {agent.name: agent for agent in bind_agents(config_of(bundle), tasks_of(bundle))}
         read = {topic.name for agent in self.agents.values() for topic in agent.inputs}
-        self.inputs = {source: kept for name in read for source, kept in recorded_inputs(bundle, name)}
+        self.inputs = {source: record for name in read for source, record in recorded_inputs(bundle, name)}
         written = {topic.name for agent in self.agents.values() for topic in agent.outputs}
         self.published = {name: published_values(bundle, name) for name in written}
         self.states: dict[tuple[str, int], Any] = {}
         self.counts = {name: Count(name) for name in self.agents}
 
     def repeat(self, entry: Applied) -> None:
-        """Apply one logged input again; raise :class:`Diverged` if that gives something else than was logged."""
+        """Apply one logged input again; raise :class:`Diverged` if the result differs from the log."""
         agent = self.agents.get(entry.agent)
         if agent is None:
             raise Diverged(entry, "agent", entry.agent, None, "this program has no such agent")
@@ -115,14 +119,13 @@ class Rerun:
 
     def record(self, entry: Applied) -> InputRecord:
         """Return a logged input."""
-        kept = self.inputs.get(entry.source)
-        if kept is None:
-            why = "the input is not in the bundle: lost to retention before the capture"
-            raise Diverged(entry, "input", place(entry.source), None, why)
-        try:
-            return record_of(kept)
-        except Undecodable as error:
-            raise Diverged(entry, "input", place(entry.source), None, str(error)) from None
+        cause = "the input is not in the bundle: lost to retention before the capture"
+        if entry.source in self.inputs:
+            try:
+                return record_of(self.inputs[entry.source])
+            except Undecodable as error:
+                cause = str(error)
+        raise Diverged(entry, "input", place(entry.source), None, cause)
 
     def raise_on_gap(self, entry: Applied, state: Any) -> None:
         """Raise :class:`Diverged` if a readable input before this one is not in the log."""
@@ -131,21 +134,19 @@ class Rerun:
         for offset in range(after, source.offset):
             skipped = msgspec.structs.replace(source, offset=offset)
             if skipped in self.inputs and readable(self.inputs[skipped]):
-                why = "the log lacks an input before this one: entries were lost, or the log's start to retention"
-                raise Diverged(entry, "log", None, place(skipped), why)
+                cause = "the log lacks an input before this one: entries were lost, or the log's start to retention"
+                raise Diverged(entry, "log", None, place(skipped), cause)
 
     def compare(self, entry: Applied, again: Applied, decisions: list[Decision]) -> None:
-        """Raise :class:`Diverged` unless ids, bytes and digest are those recorded."""
+        """Raise :class:`Diverged` unless ids, bytes and digest equal the recorded ones."""
         if again.decisions != entry.decisions:
             raise Diverged(entry, "decisions", entry.decisions, again.decisions, DECIDED_OTHERWISE)
         for decision in decisions:
-            found = self.published[decision.topic.name].get(decision.id)
-            if found is None:
-                continue
-            self.counts[entry.agent].bytes_compared += 1
-            if found != (made := _encode(decision.event)):
-                what = f"bytes of {decision.id}"
-                raise Diverged(entry, what, found.decode(), made.decode(), DECIDED_OTHERWISE)
+            if (published := self.published[decision.topic.name].get(decision.id)) is not None:
+                self.counts[entry.agent].bytes_compared += 1
+                if published != (encoded := _encode(decision.event)):
+                    what = f"bytes of {decision.id}"
+                    raise Diverged(entry, what, published.decode(), encoded.decode(), DECIDED_OTHERWISE)
         if again.state_digest != entry.state_digest:
             raise Diverged(entry, "digest", entry.state_digest, again.state_digest, DECIDED_OTHERWISE)
 
@@ -157,14 +158,8 @@ class Rerun:
         return hashed.hexdigest()
 
 
-DECIDED_OTHERWISE = (
-    "the same inputs were decided on differently: by another version of the reducers, other settings or another task "
-    "set than this bundle's (a resumed run may have changed them)"
-)
-
-
 def log_entries(bundle: Bundle) -> Iterator[Applied]:
-    """Yield the curation log, each entry once: one may have been published again around a crash."""
+    """Yield each entry of the curation log once; a crash may have repeated some."""
     seen: set[tuple[str, Source]] = set()
     for entry in bundle_events(bundle, curation_log.TOPIC):
         if (key := (entry.agent, entry.source)) not in seen:
@@ -173,31 +168,30 @@ def log_entries(bundle: Bundle) -> Iterator[Applied]:
 
 
 def recorded_inputs(bundle: Bundle, topic: str) -> Iterator[tuple[Source, JournalInput]]:
-    """Yield a topic's records as a reducer's inputs."""
+    """Yield a topic's records as journal inputs."""
     for record in bundle.records(topic):
         source = Source(topic=topic, partition=record.partition, offset=record.offset)
-        # The decoder rejects a record without a value: an empty one is not JSON.
+        # The decoder rejects an empty value.
         value, headers = record.value or b"", headers_of(record)
         yield source, JournalInput(topic, record.partition, record.offset, record.at_ms, record.key, value, headers)
 
 
 def published_values(bundle: Bundle, topic: str) -> dict[str, bytes | None]:
-    """Return the values of a topic by record id (empty if a record has none); of those published twice the first."""
-    found: dict[str, bytes | None] = {}
+    """Return the first published value of each record id of a topic; the id is empty if a record has none."""
+    values: dict[str, bytes | None] = {}
     for record in bundle.records(topic):
-        found.setdefault((find_header(headers_of(record), ID) or b"").decode(errors="replace"), record.value)
-    return found
+        values.setdefault((find_header(headers_of(record), ID) or b"").decode(errors="replace"), record.value)
+    return values
 
 
 def place(source: Source) -> str:
-    """Return, for instance, ``trajectories[0]@17``."""
+    """Return a place as text, such as ``trajectories[0]@17``."""
     return f"{source.topic}[{source.partition}]@{source.offset}"
 
 
-def readable(kept: JournalInput) -> bool:
-    """Say whether an agent could decode a record; others went to the dead letters and are not in the log."""
+def readable(record: JournalInput) -> bool:
+    """Return whether an agent could decode a record; others became dead letters and are not in the log."""
     try:
-        record_of(kept)
+        return bool(record_of(record))
     except Undecodable:
         return False
-    return True

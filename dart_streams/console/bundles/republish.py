@@ -1,6 +1,6 @@
-"""Publishes a bundle's records again into shadow topics, keys, partitions, order and headers kept.
+"""Publishes a bundle's records into shadow topics for real workers; keys, partitions, order and headers stay.
 
-Real workers can then be pointed at them. A live prefix is never written to: only topics that are empty, or new.
+Only topics that are new or empty are written.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ from dart_streams.console.runs.bundle import Bundle, BundleError, BundleRecord
 from dart_streams.errors import ServiceUnavailable, UserError
 from topics import BY_NAME, Topic
 
-SEND_S = 30.0
+SEND_TIMEOUT_S = 30.0
 IN_FLIGHT = 1000
 NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 class TimeSpan(msgspec.Struct, frozen=True):
-    """Which records: from ``from_`` (inclusive) until ``until`` (exclusive), offsets or, with ``timed``, epoch ms."""
+    """Bounds on records, inclusive and exclusive, as offsets or, with ``timed``, epoch milliseconds."""
 
     from_: int | None = None
     until: int | None = None
@@ -35,14 +35,14 @@ class TimeSpan(msgspec.Struct, frozen=True):
     timed_until: bool = False
 
     def has(self, record: BundleRecord) -> bool:
-        """Say whether a record is within."""
+        """Return whether a record is within the bounds."""
         after = self.from_ is None or (record.at_ms if self.timed_from else record.offset) >= self.from_
         before = self.until is None or (record.at_ms if self.timed_until else record.offset) < self.until
         return after and before
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """How many records of a topic were published under which name."""
+    """Number of records of a topic that were published to topic ``to``."""
 
     topic: str
     to: str
@@ -57,14 +57,14 @@ def republish(
     speed: float | None,
     wait: Callable[[float], None] = time.sleep,
 ) -> list[Published]:
-    """Publish records in the order of their times; ``speed`` times as fast as they were, or None: as fast as it goes.
+    """Publish records in order of time, ``speed`` times as fast as they were recorded; None is as fast as possible.
 
     ``bus.prefix`` is that of the shadow topics.
 
     Raises
     ------
     UserError
-        If the prefix is a live one, or is not one; nothing is written then.
+        If the prefix is live or invalid; nothing is written then.
     BundleError
         If the bundle lacks a topic.
     ServiceUnavailable
@@ -97,22 +97,22 @@ def republish(
                 flush(sent, bus)
         flush(sent, bus)
     finally:
-        producer.close(timeout=SEND_S)
+        producer.close(timeout=SEND_TIMEOUT_S)
     return [Published(topic=name, to=bus.prefix + name, records=number) for name, number in counts.items()]
 
 
 def flush(sent: list[Any], bus: Bus) -> None:
-    """Return when the broker has acknowledged all that was sent."""
+    """Wait until the broker has acknowledged all records."""
     try:
         for future in sent:
-            future.get(timeout=SEND_S)
+            future.get(timeout=SEND_TIMEOUT_S)
     except KafkaError as error:
         raise ServiceUnavailable(f"the broker at {bus.servers} rejected a record ({error})") from None
     sent.clear()
 
 
 class PublishRate:
-    """Paces records at their recorded rate, or a multiple of it; the first sets the clock."""
+    """Paces records at a multiple of their recorded rate, from the first record on."""
 
     def __init__(
         self, speed: float | None, wait: Callable[[float], None], clock: Callable[[], float] = time.monotonic
@@ -124,7 +124,7 @@ class PublishRate:
         self.begun = clock()
 
     def wait_until(self, at_ms: int) -> None:
-        """Return when a record of this time is due."""
+        """Wait until a record of this time is due."""
         if self.speed is None:
             return
         if self.first_ms is None:
@@ -135,12 +135,12 @@ class PublishRate:
 
 
 def in_order(bundle: Bundle, topics: Sequence[Topic], span: TimeSpan) -> Iterator[tuple[str, BundleRecord]]:
-    """Yield records of several topics merged by time; within a partition their order is never changed."""
+    """Yield the records of several topics merged by time, in order within a partition."""
 
     def of(name: str) -> Iterator[tuple[int, str, BundleRecord]]:
         newest: dict[int, int] = {}
         for record in bundle.records(name):
-            # A partition's times may go back; its order must not.
+            # A partition's times may go back.
             at_ms = newest[record.partition] = max(record.at_ms, newest.get(record.partition, 0))
             if span.has(record):
                 yield at_ms, name, record
@@ -150,7 +150,7 @@ def in_order(bundle: Bundle, topics: Sequence[Topic], span: TimeSpan) -> Iterato
 
 
 def raise_if_live(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
-    """Raise :class:`UserError` if the prefix is the run's own, is no prefix, or names topics that have records."""
+    """Raise :class:`UserError` if the prefix is the run's, is invalid, or names topics that have records."""
     prefix = bus.prefix
     if not prefix or not set(prefix) <= NAME:
         raise UserError(f"{prefix!r} is no prefix for topics: use letters, digits, '.', '_' and '-'")
@@ -169,7 +169,7 @@ def raise_if_live(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
 
 
 def create_topics(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
-    """Create the shadow topics with the partitions that the records need, and no retention: the records are old."""
+    """Create the shadow topics with the partitions of the records, and without retention, as records are old."""
     specs: list[TopicSpec] = []
     for topic in topics:
         spec = spec_of(topic, bus.prefix)
@@ -182,6 +182,6 @@ def create_topics(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
 
 
 def choose_topics(bundle: Bundle, names: Sequence[str]) -> list[Topic]:
-    """Return the topics to publish: those named, or all that the bundle has of the contract."""
+    """Return the named topics, by default all of the contract that the bundle has."""
     wanted = list(names) or [name for name in bundle.topics() if name in BY_NAME]
     return [find_topic(name) for name in wanted]

@@ -1,8 +1,7 @@
-"""Repeats recorded optimizer steps from a bundle, on one machine, without services: to debug a bad one.
+"""Repeats recorded optimizer steps from a bundle on one machine, without services, to debug a bad step.
 
-Each step starts from the weights that it started from, as long as their version is still at its URI; the first must.
-Later steps whose weights are gone continue from the step before, as the trainer did, but with an optimizer whose
-state begins at the first step made here.
+A step starts from its recorded weights if their URI still has them, as the first step's must. Other steps continue
+from the step before, with an optimizer state that begins at the first repeated step.
 """
 
 import itertools
@@ -34,13 +33,13 @@ from trainer.learning.learner import Learner, never_stop
 from trainer.ranks import join_job
 
 TOLERANCE = 1e-5
-"""How far a loss made again may be from the recorded one."""
+"""Largest difference between a repeated loss and the recorded one."""
 
 
 class ReproducedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A repeated step; ``weights`` names where it started from: the recorded version, or the step made before.
+    """A repeated step; ``weights`` names its start, the recorded version or the step before.
 
-    The losses are those of its first update: the later ones depend on the optimizer's state, which a bundle lacks.
+    Losses are those of the first update; later ones depend on the optimizer's state, which a bundle lacks.
     """
 
     train_step: int
@@ -53,7 +52,7 @@ class ReproducedStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedStore:
-    """The store as a bundle has it: what :class:`GroupReader` asks of it."""
+    """The methods of the store that :class:`GroupReader` calls, for a bundle."""
 
     def __init__(self, bundle: Bundle, state: RunState, trajectories: Iterable[str]) -> None:
         self.observations = {
@@ -81,10 +80,10 @@ class RecordedStore:
 
 
 def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
-    """Make ``steps`` recorded steps again, from step ``first`` on (by default the first whose weights are there).
+    """Repeat ``steps`` recorded steps from step ``first`` on, by default the first whose weights exist.
 
-    Raises ``BundleError`` if the bundle lacks something: it has to be captured with ``--blobs``. Raises
-    :class:`UserError` if there is no such step, its groups or first weights are gone, or there is no model directory.
+    Raises ``BundleError`` if the bundle was captured without ``--blobs``, and :class:`UserError` if there is no such
+    step, its groups or first weights are gone, or there is no model directory.
     """
     bundle = Bundle(path)
     config, state = config_of(bundle), RunState(keep_steps=True).fold(read_log(bundle, READ))
@@ -119,7 +118,7 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
                 raise UserError(f"no step of these groups can be trained ({why}): capture the run with --blobs")
             imitation = imitation_of(state, step)
             beside = [reader.read(group) for group in imitation.beside]
-            made = learner.learn(ready, step.version - 1, never_stop, beside).metrics
+            metrics = learner.learn(ready, step.version - 1, never_stop, beside).metrics
             loss = "first_loss" if "first_loss" in step.metrics else "loss"
             compared = {loss, "imitation_nll"} & step.metrics.keys()
             for group in imitation.phase:  # the next step may start from the weights that they make
@@ -130,8 +129,8 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
                     version=step.version,
                     weights=f"v{step.version - 1}" if start is not None else "the step before",
                     recorded_loss=step.metrics[loss],
-                    loss=made[loss],
-                    equal=all(abs(made[name] - step.metrics[name]) <= TOLERANCE for name in compared),
+                    loss=metrics[loss],
+                    equal=all(abs(metrics[name] - step.metrics[name]) <= TOLERANCE for name in compared),
                     refused=sum(group.refused.total() for group in (*ready, *beside)),
                 )
             )
@@ -139,19 +138,19 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
 
 
 def steps_from(state: RunState, steps: int, first: int | None) -> list[TrainedStep]:
-    """Return the recorded steps to make again."""
+    """Return the recorded steps to repeat."""
     if not state.trained:
         raise UserError("the bundle has no trained steps: the run made none, or it is older than the topic `trained`")
     if first is None:
-        there = (number for number, step in sorted(state.trained.items()) if weights_before(state, step) is not None)
-        first = next(there, min(state.trained))
+        startable = (number for number, step in sorted(state.trained.items()) if weights_before(state, step))
+        first = next(startable, min(state.trained))
     if first not in state.trained:
         raise UserError(f"no train step {first}: the bundle has {min(state.trained)} to {max(state.trained)}")
     return [step for number, step in sorted(state.trained.items()) if number >= first][:steps]
 
 
 def groups_of(state: RunState, step: TrainedStep) -> list[CuratedGroup]:
-    """Return a step's groups in the order it took them."""
+    """Return a step's groups in order."""
     for group_id in step.group_ids:
         if group_id not in state.groups:
             raise UserError(f"train step {step.train_step} took group {group_id}, which the bundle does not have")
@@ -159,7 +158,7 @@ def groups_of(state: RunState, step: TrainedStep) -> list[CuratedGroup]:
 
 
 def imitation_of(state: RunState, step: TrainedStep) -> StepImitation:
-    """Return what a step imitated: successes of groups that earlier steps took."""
+    """Return the successes of earlier groups that a step imitated."""
 
     def group_of(group_id: str, trajectories: Sequence[str]) -> CuratedGroup:
         return sft_group(group_id, [success_of(state, step, identity) for identity in trajectories])
@@ -171,7 +170,7 @@ def imitation_of(state: RunState, step: TrainedStep) -> StepImitation:
 
 
 def success_of(state: RunState, step: TrainedStep, trajectory_id: str) -> RememberedSuccess:
-    """Return a success that a step imitated, as the trainer remembered it from the success's own group."""
+    """Return a success that a step imitated, from the success's group."""
     for group_id in state.groups_of.get(trajectory_id, []):
         for success in successes_of([state.groups[group_id][0]]):
             if success.trajectory_id == trajectory_id:
@@ -184,7 +183,7 @@ def success_of(state: RunState, step: TrainedStep, trajectory_id: str) -> Rememb
 def weights_before(state: RunState, step: TrainedStep) -> Path | None:
     """Return the directory of the weights that a step started from, or None if they are gone.
 
-    Raises StorageUnreachable if their store is away: nobody knows then.
+    Raises StorageUnreachable if their storage does not answer.
     """
     version = state.versions.get(step.version - 1)
     if version is None:

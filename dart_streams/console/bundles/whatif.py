@@ -1,11 +1,9 @@
-"""What if a setting had been another one: the data manager runs again, against a world made of the recorded rollouts.
+"""Simulates a run with other settings: the data manager runs against the recorded rollouts. Pure and deterministic.
 
-A replay can only repeat: with other settings dispatch orders other rollouts, which were never played. So the reducers
-run in a closed circle. The k-th rollout of a task ends as the k-th recorded one did, and takes as long; what lies
-beyond those recorded (or a task never played) is answered by one of the task's last (or by another task's, then it
-counts as ``borrowed``). The trainer takes groups as they come and makes a version of every ``groups_per_step``, in no
-time. So metrics are compared with those of the run's own settings in the same world, which stand beside what was
-recorded to show how close the world is. Pure, and the same for the same bundle.
+With other settings dispatch orders rollouts that were never played, so the reducers run in a closed circle. The k-th
+rollout of a task ends as the k-th recorded one did, and takes as long. Further rollouts repeat one of the task's last,
+and tasks without any borrow another task's. The trainer makes a version of every ``groups_per_step`` groups, in no
+time. Metrics are compared with a simulation of the run's own settings, and those with the recorded metrics.
 """
 
 import heapq
@@ -13,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dart_streams import stateless_random as chance
+from dart_streams import stateless_random
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.bundles.bundle_inputs import bundle_events
@@ -28,16 +26,16 @@ from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 
 RECENT = 16
-"""Of how many last recorded rollouts of a task one is drawn when all were used."""
+"""Last recorded rollouts of a task from which further ones are drawn."""
 POINTS = 120
 
 
 class WhatIfMetrics(msgspec.Struct, kw_only=True):
-    """What came of a setting. ``samples`` are steps trained on, ``samples_saved`` those left out of trained groups.
+    """Metrics of a setting; ``samples`` are steps trained on, and ``samples_saved`` steps left out of trained groups.
 
-    ``groups_dropped`` leave no record, so of what was recorded their number is None.
-    ``rollouts_for_steps`` is how many rollouts it took to train as many steps as the run's own settings did; None if
-    it never did. ``curve`` has (rollouts ended, optimizer steps).
+    ``groups_dropped`` is None for the recorded run, whose log lacks them. ``rollouts_for_steps`` is the number of
+    rollouts until as many optimizer steps as with the run's own settings, if ever. ``curve`` has (rollouts ended,
+    optimizer steps).
     """
 
     name: str
@@ -56,7 +54,7 @@ class WhatIfMetrics(msgspec.Struct, kw_only=True):
 
 
 class RecordedOutcome(NamedTuple):
-    """How a recorded rollout ended; times are milliseconds."""
+    """Outcome of a recorded rollout."""
 
     outcome: Any
     reward: float | None
@@ -66,7 +64,7 @@ class RecordedOutcome(NamedTuple):
 
 
 class RecordedOutcomes:
-    """The rollouts of a bundle, by task and in the order in which they finished, and what its topics count."""
+    """The rollouts of a bundle by task, in order of their end, and the recorded metrics."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.demonstrations: list[Trajectory] = []
@@ -92,30 +90,30 @@ class RecordedOutcomes:
         self.metrics.steps_trained = max((version.train_step for version in versions), default=0)
 
     def end(self, task_id: str, number: int) -> tuple[RecordedOutcome, bool]:
-        """Return how rollout ``number`` (from 0) of a task ends, and whether that is borrowed from another task."""
+        """Return the outcome of rollout ``number`` (from 0) of a task, and whether it is borrowed from another task."""
         known = self.ends.get(task_id)
         if known is None:
             names = sorted(self.ends)
-            known = self.ends[names[chance.number("borrowed", task_id) % len(names)]]
+            known = self.ends[names[stateless_random.number("borrowed", task_id) % len(names)]]
             return draw_outcome(known, task_id, number), True
         return known[number] if number < len(known) else draw_outcome(known, task_id, number), False
 
 
 def draw_outcome(known: list[RecordedOutcome], task_id: str, number: int) -> RecordedOutcome:
-    """Return one of the last recorded rollouts, always the same for the same names."""
+    """Return one of the last recorded rollouts, deterministic in its arguments."""
     recent = known[-RECENT:]
-    return recent[chance.number("what if", task_id, number) % len(recent)]
+    return recent[stateless_random.number("what if", task_id, number) % len(recent)]
 
 
 def count(metrics: WhatIfMetrics, group: CuratedGroup, steps: dict[str, int]) -> None:
-    """Count a group's steps: those trained on, and those left out."""
+    """Count the steps of a group that are trained on, and those left out."""
     for member in group.members:
         metrics.samples += len(member.selected)
         metrics.samples_saved += steps.get(member.trajectory_id, len(member.selected)) - len(member.selected)
 
 
 class SimulatedRun:
-    """The in-memory circle with one setting, slots in which rollouts take their time, and a trainer that takes none."""
+    """The in-memory circle with one setting, slots for rollouts, and a trainer that takes no time."""
 
     def __init__(self, name: str, config: Config, tasks: TaskSet, recorded: RecordedOutcomes) -> None:
         self.recorded = recorded
@@ -132,7 +130,7 @@ class SimulatedRun:
         self.now_ms = 0
 
     def run(self, rollouts: int) -> WhatIfMetrics:
-        """Let ``rollouts`` rollouts end, and return the metrics."""
+        """Simulate ``rollouts`` rollouts, and return the metrics."""
         for demonstration in self.recorded.demonstrations:
             self.circle.publish(trajectories.TOPIC.name, demonstration.trajectory_id, demonstration)
         self.announce(self.trainer.weights())
@@ -150,7 +148,7 @@ class SimulatedRun:
         return metrics
 
     def start(self) -> None:
-        """Put waiting orders into free slots, the oldest first."""
+        """Start the oldest waiting orders in free slots."""
         free = self.slots - len(self.running)
         for order in self.waiting[:free]:
             number = self.played.get(order.task_id, 0)
@@ -162,7 +160,7 @@ class SimulatedRun:
         del self.waiting[:free]
 
     def end_next(self) -> None:
-        """End the rollout that ends next."""
+        """End the next rollout."""
         self.now_ms, _, order, version, end = heapq.heappop(self.running)
         steps = min(end.steps, order.max_steps)
         cut = end.outcome == "success" and steps < end.steps
@@ -190,7 +188,7 @@ class SimulatedRun:
         self.settle()
 
     def settle(self) -> None:
-        """Let agents and trainer take all there is; queue the rollouts that dispatch orders."""
+        """Let agents and trainer process all records; queue the rollouts that dispatch orders."""
         self.circle.settle()
         for formed in self.circle.poll(curated.TOPIC.name):
             self.metrics.groups_formed += 1
@@ -206,7 +204,7 @@ class SimulatedRun:
         self.waiting += orders
 
     def announce(self, version: WeightVersion) -> None:
-        """Announce a version, which is served at once: switching takes no time here."""
+        """Announce a version, and that all workers serve it."""
         self.circle.publish(weights.TOPIC.name, "", version)
         for worker in range(self.workers):
             served = WeightsServing(worker_id=str(worker), version=version.version, since_ms=0, alive_ms=0)
@@ -216,15 +214,15 @@ class SimulatedRun:
 def compare(
     recorded: RecordedOutcomes, tasks: TaskSet, own: Config, variants: dict[str, Config]
 ) -> list[WhatIfMetrics]:
-    """Return what was recorded, what the run's own settings give in the world of the recorded, and each variant."""
+    """Return the recorded metrics, and those of a simulation of the run's own settings and of each variant."""
     if not recorded.ends:
         return [recorded.metrics]
     rollouts = recorded.metrics.rollouts_ended
-    found = [
+    simulated = [
         SimulatedRun(name, config, tasks, recorded).run(rollouts)
         for name, config in {"own settings": own, **variants}.items()
     ]
-    aim = found[0].steps_trained
-    for metrics in found:
-        metrics.rollouts_for_steps = next((ended for ended, steps in metrics.curve if steps >= aim), None)
-    return [recorded.metrics, *found]
+    goal = simulated[0].steps_trained
+    for metrics in simulated:
+        metrics.rollouts_for_steps = next((ended for ended, steps in metrics.curve if steps >= goal), None)
+    return [recorded.metrics, *simulated]
