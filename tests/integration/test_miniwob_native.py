@@ -438,9 +438,6 @@ async def pages_of(backend: MiniwobBackend) -> list[str]:
     return [target["url"] for target in targets if target["type"] == "page"][1:]
 
 
-CHOOSE = "document.querySelector('#options')"
-
-
 @pytest.mark.parametrize("capture", CAPTURES)
 @pytest.mark.asyncio(loop_scope="module")
 async def test_choose_list_is_solved_by_the_mouse_and_by_keys(browsers, capture):

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dart_streams.config import Config, parse
 from tests.integration.served_desktops import Served
 
 SIZE = (800, 600)
@@ -55,7 +54,6 @@ def lists(*wanted: str, unwanted: str = "nothing-has-this-name") -> dict[str, An
 BOTH = (f"touch {PRESSED}", f"touch {ALSO_PRESSED}")
 FILL = "for folder in /home/user /tmp /var /run /dev/shm; do head -c 1G /dev/zero >$folder/full; done; true"
 BOMB = "bash -c ':(){ :|:& };:'"
-HOARD = "python3 -c 'list(bytearray(2**24) for _ in range(1000))'; exit 1"
 SLOW = {**lists("pressed"), "result": {"type": "vm_command_line", "command": ["sleep", "60"]}}
 AT_GO, AT_BOTH = f"Press Go at {GO}.", f"Press Go at {GO}, then at {ALSO}."
 TASKS: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
@@ -104,8 +102,3 @@ def leased(desktops: Served, folder: Path, **env: Any) -> dict[str, Any]:
         "osworld": osworld,
         **env,
     }
-
-
-def leased_config(desktops: Served, file: Path) -> Config:
-    """Return the configuration of such a worker, without services."""
-    return parse({"env": leased(desktops, file.parent), "tasks": {"file": str(file)}})

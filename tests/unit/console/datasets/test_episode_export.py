@@ -13,7 +13,7 @@ from dart_streams.console.datasets.episode_rows import episode_of
 from dart_streams.console.datasets.export_index import ExportIndex
 from dart_streams.console.runs.bundle import Blob, Bundle, BundleRecord, Writer
 from dart_streams.errors import UserError
-from tests.integration.recorded_run import record
+from tests.integration.recorded_run import record, settings
 from topics import curated, observations, trained, trajectories
 
 ALL = EpisodeFilter()
@@ -21,7 +21,7 @@ ALL = EpisodeFilter()
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory) -> Bundle:
-    return Bundle(record(tmp_path_factory.mktemp("export") / "run.dart"))
+    return Bundle(record(tmp_path_factory.mktemp("export") / "run.dart", config=settings(step_ms=1)))
 
 
 def export(bundle: Bundle, wanted: EpisodeFilter = ALL, layout: str = "trajectory", config: Config | None = None):

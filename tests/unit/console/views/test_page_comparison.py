@@ -19,7 +19,7 @@ from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.comparison import EvaluatedRun, compare, pair_tasks
 from dart_streams.console.views.page.guard import Guard
 from dart_streams.console.views.page.server import PageServer
-from tests.integration.recorded_run import record
+from tests.integration.recorded_run import record, settings
 from tests.unit.console.views.test_page_server import TOKEN, view
 
 
@@ -32,7 +32,9 @@ def opened(path: Path) -> BundleSource:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> tuple[BundleSource, BundleSource]:
     folder = tmp_path_factory.mktemp("compare")
-    return opened(record(folder / "long.dart", 60)), opened(record(folder / "longer.dart", 90))
+    return opened(record(folder / "long.dart", 60, settings(step_ms=1))), opened(
+        record(folder / "longer.dart", 90, settings(step_ms=1))
+    )
 
 
 @contextlib.asynccontextmanager

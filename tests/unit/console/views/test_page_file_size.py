@@ -13,7 +13,7 @@ from dart_streams.console.views.page import export
 from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
 from tests import events
-from tests.integration.recorded_run import record
+from tests.integration.recorded_run import record, settings
 from topics import training_metrics
 from topics.curated import CuratedGroup
 from topics.trained import TrainedStep, TrainedToken
@@ -102,7 +102,7 @@ def step(
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory) -> Path:
-    return record(tmp_path_factory.mktemp("size") / "run.dart", 60)
+    return record(tmp_path_factory.mktemp("size") / "run.dart", 60, settings(step_ms=1))
 
 
 def size(bundle: Path, count: int, groups: int = GROUPS) -> int:

@@ -18,7 +18,7 @@ from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.guard import Guard
 from dart_streams.console.views.page.server import PageServer
-from tests.integration.recorded_run import record
+from tests.integration.recorded_run import record, settings
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "bundle.v1.dart"
 TOKEN = "the-token-of-this-start"
@@ -26,7 +26,7 @@ TOKEN = "the-token-of-this-start"
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Path:
-    return record(tmp_path_factory.mktemp("page") / "run.dart", 90)
+    return record(tmp_path_factory.mktemp("page") / "run.dart", 90, settings(step_ms=1))
 
 
 @contextlib.asynccontextmanager

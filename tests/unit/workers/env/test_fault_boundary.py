@@ -327,14 +327,6 @@ class Synchronous(Own):
         return SCREEN
 
 
-class Unreadable(Screen, frozen=True, kw_only=True):
-    """A screen of a user's own class, whose fields fail."""
-
-    @property
-    def __class__(self) -> Any:
-        raise ValueError("unreadable")
-
-
 @pytest.mark.parametrize(
     ("backend", "purpose", "words"),
     [
