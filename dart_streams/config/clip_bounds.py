@@ -4,7 +4,7 @@ They differ a thousandfold, for what is clipped differs: a bound of one objectiv
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class ClipBound(NamedTuple):
@@ -59,18 +59,6 @@ def resolve_bounds(objective: str, low: float | None, high: float | None) -> tup
             )
         found.append(value)
     return found[0], found[1]
-
-
-def without_foreign(trainer: dict[str, Any]) -> dict[str, Any]:
-    """Return a recorded table ``trainer`` without bounds that don't fit its objective.
-
-    Earlier versions gave those of ``ppo`` to every objective.
-    """
-    try:
-        resolve_bounds(trainer.get("objective", "ppo"), trainer.get("clip_low"), trainer.get("clip_high"))
-    except ValueError:
-        return {key: value for key, value in trainer.items() if key not in ("clip_low", "clip_high")}
-    return trainer
 
 
 def describe_bound(bound: ClipBound) -> str:

@@ -4,7 +4,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -87,17 +87,24 @@ S = TypeVar("S", bound=Section)
 
 
 def anchor_paths(section: S, folder: Path) -> S:
-    """Return a table with its paths made absolute: they are relative to ``folder``."""
+    """Return a table, and the tables in it, with paths relative to ``folder`` made absolute."""
 
-    def absolute(key: str, text: str) -> str:
+    def anchor(key: str, value: Any) -> Any:
+        if isinstance(value, Section):
+            return anchor_paths(value, folder)
+        if isinstance(value, tuple):
+            return tuple(anchor(key, item) for item in value)
+        if not isinstance(value, str) or not value:
+            return value
         if key.endswith(("_file", "_folder")):
-            return str((folder / text).absolute())
-        if key.endswith(("password", "token", "api_key")) and text.startswith("file:"):
-            return f"file:{(folder / text.removeprefix('file:')).absolute()}"
-        return text
+            return str((folder / value).absolute())
+        if key.endswith(("password", "token", "api_key")) and value.startswith("file:"):
+            return f"file:{(folder / value.removeprefix('file:')).absolute()}"
+        return value
 
-    texts = {key: value for key, value in msgspec.structs.asdict(section).items() if value and isinstance(value, str)}
-    return msgspec.structs.replace(section, **{key: absolute(key, text) for key, text in texts.items()})
+    return msgspec.structs.replace(
+        section, **{key: anchor(key, value) for key, value in msgspec.structs.asdict(section).items()}
+    )
 
 
 class Bus(Section, frozen=True):

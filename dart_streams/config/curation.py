@@ -38,8 +38,6 @@ class Pool(Section, frozen=True):
 
     enabled: bool = True
     """Use the pool."""
-    size: Count = 4
-    """Successes kept for each task."""
 
 
 class Dispatch(Section, frozen=True):

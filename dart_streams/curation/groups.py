@@ -28,6 +28,8 @@ from topics.outcomes import is_success
 from topics.trajectories import Trajectory
 
 NAME = "groups"
+POOL_SIZE = 4
+"""Stored successes of a task."""
 
 
 class Finish(msgspec.Struct, frozen=True):
@@ -135,7 +137,7 @@ def store_success(state: GroupsState, trajectory: Trajectory, reward: float, set
     if settings.pool.enabled and is_success(reward):
         success = PooledSuccess(trajectory.trajectory_id, trajectory.order_id, reward, trajectory.steps)
         stored = state.pools.setdefault(trajectory.task_id, [])
-        add_to_pool(stored, success, settings.pool.size, trajectory.purpose == "demonstration")
+        add_to_pool(stored, success, POOL_SIZE, trajectory.purpose == "demonstration")
 
 
 def add_to_pool(pool: list[PooledSuccess], success: PooledSuccess, size: int, demonstration: bool) -> None:

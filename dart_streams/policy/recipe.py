@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from dart_streams.config import Config, tasks
-from dart_streams.errors import UserError
+from dart_streams.errors import ConfigError, UserError
 
 ROOT = Path(__file__).parents[2]
 SOURCES = tuple(
@@ -29,15 +29,24 @@ DIGITS = 16
 
 def model_folder(config: Config) -> Path:
     """Return the directory of the model to start from; raise :class:`UserError` that says how to get one."""
-    path = (
-        Path(config.policy.path)
-        if config.policy.path
-        else tiny_policy_folder(config, tasks.load(Path(config.tasks.file)))
-    )
+    if config.policy.path:
+        return named_policy(config)
+    path = tiny_policy_folder(config, tasks.load(Path(config.tasks.file)))
     if not path.is_dir():
         raise UserError(
             f"no model directory {path}: build the tiny policy with `dart-streams policy build`, or set policy.path "
             "to a Hugging Face directory of an image-text-to-text model"
+        )
+    return path
+
+
+def named_policy(config: Config) -> Path:
+    """Return the directory that ``policy.path`` names; raise :class:`ConfigError` if it holds no model."""
+    path = Path(config.policy.path).absolute()
+    if not (path / "config.json").is_file():
+        raise ConfigError(
+            f"policy.path: {path} is no Hugging Face model directory (it has no config.json): correct the path, "
+            "or leave policy.path empty for the tiny policy"
         )
     return path
 

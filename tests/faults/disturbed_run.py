@@ -19,8 +19,8 @@ from rich.console import Console
 
 from dart_streams import config as configuration
 from dart_streams.config import Config
-from dart_streams.console.cli.run import write_report
 from dart_streams.console.launch import processes
+from dart_streams.console.launch.run_start import write_report
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.launch.session import Session, run_session
 from dart_streams.console.runs import run_folder

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from dart_streams.console.cli.run import write_report
 from dart_streams.console.launch import process_registry, processes
+from dart_streams.console.launch.run_start import write_report
 from dart_streams.console.launch.session import Session
 from dart_streams.console.launch.supervisor import ProcessSpec
 from dart_streams.console.runs import run_folder

@@ -13,7 +13,7 @@ import pytest
 
 from dart_streams import config as configuration
 from dart_streams.bus import admin
-from dart_streams.console.cli.run import attached_session
+from dart_streams.console.launch.run_start import attached_session
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.run_folder import RunFolder
 from workers.curator.changelogs import changelog_topics

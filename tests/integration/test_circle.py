@@ -19,9 +19,9 @@ from rich.console import Console
 
 from dart_streams import config as configuration
 from dart_streams.config import Config
-from dart_streams.console.cli.run import write_report
 from dart_streams.console.launch import process_registry as leftovers
 from dart_streams.console.launch import processes
+from dart_streams.console.launch.run_start import write_report
 from dart_streams.console.launch.session import InterruptedRun, Session
 from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
 from dart_streams.console.launch.training_run import TrainingRun

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dart_streams.config import Bus, Config, Env, Policy, Run, Tasks, load
-from dart_streams.console.cli import doctor, main, options, process
+from dart_streams.console.cli import doctor_checks, main, options, process
 from dart_streams.console.cli.options import read_config
 from dart_streams.console.runs import run_folder
 from dart_streams.errors import ConfigError, UserError
@@ -155,7 +155,7 @@ def test_the_doctor_gives_advice_and_exits_with_1_if_something_is_missing(tmp_pa
 
 def test_the_doctor_advises_set_up_where_an_environment_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv" / "streams"))
-    finding = doctor.check_environments(Config())
+    finding = doctor_checks.check_environments(Config())
     assert (finding.status, finding.found) == ("fail", "not complete: .venv/streams, .venv/model")
     assert "make setup" in finding.advice
 
@@ -163,14 +163,14 @@ def test_the_doctor_advises_set_up_where_an_environment_is_missing(tmp_path: Pat
 def test_the_doctor_names_who_sits_on_the_broker_s_port():
     with socket.create_server(("127.0.0.1", 0)) as server:
         config = Config(bus=Bus(servers=f"127.0.0.1:{server.getsockname()[1]}"))
-        finding = doctor.check_broker(config)
+        finding = doctor_checks.check_broker(config)
     assert finding.status == "fail"
     assert "taken by pid" in finding.found
 
 
 def test_the_doctor_only_advises_up_where_up_would_help():
-    assert doctor.check_broker(Config(bus=Bus(servers="127.0.0.1:1"))).advice == "dart-streams up"
-    far = doctor.check_broker(Config(bus=Bus(servers="kafka.invalid:9092")))
+    assert doctor_checks.check_broker(Config(bus=Bus(servers="127.0.0.1:1"))).advice == "dart-streams up"
+    far = doctor_checks.check_broker(Config(bus=Bus(servers="kafka.invalid:9092")))
     assert (far.status, far.advice) == ("fail", "start it, or set bus.servers")
 
 
@@ -181,15 +181,15 @@ def test_the_doctor_looks_at_the_configured_model_tasks_browser_and_disk(tmp_pat
         env=Env(backend="simulated"),
         run=Run(state_dir=str(tmp_path / "not" / "yet")),
     )
-    assert doctor.check_model(config).found == f"{tmp_path} has no config.json, tokenizer_config.json"
-    assert "no task set" in doctor.check_tasks(config).advice
-    assert doctor.check_browser(config).status == "ok"
-    assert str(tmp_path) in doctor.check_disk(config).found
+    assert doctor_checks.check_model(config).found == f"{tmp_path} has no config.json, tokenizer_config.json"
+    assert "no task set" in doctor_checks.check_tasks(config).advice
+    assert doctor_checks.check_browser(config).status == "ok"
+    assert str(tmp_path) in doctor_checks.check_disk(config).found
 
 
 @pytest.mark.parametrize(("gib", "status"), [(1.0, "fail"), (3.0, "warn"), (10.0, "ok")])
 def test_amounts_are_judged_by_what_is_needed_and_what_is_enough(gib: float, status: str):
-    assert doctor.judge_amount("disk", gib, 3, 10, "free", "make room").status == status
+    assert doctor_checks.judge_amount("disk", gib, 3, 10, "free", "make room").status == status
 
 
 def test_a_missing_configuration_is_a_user_error(tmp_path: Path):
@@ -198,7 +198,7 @@ def test_a_missing_configuration_is_a_user_error(tmp_path: Path):
 
 
 def test_a_run_starts_from_the_model_directory_that_is_named(tmp_path: Path):
-    run = importlib.import_module("dart_streams.console.cli.run")
+    run = importlib.import_module("dart_streams.console.launch.run_start")
     model = tmp_path / "model"
     model.mkdir()
     with pytest.raises(ConfigError, match=r"model is no Hugging Face model directory"):

@@ -13,8 +13,8 @@ import msgspec
 from rich.console import Console
 
 from dart_streams.config import Config
-from dart_streams.console.cli.run import write_report
 from dart_streams.console.launch import processes
+from dart_streams.console.launch.run_start import write_report
 from dart_streams.console.launch.session import Session
 from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
 from dart_streams.console.launch.training_run import TrainingRun

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dart_streams.config import Config, Run
-from dart_streams.console.cli import doctor
+from dart_streams.console.cli import doctor_checks
 from dart_streams.disk_room import DiskRoom, room_at
 
 
@@ -28,6 +28,6 @@ def test_what_has_run_out_is_said(room: DiskRoom, said: str):
 
 
 def test_doctor_fails_where_no_file_can_be_made_though_bytes_are_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doctor, "room_at", lambda _: DiskRoom(2**40, 3))
-    found = doctor.check_disk(Config(run=Run(state_dir=str(tmp_path))))
+    monkeypatch.setattr(doctor_checks, "room_at", lambda _: DiskRoom(2**40, 3))
+    found = doctor_checks.check_disk(Config(run=Run(state_dir=str(tmp_path))))
     assert (found.status, "only 3 files (inodes)" in found.found) == ("fail", True)

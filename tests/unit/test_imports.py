@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from dart_streams.console.cli.main import COMMANDS
+
 ROOT = Path(__file__).parents[2]
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("topics",),
@@ -239,13 +241,38 @@ def test_everything_but_the_model_side_imports_without_torch():
     assert done.returncode == 0, done.stderr
 
 
-def test_the_command_starts_without_the_libraries_of_any_process():
-    code = "import sys, dart_streams.console.cli.main as m; m.build_app(['up']); print(sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    loaded = set(ast.literal_eval(done.stdout))
-    assert not loaded & (
-        MODEL_LIBRARIES | {"faust", "aiohttp", "aiokafka", "cassandra", "matplotlib", "workers", "trainer"}
+HEAVY_LIBRARIES = {
+    "aiohttp",
+    "aiokafka",
+    "cassandra",
+    "faust",
+    "kafka",
+    "matplotlib",
+    "numpy",
+    "opentelemetry",
+    "PIL",
+} | {
+    "psutil",
+    "structlog",
+    "trainer",
+    "workers",
+}
+
+
+@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
+def test_help_imports_no_heavy_library(command: str):
+    code = (
+        "import sys, dart_streams.console.cli.main as m, contextlib, io\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
+        f"    m.build_app([{command!r}])([{command!r}, '--help'])\n"
+        "print(sorted(sys.modules))"
     )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT, check=True
+    )
+    loaded = set(ast.literal_eval(done.stdout))
+    assert not loaded & (MODEL_LIBRARIES | DATA_LIBRARIES | HEAVY_LIBRARIES)
+    assert command == "bench" or not {name for name in loaded if name.startswith("dart_streams.config")}
 
 
 @pytest.mark.skipif(not is_installed("faust"), reason="the model environment has no Faust")

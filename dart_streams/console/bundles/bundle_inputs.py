@@ -8,7 +8,7 @@ from dart_streams import config as configuration
 from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
-from dart_streams.config.files import migrated
+from dart_streams.config.recorded import upgrade_recorded
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.runs.bundle import Bundle, BundleError
 from dart_streams.console.runs.run_log import full_event
@@ -26,7 +26,7 @@ def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
     ConfigError
         If a key is unknown or a value is not one of its kind.
     """
-    tables = migrated(tables_of(bundle, CONFIG), f"{bundle.path}: {CONFIG}")
+    tables = upgrade_recorded(tables_of(bundle, CONFIG), f"{bundle.path}: {CONFIG}")
     for setting in settings:
         set_key(tables, setting)
     return configuration.parse(tables, source=" ".join(settings) or f"{bundle.path}: {CONFIG}")

@@ -1,4 +1,4 @@
-"""``dart-streams bench``: a door to the benchmarks, which are in the repository and not in the wheel."""
+"""``dart-streams bench``: the benchmarks of a checkout, which the wheel does not contain."""
 
 import importlib
 import sys
@@ -10,7 +10,7 @@ from dart_streams.errors import UserError
 
 
 def load_benchmarks() -> typer.Typer:
-    """Return the commands of the checkout that is the working directory; raise :class:`UserError` if it is none."""
+    """Return the benchmark commands of the working directory; raise :class:`UserError` if it is no checkout."""
     if not Path("benchmarks/commands.py").is_file():
         raise UserError("the benchmarks are in the repository, not in the wheel: run this in a checkout of it")
     if str(Path.cwd()) not in sys.path:
@@ -20,7 +20,7 @@ def load_benchmarks() -> typer.Typer:
 
 
 def __getattr__(name: str) -> typer.Typer:
-    """Return the commands as ``app``, when they are asked for."""
+    """Return the commands as ``app`` on first use."""
     if name == "app":
         return load_benchmarks()
     raise AttributeError(name)

@@ -1,19 +1,16 @@
-"""``dart-streams capture`` and ``replay``: a run's records in one file; its decisions repeated or varied."""
+"""``dart-streams capture`` and ``replay``: write a run's records into a bundle; repeat or vary its decisions."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from dart_streams.config import Config
-from dart_streams.console.bundles import replay as rerun
-from dart_streams.console.bundles import whatif
-from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
 from dart_streams.console.cli.options import (
     AsJson,
     ConfigFile,
@@ -25,13 +22,17 @@ from dart_streams.console.cli.options import (
     split_names,
 )
 from dart_streams.console.cli.output import log_to_stderr, note, show, show_json
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.bundle import verify as verify_bundle
 from dart_streams.console.views.console import PlainConsole
 from dart_streams.errors import UserError
 
-LONGEST = 300
-"""Characters of one side of a divergence in the terminal; --json has it whole."""
+if TYPE_CHECKING:
+    from dart_streams.config import Config
+    from dart_streams.console.bundles.replay import Outcome
+    from dart_streams.console.bundles.whatif import WhatIfMetrics
+    from dart_streams.console.runs.bundle import Bundle
+
+MAX_CHARS = 300
+"""Printed characters of each side of a divergence; ``--json`` prints it whole."""
 
 
 def capture(
@@ -58,6 +59,8 @@ def capture(
     as_json: AsJson = False,
 ) -> None:
     """Write a run's topics, configuration and task set, with --blobs its screenshots, into one file; or verify one."""
+    from dart_streams.console.runs.bundle import verify as verify_bundle
+
     log_to_stderr()
     if verify:
         show(verify_bundle(Path(name)), as_json=as_json, title=f"{name} is whole")
@@ -71,7 +74,7 @@ def capture(
 
 
 def write(config: Config, path: Path, names: list[str], *, blobs: bool) -> None:
-    """Capture, with the store at hand if its screenshots are wanted."""
+    """Capture a run, with the screenshots of its store if ``blobs``."""
     from dart_streams.bus.topology import find_topic
     from dart_streams.console.bundles import capture as capturing
     from topics import ALL
@@ -115,6 +118,9 @@ def replay(
     With --set: what each setting alone, and all together, would have changed. With --into: publish the records into
     shadow topics of the configuration's broker.
     """
+    from dart_streams.console.bundles import replay as rerun
+    from dart_streams.console.runs.bundle import Bundle
+
     log_to_stderr()
     bundle = Bundle(path)
     if into:
@@ -148,7 +154,7 @@ def publish_records(
 
 
 def speed_of(text: str) -> float | None:
-    """Return how many times as fast as recorded; None for ``max``."""
+    """Return the factor on the recorded speed; None for ``max``."""
     if text == "max":
         return None
     try:
@@ -161,7 +167,7 @@ def speed_of(text: str) -> float | None:
 
 
 def bound_of(text: str) -> tuple[int | None, bool]:
-    """Return an offset, or a time in epoch milliseconds and True; None for nothing."""
+    """Return an offset and False, or a time in epoch milliseconds and True; None is no bound."""
     if not text:
         return None, False
     if text.isdecimal():
@@ -172,8 +178,10 @@ def bound_of(text: str) -> tuple[int | None, bool]:
         raise UserError(f"{text!r} is neither an offset nor a time such as 2026-01-31T12:00:00+00:00") from None
 
 
-def show_outcome(outcome: rerun.Outcome) -> None:
+def show_outcome(outcome: Outcome) -> None:
     """Print a replay's outcome."""
+    from rich.table import Table
+
     console = PlainConsole(highlight=False)
     table = Table(box=None, pad_edge=False)
     for name in ("agent", "inputs", "decisions", "compared byte for byte"):
@@ -189,20 +197,26 @@ def show_outcome(outcome: rerun.Outcome) -> None:
     console.print(f"[red]differs[/red] first at {escape(found.input)}, agent {found.agent}: {escape(found.what)}")
     for side in ("recorded", "replayed"):
         text = str(getattr(found, side))
-        console.print(f"  {side}: {escape(text[:LONGEST] + ('…' if len(text) > LONGEST else ''))}", soft_wrap=True)
+        console.print(f"  {side}: {escape(text[:MAX_CHARS] + ('…' if len(text) > MAX_CHARS else ''))}", soft_wrap=True)
     console.print(f"  cause: {escape(found.cause)}", soft_wrap=True)
 
 
-def what_if(bundle: Bundle, settings: Sequence[str]) -> list[whatif.WhatIfMetrics]:
+def what_if(bundle: Bundle, settings: Sequence[str]) -> list[WhatIfMetrics]:
     """Run the circle for each setting alone and, if there are several, for all together."""
+    from dart_streams.console.bundles import whatif
+    from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
+
     variants = {setting: config_of(bundle, [setting]) for setting in settings}
     if len(settings) > 1:
         variants["all of these"] = config_of(bundle, settings)
     return whatif.compare(whatif.RecordedOutcomes(bundle), tasks_of(bundle), config_of(bundle), variants)
 
 
-def show_what_if(found: Sequence[whatif.WhatIfMetrics], plot: Path | None, *, as_json: bool) -> None:
-    """Print a column a setting, its steps over its rollouts as bars, and draw the plot if it was asked for."""
+def show_what_if(found: Sequence[WhatIfMetrics], plot: Path | None, *, as_json: bool) -> None:
+    """Print a column for each setting and its optimizer steps as bars; draw the plot if ``plot`` names a file."""
+    from rich.table import Table
+
+    from dart_streams.console.bundles.whatif import WhatIfMetrics
     from dart_streams.console.views import whatif_plot
 
     if plot:
@@ -215,7 +229,7 @@ def show_what_if(found: Sequence[whatif.WhatIfMetrics], plot: Path | None, *, as
     table.add_column("")
     for figures in found:
         table.add_column(escape(figures.name), justify="right", overflow="fold")
-    for field in msgspec.structs.fields(whatif.WhatIfMetrics):
+    for field in msgspec.structs.fields(WhatIfMetrics):
         if field.name not in ("name", "curve"):
             values = [getattr(figures, field.name) for figures in found]
             table.add_row(field.name.replace("_", " "), *("" if value is None else f"{value:,}" for value in values))

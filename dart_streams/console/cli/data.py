@@ -1,15 +1,14 @@
-"""``dart-streams data``: a run's episodes as a data set, and a data set as demonstrations."""
+"""``dart-streams data``: export a run's episodes as a data set, or import one as demonstrations."""
+
+from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from dart_streams.config import Config
-from dart_streams.config import tasks as task_sets
 from dart_streams.console.cli.options import (
     AsJson,
     FromBundle,
@@ -22,32 +21,28 @@ from dart_streams.console.cli.options import (
 )
 from dart_streams.console.cli.output import log_to_stderr, note, notes, show
 from dart_streams.console.cli.store import store_session
-from dart_streams.console.datasets.episode_columns import Layout
-from dart_streams.console.datasets.episode_export import (
-    EpisodeExport,
-    EpisodeFilter,
-    EpisodeSource,
-    ExportResult,
-    IndexedEpisodes,
-    StoreEpisodes,
-    episode_count,
-)
-from dart_streams.console.datasets.export_index import ExportIndex
-from dart_streams.console.runs.bundle import Bundle
 from dart_streams.errors import UserError
-from dart_streams.store import SyncStore
-from topics.transitions import REWARDED
-from topics.values import OutcomeKind, Purpose
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from dart_streams.config import Config
+    from dart_streams.console.datasets.episode_export import EpisodeSource, ExportResult
+    from dart_streams.console.datasets.export_index import ExportIndex
+    from dart_streams.console.runs.bundle import Bundle
 
 app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
 
+Layout = Literal["step", "trajectory"]
 DataSet = Annotated[Path, typer.Argument(help="A Parquet file, a folder of them, or JSON lines.", metavar="SET")]
 
 
 @app.command("export")
 def export(
     output: Annotated[Path, typer.Argument(help="The Parquet file to write.", metavar="FILE")],
-    rows: Annotated[Layout, typer.Option("--rows", help="A row for each step, or for each trajectory.")] = "step",
+    rows: Annotated[
+        Literal["step", "trajectory"], typer.Option("--rows", help="A row for each step, or for each trajectory.")
+    ] = "step",
     outcome: Annotated[
         str, typer.Option(help="Outcomes, separated by commas. \\[default: those with a reward]", show_default=False)
     ] = "",
@@ -67,7 +62,11 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a run's episodes as Parquet for Hugging Face's datasets: images, messages, actions, rewards, advantages."""
+    from dart_streams.console.datasets.episode_export import EpisodeExport, EpisodeFilter, episode_count
+    from dart_streams.console.datasets.export_index import ExportIndex
     from dart_streams.console.datasets.parquet import ParquetSet
+    from topics.transitions import REWARDED
+    from topics.values import OutcomeKind, Purpose
 
     first, last = version_range(version)
     wanted = EpisodeFilter(
@@ -83,16 +82,16 @@ def export(
         raise UserError(f"{output} exists: remove it, or name another file")
     config, source = run_or_bundle(run, state, bundle)
     with ExportIndex() as index, progress_bars() as progress, episodes_of(config, source, index, progress) as episodes:
-        export_ = EpisodeExport(source or config.bus, config.bus.run, index, episodes)
+        exported = EpisodeExport(source or config.bus, config.bus.run, index, episodes)
         report = add_bar(progress, "trajectories", episode_count(source or config.bus))
         with ParquetSet(output, rows) as file:
-            for made in export_.rows(wanted, rows, config.policy, report):
-                file.write(made)
-    end_export(export_.result, output, as_json=as_json)
+            for row in exported.rows(wanted, rows, config.policy, report):
+                file.write(row)
+    end_export(exported.result, output, as_json=as_json)
 
 
 def end_export(result: ExportResult, output: Path, *, as_json: bool) -> None:
-    """Print what was exported; raise :class:`UserError` if it was nothing, and leave no file then."""
+    """Print the result; remove an empty file and raise :class:`UserError`."""
     if not result.rows:
         output.unlink()
         raise UserError(
@@ -110,6 +109,7 @@ def import_(
 
     A recorder has to run, as it does in a run that is under way; the command ends when all is recorded.
     """
+    from dart_streams.config import tasks as task_sets
     from dart_streams.console.datasets import demonstration_files, demonstration_import
 
     settings = run_config(run, state, config)
@@ -127,7 +127,10 @@ def import_(
 def episodes_of(
     config: Config, source: Bundle | None, index: ExportIndex, progress: Progress
 ) -> Iterator[EpisodeSource]:
-    """Yield where the steps of a run are: its store, or the bundle, which is put into the index."""
+    """Yield a run's steps: those of the store, or of the bundle through the index."""
+    from dart_streams.console.datasets.episode_export import IndexedEpisodes, StoreEpisodes
+    from dart_streams.store import SyncStore
+
     if source is not None:
         section = source.sections.get("observations")
         yield IndexedEpisodes(index, source, add_bar(progress, "observations", section.items if section else 0))
@@ -138,20 +141,17 @@ def episodes_of(
 
 def progress_bars() -> Progress:
     """Return an empty display of progress bars on stderr."""
-    columns: Sequence[Any] = (
-        SpinnerColumn(),
-        TextColumn("{task.description:>14}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    text = TextColumn("{task.description:>14}")
+    columns = (SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=notes, disable=not notes.is_terminal)
 
 
 def add_bar(progress: Progress, name: str, total: int | None) -> Callable[[int], None]:
     """Add a progress bar; return the function that moves it."""
-    shown = progress.add_task(name, total=total)
-    return lambda done: progress.update(shown, completed=done)
+    task = progress.add_task(name, total=total)
+    return lambda completed: progress.update(task, completed=completed)
 
 
 def parse_names(option: str, text: str, kinds: Any) -> list[Any]:
@@ -164,7 +164,7 @@ def parse_names(option: str, text: str, kinds: Any) -> list[Any]:
 
 
 def version_range(text: str) -> tuple[int | None, int | None]:
-    """Return the first and the last version of ``3``, ``3..``, ``..7`` or ``3..7``; None where there is no bound."""
+    """Return the first and the last version of ``3``, ``3..``, ``..7`` or ``3..7``; None is no bound."""
     first, dots, last = text.partition("..")
     try:
         low, high = (int(part) if part.strip() else None for part in (first, last))

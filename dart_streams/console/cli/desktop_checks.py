@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dart_streams.config import Config, tasks
 from dart_streams.config.tasks import OsworldTasks
-from dart_streams.console.cli.finding import Finding
+from dart_streams.console.cli.doctor_checks import Finding
 from dart_streams.errors import ConfigError
 from workers.env.backends.desktop import command_line, office
 from workers.env.backends.osworld import sidecar
@@ -15,7 +15,7 @@ from workers.env.backends.osworld.tasks import load_all
 
 
 def check_desktop(config: Config) -> Finding:
-    """The desktop environment needs a sandbox, an X server and applications."""
+    """Check the sandbox, the X server and the applications of desktops."""
     if config.env.backend != "desktop":
         return Finding("desktop", "ok", f"not needed by environment {config.env.backend!r}")
     if missing := [name for name in command_line.PROGRAMS if shutil.which(name) is None]:
@@ -35,7 +35,7 @@ def check_desktop(config: Config) -> Finding:
 
 
 def check_osworld(config: Config) -> Finding:
-    """Tasks of OSWorld need their evaluators' environment, and the mirror of their files."""
+    """Check the evaluators' environment and the mirror of OSWorld's tasks."""
     if config.env.backend != "osworld":
         return Finding("osworld", "ok", f"not needed by environment {config.env.backend!r}")
     named = config.env.osworld.mirror_folder
@@ -57,7 +57,7 @@ def check_osworld(config: Config) -> Finding:
 
 
 def mirror_of(folder: Path, listed: OsworldTasks, base: Path) -> Finding:
-    """Say how many of the files that the tasks need a mirror has, and how many are of our own making."""
+    """Check that a mirror has the files of the tasks, and count its placeholders."""
     try:
         examples = listed.examples(base)
         usable, unusable = load_all(examples, (page.page for page in listed.pages(base)))
@@ -74,3 +74,6 @@ def mirror_of(folder: Path, listed: OsworldTasks, base: Path) -> Finding:
     if missing:
         return Finding("osworld", "warn", found, f"`dart-streams osworld mirror {folder}` says which are missing")
     return Finding("osworld", "ok", found)
+
+
+CHECKS = (check_desktop, check_osworld)

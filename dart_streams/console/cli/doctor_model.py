@@ -1,4 +1,4 @@
-"""``dart-streams doctor --model``: whether a model fits on GPUs that are not here yet, and what to change if not."""
+"""``dart-streams doctor --model``: the fit of a model on GPUs, and advice if it does not fit."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from dart_streams.policy.staged_weights import SecondSetPlace
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """A row of the table: of which process, what, in GiB on each of its GPUs, and how it was counted."""
+    """An allocation of a process, in GiB on each of its GPUs, with its formula."""
 
     process: str
     what: str
@@ -23,11 +23,11 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 class GpuFit(msgspec.Struct, frozen=True):
-    """The answer: the GPUs of each process if it fits, else what to change.
+    """The GPUs of each process if the model fits, else advice.
 
-    ``too_long`` says why the longest prompt does not fit into the model's context, empty if it does. ``second_set`` is
-    where ``rollout.vllm.second_set`` puts it on such a GPU. ``cache_blocks`` and ``requests`` of full length are those
-    of a rollout GPU, ``requests_with_second_set`` those with a second set of weights beside the first.
+    ``too_long`` is the reason why the longest prompt exceeds the model's context, or empty. ``second_set`` is the place
+    of the second set of weights. ``cache_blocks`` and ``requests`` (of full length) are those of a rollout GPU,
+    ``requests_with_second_set`` those with a second set on the device.
     """
 
     fits: bool
@@ -79,7 +79,7 @@ def fit(folder: Path, config: Config, gpus: int, gpu_gib: float) -> GpuFit:
 
 
 def rows_of(process: str, items: list[Item]) -> list[Allocation]:
-    """Return a process's allocations and their sum; nothing of nothing."""
+    """Return the rows of a process's allocations and their sum."""
     if not items:
         return []
     whole = Item("sum", total_bytes(items), "")
@@ -92,7 +92,7 @@ def allocation_row(process: str, item: Item) -> Allocation:
 
 
 def report(folder: Path, config: Config, gpus: int, gpu_gib: float, *, as_json: bool) -> None:
-    """Print what fits; exit code 1 if it does not."""
+    """Print the fit; exit with 1 if the model or its prompts do not fit."""
     found = fit(folder, config, gpus, gpu_gib)
     if as_json:
         show_json(found)
@@ -110,7 +110,7 @@ def report(folder: Path, config: Config, gpus: int, gpu_gib: float, *, as_json: 
 
 
 def second_set_text(found: GpuFit) -> str:
-    """Return what a second set of weights changes."""
+    """Return the part of the answer about the second set of weights."""
     if found.second_set == "device":
         return " beside the second set of weights"
     held = " (the second set is in main memory)" if found.second_set == "host" else ""

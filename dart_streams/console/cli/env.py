@@ -1,5 +1,7 @@
 """``dart-streams env``: try the tasks of a configuration in their environment, without Kafka, a policy or a run."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import Sequence
@@ -73,7 +75,7 @@ def check(
         raise typer.Exit(1)
 
 
-def first_tasks(tasks: Sequence["Task"], pages: Sequence[str]) -> list["Task"]:
+def first_tasks(tasks: Sequence[Task], pages: Sequence[str]) -> list[Task]:
     """Return the first task of each page, or of those that are named; raise :class:`UserError` for an unknown page."""
     first: dict[str, Task] = {}
     for task in tasks:
@@ -83,7 +85,7 @@ def first_tasks(tasks: Sequence["Task"], pages: Sequence[str]) -> list["Task"]:
     return [task for name, task in first.items() if not pages or name in pages]
 
 
-async def check_pages(backend: "EnvironmentBackend", tasks: Sequence["Task"], screens: Path | None) -> list[PageCheck]:
+async def check_pages(backend: EnvironmentBackend, tasks: Sequence[Task], screens: Path | None) -> list[PageCheck]:
     """Start the backend, check one page after another, and stop it."""
     await backend.start()
     try:
@@ -92,7 +94,7 @@ async def check_pages(backend: "EnvironmentBackend", tasks: Sequence["Task"], sc
         await backend.stop()
 
 
-async def check_page(backend: "EnvironmentBackend", task: "Task", screens: Path | None) -> PageCheck:
+async def check_page(backend: EnvironmentBackend, task: Task, screens: Path | None) -> PageCheck:
     """Check one task; a rule that does not hold, or a fault of the environment, is the result."""
     from workers.env import conformance
     from workers.env.environment import EnvironmentFault

@@ -1,21 +1,20 @@
 """Options that several commands share, and the configuration, run or bundle that they name."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from dart_streams.config import Config, load
-from dart_streams.errors import UserError
-
 if TYPE_CHECKING:
+    from dart_streams.config import Config
     from dart_streams.console.runs.bundle import Bundle
     from dart_streams.console.runs.run_folder import RunFolder
 
 DEFAULT_CONFIG = Path("deploy/config/demo.toml")
 CHECKOUT = Path(__file__).parents[3]
-"""The repository, if the package is run from one: commands work from any folder."""
+"""The repository, if the package runs from one: commands work from any folder."""
 
 ConfigFile = Annotated[
     Path | None,
@@ -37,15 +36,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 
 def split_names(text: str) -> list[str]:
-    """Return the names in an option's text, which are separated by commas."""
+    """Return the comma-separated names in an option's text."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def read_config(path: Path | None) -> Config:
-    """Read a command's configuration, with ``tasks.file`` made absolute: it is relative to the file that names it.
+    """Read a command's configuration, with ``tasks.file`` made absolute.
 
-    Without a path: the demonstration's, of this folder or of the checkout, or else the built-in defaults.
+    Without a path, read the demonstration's file from this folder or the checkout, or else use the defaults.
     """
+    import msgspec
+
+    from dart_streams.config import Config, load
+
     if path is None:
         path = next((path for path in (DEFAULT_CONFIG, CHECKOUT / DEFAULT_CONFIG) if path.exists()), None)
         if path is None:
@@ -55,9 +58,10 @@ def read_config(path: Path | None) -> Config:
     return msgspec.structs.replace(config, tasks=tasks)
 
 
-def find_run(run: str, state: Path) -> "RunFolder":
-    """Return a run's folder, the latest one's if none is named; raise :class:`UserError` if it does not exist."""
+def find_run(run: str, state: Path) -> RunFolder:
+    """Return a run's folder, by default the latest run's; raise :class:`UserError` if it does not exist."""
     from dart_streams.console.runs import run_folder
+    from dart_streams.errors import UserError
 
     if not run and not any((state / "runs").glob("*/config.toml")):
         raise UserError(f"no run in {state} yet: start one with `make demo`")
@@ -65,7 +69,9 @@ def find_run(run: str, state: Path) -> "RunFolder":
 
 
 def run_config(run: str, state: Path, config: Path | None) -> Config:
-    """Return the configuration of a run, of the latest one if neither a run nor a deployment is named."""
+    """Return the configuration of a deployment, or of a run, by default the latest one."""
+    from dart_streams.errors import UserError
+
     if config is None:
         return find_run(run, state).config()
     if run:
@@ -73,11 +79,11 @@ def run_config(run: str, state: Path, config: Path | None) -> Config:
     return read_config(config)
 
 
-def run_or_bundle(run: str, state: Path, bundle: Path | None) -> "tuple[Config, Bundle | None]":
-    """Return the configuration of a run, with the folder as it is found, or of a bundle and the bundle."""
+def run_or_bundle(run: str, state: Path, bundle: Path | None) -> tuple[Config, Bundle | None]:
+    """Return the configuration of a run, with its present folder, or of a bundle and the bundle."""
     if bundle is None:
-        found = find_run(run, state)
-        return found.named(found.config()), None
+        folder = find_run(run, state)
+        return folder.named(folder.config()), None
     from dart_streams.console.bundles.bundle_inputs import config_of
     from dart_streams.console.runs.bundle import Bundle
 

@@ -1,4 +1,6 @@
-"""``dart-streams osworld``: which of OSWorld's tasks run here, and which of their files are at hand."""
+"""``dart-streams osworld``: check OSWorld's tasks on local desktops, and the mirror of their files."""
+
+from __future__ import annotations
 
 import asyncio
 import csv
@@ -11,8 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dart_streams.config.tasks import OsworldTasks
-from dart_streams.connection import auth
 from dart_streams.console.cli.options import AsJson, split_names
 from dart_streams.console.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.errors import UserError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from workers.env.backends.osworld.mirror import MirrorEntry
     from workers.env.backends.osworld.tasks import OsworldTask, UnusableTask
 
-AT_ONCE = 2
+CONCURRENCY = 2
 LEASE_S, CALL_S = 60.0, 45.0
 HOW_TO_FILL = """Nothing is downloaded here. To fill the mirror:
 - clone the dataset {dataset} of the Hugging Face hub (with Git LFS) into {folder}, as it is;
@@ -34,7 +34,7 @@ Checkout = Annotated[
     str,
     typer.Option("--osworld", help="A checkout of OSWorld. \\[default: DART_OSWORLD]", show_default=False),
 ]
-TaskList = Annotated[str, typer.Option("--list", help="Which tasks: a file of the checkout's evaluation_examples.")]
+TaskList = Annotated[str, typer.Option("--list", help="The task list, a file of the checkout's evaluation_examples.")]
 Only = Annotated[str, typer.Option("--only", help="Only these apps or ids, separated by commas.", show_default=False)]
 
 
@@ -49,7 +49,7 @@ def mirror(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say which files of the tasks are at hand, and what to do for the others.
+    """List the files of the tasks that are present, and what to do for the others.
 
     Exits with 1 if any is not, or if the file of a task cannot be used.
     """
@@ -60,8 +60,8 @@ def mirror(
     tasks, unusable = select_tasks(osworld, task_list, only)
     folder.mkdir(parents=True, exist_ok=True)
     if make:
-        made = fill(Mirror(folder), tasks)
-        note(f"{made} substitutes of our own making written: no score with them is one of OSWorld's")
+        count = fill(Mirror(folder), tasks)
+        note(f"{count} substitutes of our own making written: no score with them is one of OSWorld's")
     entries = Mirror(folder).survey(tasks)
     if as_json:
         show_json(entries)
@@ -88,7 +88,7 @@ def check(
     osworld: Checkout = "",
     task_list: TaskList = "test_all.json",
     only: Only = "",
-    at_once: Annotated[int, typer.Option(min=1, help="Tasks at a time.")] = AT_ONCE,
+    at_once: Annotated[int, typer.Option(min=1, help="Tasks at a time.")] = CONCURRENCY,
     markdown: Annotated[
         Path | None, typer.Option(help="Write the counts of each app into this page.", show_default=False)
     ] = None,
@@ -101,6 +101,8 @@ def check(
 
     Exits with 1 if the file of a task cannot be used.
     """
+    from dart_streams.connection import auth
+
     log_to_stderr()
     tasks, unusable = select_tasks(osworld, task_list, only)
     token = auth.read_secret(f"file:{token_file}", "--token-file").strip() if token_file else ""
@@ -115,14 +117,15 @@ def check(
         raise typer.Exit(1)
 
 
-def list_unusable(unusable: "Sequence[UnusableTask]") -> None:
+def list_unusable(unusable: Sequence[UnusableTask]) -> None:
     """List the tasks whose files cannot be used, with their reasons."""
     for task in unusable:
         note(f"left out {task.page}: {task.reason}")
 
 
-def select_tasks(osworld: str, task_list: str, only: str) -> "tuple[list[OsworldTask], list[UnusableTask]]":
-    """Return the tasks that the options name, and those whose files cannot be used; raise UserError for no task."""
+def select_tasks(osworld: str, task_list: str, only: str) -> tuple[list[OsworldTask], list[UnusableTask]]:
+    """Return the tasks that the options name, and those with unusable files; raise UserError without a task."""
+    from dart_streams.config.tasks import OsworldTasks
     from workers.env.backends.osworld import tasks
 
     wanted = OsworldTasks(folder=osworld and str(Path(osworld).absolute()), task_list=task_list)
@@ -135,8 +138,8 @@ def select_tasks(osworld: str, task_list: str, only: str) -> "tuple[list[Osworld
     return tasks.load_all(examples, found)
 
 
-def summary_of(entries: "Sequence[MirrorEntry]") -> list["FileCount"]:
-    """Return how many files are in which state, for each app."""
+def summary_of(entries: Sequence[MirrorEntry]) -> list[FileCount]:
+    """Count each app's files by state."""
     counted: dict[str, Counter[str]] = {}
     for entry in entries:
         for app in {page.partition("/")[0] for page in entry.pages}:
@@ -149,7 +152,7 @@ def summary_of(entries: "Sequence[MirrorEntry]") -> list["FileCount"]:
 
 
 class FileCount(msgspec.Struct, frozen=True):
-    """Files of an app's tasks: those that are there, substitutes among them, missing, or changed since first seen."""
+    """Files of an app's tasks: present, substitutes among these, missing, or changed since first seen."""
 
     app: str
     present: int
@@ -159,8 +162,8 @@ class FileCount(msgspec.Struct, frozen=True):
 
 
 async def check_all(
-    tasks: "Sequence[OsworldTask]", folder: Path, desktops: str, token: str, results: Path, at_once: int
-) -> "list[TaskCheck]":
+    tasks: Sequence[OsworldTask], folder: Path, desktops: str, token: str, results: Path, at_once: int
+) -> list[TaskCheck]:
     """Return the checks of all tasks; each is written to ``results`` as it ends."""
     from workers.env.backends.osworld.episode_check import TaskChecker, read_checks
     from workers.env.backends.osworld.mirror import Mirror
@@ -185,12 +188,12 @@ async def check_all(
     return [done[task.page] for task in tasks if task.page in done]
 
 
-async def play_all(checker: "TaskChecker", tasks: "Sequence[OsworldTask]", results: Path, at_once: int) -> None:
-    """Check the tasks, some at a time, and write each result as it comes."""
+async def play_all(checker: TaskChecker, tasks: Sequence[OsworldTask], results: Path, at_once: int) -> None:
+    """Check tasks concurrently, and write each result as it comes."""
     free = asyncio.Semaphore(at_once)
     number = 0
 
-    async def one(task: "OsworldTask") -> None:
+    async def check_one(task: OsworldTask) -> None:
         nonlocal number
         async with free:
             checked = await checker.check(task)
@@ -200,14 +203,14 @@ async def play_all(checker: "TaskChecker", tasks: "Sequence[OsworldTask]", resul
         if checked.verdict != "obstacle":
             note(f"[{number}/{len(tasks)}] {checked.page}: {checked.verdict} {checked.reason}")
 
-    await asyncio.gather(*map(one, tasks))
+    await asyncio.gather(*map(check_one, tasks))
 
 
 COLUMNS = ("task", "verdict", "files", "untouched", "oracle", "reason")
 BEGIN, END = "<!-- results: written by `dart-streams osworld check --markdown` -->", "<!-- end of results -->"
 
 
-def write_table(path: Path, checks: "Sequence[TaskCheck]") -> None:
+def write_table(path: Path, checks: Sequence[TaskCheck]) -> None:
     """Write the counts into a Markdown file, between the marks that it has; a new file has nothing else."""
     text = path.read_text() if path.exists() else f"{BEGIN}\n{END}\n"
     if BEGIN not in text or END not in text:
@@ -219,7 +222,7 @@ def write_table(path: Path, checks: "Sequence[TaskCheck]") -> None:
     fresh.replace(path)
 
 
-def table_of(checks: "Sequence[TaskCheck]") -> str:
+def table_of(checks: Sequence[TaskCheck]) -> str:
     """Return the counts of each app as a Markdown table."""
     apps: dict[str, list[TaskCheck]] = {}
     for checked in checks:
@@ -232,7 +235,7 @@ def table_of(checks: "Sequence[TaskCheck]") -> str:
     return "\n".join(lines)
 
 
-def write_rows(path: Path, checks: "Sequence[TaskCheck]") -> None:
+def write_rows(path: Path, checks: Sequence[TaskCheck]) -> None:
     """Write the results into a CSV file, a row for each task."""
     fresh = path.with_name(f".{path.name}{os.getpid()}")
     with fresh.open("w", newline="") as file:

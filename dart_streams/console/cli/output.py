@@ -1,32 +1,37 @@
-"""How commands print: rows as a table for people or as JSON for programs, notes on stderr."""
+"""Printing of commands: rows as a table or as JSON on stdout, notes on stderr."""
+
+from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-import structlog
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from dart_streams.console.views.console import PlainConsole
-from dart_streams.telemetry import terminal_lines
 from dart_streams.visible_text import escape_unseen
 
+if TYPE_CHECKING:
+    import msgspec
+
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
-"""Cells with these texts are colored."""
+"""Colors of table cells with these texts."""
 
 notes = PlainConsole(stderr=True, highlight=False)
 
 
 def note(text: str) -> None:
-    """Print something that is not the command's result."""
+    """Print a text that is not part of the command's result."""
     notes.print(text, markup=False, soft_wrap=True)
 
 
 def log_to_stderr() -> None:
-    """Keep stdout for the command's result."""
+    """Send logs to stderr: stdout holds the command's result alone."""
+    import structlog
+
+    from dart_streams.telemetry import terminal_lines
+
     first: list[Any] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
@@ -39,27 +44,32 @@ def log_to_stderr() -> None:
 
 def show_json(value: Any) -> None:
     """Print a value as JSON."""
+    import msgspec
+
     print_line(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def print_line(text: str) -> None:
-    """Print a line of a command's result; what it has from others cannot control the terminal."""
+    """Print a line of the result, with control characters escaped."""
     typer.echo(escape_unseen(text))
 
 
 def show(rows: Sequence[msgspec.Struct], *, as_json: bool, title: str = "", empty: str = "nothing") -> None:
-    """Print rows of one kind, a column a field."""
+    """Print rows of one kind, with a column for each field."""
     if as_json:
         show_json(rows)
         return
     if not rows:
         print_line(empty)
         return
+    from msgspec.structs import astuple, fields
+    from rich.table import Table
+
     table = Table(title=title or None, title_justify="left")
-    for field in msgspec.structs.fields(rows[0]):
+    for field in fields(rows[0]):
         table.add_column(field.name.replace("_", " "), overflow="fold")
     for row in rows:
-        table.add_row(*(cell_text(value) for value in msgspec.structs.astuple(row)))
+        table.add_row(*map(cell_text, astuple(row)))
     PlainConsole().print(table)
 
 
@@ -68,7 +78,7 @@ def cell_text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, Mapping):
-        return escape("\n".join(f"{key}={value}" for key, value in value.items()))
+        return escape("\n".join(f"{key}={item}" for key, item in value.items()))
     if isinstance(value, list | tuple):
         return escape(", ".join(map(str, value)))
     text = escape(str(value))

@@ -1,23 +1,20 @@
-"""``dart-streams plan``: how large a deployment must be."""
+"""``dart-streams plan``: the size of a deployment."""
+
+from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
-from msgspec.structs import replace
-from rich.table import Table
 
-from dart_streams.config import Config, load
-from dart_streams.config import tasks as task_sets
 from dart_streams.console.cli.options import AsJson
 from dart_streams.console.cli.output import cell_text, show, show_json
-from dart_streams.console.sizing import capacity as planning
-from dart_streams.console.sizing.capacity import Constant
-from dart_streams.console.sizing.gpu_memory import MAX_GPUS, MemoryEstimate
-from dart_streams.console.sizing.model_files import read_shape
 from dart_streams.console.views.console import PlainConsole
 from dart_streams.errors import UserError
+
+if TYPE_CHECKING:
+    from dart_streams.config import Config
+    from dart_streams.console.sizing.capacity import Constant
 
 DESKTOP = Path("deploy/config/workload/desktop.toml")
 
@@ -39,6 +36,12 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Size a deployment: partitions, brokers, database nodes and GPUs for a number of environments, with formulas."""
+    from rich.table import Table
+
+    from dart_streams.config import Config, load
+    from dart_streams.config import tasks as task_sets
+    from dart_streams.console.sizing import capacity as planning
+
     base = load(workload)
     if base.workload is None:
         raise UserError(f"{workload} has no [workload]; deploy/config/workload/desktop.toml has one")
@@ -62,10 +65,17 @@ def plan(
 
 
 def gpu_constants(folder: Path, config: Config, gpu_gib: float) -> list[Constant]:
-    """Return the constants that follow from a model's size; raise UserError, with what to change, if it does not fit.
+    """Return the constants that follow from a model's size; raise UserError with advice if it does not fit.
 
-    A rollout worker has one GPU, and its cache and its second set of weights share it; the trainer as few as hold it.
+    A rollout worker has one GPU for weights, second set and cache; the trainer has as few GPUs as hold it.
     """
+    from msgspec.structs import replace
+
+    from dart_streams.console.sizing import capacity as planning
+    from dart_streams.console.sizing.capacity import Constant
+    from dart_streams.console.sizing.gpu_memory import MAX_GPUS, MemoryEstimate
+    from dart_streams.console.sizing.model_files import read_shape
+
     estimate = MemoryEstimate(read_shape(folder), config)
     found = estimate.split(MAX_GPUS, gpu_gib)
     if found is None:
@@ -92,6 +102,6 @@ def change(text: str) -> tuple[str, float]:
     """Read ``NAME=VALUE``."""
     name, _, value = text.partition("=")
     try:
-        return name, msgspec.convert(value, float, strict=False)
-    except msgspec.ValidationError:
+        return name, float(value)
+    except ValueError:
         raise UserError(f"--set {text!r}: give NAME=NUMBER") from None

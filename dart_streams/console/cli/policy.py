@@ -1,31 +1,35 @@
-"""``dart-streams policy``: build the tiny policy of a deployment, once; check a model; export a trained version."""
+"""``dart-streams policy``: build the tiny policy of a deployment, check a model, or export a trained version."""
+
+from __future__ import annotations
 
 import os
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dart_streams.config import Config, tasks
 from dart_streams.console.cli.options import AsJson, ConfigFile, RunConfig, RunId, State, read_config, run_config
 from dart_streams.console.cli.output import note, notes
-from dart_streams.console.sizing.model_fit import Fit
-from dart_streams.episodes.context import most_steps
 from dart_streams.errors import ConfigError, UserError
-from dart_streams.policy import recipe
+
+if TYPE_CHECKING:
+    from dart_streams.config import Config
+    from dart_streams.config.tasks import TaskSet
+    from dart_streams.console.sizing.model_fit import Fit
 
 app = typer.Typer(no_args_is_help=True)
 
-LINE_S = 3.0
-"""Where there is no terminal for a bar, progress is a line so often."""
+LINE_INTERVAL_S = 3.0
+"""Interval of progress lines without a terminal."""
 
 
 @app.command()
 def path(config: ConfigFile = None) -> None:
     """Print where the tiny policy of a deployment lies, whether it is built or not."""
+    from dart_streams.policy import recipe
+
     settings = read_config(config)
     typer.echo(recipe.tiny_policy_folder(settings, task_set(settings)))
 
@@ -47,6 +51,9 @@ def build(
     Needs an env worker and a recorder with the same configuration: they play the demonstrations that this orders. With
     --imported it orders none, and needs neither.
     """
+    from dart_streams.config import tasks
+    from dart_streams.policy import recipe
+
     settings = read_config(config)
     if imported is not None:
         if imported.exists():
@@ -88,7 +95,9 @@ def check(
 
 
 def fit_of(model_dir: Path, settings: Config) -> Fit:
-    """Return the class of a model that transformers and vLLM both take, or the reason why one does not."""
+    """Return the architecture of a model that transformers and vLLM both take, or the reason why one does not."""
+    from dart_streams.console.sizing.model_fit import Fit
+    from dart_streams.episodes.context import most_steps
     from workers.rollout import vllm_settings
 
     os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
@@ -114,7 +123,7 @@ def export(
     state: State = Path(".dart"),
     config: RunConfig = None,
     version: Annotated[
-        int | None, typer.Option(help="Which version. \\[default: the newest]", show_default=False)
+        int | None, typer.Option(help="The version. \\[default: the newest]", show_default=False)
     ] = None,
     adapter: Annotated[bool, typer.Option("--adapter", help="Only its LoRA adapter, as peft reads it.")] = False,
 ) -> None:
@@ -124,8 +133,7 @@ def export(
 
     The broker must be up.
     """
-    # Here and not above, so that `policy path` works without torch.
-    from dart_streams.policy import exporting
+    from dart_streams.policy import exporting, recipe
 
     settings = run_config(run, state, config)
     model_dir = (
@@ -138,27 +146,24 @@ def export(
     typer.echo(target)
 
 
-def task_set(config: Config) -> tasks.TaskSet:
-    """Return the deployment's tasks; raise :class:`ConfigError` if there is nothing to imitate."""
+def task_set(config: Config) -> TaskSet:
+    """Return the deployment's tasks; raise :class:`ConfigError` if none is for demonstrations."""
+    from dart_streams.config import tasks
+
     known = tasks.load(Path(config.tasks.file))
     if not known.demonstration:
         raise ConfigError(f"{config.tasks.file}: no page has demonstration_seeds, so there is nothing to imitate")
     return known
 
 
-def make(config: Config, known: tasks.TaskSet, folder: Path, *, imported: bool = False) -> None:
+def make(config: Config, known: TaskSet, folder: Path, *, imported: bool = False) -> None:
     """Build the policy with a progress bar for its two halves."""
-    # Here and not above, so that `policy path` works without torch.
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     from trainer.warmup.build import build
 
-    columns = (
-        TextColumn("{task.description:>16}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[loss]}"),
-    )
-    with Progress(*columns, console=notes) as progress:
+    text, loss_text = TextColumn("{task.description:>16}"), TextColumn("{task.fields[loss]}")
+    with Progress(text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), loss_text, console=notes) as progress:
         count = None if imported else min(config.warmup.demonstrations, len(known.demonstration))
         shown = progress.add_task("demonstrations", total=count, loss="")
         trained = progress.add_task("training steps", total=config.warmup.steps, loss="")
@@ -168,7 +173,7 @@ def make(config: Config, known: tasks.TaskSet, folder: Path, *, imported: bool =
             nonlocal said_s
             progress.update(shown, completed=finished)
             progress.update(trained, completed=step, loss=f"loss {loss:.2f}" if step else "")
-            if not notes.is_terminal and time.monotonic() - said_s >= LINE_S:
+            if not notes.is_terminal and time.monotonic() - said_s >= LINE_INTERVAL_S:
                 said_s = time.monotonic()
                 of_steps = f"{step}/{config.warmup.steps} training steps, loss {loss:.2f}"
                 note(f"{finished}/{count or finished} demonstrations, {of_steps}")

@@ -3,21 +3,25 @@
 Processes are imported by name, as each needs the libraries of its own environment.
 """
 
+from __future__ import annotations
+
 import importlib
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from dart_streams.config import Config
 from dart_streams.console.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.console.cli.output import show
 
+if TYPE_CHECKING:
+    from dart_streams.config import Config
+
 Kind = Literal["env", "rollout", "recorder", "curator", "monitor", "tracker", "desktops"]
 MODULES = {"monitor": "dart_streams.console.monitor.main", "desktops": "workers.desktop_server.main"}
-"""Of the kinds that are not in a package of their name."""
+"""Modules of the kinds without a package of their name."""
 
 
 def run_worker(
@@ -41,7 +45,7 @@ def train(
     replay: Annotated[
         Path | None, typer.Option("--replay", help="Repeat recorded steps of this bundle.", show_default=False)
     ] = None,
-    steps: Annotated[int, typer.Option(help="With --replay: how many.", min=1)] = 1,
+    steps: Annotated[int, typer.Option(help="With --replay: the number of steps.", min=1)] = 1,
     first: Annotated[
         int | None, typer.Option("--from", help="With --replay: the first train step.", show_default=False)
     ] = None,
@@ -61,10 +65,10 @@ def train(
 
 
 def worker_name(kind: Kind, name: str) -> str:
-    """Return a worker's name: replicas of one container differ by their host only."""
+    """Return a worker's name, with ``{host}`` filled in: replicas of one container differ by their host alone."""
     return name.replace("{host}", socket.gethostname()) or f"{kind}-0"
 
 
 def become(module: str, config: Config, *arguments: str) -> NoReturn:
-    """Call ``run(config, *arguments)`` of a process's wiring module and exit with what it returns."""
+    """Call ``run(config, *arguments)`` of a process's main module, and exit with its result."""
     sys.exit(importlib.import_module(module).run(config, *arguments))

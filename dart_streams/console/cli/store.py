@@ -1,28 +1,30 @@
-"""``dart-streams store``: rebuild a run's rows from the log, and compare the two."""
+"""``dart-streams store``: rebuild a run's rows from its log, or compare the two."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from cassandra.cluster import Session
 
-from dart_streams.config import Config
 from dart_streams.console.cli.options import AsJson, ConfigFile, FromBundle, RunId, State, read_config, run_or_bundle
 from dart_streams.console.cli.output import log_to_stderr, note, show
-from dart_streams.console.repair import projection
-from dart_streams.console.repair.projection import ProjectedRow, TableDigest
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.run_log import read_events
-from dart_streams.store import connect, create_schema
+
+if TYPE_CHECKING:
+    from cassandra.cluster import Session
+
+    from dart_streams.config import Config
+    from dart_streams.console.repair.projection import ProjectedRow
+    from dart_streams.console.runs.bundle import Bundle
 
 app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """A table as the store has it, and as rebuilt from the log."""
+    """Rows and digest of a table, in the store and rebuilt from the log."""
 
     table: str
     equal: bool
@@ -35,6 +37,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 @app.command("apply")
 def apply(config: ConfigFile = None) -> None:
     """Create the keyspace and the tables that are missing."""
+    from dart_streams.store import create_schema
+
     settings = read_config(config)
     create_schema(settings.store)
     note(f"keyspace {settings.store.keyspace} is complete")
@@ -49,6 +53,9 @@ def rebuild(
     as_json: AsJson = False,
 ) -> None:
     """Rebuild a run's rows from its topics, or from a bundle (with the screenshots it has), and compare."""
+    from dart_streams.console.repair import projection
+    from dart_streams.store import create_schema
+
     config, source = run_or_bundle(run, state, bundle)
     create_schema(config.store)
     with store_session(config) as session:
@@ -78,12 +85,14 @@ def end_with(tables: list[Compared], *, as_json: bool) -> None:
 
 
 def compare_tables(session: Session, config: Config, source: Bundle | None) -> list[Compared]:
-    """Compare each table."""
-    there, made = TableDigest(), TableDigest()
+    """Compare each table of the store with the log."""
+    from dart_streams.console.repair import projection
+
+    in_store, in_log = projection.TableDigest(), projection.TableDigest()
     for row in projection.stored_rows(session, config.bus.run):
-        there.add(row)
+        in_store.add(row)
     for row in rows_of_log(config, source):
-        made.add(row)
+        in_log.add(row)
     return [
         Compared(
             table=stored.table,
@@ -93,18 +102,23 @@ def compare_tables(session: Session, config: Config, source: Bundle | None) -> l
             rows_of_log=log.rows,
             digest_of_log=log.digest,
         )
-        for stored, log in zip(there.tables(), made.tables(), strict=True)
+        for stored, log in zip(in_store.tables(), in_log.tables(), strict=True)
     ]
 
 
 def rows_of_log(config: Config, source: Bundle | None) -> Iterator[ProjectedRow]:
-    """Yield the rows that the log makes; what does not decode makes none."""
+    """Yield the rows that the log makes, skipping records that do not decode."""
+    from dart_streams.console.repair import projection
+    from dart_streams.console.runs.run_log import read_events
+
     return projection.project_rows(config.bus.run, read_events(source or config.bus, projection.READ))
 
 
 @contextmanager
 def store_session(config: Config) -> Iterator[Session]:
     """Yield a session with the store."""
+    from dart_streams.store import connect
+
     session = connect(config.store)
     try:
         yield session

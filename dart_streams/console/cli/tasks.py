@@ -1,24 +1,25 @@
-"""``dart-streams tasks``: what the data manager knows and decides of each task, and why."""
+"""``dart-streams tasks``: the data manager's decisions for each task, with their reasons."""
 
-import difflib
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from dart_streams.console.cli.options import AsJson, RunConfig, RunId, State, run_config
 from dart_streams.console.cli.output import log_to_stderr, show
-from dart_streams.console.runs.run_log import read_log
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.runs.task_history import READ, TaskHistory, TaskRow
 from dart_streams.console.views.console import PlainConsole
 from dart_streams.errors import UserError
 
-WIDE = 110
-"""From this many columns on, the reason of the next budget has room beside the figures."""
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dart_streams.console.runs.task_history import TaskHistory, TaskRow
+
+WIDE_COLUMNS = 110
+"""Terminal width from which the table shows the reasons of the next budgets."""
 
 
 def show_tasks(
@@ -31,6 +32,10 @@ def show_tasks(
     as_json: AsJson = False,
 ) -> None:
     """Show each task's success rate, budget and groups; or the history of one task's groups, with the reasons."""
+    from dart_streams.console.runs.run_log import read_log
+    from dart_streams.console.runs.run_state import RunState
+    from dart_streams.console.runs.task_history import READ, TaskHistory
+
     log_to_stderr()
     deployment = run_config(run, state, config)
     history = TaskHistory(deployment, RunState().fold(read_log(deployment.bus, READ)))
@@ -43,13 +48,15 @@ def show_tasks(
         return
     listed = [row for row in rows if row.groups or everything]
     console = PlainConsole()
-    console.print(table_of(listed, reasons=wide or console.width >= WIDE))
+    console.print(table_of(listed, reasons=wide or console.width >= WIDE_COLUMNS))
     if left_out := len(rows) - len(listed):
         console.print(f"{left_out} tasks without a group, such as held-out ones, are not listed: --all lists them")
 
 
 def show_groups(history: TaskHistory, task: str, *, as_json: bool) -> None:
-    """Print the groups of one task; raise :class:`UserError`, with the nearest one, if it is unknown."""
+    """Print the groups of one task; raise :class:`UserError` that suggests the nearest task if it is unknown."""
+    import difflib
+
     if task not in history.tasks:
         near = difflib.get_close_matches(task, history.tasks, n=1)
         raise UserError(f"nothing is decided of task {task!r}" + (f": did you mean {near[0]!r}?" if near else ""))
@@ -57,13 +64,16 @@ def show_groups(history: TaskHistory, task: str, *, as_json: bool) -> None:
 
 
 def table_of(rows: Sequence[TaskRow], *, reasons: bool) -> Table:
-    """Return a line for each task that fits 80 columns, or with ``reasons`` a wider one."""
+    """Return a table with a line for each task, in 80 columns without ``reasons``."""
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("task", overflow="fold")
     for name in ("rate", "N", "cap", "groups", "curated", "dropped", "pool"):
         table.add_column(name, no_wrap=True, justify="right", min_width=len(name))
     if reasons:
-        table.add_column("why", overflow="fold")
+        table.add_column("reason", overflow="fold")
     for row in rows:
         rate = "" if row.success_rate is None else f"{row.success_rate:.2f}"
         numbers = (row.rollouts, row.max_steps or "", row.groups, row.curated, row.dropped, row.pool)

@@ -1,20 +1,19 @@
-"""``dart-streams topics`` and ``dlq``: topics as declared and as the broker has them, and dead letters."""
+"""``dart-streams topics`` and ``dlq``: declared and actual topics, and dead letters."""
+
+from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import msgspec
 import typer
 
-import topics
-from dart_streams.bus import admin
-from dart_streams.bus.topology import Change, TopicSpec, declare_topics, find_topic, strimzi_yaml
-from dart_streams.config import Config
 from dart_streams.console.cli.options import AsJson, ConfigFile, RunConfig, RunId, State, read_config, run_config
 from dart_streams.console.cli.output import log_to_stderr, note, show, show_json
-from dart_streams.console.repair import dead_letters as letters
 from dart_streams.errors import UserError
-from workers.curator.changelogs import changelog_topics
+
+if TYPE_CHECKING:
+    from dart_streams.bus.topology import TopicSpec
+    from dart_streams.config import Config
 
 app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
 dead_letters = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
@@ -27,13 +26,18 @@ Place = Annotated[
 
 
 def specs_of(config: Config) -> list[TopicSpec]:
-    """Return every topic of a deployment."""
+    """Return every topic of a deployment, changelogs included."""
+    from dart_streams.bus.topology import declare_topics
+    from workers.curator.changelogs import changelog_topics
+
     return declare_topics(config.bus, changelog_topics(config))
 
 
 @app.command("plan")
 def plan_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Show what `apply` would change, and change nothing."""
+    from dart_streams.bus import admin
+
     deployment = read_config(config)
     with admin.connect(deployment.bus) as client:
         show(admin.plan_against(client, specs_of(deployment)), as_json=as_json, empty=AS_DECLARED)
@@ -42,9 +46,11 @@ def plan_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
 @app.command("apply")
 def apply_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Create and alter topics until they are as declared; the changes are shown first."""
+    from dart_streams.bus import admin
+
     deployment = read_config(config)
     with admin.connect(deployment.bus) as client:
-        changes: list[Change] = admin.plan_against(client, specs_of(deployment))
+        changes = admin.plan_against(client, specs_of(deployment))
         show(changes, as_json=as_json, empty=AS_DECLARED)
         admin.apply(client, changes)
     if changes:
@@ -56,14 +62,13 @@ def describe_topics(
     run: RunId = "", state: State = Path(".dart"), config: RunConfig = None, as_json: AsJson = False
 ) -> None:
     """Show a run's topics: partitions, configuration, end offsets and retained records of each partition."""
+    from dart_streams.bus import admin
+
     deployment = run_config(run, state, config)
     with admin.connect(deployment.bus) as client:
         states = admin.describe(client, specs_of(deployment))
-        show(
-            states,
-            as_json=as_json,
-            empty=f"no topics {deployment.bus.prefix}*: create them with `dart-streams topics apply`",
-        )
+    empty = f"no topics {deployment.bus.prefix}*: create them with `dart-streams topics apply`"
+    show(states, as_json=as_json, empty=empty)
 
 
 @app.command("export")
@@ -78,6 +83,8 @@ def export_topics(
     ] = "",
 ) -> None:
     """Print the declared topics as resources for an operator that creates them."""
+    from dart_streams.bus.topology import strimzi_yaml
+
     typer.echo(strimzi_yaml(specs_of(read_config(config)), cluster, namespace), nl=False)
 
 
@@ -86,6 +93,11 @@ def print_schema(
     name: Annotated[str, typer.Argument(help="A topic. \\[default: all of them]", show_default=False)] = "",
 ) -> None:
     """Print the JSON schema of a topic's event, or of every topic's."""
+    import msgspec
+
+    import topics
+    from dart_streams.bus.topology import find_topic
+
     if name:
         show_json(msgspec.json.schema(find_topic(name).event))
     else:
@@ -97,6 +109,8 @@ def list_letters(
     run: RunId = "", state: State = Path(".dart"), config: RunConfig = None, as_json: AsJson = False
 ) -> None:
     """Count each topic's dead letters, by reason."""
+    from dart_streams.console.repair import dead_letters as letters
+
     bus = run_config(run, state, config).bus
     show(letters.summarize_letters(bus), as_json=as_json, empty=f"no dead letters under {bus.prefix!r}")
 
@@ -111,8 +125,10 @@ def show_letters(
     as_json: AsJson = False,
 ) -> None:
     """Show a topic's dead letters: where each came from, why it was rejected, and its value."""
-    found = letters.read_letters(run_config(run, state, config).bus, letters.topic_of(topic), place)
-    show(found, as_json=as_json, empty=f"no dead letters of {topic}")
+    from dart_streams.console.repair import dead_letters as letters
+
+    rows = letters.read_letters(run_config(run, state, config).bus, letters.topic_of(topic), place)
+    show(rows, as_json=as_json, empty=f"no dead letters of {topic}")
 
 
 @dead_letters.command("redrive")
@@ -129,9 +145,11 @@ def redrive(
 
     Exits with 1 if one could not be sent.
     """
+    from dart_streams.console.repair import dead_letters as letters
+
     if bool(place) == everything:
         raise UserError("name what to send back: one letter with --at PARTITION@OFFSET, or --all of them")
     result = letters.redrive(run_config(run, state, config).bus, letters.topic_of(topic), place)
     show(result, as_json=as_json, empty=f"no dead letters of {topic}")
-    if any(one.outcome.startswith(letters.NOT_SENT) for one in result):
+    if any(row.outcome.startswith(letters.NOT_SENT) for row in result):
         raise typer.Exit(1)

@@ -1,29 +1,35 @@
-"""``dart-streams trace``: from any id to what it came from and went into; the slowest requests; how much is traced."""
+"""``dart-streams trace``: the lineage of an id, the slowest requests, and the coverage of traces."""
+
+from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.tree import Tree
 
-from dart_streams.config import Config
 from dart_streams.console.cli.options import AsJson, FromBundle, RunId, State, run_or_bundle
 from dart_streams.console.cli.output import log_to_stderr, note, print_line, show, show_json
-from dart_streams.console.lineage import traces
-from dart_streams.console.lineage.lineage import READ, Lineage, Node
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.run_log import read_log
-from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views.console import PlainConsole
 from dart_streams.errors import UserError
 
-LONGEST = 60
-"""Characters of a field in the tree; --json has it whole."""
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+    from dart_streams.config import Config
+    from dart_streams.console.lineage.lineage import Node
+    from dart_streams.console.lineage.traces import Coverage, Timeline
+    from dart_streams.console.runs.bundle import Bundle
+    from dart_streams.console.runs.run_state import RunState
+
+MAX_FIELD_CHARS = 60
+"""Longest field in the tree; ``--json`` prints fields whole."""
 
 
-def spans_of(config: Config, source: Bundle | None) -> traces.Timeline:
+def spans_of(config: Config, source: Bundle | None) -> Timeline:
     """Read the spans of a run's folder, or of a bundle."""
+    from dart_streams.console.lineage import traces
+
     if source is None:
         return traces.Timeline(traces.lines_in(config.run.folder / "traces"))
     return traces.Timeline(source.lines("traces") if source.has("traces") else ())
@@ -31,6 +37,10 @@ def spans_of(config: Config, source: Bundle | None) -> traces.Timeline:
 
 def records_of(config: Config, source: Bundle | None) -> RunState:
     """Read the records on the broker, or of a bundle."""
+    from dart_streams.console.lineage.lineage import READ
+    from dart_streams.console.runs.run_log import read_log
+    from dart_streams.console.runs.run_state import RunState
+
     return RunState(keep_steps=True).fold(read_log(source or config.bus, READ))
 
 
@@ -47,13 +57,18 @@ def trace(
     state: State = Path(".dart"),
     bundle: FromBundle = None,
     slowest: Annotated[bool, typer.Option("--slowest", help="List the slowest requests.")] = False,
-    most: Annotated[int, typer.Option(help="How many of the slowest.", min=1)] = 10,
+    most: Annotated[int, typer.Option(help="With --slowest: the number of requests.", min=1)] = 10,
     coverage: Annotated[
         bool, typer.Option("--coverage", help="Count trained steps with an unbroken chain to their screenshot.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Follow an id both ways: to what it was made from, and to what was made from it."""
+    from rich.tree import Tree
+
+    from dart_streams.console.lineage import traces
+    from dart_streams.console.lineage.lineage import Lineage
+
     log_to_stderr()
     if bool(identity) + slowest + coverage != 1:
         raise UserError("give an id, or --slowest, or --coverage")
@@ -78,8 +93,8 @@ def trace(
             PlainConsole().print(grow_tree(Tree(label(node)), node))
 
 
-def show_coverage(found: traces.Coverage, *, as_json: bool) -> None:
-    """Print how much of what was trained can be traced."""
+def show_coverage(found: Coverage, *, as_json: bool) -> None:
+    """Print the share of trained steps that can be traced."""
     if as_json:
         show_json(found)
         return
@@ -95,7 +110,7 @@ def show_coverage(found: traces.Coverage, *, as_json: bool) -> None:
 
 
 def grow_tree(tree: Tree, node: Node) -> Tree:
-    """Hang a node's neighbors into its tree: ``←`` what it was made of, ``→`` what it went into."""
+    """Add a node's neighbors to its tree: ``←`` its sources, ``→`` its results."""
     for arrow, others in (("←", node.made_of), ("→", node.went_into)):
         for other in others:
             grow_tree(tree.add(f"[dim]{arrow}[/dim] {label(other)}"), other)
@@ -103,7 +118,7 @@ def grow_tree(tree: Tree, node: Node) -> Tree:
 
 
 def label(node: Node) -> str:
-    """Return a node in one line."""
+    """Return the line of a node."""
     parts = [f"[bold]{node.kind}[/bold] {escape(node.id)}"]
     if node.ms is not None:
         parts.append(f"[cyan]{node.ms:,.1f} ms[/cyan]")
@@ -112,12 +127,12 @@ def label(node: Node) -> str:
 
 
 def shorten_value(value: Any) -> str:
-    """Return a field's value so short that a line of them can be read."""
+    """Return the text of a field's value, shortened to a part of a line."""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, dict):
-        return " ".join(f"{name}={shorten_value(item)}" for name, item in value.items())[: 3 * LONGEST]
+        return " ".join(f"{name}={shorten_value(item)}" for name, item in value.items())[: 3 * MAX_FIELD_CHARS]
     if isinstance(value, list):
         value = [round(item, 3) if isinstance(item, float) else item for item in value]
     text = str(value)
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return text if len(text) <= MAX_FIELD_CHARS else text[: MAX_FIELD_CHARS - 1] + "…"

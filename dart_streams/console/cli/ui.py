@@ -1,4 +1,6 @@
-"""``dart-streams ui``: the live web page of a run, or of a bundle, served or written into one file; it only reads."""
+"""``dart-streams ui``: serve the web page of a run or bundle, or write it into one file."""
+
+from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -7,34 +9,29 @@ import os
 import socket
 import ssl
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import msgspec
 import typer
 
-from dart_streams.config.connections import is_loopback
 from dart_streams.console.cli.options import AsJson, RunConfig, State, find_run, read_config
 from dart_streams.console.cli.output import log_to_stderr, note, show_json
-from dart_streams.console.launch.services import jars
-from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.run_folder import RunFolder
-from dart_streams.console.views.page.assets import PLOTS_MISSING, load_assets
-from dart_streams.console.views.page.guard import Guard
-from dart_streams.console.views.page.source import RunSource
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
-from dart_streams.telemetry import setup
-from workers.runtime import lifecycle
+
+if TYPE_CHECKING:
+    from dart_streams.console.views.page.guard import Guard
+    from dart_streams.console.views.page.source import RunSource
 
 NICENESS = 10
-"""Whoever looks on comes after those who work."""
+"""The page yields the CPU to the processes of the run."""
 TRIED_PORTS = 20
-ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Addresses that listen everywhere, and how this machine reaches them."""
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Addresses that listen on every interface, and this machine's addresses for them."""
 SILENT_S = 20.0
-"""A source that is read for a file, and says nothing new for so long, does not answer."""
-POLL_S = 0.1
+"""Time without progress after which the source of an exported page counts as unavailable."""
+POLL_INTERVAL_S = 0.1
 
 BehindProxy = Annotated[
     bool,
@@ -55,7 +52,7 @@ AddressFile = Annotated[
 
 
 class PageAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the page is: ``url`` opens it once with the token, which scripts give as their bearer."""
+    """The address of the page: ``url`` contains the token, which scripts send as their bearer."""
 
     url: str
     address: str
@@ -106,6 +103,9 @@ def serve_page(
     as_json: AsJson = False,
 ) -> None:
     """Serve the live web page of a run, or of a bundle, until Ctrl-C; it only reads."""
+    from dart_streams.console.views.page.guard import Guard
+    from dart_streams.telemetry import setup
+
     log_to_stderr()
     source = source_of(name, state, config)
     other = source_of(against, state, None) if against else None
@@ -117,7 +117,7 @@ def serve_page(
     listener = open_listener(host, source.config.ui.port if port is None else port, before, any_free=port is None)
     number = listener.getsockname()[1]
     guard = Guard(frozenset([host, *(allow_host or [])]), number, tls=tls is not None, token=before.token)
-    reached = ANY.get(host, host)
+    reached = ANY_ADDRESS.get(host, host)
     shown = f"[{reached}]" if ":" in reached else reached
     base = f"{'https' if tls else 'http'}://{shown}:{number}/"
     address = PageAddress(url=f"{base}?token={guard.token}", address=base, token=guard.token)
@@ -128,7 +128,10 @@ def serve_page(
 
 
 def source_of(name: str, state: Path, config: Path | None) -> RunSource:
-    """Return a bundle, if ``name`` is one's file, else the run's topics and store."""
+    """Return the source of a bundle if ``name`` is its file, else of a run's topics and store."""
+    from dart_streams.console.runs.bundle import Bundle
+    from dart_streams.console.runs.run_folder import RunFolder
+
     if name and Path(name).is_file():
         if config is not None:
             raise UserError(f"{name} is a bundle, which has its own configuration: leave --config out")
@@ -150,7 +153,9 @@ def source_of(name: str, state: Path, config: Path | None) -> RunSource:
 def tls_context(
     host: str, certificate: Path | None, key: Path | None, *, behind_proxy: bool = False
 ) -> ssl.SSLContext | None:
-    """Return the server's side of TLS, None without; raise :class:`ConfigError` for a network without it."""
+    """Return the server's TLS context, or None; raise :class:`ConfigError` for a network address without TLS."""
+    from dart_streams.config.connections import is_loopback
+
     if certificate is None and key is None:
         if not is_loopback(host) and not behind_proxy:
             raise ConfigError(
@@ -170,10 +175,10 @@ def tls_context(
 
 
 def open_listener(host: str, port: int, before: PageAddress, *, any_free: bool) -> socket.socket:
-    """Return a listening socket: of the port of ``before`` if it may be any (0, or ``any_free``) and is free.
+    """Return a listening socket on the port of ``before`` if it is free and no port is named.
 
-    Else of ``port``, or with ``any_free`` of the first free one of some ports from it on. Raises
-    :class:`ServiceUnavailable` if there is none.
+    Otherwise listen on ``port``, or with ``any_free`` on the first free one from it on. Raises
+    :class:`ServiceUnavailable` if none is free.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     wanted = [*range(port, port + (TRIED_PORTS if any_free and port else 1))]
@@ -193,9 +198,9 @@ def open_listener(host: str, port: int, before: PageAddress, *, any_free: bool) 
 
 
 def read_address(file: Path | None) -> PageAddress:
-    """Return the address that an earlier start has left for this user alone; one of empty texts if there is none.
+    """Return the address of an earlier start if only this user could write it, else an empty one.
 
-    So whoever looks at a run whose page died, and was started again, goes on looking.
+    A restarted page keeps its address and token, so open browsers reconnect.
     """
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         if file is not None and file.stat().st_uid == os.getuid() and not file.stat().st_mode & 0o077:
@@ -204,10 +209,7 @@ def read_address(file: Path | None) -> PageAddress:
 
 
 def announce(address: PageAddress, file: Path | None, *, as_json: bool) -> None:
-    """Print the address, and write it into a file that only this user may read.
-
-    Raises :class:`UserError` if that file can't be written.
-    """
+    """Print the address, and write it into a file for this user only; raise :class:`UserError` if that fails."""
     if file is not None:
         fresh = file.with_suffix(".new")
         try:
@@ -226,9 +228,12 @@ def announce(address: PageAddress, file: Path | None, *, as_json: bool) -> None:
 async def serve(
     source: RunSource, other: RunSource | None, guard: Guard, listener: socket.socket, tls: ssl.SSLContext | None
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; raise what ends a source."""
+    """Serve until SIGTERM or Ctrl-C; raise the error that ends a source."""
     from dart_streams.connection.http_bounds import serve_bounded
+    from dart_streams.console.launch.services import jars
+    from dart_streams.console.views.page.assets import PLOTS_MISSING, load_assets
     from dart_streams.console.views.page.server import PageServer
+    from workers.runtime import lifecycle
 
     stop = lifecycle.stop_on_signals()
     files = load_assets(jars.plots_folder())
@@ -236,12 +241,14 @@ async def serve(
         note(PLOTS_MISSING)
     reading = {"source": source.run()} | ({"other": other.run()} if other is not None else {})
     async with serve_bounded(PageServer(source, guard, files, other).application(), listener, tls):
-        await lifecycle.run_until_first_exit(stopped(stop), **reading)
+        await lifecycle.run_until_first_exit(wait_for_stop(stop), **reading)
 
 
 async def write_file(source: RunSource, other: RunSource | None, path: Path) -> None:
-    """Write the page into one file; raise :class:`ServiceUnavailable` if what it is read from does not answer."""
+    """Write the page into one file; raise :class:`ServiceUnavailable` if its source does not answer."""
+    from dart_streams.console.launch.services import jars
     from dart_streams.console.views.page import export
+    from dart_streams.console.views.page.assets import PLOTS_MISSING, load_assets
 
     if not path.parent.is_dir():
         raise UserError(f"--export {path}: there is no folder {path.parent}")
@@ -262,7 +269,7 @@ async def write_file(source: RunSource, other: RunSource | None, path: Path) -> 
 
 
 async def wait_until_read(source: RunSource, reading: asyncio.Task[None]) -> None:
-    """Return when the fold has all that there is; raise what ended the reading, or that nothing comes."""
+    """Return when the source has been read to its end; raise its error, or :class:`ServiceUnavailable` if it stalls."""
     deadline, before = Deadline(SILENT_S), ""
     while not source.progress.ready:
         source.note_viewer()
@@ -272,9 +279,9 @@ async def wait_until_read(source: RunSource, reading: asyncio.Task[None]) -> Non
             deadline, before = Deadline(SILENT_S), source.progress.text
         if deadline.expired:
             raise ServiceUnavailable(f"the run could not be read: {before}")
-        await asyncio.wait([reading], timeout=POLL_S)
+        await asyncio.wait([reading], timeout=POLL_INTERVAL_S)
 
 
-async def stopped(stop: asyncio.Event) -> None:
-    """Return when the process is to end."""
+async def wait_for_stop(stop: asyncio.Event) -> None:
+    """Return when ``stop`` is set."""
     await stop.wait()

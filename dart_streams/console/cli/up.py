@@ -6,11 +6,12 @@ import typer
 
 from dart_streams.console.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.console.cli.output import note, show
-from dart_streams.console.launch.services import local
 
 
 def start_services(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Start the local Kafka and Cassandra, if they do not run yet, and wait until they answer."""
+    from dart_streams.console.launch.services import local
+
     show(local.start_services(read_config(config), notify=note), as_json=as_json)
 
 
@@ -19,5 +20,7 @@ def stop_services(
     wipe: Annotated[bool, typer.Option("--wipe", help="Remove their data too.")] = False,
 ) -> None:
     """Stop the local Kafka and Cassandra."""
+    from dart_streams.console.launch.services import local
+
     stopped = local.stop_services(read_config(config), wipe=wipe, notify=note)
     note(f"stopped {' and '.join(stopped)}" if stopped else "nothing was running")

@@ -15,7 +15,7 @@ from dart_streams.config import Config, Tasks
 from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
 from dart_streams.console.runs import run_folder as folders
 from dart_streams.console.runs.run_folder import RunFolder
-from dart_streams.errors import ConfigError, UserError
+from dart_streams.errors import UserError
 from dart_streams.policy import recipe
 
 BOOTSTRAP_FILE = "bootstrap.toml"
@@ -106,27 +106,19 @@ def build_command(config_file: Path, found: Programs) -> ProcessSpec:
 async def find_policy(folder: RunFolder, supervisor: Supervisor, found: Programs) -> str:
     """Build the run's policy if it is missing, write its path into the run's configuration, and describe it."""
     config = folder.config()
-    path = named_policy(config) if config.policy.path else recipe.tiny_policy_folder(config, folder.tasks()).absolute()
-    how = "" if config.policy.path else " (cached)"
-    if not await asyncio.to_thread(path.is_dir):
-        await build_policy(folder, supervisor, found)
-        how = " (built)"
+    how = ""
+    if config.policy.path:
+        path = recipe.named_policy(config)
+    else:
+        path, how = recipe.tiny_policy_folder(config, folder.tasks()).absolute(), " (cached)"
+        if not await asyncio.to_thread(path.is_dir):
+            await build_policy(folder, supervisor, found)
+            how = " (built)"
     settings = msgspec.structs.replace(config.policy, path=str(path))
     folders.write_toml(
         folder.config_file, msgspec.structs.replace(config, policy=settings, tasks=relative_tasks(config))
     )
     return f"policy {path}{how}"
-
-
-def named_policy(config: Config) -> Path:
-    """Return the configured model directory; raise :class:`ConfigError` if it is none."""
-    path = Path(config.policy.path).absolute()
-    if not (path / "config.json").is_file():
-        raise ConfigError(
-            f"policy.path: {path} is no Hugging Face model directory (it has no config.json): correct the path, "
-            "or leave policy.path empty for the tiny policy"
-        )
-    return path
 
 
 async def build_policy(folder: RunFolder, supervisor: Supervisor, found: Programs) -> None:

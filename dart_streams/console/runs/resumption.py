@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from dart_streams.config import Config
-from dart_streams.config.files import key_values
+from dart_streams.config.recorded import key_values
 from dart_streams.errors import ConfigError
 
 OWN = frozenset({"run.id", "run.state_dir", "bus.prefix", "tasks.file"})

@@ -70,24 +70,6 @@ def test_what_is_read_is_resolved_reads_again_as_the_same_and_fits_one_kind_only
             parse({"trainer": {**tables["trainer"], "objective": other}})
 
 
-@pytest.mark.parametrize("objective", ["gspo", "cispo"])
-def test_a_run_recorded_with_the_bounds_of_ppo_is_read_with_its_objectives_own(tmp_path: Path, objective: str):
-    """Earlier versions gave them to every objective, and wrote them into the resolved configuration."""
-    file = tmp_path / "config.toml"
-    file.write_text(f'[trainer]\nobjective = "{objective}"\nclip_low = 0.2\nclip_high = 0.28\nlearning_rate = 1e-3\n')
-    recorded = load(file, recorded=True).trainer
-    assert (recorded.clip_low, recorded.clip_high) == bounds(objective=objective)
-    assert recorded.learning_rate == 1e-3
-    with pytest.raises(ConfigError, match="does not fit"):
-        load(file)
-
-
-def test_a_recorded_run_keeps_the_bounds_that_fit(tmp_path: Path):
-    file = tmp_path / "config.toml"
-    file.write_text("[trainer]\nclip_low = 0.1\nclip_high = 0.28\n")
-    assert load(file, recorded=True).trainer.clip_low == 0.1
-
-
 def test_a_resolved_file_of_each_objective_is_read_as_it_was_written(tmp_path: Path):
     for objective in CLIP_BOUNDS:
         config = parse({"trainer": {"objective": objective}})

@@ -8,7 +8,8 @@ import tomli_w
 
 from dart_streams.config import Config, load, parse
 from dart_streams.config.openai import Openai
-from dart_streams.console.cli.run import refuse_unfit_model, run
+from dart_streams.console.cli.run import run
+from dart_streams.console.launch.run_start import refuse_unfit_model
 from dart_streams.console.sizing import model_fit
 from dart_streams.errors import ConfigError, UserError
 from tests.command_line import invoke

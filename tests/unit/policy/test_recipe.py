@@ -51,6 +51,7 @@ def test_the_model_of_a_deployment_is_the_configured_one_or_the_tiny_one_once_it
     built.mkdir(parents=True)
     assert recipe.model_folder(config) == built
     own = msgspec.structs.replace(config, policy=Policy(path=str(tmp_path)))
+    (tmp_path / "config.json").write_text("{}")
     assert recipe.model_folder(own) == tmp_path
 
 

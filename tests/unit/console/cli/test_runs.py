@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 
 from dart_streams.config import Config
-from dart_streams.console.cli import main, options, run
+from dart_streams.console.cli import main, options
 from dart_streams.console.cli.tasks import table_of
+from dart_streams.console.launch import run_start
 from dart_streams.console.runs import run_folder
 from dart_streams.console.runs.task_history import TaskRow
 from dart_streams.errors import UserError
@@ -87,7 +88,7 @@ def test_the_table_of_tasks_is_readable_in_80_columns(reasons):
     console.print(table_of(ROWS, reasons=reasons))
     heading, *lines = console.file.getvalue().splitlines()
     assert all(len(line) <= 80 for line in [heading, *lines])
-    names = ["task", "rate", "N", "cap", "groups", "curated", "dropped", "pool", *(["why"] if reasons else [])]
+    names = ["task", "rate", "N", "cap", "groups", "curated", "dropped", "pool", *(["reason"] if reasons else [])]
     assert heading.split() == names
     if not reasons:
         assert [line.split() for line in lines] == [
@@ -125,7 +126,7 @@ def resumed(state, *arguments: str):
 def test_a_resumed_run_goes_on_with_its_own_configuration(state):
     recorded = run_folder.find(str(state), "two").config()
     for name in ("two", "latest", "dart.two"):
-        assert run.resumed_config(name, state, None) == recorded
+        assert run_start.resumed_config(name, state, None, print) == recorded
         done = resumed(state, "--resume", name, "--state", str(state))
         assert str(done.exception).startswith("run 'two' still lives")
 

@@ -4,11 +4,11 @@ import msgspec
 import pytest
 
 from dart_streams.config import Bus, Config, Run, Trainer
-from dart_streams.console.launch.processes import named_policy
 from dart_streams.console.launch.training_run import required_steps
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, RunPhase, without_nulls
 from dart_streams.errors import ConfigError, UserError
+from dart_streams.policy import recipe
 
 TASKS = """
 [[pages]]
@@ -123,7 +123,7 @@ def test_a_policy_that_is_no_model_directory_is_refused(tmp_path):
     config = Config()
     config = msgspec.structs.replace(config, policy=msgspec.structs.replace(config.policy, path=str(tmp_path)))
     with pytest.raises(ConfigError, match=r"policy\.path: .* has no config\.json"):
-        named_policy(config)
+        recipe.named_policy(config)
 
 
 def test_a_missing_task_set_is_named_before_anything_is_written(config, tmp_path):

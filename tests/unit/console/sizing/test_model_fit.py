@@ -1,14 +1,15 @@
 """A model is asked about in the other environment; what comes back, or does not, becomes a reason."""
 
-import importlib
 import sys
 from pathlib import Path
 
 import pytest
 
 from dart_streams.config import Config, Policy
-from dart_streams.console.cli import doctor
+from dart_streams.console.cli import doctor_checks, run
+from dart_streams.console.cli.options import read_config
 from dart_streams.console.launch import processes
+from dart_streams.console.launch.run_start import refuse_unfit_model
 from dart_streams.console.sizing.model_fit import Fit, check_model, refuse_unfit
 from dart_streams.errors import ConfigError
 
@@ -49,13 +50,13 @@ def unfit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("config.json", "tokenizer_config.json"):
         (model / name).write_text("{}")
     found = processes.Programs(tmp_path / "none", program(tmp_path, 'print(\'{"reason": "has no eyes"}\')'))
-    for module in (processes, doctor):
+    for module in (processes, doctor_checks):
         monkeypatch.setattr(module, "find_programs", lambda: found)
     return model
 
 
 def test_the_doctor_gives_the_reason(unfit: Path) -> None:
-    finding = doctor.check_model(Config(policy=Policy(path=str(unfit))))
+    finding = doctor_checks.check_model(Config(policy=Policy(path=str(unfit))))
     assert (finding.status, finding.found) == ("fail", f"{unfit} cannot be the policy: has no eyes")
 
 
@@ -63,14 +64,11 @@ def test_a_run_is_refused_before_anything_is_made_or_started(unfit: Path, tmp_pa
     file = tmp_path / "config.toml"
     file.write_text(f'[policy]\npath = "{unfit}"\n[run]\nstate_dir = "{tmp_path / "state"}"\n')
     with pytest.raises(ConfigError, match="has no eyes"):
-        importlib.import_module("dart_streams.console.cli.run").run(
-            config=file, resume="", name="", init=None, attached=False
-        )
+        run.run(config=file, resume="", name="", init=None, attached=False)
     assert not (tmp_path / "state").exists()
     scripted = file.read_text() + '[rollout]\nengine = "scripted"\n'
     file.write_text(scripted)
-    run = importlib.import_module("dart_streams.console.cli.run")
-    run.refuse_unfit_model(run.read_config(file))
+    refuse_unfit_model(read_config(file))
 
 
 def test_a_run_whose_prompts_are_longer_than_the_context_is_refused_before_the_model_is_asked_about(
@@ -78,6 +76,4 @@ def test_a_run_whose_prompts_are_longer_than_the_context_is_refused_before_the_m
 ) -> None:
     (unfit / "config.json").write_text('{"max_position_embeddings": 40}')
     with pytest.raises(ConfigError, match=r"policy\.path: .*: the longest prompt .* but the model's context 40"):
-        importlib.import_module("dart_streams.console.cli.run").refuse_unfit_model(
-            Config(policy=Policy(path=str(unfit)))
-        )
+        refuse_unfit_model(Config(policy=Policy(path=str(unfit))))

@@ -11,7 +11,7 @@ from dart_streams.actions import Action, Click, KeyDown, Scroll
 from dart_streams.config import Config, parse
 from dart_streams.config.backends import ENTRY_POINTS
 from dart_streams.config.tasks import Task
-from dart_streams.console.cli.doctor import check_environment
+from dart_streams.console.cli.doctor_checks import check_environment
 from dart_streams.errors import ConfigError
 from workers.env import conformance
 from workers.env.backends.registry import backend_of

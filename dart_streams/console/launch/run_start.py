@@ -1,0 +1,156 @@
+"""The start of a run: its configuration checked, its folder locked, and its session run to the end."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from dart_streams.bus.clients import Publisher
+from dart_streams.config import Config
+from dart_streams.config import tasks as task_sets
+from dart_streams.connection import auth
+from dart_streams.console.launch import evaluate, process_registry, processes
+from dart_streams.console.launch.services import jars
+from dart_streams.console.launch.session import Session, run_session
+from dart_streams.console.launch.training_run import TrainingRun, required_steps
+from dart_streams.console.runs import run_folder
+from dart_streams.console.runs.evaluation import EvaluationResult
+from dart_streams.console.runs.resumption import changed_keys
+from dart_streams.console.runs.run_folder import RunFolder
+from dart_streams.console.runs.run_follower import follow_run
+from dart_streams.console.sizing import gpu_memory, model_files, model_fit
+from dart_streams.console.views import report as reports
+from dart_streams.console.views.console import PlainConsole
+from dart_streams.episodes import context
+from dart_streams.errors import ConfigError
+from dart_streams.policy import recipe
+
+Notify = Callable[[str], None]
+
+
+def start_run(config: Config, name: str, notify: Notify, *, resume: bool) -> None:
+    """Run a deployment to its end: a new run called ``name``, or the run of the configuration if ``resume``."""
+    refuse_unfit_model(config)
+    refuse_missing_key(config)
+    runs = Path(config.run.state_dir).absolute() / "runs"
+    ended, services = process_registry.end_leftovers(runs)
+    if ended:
+        notify(f"ended processes that a killed run had left: {', '.join(ended)}")
+    run_id = config.run.id if resume else name or run_folder.new_id()
+    with contextlib.ExitStack() as life:
+        if resume:
+            life.enter_context(run_folder.lock_folder(runs / run_id))
+        folder = run_folder.create(config, Path(config.tasks.file), run_id, resume=resume)
+        if not resume:
+            life.enter_context(run_folder.lock_folder(folder.path))
+        notify(f"run {folder.id} in {folder.path}")
+        run_session(folder, lambda _: own_session(folder, owns_services=services))
+
+
+def resumed_config(run: str, state: Path | None, given: Config | None, notify: Notify) -> Config:
+    """Return the configuration of a resumed run, with its id: the run's own, or ``given``.
+
+    The changes by ``given`` are shown. Raises UserError if there is no such run.
+    """
+    folder = run_folder.find(given.run.state_dir if given else str(state or run_folder.DEFAULT_STATE), run)
+    if given is not None:
+        show_changes(folder, given, notify)
+        with contextlib.suppress(ConfigError):
+            if task_sets.load(Path(given.tasks.file)).pages != folder.tasks().pages:
+                notify(f"the run keeps its own tasks: those of {given.tasks.file} are others")
+    return folder.named(given or folder.config())
+
+
+def show_changes(folder: RunFolder, config: Config, notify: Notify) -> None:
+    """Show the keys that a configuration changes in a run."""
+    for key in changed_keys(folder.config(), config):
+        notify(f"changes {key}")
+
+
+def run_attached(config: Config, notify: Notify, *, before_only: bool) -> None:
+    """Measure a run whose processes an outside supervisor keeps alive, and write its report."""
+    required_steps(config)
+    earlier = RunFolder(config.run.folder)
+    if earlier.config_file.exists():
+        show_changes(earlier, config, notify)
+    folder = run_folder.attach(config, Path(config.tasks.file))
+    notify(f"run {folder.id} in {folder.path}")
+    run_session(folder, lambda _: attached_session(folder, before_only=before_only))
+
+
+def attached_session(folder: RunFolder, *, before_only: bool) -> Session:
+    """Return the session of a run without processes of its own."""
+    return Session(folder, None, skip_report if before_only else write_report, PlainConsole(), before_only=before_only)
+
+
+def own_session(folder: RunFolder, *, owns_services: bool) -> Session:
+    """Return the session of a run with its own processes."""
+    config, programs = folder.config(), processes.find_programs()
+    find_policy = functools.partial(processes.find_policy, folder, found=programs)
+    return Session(
+        folder,
+        processes.processes_of(config, folder.config_file, programs),
+        write_report,
+        PlainConsole(),
+        find_policy=find_policy if processes.needs_model(config) else None,
+        owns_services=owns_services,
+    )
+
+
+async def write_report(run: TrainingRun) -> None:
+    """Write the report of a run that has just ended, and print its headline."""
+    run.notify(await reports.finish(run.folder, run.follower, run.lags, jars.plots_folder(), run.notify))
+
+
+async def skip_report(_: TrainingRun) -> None:
+    """Write no report of an evaluation before training: the whole run has one."""
+
+
+def with_model(init: Path | None, config: Config) -> Config:
+    """Return a configuration whose policy is the model in ``init``, if given; raise for a path without a model."""
+    if init is not None:
+        policy = msgspec.structs.replace(config.policy, path=str(init.absolute()))
+        config = msgspec.structs.replace(config, policy=policy)
+    if config.policy.path:
+        recipe.named_policy(config)
+    return config
+
+
+def refuse_unfit_model(config: Config) -> None:
+    """Raise ConfigError with the reason if the configured model cannot be the policy."""
+    if not config.policy.path or not processes.needs_model(config):
+        return
+    folder = recipe.named_policy(config)
+    if reason := context.context_refusal(folder, config, context.most_steps(config)):
+        raise ConfigError(f"policy.path: {folder}: {reason}")
+    if config.rollout.engine == "vllm":
+        model_fit.refuse_unfit(folder, processes.find_programs().model, config)
+        if config.trainer.lora.rank:
+            linear = model_files.linear_layers(model_files.read_headers(folder))
+            gpu_memory.adapted_layers(linear, config.trainer.lora)
+
+
+def refuse_missing_key(config: Config) -> None:
+    """Raise ConfigError if this process cannot read the API key of the policy's endpoint."""
+    settings = config.rollout.openai
+    if config.rollout.engine == "openai" and settings.api_key:
+        auth.read_secret(settings.api_key, "rollout.openai.api_key")
+
+
+async def evaluate_served(config: Config) -> EvaluationResult:
+    """Evaluate the served version of a running deployment."""
+    tasks, liveness_s = task_sets.tasks_of(config), config.rollout.liveness_s
+    async with (
+        Publisher(config.bus, "eval") as publisher,
+        follow_run(config.bus, publisher, config.telemetry.stall_s) as watch,
+    ):
+        progress = await watch.until(
+            lambda progress: progress.served_by(watch.heartbeats.alive(liveness_s)) is not None,
+            "a rollout worker to serve a weight version",
+            config.bus.wait_s,
+            "Start the deployment's workers first: this command only orders episodes",
+        )
+        served = progress.served_by(watch.heartbeats.alive(liveness_s))
+        return await evaluate.evaluate(config, tasks, watch, publisher, served or 0)

@@ -1,0 +1,64 @@
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+import tomli_w
+
+from dart_streams.config import Config, load, parse
+from dart_streams.config.recorded import CONSTANTS, IGNORED, RENAMED, upgrade_recorded
+from dart_streams.console.bundles.bundle_inputs import CONFIG, config_of
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.errors import ConfigError
+from docs.reference import iterate_keys
+
+GOLDEN = Path(__file__).parents[1] / "golden/bundle.v1.dart"
+
+
+def test_an_old_bundle_is_read_with_the_present_keys():
+    bundle = Bundle(GOLDEN)
+    recorded = tomllib.loads(bundle.text(CONFIG))
+    assert recorded["curation"]["dispatch"]["patience"] == CONSTANTS["curation.dispatch.patience"]
+    config = config_of(bundle)
+    assert config.curation.mobilerl.shortest_path == recorded["curation"]["reward"]["shortest_path"]
+    assert config.env.miniwob.call_timeout_s == config.env.simulated.call_timeout_s == recorded["env"]["call_timeout_s"]
+    assert config.evaluation.temperatures == (recorded["evaluation"]["temperature"],)
+    assert config_of(bundle, ["curation.ui_s1.step_weight=0.5"]).curation.ui_s1.step_weight == 0.5
+
+
+def test_a_run_folder_is_read_with_renamed_keys_and_a_written_file_is_not(tmp_path: Path):
+    file = tmp_path / "config.toml"
+    file.write_text('[env]\nisolation = "problem"\n\n[trainer]\nentropy_beta = 0.1\n')
+    config = load(file, recorded=True)
+    assert (config.env.miniwob.isolation, config.trainer.entropy_coef) == ("problem", 0.1)
+    with pytest.raises(ConfigError, match=r"unknown key 'trainer\.entropy_beta': did you mean 'entropy_coef'\?"):
+        load(file)
+
+
+def test_a_key_under_both_names_keeps_its_present_value():
+    tables = {"evaluation": {"temperature": 0.5, "temperatures": [0.2]}}
+    assert upgrade_recorded(tables, "test") == {"evaluation": {"temperatures": [0.2]}}
+
+
+def test_a_present_configuration_is_left_as_it_is():
+    tables = msgspec.to_builtins(parse({"trainer": {"dual_clip": {"factor": 2.0}}, "workload": {}}))
+    assert parse(upgrade_recorded(tables, "test")) == parse(tables)
+
+
+def test_another_value_than_the_constant_is_refused():
+    with pytest.raises(ConfigError, match=r"recorded with curation\.dispatch\.patience = 8.*fixes at 4"):
+        upgrade_recorded({"curation": {"dispatch": {"patience": 8}}}, "test")
+
+
+def test_former_keys_are_no_present_ones_and_lead_to_present_ones():
+    present = {key.place for key in iterate_keys()}
+    assert not present & {*RENAMED, *CONSTANTS, *IGNORED}
+    assert {place for places in RENAMED.values() for place in places} <= present
+
+
+def test_a_resolved_configuration_survives_writing_and_reading(tmp_path: Path):
+    file = tmp_path / "config.toml"
+    tables = msgspec.to_builtins(Config())
+    del tables["workload"], tables["run"]["train_steps"], tables["trainer"]["max_train_steps"]
+    file.write_text(tomli_w.dumps(tables))
+    assert load(file) == load(file, recorded=True) == Config()
