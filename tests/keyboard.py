@@ -1,4 +1,4 @@
-"""What actions of the keyboard type, whatever the environment: one table, for each backend's own tests."""
+"""Texts that keyboard actions type, for the tests of each backend."""
 
 from collections.abc import Sequence
 

@@ -118,7 +118,7 @@ async def test_what_is_not_there_is_named(backend):
 
 
 async def test_any_gymnasium_environment_is_rendered_as_it_comes(tmp_path):
-    """One that has no screenshot in its observation, and takes actions as dictionaries."""
+    """An environment without a screenshot in its observation that takes actions as dictionaries."""
     site = next((PYTHON.parents[1] / "lib").glob("python*/site-packages"))
     module = site / "dart_columns_of_a_test.py"
     module.write_text(COLUMNS)

@@ -1,4 +1,4 @@
-"""What addresses answer, as a list in JSON. Usage, where they are reached: ``python -m tests.compose.ask URL...``."""
+"""Print the answers of addresses as a JSON list. Usage: ``python -m tests.compose.ask URL...``."""
 
 import json
 import sys

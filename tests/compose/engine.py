@@ -1,4 +1,4 @@
-"""A Docker engine for the test: the one that runs here, or else one of the test's own, ended with the test.
+"""A Docker engine: the one that runs here, or a private one that ends with the test.
 
 ``python -m tests.compose.engine FOLDER`` starts one and waits for the end of its input.
 """

@@ -1,4 +1,4 @@
-"""The web page of a run as a browser shows it, as JSON. Usage: ``python -m tests.compose.look ADDRESS FOLDER``.
+"""Print the texts of a run's web page in a browser as JSON. Usage: ``python -m tests.compose.look ADDRESS FOLDER``.
 
 The folder gets pictures of it.
 """

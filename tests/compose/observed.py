@@ -1,4 +1,4 @@
-"""What the profile `observe` shows of a run, asked as Grafana asks: by its dashboard's queries and its data sources."""
+"""The metrics and traces of the profile `observe`, queried through Grafana's data sources."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A Docker engine of the test's own, in namespaces that end with it, so that nothing of it can stay.
+"""A private Docker engine in namespaces that end with it.
 
 Its bridges, firewall rules and policies are in a network namespace, its mounts in a mount namespace, and its processes
 in a PID namespace whose first process it is. slirp4netns connects them to the network from outside, by sockets of its

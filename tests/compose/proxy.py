@@ -1,4 +1,4 @@
-"""A company's proxy, for tests: it opens TLS with certificates of its own authority, and says whom it was asked for.
+"""A company's proxy that opens TLS with certificates of its own authority, and prints the hosts it connects to.
 
 Usage: ``python -m tests.compose.proxy ADDRESS FOLDER``, where the folder gets the authority's certificate, ``ca.pem``.
 Prints its port, and then a host a line.

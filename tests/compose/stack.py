@@ -1,4 +1,4 @@
-"""The stack under test: Docker Compose on an engine, what its containers cost, and a witness of what the topics say."""
+"""The stack under test: Docker Compose on an engine, its containers' memory, and a reader of its topics."""
 
 import json
 import subprocess

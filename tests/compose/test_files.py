@@ -1,4 +1,4 @@
-"""The files of the stack, put together as their users do: Docker Compose resolves them; nothing is started."""
+"""Docker Compose resolves the files of the stack in each combination that users need."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a run's topics say of it, a line of JSON a second, from inside its network. Usage: ``witness.py CONFIG``."""
+"""Print the state of a run from its topics, a line of JSON a second. Usage: ``witness.py CONFIG``."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A data set through a real broker, recorder and database: exported from a run, imported as demonstrations, equal."""
+"""A data set that is exported from a run and imported as demonstrations is equal."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The harness of the faults: a whole circle as real processes under the real supervisor, which a case disturbs.
+"""The harness of the fault tests: a whole circle as real processes under the real supervisor.
 
 Scripted answers, simulated screens, a stand-in for the trainer; broker, database and everything else are real. A circle
 with a policy has the real trainer, and vLLM if that is its engine.
@@ -119,7 +119,7 @@ class Circle:
         return [supervisor, *supervisor.children(recursive=True)]
 
     def mark(self, kind: str) -> str:
-        """Return what the command line of a kind of process has."""
+        """Return the words that the command line of a kind of process contains."""
         trainer = "dart-streams train" if self.has_trainer else "stand_in_trainer"
         return trainer if kind == "trainer" else f"--id {kind}-"
 
@@ -233,7 +233,7 @@ class Circle:
         assert "\nerror: " in self.said(), self.said()
 
     def is_killed_once_more_and_ends_well(self, steps: int = 2) -> None:
-        """What every case ends with: kill and start every process once more, go on, end in order, keep the rules."""
+        """Kill and restart every process, go on, end in order, and check the invariants; every case ends with this."""
         self.kill_everything()
         before = self.steps()  # Not before the kill: a step in between would pass for one after.
         begin = time.monotonic()
@@ -243,7 +243,7 @@ class Circle:
         self.ends_well()
 
     def note(self) -> None:
-        """Append what was measured to the file of the results, if one is asked for."""
+        """Append the measurements to the file of results, if there is one."""
         if file := os.environ.get(RESULTS):
             with Path(file).open("a") as results:
                 results.write(json.dumps(self.measured) + "\n")

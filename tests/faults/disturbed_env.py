@@ -24,7 +24,7 @@ ERRORS = (ValueError, KeyError, SystemExit, RecursionError, asyncio.CancelledErr
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is disturbed, and how often."""
+    """The kinds of disturbances and their rates."""
 
     rate: float = 0.0
     ways: tuple[str, ...] = WAYS
@@ -83,7 +83,7 @@ class DisturbedEnvironment:
 
 
 class DisturbedOracle(DisturbedEnvironment):
-    """One that can demonstrate its task."""
+    """A disturbed environment that can demonstrate its task."""
 
     async def demonstrate(self, task: Task) -> AsyncIterator[Any]:
         async for action in self.environment.demonstrate(task):

@@ -1,4 +1,4 @@
-"""A whole run, with its policy and its report, whose environments are disturbed: of any configuration.
+"""A whole run of any configuration whose environments are disturbed.
 
 Usage: ``python -m tests.faults.disturbed_run deploy/config/demo.toml --minutes 2.5 [--rate 0.02] [--lethal TASK]
 [--episode-s 40] [--evaluate 48] [--warmup 96]``. Each call of an environment fails with the share ``--rate``: it

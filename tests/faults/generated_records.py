@@ -1,4 +1,4 @@
-"""Records of every topic that no honest producer sends, derived from the contract: a new field is covered by itself.
+"""Invalid records of every topic, derived from the contract, so that new fields are covered.
 
 The write side as well: events as any sender can build them, for a constructor checks nothing.
 
@@ -367,7 +367,7 @@ def as_json(event: msgspec.Struct) -> Any:
 
 
 class Outcome(NamedTuple):
-    """What became of a record: ``event``, ``undecodable`` or another exception's name, and the CPU seconds it took."""
+    """The outcome of a record: ``event``, ``undecodable`` or another exception's name, and the CPU seconds."""
 
     result: str
     seconds: float
@@ -392,7 +392,7 @@ def outcome_of(record: Record) -> Outcome:
 
 
 def as_expected(record: Record, outcome: Outcome) -> bool:
-    """Say whether the right came of a record, in bounded time."""
+    """Return whether a record had the expected outcome in bounded time."""
     allowed = (EVENT, UNDECODABLE) if record.expected == EITHER else (record.expected,)
     return outcome.result in allowed and outcome.seconds <= SLOW_S
 

@@ -1,4 +1,4 @@
-"""What holds of a run after any fault, read from its topics, its store and its consumer groups' offsets.
+"""Invariants of a run after any fault, read from its topics, its store and its offsets.
 
 :func:`broken` is a function of the log and of the offsets; :func:`differing` of rows. Usage:
 ``python -m tests.faults.invariants FOLDER [--live]`` with a run's folder; ``--live`` if its workers still run. It

@@ -1,4 +1,4 @@
-"""Runs the cases of the fault matrix some number of times, and prints what became of them.
+"""Run the cases of the fault matrix a number of times, and print the outcomes.
 
 Usage: ``python -m tests.faults.matrix [--case NAME …] [--runs N] [--json FILE]``. The services are started once for
 all; a case that needs to mistreat one has its own.

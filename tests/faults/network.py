@@ -1,4 +1,4 @@
-"""A network of its own for a process, that can be cut from broker or database, in one direction or both.
+"""A network namespace for a process that can be cut from broker or database, in one direction or both.
 
 A network namespace reaches this machine's loopback services by a pair of virtual interfaces. A direction is cut by a
 wrong hardware address for its packets: they leave, and the other end drops them unseen, as on a cable that is cut. Open

@@ -15,7 +15,7 @@ NEWER = observations.TOPIC.version + 1
 
 
 def main(folder: str, worker_id: str) -> int:
-    """Be that worker until it is killed."""
+    """Run the worker until it is killed."""
     observations.TOPIC = msgspec.structs.replace(observations.TOPIC, version=NEWER)
     from workers.env.main import run
 

@@ -1,4 +1,4 @@
-"""What outsiders do to a circle's log and to its groups: offsets moved, records removed, forged records."""
+"""Acts of outsiders on a circle's log and groups: moved offsets, removed records, forged records."""
 
 import asyncio
 import struct

@@ -1,4 +1,4 @@
-"""Puts raw records on topics, as no client of this system would: without key and value, too large, compressed."""
+"""Put raw records on topics that no client of this system sends: without key and value, too large, compressed."""
 
 import contextlib
 import struct

@@ -1,4 +1,4 @@
-"""A circle with services, networks and disks of its own, so that all of them may be mistreated, and the faults."""
+"""A circle with private services, networks and disks that faults may damage, and the faults."""
 
 import asyncio
 import contextlib
@@ -91,7 +91,7 @@ def site(hours: float = 0.0) -> Iterator[Site]:
 
 
 class Fault(NamedTuple):
-    """What is done to a circle, how long it lasts, and how it is undone. ``reason`` says why this machine can't."""
+    """A fault of a circle: cause, duration and undo. ``reason`` tells why this machine can't make it."""
 
     name: str
     cause: Callable[[Circle, Site], object]

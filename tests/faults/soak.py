@@ -1,4 +1,4 @@
-"""Hours of a circle under a random schedule of faults, with what its processes use kept within bounds.
+"""Hours of a circle under a random schedule of faults; its processes must stay within bounds.
 
 Usage: ``python -m tests.faults.soak [--hours H] [--seed N] [--schedule FILE] [--slots N] [--folder FOLDER]``. The seed
 is printed, and the schedule written to FOLDER/schedule.json; ``--schedule`` replays one. What was measured is in

@@ -1,4 +1,4 @@
-"""One fault after the other in a circle with services, networks and disks of its own."""
+"""A circle with private services, networks and disks survives one fault after the other."""
 
 import signal
 import subprocess

@@ -163,7 +163,7 @@ def test_a_count_of_lost_orders_that_cannot_be_made_is_a_fault(lags: list[Lag] |
 
 @pytest.mark.parametrize(("minutes", "broke"), [(1, False), (10, True)])
 def test_an_action_is_missed_only_of_the_time_of_which_responses_are_kept(minutes: int, broke: bool):
-    """``actions`` has a quarter of an hour: after a longer run its beginning is not there any more."""
+    """``actions`` keeps a quarter of an hour: after a longer run its beginning is gone."""
     records = log(whole()).records
     kept = [one for one in records if one.metadata.topic != "actions" or one.metadata.offset > 0]
     shifted = [

@@ -1,4 +1,4 @@
-"""The matrix names tests that there are, and counts a failed run as one."""
+"""The matrix names existing tests, and counts a failed run as one."""
 
 import pytest
 

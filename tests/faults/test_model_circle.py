@@ -1,4 +1,4 @@
-"""Faults of a circle with the real model side: of the engine, the weights, and of what trainer and engine read.
+"""A circle with the real model side survives faults of the engine, the weights and their inputs.
 
 The tiny policy as it is made, without any skill. What the groups can be trained on are their demonstrations, which the
 pool gives to a group without a success; with vLLM also what it has answered.
@@ -135,7 +135,7 @@ def failed_to_load(running: Circle, torn: WeightVersion) -> bool:
 
 
 def test_faults_of_engine_screenshots_and_weights_are_named_and_survived(services, tmp_path: Path, policy: Path):
-    """What is damaged is read by the worker that takes the place of the one whose engine has failed."""
+    """The worker that replaces the one with the failed engine reads the damaged files."""
     failing = {"rollout": (model_python(), str(FAILING))}
     config = model_config(
         services, tmp_path / "state", policy, engine="vllm", vllm=Vllm(hang_s=HANG_S, start_s=START_S)

@@ -1,4 +1,4 @@
-"""A network that is cut loses what it says, and nothing once it is healed."""
+"""A cut network loses its packets, and none once it is healed."""
 
 import contextlib
 import http.server

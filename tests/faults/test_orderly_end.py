@@ -1,4 +1,4 @@
-"""What a matrix holds is given back when it is ended, and what the tests that it runs hold is, first."""
+"""A matrix that is ended gives back its resources after those of its tests."""
 
 import os
 import signal

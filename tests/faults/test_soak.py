@@ -1,4 +1,4 @@
-"""A soak's schedule can be replayed, and what grows past a bound is found."""
+"""The schedule of a soak is reproducible, and growth past a bound is found."""
 
 import msgspec
 import pytest

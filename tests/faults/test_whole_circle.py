@@ -1,4 +1,4 @@
-"""Faults of everything at once: all processes killed, all topics published again, the broker frozen.
+"""A circle survives faults of all parts at once: killed processes, republished topics, a frozen broker.
 
 Each ends with every process killed and started once more, an orderly end, and the invariants of the run.
 """

@@ -1,4 +1,4 @@
-"""Prints what the web page's tests have measured: times of its pages, and what a thousand slots cost."""
+"""Print the figures that the tests of the web page have measured."""
 
 import time
 from collections.abc import Iterator

@@ -38,7 +38,7 @@ def solve(request: ActionRequest) -> str:
 
 
 def number_of(request: ActionRequest) -> int:
-    """The order's number: its sampling travels with each of its requests."""
+    """Return the number of the request's order, which its sampling carries."""
     return request.sampling.max_tokens - 1
 
 

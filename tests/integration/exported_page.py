@@ -1,4 +1,4 @@
-"""What is inside the page's file, read without a browser."""
+"""Read the page's file without a browser."""
 
 import base64
 import gzip

@@ -1,4 +1,4 @@
-"""A MiniWoB++ backend for a test, players that need no policy, and what differs between two screens."""
+"""A MiniWoB++ backend, players that need no policy, and differences of screens."""
 
 import io
 import random

@@ -1,4 +1,4 @@
-"""A real Chromium that looks at the page: navigates, clicks, types, reads, and collects what its console says."""
+"""A real Chromium that navigates, clicks, types and reads the page, and collects the errors of its console."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Desktops served to clients by the real process, and leases of them."""
+"""Desktops that the real process serves, and their leases."""
 
 import asyncio
 import contextlib

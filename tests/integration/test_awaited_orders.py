@@ -1,4 +1,4 @@
-"""Evaluations and demonstrations whose orders can never end are found by the supervisor: it does not wait for ever."""
+"""The supervisor finds evaluations and demonstrations whose orders are lost, and does not wait for ever."""
 
 import asyncio
 import contextlib

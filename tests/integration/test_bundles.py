@@ -1,4 +1,4 @@
-"""Parts of a bundle into shadow topics of a real broker, and what is refused there: nothing is made or changed."""
+"""Parts of a bundle are published into shadow topics; a refused command changes no topic."""
 
 import asyncio
 from collections.abc import Callable

@@ -164,7 +164,7 @@ def test_a_captured_run_decides_again_as_it_decided(finished: Finished, bundle: 
 
 
 def test_the_bundle_replays_to_the_same_decisions_without_services(bundle: Path, tmp_path: Path):
-    """Another folder, no services, no state: the file is all there is."""
+    """The bundle's file is all that a replay needs."""
     alone = tmp_path / "run.dart"
     alone.write_bytes(bundle.read_bytes())
     program = [str(Path(sys.executable).parent / "dart-streams"), "replay", alone.name, "--json"]
@@ -354,7 +354,7 @@ def running(services, tmp_path):
 
 
 def test_an_interrupt_drains_within_its_bound_and_leaves_no_orphan(running):
-    """Each process ends within the drain time when it is asked to: none has to be killed."""
+    """Each process ends within the drain time; none has to be killed."""
     made, process, children = running
     assert len(children) >= 10, "six processes, and a subreaper each"
     process.send_signal(signal.SIGINT)

@@ -217,7 +217,7 @@ def test_a_resumed_run_keeps_its_model(tmp_path: Path):
 
 
 def test_a_run_that_lives_is_not_resumed(tmp_path: Path):
-    """Nor is its configuration changed, which its processes read when they are started again."""
+    """Its configuration, which restarted processes read, does not change either."""
     base = load(ROOT / "deploy/config/demo.toml")
     config = msgspec.structs.replace(base, run=msgspec.structs.replace(base.run, state_dir=str(tmp_path)))
     made = run_folder.create(config, ROOT / "deploy/config/tasks.toml", "lives", resume=False)

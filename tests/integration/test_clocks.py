@@ -1,4 +1,4 @@
-"""Real workers whose wall clocks are ten minutes ahead, ten minutes behind, and jump: nothing that they do changes.
+"""Real workers behave the same with wall clocks that are ten minutes off and jump.
 
 One that is hours off ends and names its clock, and the others go on.
 """
@@ -121,7 +121,7 @@ async def joined(config: Config, *groups: str) -> None:
 
 
 async def test_clocks_ten_minutes_off_that_jump_do_no_harm(configure, tmp_path):
-    """Three actions an episode: a request more, and one was dropped as late, or answered too late."""
+    """An episode has three actions; a fourth request would mean that one was late."""
     config = configure({"request_timeout_s": 60.0}, {})
     with fleet_of(config, tmp_path) as fleet:
         async with watched(config) as (publisher, follower):
@@ -174,7 +174,7 @@ async def test_what_waits_longer_than_its_host_does_is_dropped_with_a_line(confi
 
 
 async def test_a_worker_whose_clock_is_hours_off_ends_with_the_reason(configure, tmp_path):
-    """One is behind from its start, one ahead after a jump in mid-run."""
+    """One clock is behind from the start, one is ahead after a jump."""
     config = configure({"request_timeout_s": 60.0}, {})
     with fleet_of(config, tmp_path) as fleet:
         async with watched(config) as (publisher, follower):

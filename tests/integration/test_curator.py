@@ -95,7 +95,7 @@ class Curator:
             )
 
     def works(self) -> bool:
-        """Say whether it has been given something to do since it was started."""
+        """Return whether it has restored a state since it was started."""
         return "state restored" in self.lines()
 
     def lines(self) -> str:
@@ -283,7 +283,7 @@ async def test_a_curator_that_is_killed_often_decides_as_a_replay_does(configure
 
 @pytest.mark.parametrize("changelogs", ["kept", "wiped"])
 async def test_a_curator_whose_tables_are_wiped_comes_back_with_its_whole_state(configure, tmp_path, changelogs):
-    """The local store comes back from the changelogs, and without those from the topics themselves."""
+    """The local store is restored from the changelogs, and without those from the topics."""
     config = configure()
     async with Publisher(config.bus, "test") as publisher:
         harness = Harness(config, publisher)
@@ -327,7 +327,7 @@ def only_slow(*values: str):
     ],
 )
 async def test_a_frozen_curator_that_was_replaced_changes_nothing(configure, tmp_path, successor, ending):
-    """The other has the same member id or one of its own; the first is then left alone, ended, or the only one left."""
+    """The successor has the same or another member id; the first is left alone, ended, or left as the only one."""
     config, enough = configure(), asyncio.Event()
     async with Publisher(config.bus, "test") as publisher:
         harness = Harness(config, publisher)
@@ -362,14 +362,14 @@ async def test_a_frozen_curator_that_was_replaced_changes_nothing(configure, tmp
 
 
 def expire(config: Config) -> None:
-    """Return when the broker has put every curator out of the group: who comes back is in a new generation then."""
+    """Wait until the group has no members; a curator that comes back joins a new generation."""
     group = application_id(config)
     with admin.connect(config.bus) as client:
         wait_until(lambda: not client.describe_groups([group])[group]["members"])
 
 
 async def end(stale: Curator, ending: str, harness: Harness, playing: asyncio.Task, *, same: bool) -> None:
-    """See a curator that has just woken up to its end; one with another id may become a good member again."""
+    """Wait for the end of a curator that has just woken up; one with another id may become a member again."""
     if ending == "killed":
         stale.kill()
     elif ending == "terminated":
@@ -578,7 +578,7 @@ async def test_records_that_come_while_a_curator_seeks_are_not_lost(configure, m
 
 
 async def test_a_curator_whose_tables_are_never_recovered_ends_and_says_so(configure, monkeypatch):
-    """As Faust does once in a while when the broker is back after a minute."""
+    """Faust does so now and then when the broker is back after a minute."""
     monkeypatch.setattr(recovery_watch, "RECOVERY_TIMEOUT_S", 2.0)
     config = configure()
     async with Publisher(config.bus, "test") as publisher:
@@ -619,7 +619,7 @@ async def test_an_input_without_commits_is_read_from_its_beginning(configure, mo
 
 
 async def test_what_was_taken_before_a_seek_does_not_come_after_it(configure, monkeypatch):
-    """It would make Faust take what is read anew for repetitions: a changelog read again would have no records."""
+    """Otherwise Faust would drop the records that are read anew as repetitions."""
     config, getmany, came = configure(), Consumer.getmany, []
     place = TP(config.bus.prefix + trajectories.TOPIC.name, 0)
 
@@ -642,7 +642,7 @@ async def test_what_was_taken_before_a_seek_does_not_come_after_it(configure, mo
 
 
 async def test_tables_recover_where_a_fetch_outlives_the_seek_of_a_rebalance(configure, monkeypatch):
-    """It takes records of the changelogs from where they were sought, and Faust drops them: the flow is suspended."""
+    """The fetch takes changelog records, which Faust drops because the flow is suspended."""
     config, fetch, seek = configure(), AIOKafkaConsumerThread._fetch_records, Recovery._seek_offsets
     threads, waiting, rejoined, outlived = [], set(), asyncio.Event(), Counter()
 

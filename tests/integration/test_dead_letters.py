@@ -1,4 +1,4 @@
-"""Dead letters are shown with their reasons, and go back to where they came from as they were, once."""
+"""Dead letters are shown with their reasons, and are sent back unchanged, once."""
 
 import asyncio
 import hashlib
@@ -71,7 +71,7 @@ async def send_raw(config: Config, topic: str, letters: Sequence[list[tuple[str,
 
 
 def test_letters_of_any_form_cost_themselves_only(deployment):
-    """Whoever may write to the broker may have written them."""
+    """Any client of the broker may have written them."""
     config, where = deployment
     name = config.bus.prefix + trajectories.TOPIC.name
     put_aside(config, b"{")

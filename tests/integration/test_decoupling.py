@@ -1,4 +1,4 @@
-"""Two modes as real runs, quick ones: what a coupled deployment promises holds in its log, and its account is whole."""
+"""Short real runs of two modes keep the promises of a coupled deployment, and their accounts are whole."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Desktops in real sandboxes: tasks of real applications, what a sandbox keeps in and out, and what a fault costs."""
+"""Desktops in real sandboxes: tasks of real applications, isolation, and the cost of faults."""
 
 import asyncio
 import contextlib
@@ -87,7 +87,7 @@ def inside(sandbox: Sandbox, name: str) -> psutil.Process:
 
 
 async def kill(process: psutil.Process) -> None:
-    """Kill a process that is not this one's child, and return when it has ended: a busy machine may let that wait."""
+    """Kill a process that is no child of this one, and wait for its end."""
     process.kill()
     with contextlib.suppress(psutil.NoSuchProcess):
         await asyncio.to_thread(wait_until, lambda: process.status() == psutil.STATUS_ZOMBIE)
@@ -112,7 +112,7 @@ async def test_desktops_keep_the_contract(backend, family):
 
 
 async def test_an_office_desktop_keeps_the_contract_but_for_single_actions(backend):
-    """They take a minute and a half, and are the same for each application."""
+    """Single actions take a minute and a half, and are the same for each application."""
     chosen = task("sheet", 3)
     start = await conformance.check_start(backend, chosen)
     assert (start.width, start.height) == LARGE
@@ -140,7 +140,7 @@ async def test_the_first_screen_is_finished(backend, family):
 
 
 async def test_any_characters_are_typed(backend):
-    """Also ones that no key has, more of them than there are free keys, and the same one again."""
+    """Some have no key, there are more of them than free keys, and some repeat."""
     chosen = task("edit")
     async with playing(backend, chosen) as environment:
         before = (await environment._outcome()).text("note.txt")
@@ -243,7 +243,7 @@ async def test_nothing_of_the_host_is_within_reach(opened, tmp_path):
 
 
 async def test_a_session_leaves_nothing_to_the_next(opened):
-    """Files in every writable folder, a daemon in a session of its own, properties of the display."""
+    """A session leaves files in every writable folder, a daemon, and properties of the display."""
     traces = "/tmp /run /var/tmp /dev/shm /home/user /run/user/1000"
     files = f"for f in {traces}; do echo left > $f/left; mkdir $f/.left; done"
     await run(opened, f"{files}; setsid sleep 1000 & xprop -root -f LEFT 8s -set LEFT behind")
@@ -259,7 +259,7 @@ def is_zombie_or(name: str, process: psutil.Process) -> bool:
 
 
 async def test_children_that_lost_their_parents_do_not_stay(opened):
-    """Each step collects those that have ended by then."""
+    """Each step reaps the children that have ended."""
     await run(opened, "for i in $(seq 50); do sh -c 'sleep 0.2 &'; done")
     assert opened.sandbox.process is not None
     sandbox, deadline = psutil.Process(opened.sandbox.process.pid), Deadline(BOUND_S)
@@ -432,7 +432,7 @@ def of_odd_size() -> list[psutil.Process]:
 
 
 def living(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Return those that do not end, and end them, for they are no other test's."""
+    """Return the processes that do not end, and kill them."""
     _, alive = psutil.wait_procs(processes, timeout=BOUND_S)
     for process in alive:
         process.kill()

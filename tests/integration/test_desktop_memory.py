@@ -1,4 +1,4 @@
-"""What the server inside a sandbox keeps of sessions that have ended."""
+"""The server inside a sandbox does not grow with the sessions that have ended."""
 
 import itertools
 

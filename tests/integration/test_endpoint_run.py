@@ -1,4 +1,4 @@
-"""A run with an OpenAI-compatible endpoint: it is evaluated, and demonstrates for the training that resumes the run."""
+"""A run evaluates an OpenAI-compatible endpoint, which demonstrates for a later training."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""Resets that fail, on a real broker: a task is set aside, a host gives its orders to the others and comes back."""
+"""Failing resets set a task aside, or make a host give its orders to others and come back."""
 
 import itertools
 from collections.abc import Callable, Iterator

@@ -119,7 +119,7 @@ async def test_a_demonstration_is_played_by_the_oracle_without_a_request(configu
 
 
 class ReadingHarness(Harness):
-    """Reads the newest screenshot of each request, as a rollout worker does, and says so where it can't."""
+    """Reads the newest screenshot of each request, as a rollout worker does; a missing one is an error."""
 
     def __init__(self, config: Config, session: Session) -> None:
         super().__init__(config, solve)
@@ -167,7 +167,7 @@ async def test_no_reply_is_at_last_a_policy_error(configure, monkeypatch):
 
 
 async def test_a_request_without_a_reply_is_repeated_until_one_comes(configure, monkeypatch):
-    """However late replies are on a machine that does other work: one of them is in time."""
+    """Many attempts make one reply timely, however busy the machine is."""
     monkeypatch.setattr(episode_runner, "REQUEST_ATTEMPTS", 1000)
     config = configure(request_timeout_s=0.3)
 
@@ -393,7 +393,7 @@ async def test_an_order_that_ends_its_worker_is_set_aside_after_three_deaths(con
 
 
 def note_of(config: Config) -> DeathNote:
-    """What the group's offsets say of the one partition that has been played."""
+    """Return the death note in the offset of the one partition that was played."""
     admin = KafkaAdminClient(bootstrap_servers=config.bus.servers)
     offsets = admin.list_group_offsets({f"{config.bus.prefix}env": None})[f"{config.bus.prefix}env"]
     admin.close()

@@ -1,4 +1,4 @@
-"""The contract of environment backends, kept by MiniWoB++ in a real Chromium, however much its episodes share."""
+"""MiniWoB++ in a real Chromium keeps the contract of environment backends, whatever its episodes share."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Processes that stand still for longer than every bound of an episode: none of it is trained as a zero.
+"""No episode gets a reward of 0 from a process that was frozen for longer than every bound.
 
 The policy solves every task here, so an episode that ends with a reward below 1 was judged by a clock.
 """
@@ -40,7 +40,7 @@ def config(services: Any, tmp_path: Path) -> Config:
 
 
 class Held:
-    """A policy that solves every task, but holds its answers back at first."""
+    """A policy that solves every task once ``held`` is false."""
 
     def __init__(self) -> None:
         self.held = True
@@ -51,7 +51,7 @@ class Held:
 
 @contextlib.contextmanager
 def still(stopped: psutil.Process) -> Iterator[None]:
-    """Have a process stand still meanwhile."""
+    """Suspend a process for the duration of the block."""
     stopped.suspend()
     try:
         yield
@@ -64,7 +64,7 @@ def steps(numbers: range) -> list[Any]:
 
 
 def judged(harness: Harness) -> None:
-    """No end carries a reward but a success."""
+    """Check that only successes carry a reward."""
     ends = [last.end for of_order in harness.ended.values() for last in of_order]
     assert {(end.kind, end.reward) for end in ends} <= {
         ("success", 1.0),
@@ -75,7 +75,7 @@ def judged(harness: Harness) -> None:
 
 
 async def play_on(harness: Harness, numbers: range) -> None:
-    """The workers are as they were: each task is solved when it is ordered now, again where a time-out ended it."""
+    """Check that the workers solve each task when it is ordered now, again where a time-out ended it."""
     deadline = Deadline(BOUND_S)
     wanted = [*numbers]
     while wanted:

@@ -1,4 +1,4 @@
-"""Recorded screens against the pages themselves: the same clicks do the same on both."""
+"""The same clicks have the same effect on recorded screens and on the pages."""
 
 import asyncio
 import random

@@ -163,7 +163,7 @@ STATE = """(() => {
 
 
 async def state(page: MiniwobPage) -> dict:
-    """Return what can be seen of a document from within, and its listeners."""
+    """Return the visible state of a document and its listeners."""
     answer = await page.devtools.call(
         "Runtime.evaluate", page.session, expression=STATE, returnByValue=True, includeCommandLineAPI=True
     )
@@ -325,7 +325,7 @@ async def test_what_an_episode_holds_is_released_when_it_ends(one_seat):
 
 @pytest.mark.parametrize("score", ["0 / 0", "1 / 0", "undefined", "'1'"])
 async def test_a_page_s_score_that_is_no_number_is_worth_nothing(shared, score):
-    """bisect-angle's is 0/0 when the point is the vertex."""
+    """The score of bisect-angle is 0/0 when the point is the vertex."""
     async with playing(shared, task("bisect-angle", 1)) as page:
         await page.evaluate_script(f"WOB_RAW_REWARD_GLOBAL = {score}; WOB_DONE_GLOBAL = true")
         assert (await page.step(Move(1, 1), "look")).done
@@ -391,7 +391,7 @@ async def test_a_crashed_page_is_a_fault_at_once_and_others_go_on():
 
 @contextlib.contextmanager
 def call_timeout(page: MiniwobPage, seconds: float) -> Iterator[None]:
-    """Bound the calls of a page's browser otherwise meanwhile: of those that cannot be answered."""
+    """Change the time-out of a page's browser for the duration of the block."""
     before, page.devtools.timeout_s = page.devtools.timeout_s, seconds
     try:
         yield

@@ -1,4 +1,4 @@
-"""The two ways of taking screens show the same, pixel by pixel; a browser that has only one of them is given that."""
+"""Both ways of taking screens show the same pixels; a browser with only one of them gets that one."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""An environment worker whose renderers, pages and browsers break while all its slots play: no order is lost."""
+"""No order is lost when renderers, pages and browsers break while all slots play."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,7 @@ class Deployment:
         await self.harness.order(one)
 
     async def place_again(self) -> None:
-        """Do as dispatch does after a fault; a page that loops would only loop again."""
+        """Order a faulted episode again, as dispatch does; a page that loops is left out."""
         for last in self.faults:
             failed = last.order.order_id
             if failed not in self.unanswered:

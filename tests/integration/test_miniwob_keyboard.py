@@ -1,4 +1,4 @@
-"""What the keyboard types into a real page, in both ways of taking screens."""
+"""The keyboard types the expected text into a real page, in both ways of taking screens."""
 
 import pytest
 

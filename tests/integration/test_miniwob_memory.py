@@ -1,4 +1,4 @@
-"""A browser of which a process grows without end: that process is ended, and costs what it has under way."""
+"""A browser process that grows without end is ended, at the cost of its episodes."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What a browser shows in windows of its own, in real pages and both ways of taking screens.
+"""Native popups of a browser, in real pages and both ways of taking screens.
 
 Each is carried out, a screen comes back, and pages beside it and after it are as ever.
 """
@@ -415,7 +415,7 @@ async def test_what_has_a_window_of_its_own_is_carried_out(browsers, name, captu
 @pytest.mark.parametrize("capture", CAPTURES)
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_page_may_leave_its_document_at_any_moment_of_a_step(browsers, capture):
-    """A wheel and a screenshot are never answered if it does meanwhile, a script is rejected."""
+    """Chromium never answers a wheel or a screenshot during a navigation, and rejects a script."""
     for delay_ms in range(0, 60, 4):
         page = await browsers[capture].open(TASK)
         await page.reset(TASK)

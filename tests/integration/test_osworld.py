@@ -1,4 +1,4 @@
-"""The backend ``osworld`` on desktops that are reached by OSWorld's HTTP contract only, leases, and faults of both."""
+"""The backend ``osworld`` on desktops that are reached by OSWorld's HTTP API alone, with leases and faults."""
 
 import asyncio
 import contextlib
@@ -59,7 +59,7 @@ def leasing(desktops: Served, **settings: Any) -> OsworldBackend:
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Return whether a process computes nothing any more, collected or not."""
+    """Return whether a process has ended, reaped or not."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.status() == psutil.STATUS_ZOMBIE
     return True

@@ -1,4 +1,4 @@
-"""OSWorld's HTTP contract: statuses, keys and types of each endpoint, asked of our desktops.
+"""Our desktops keep OSWorld's HTTP API: statuses, keys and types of each endpoint.
 
 ``DART_OSWORLD_URL`` (and ``DART_OSWORLD_TOKEN``) names another server to ask instead, for instance OSWorld's own in a
 virtual machine or a sandbox; what the tests write there is below ``~/dart-contract``.
@@ -33,7 +33,7 @@ ERROR_KEYS = {"status": str, "message": str}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def machine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Machine]:
-    """The server that is asked."""
+    """The server under test."""
     if URL:
         async with Machine(MachineEndpoint(url=URL, token=TOKEN), 120.0) as client:
             yield client
@@ -50,7 +50,7 @@ class Answer:
         self.status, self.kind, self.body = status, kind, body
 
     def require(self, status: int, keys: dict[str, Any]) -> dict[str, Any]:
-        """Require a status, and JSON of exactly these keys with these types; return it."""
+        """Check a status and the exact keys and types of a JSON object; return it."""
         assert (self.status, self.kind) == (status, "application/json"), self.body[:500]
         found: dict[str, Any] = json.loads(self.body)
         assert {key: type(value) for key, value in found.items()} == keys, found

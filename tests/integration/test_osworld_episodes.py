@@ -1,4 +1,4 @@
-"""Tasks in OSWorld's format, of our own making, as the environment worker plays them on desktops that are served."""
+"""The environment worker plays our tasks in OSWorld's format on served desktops."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ def step(kind: str, **parameters: Any) -> dict[str, Any]:
 
 
 def said(*command: str, rules: dict[str, Any]) -> dict[str, Any]:
-    """Return an evaluator of what a command on the machine says."""
+    """Return an evaluator of the output of a command on the machine."""
     result = {"type": "vm_command_line", "command": list(command)}
     return {"func": "check_include_exclude", "result": result, "expected": {"type": "rule", "rules": rules}}
 

@@ -1,4 +1,4 @@
-"""OSWorld's own evaluators in the sidecar, on a machine of which only the files are real, and its faults."""
+"""OSWorld's own evaluators in the sidecar, on a machine that has only files, and its faults."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ def task(evaluator: dict[str, Any], name: str = "t1") -> tasks.OsworldTask:
 
 
 class FilesOnly:
-    """What evaluators ask of a machine: files, and a command that shows one; ``delay_s`` before each answer."""
+    """A machine that serves files and a command that prints one, ``delay_s`` after each request."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -63,7 +63,7 @@ class FilesOnly:
 
 @pytest_asyncio.fixture
 async def machine() -> AsyncIterator[tuple[FilesOnly, MachineEndpoint]]:
-    """A machine and where it is."""
+    """A machine and its address."""
     served = FilesOnly()
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", served.answer)

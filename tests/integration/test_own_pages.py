@@ -1,4 +1,4 @@
-"""Pages of the user's in a real browser: their three functions, their faults, and ``dart-streams env check``."""
+"""A user's pages in a real browser: their three functions, their faults, and ``dart-streams env check``."""
 
 import json
 import re

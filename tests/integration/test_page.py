@@ -1,4 +1,4 @@
-"""The page in a real Chromium, on a bundle of a played run: each page, the way down and back, keys, hostile texts."""
+"""The page in a real Chromium, on a bundle of a played run: each view, navigation, keys and hostile texts."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ PLOTTED = ("steps", "time", "report")
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Path:
-    """A run of some ten seconds: the charts over time are by the second."""
+    """A run of about ten seconds: the charts over time have one point a second."""
     return record(tmp_path_factory.mktemp("page") / "run.dart", 90, settings(step_ms=100))
 
 

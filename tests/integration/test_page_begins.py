@@ -1,4 +1,4 @@
-"""What a viewer sees before the run has topics: a sentence, then the demonstrations of its policy, then the run."""
+"""A viewer sees a sentence before the run has topics, then its policy's demonstrations, then the run."""
 
 import asyncio
 import contextlib
@@ -82,7 +82,7 @@ async def test_the_demonstrations_are_on_the_wall_until_the_run_has_topics(confi
 
 
 def patient(config: Config) -> Config:
-    """Return a run whose processes wait for broker and store for an hour: a viewer who did too would be noticed."""
+    """Return a run whose processes wait an hour for broker and store; a viewer must not."""
     bus, store = (msgspec.structs.replace(one, wait_s=3600.0) for one in (config.bus, config.store))
     return msgspec.structs.replace(config, bus=bus, store=store)
 

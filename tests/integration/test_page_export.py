@@ -1,4 +1,4 @@
-"""The page as one file, opened from disk in a real Chromium: the report and its sample episodes; it loads nothing."""
+"""The page as one file shows the report and its sample episodes in a real Chromium, and loads nothing."""
 
 import asyncio
 import hashlib

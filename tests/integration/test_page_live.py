@@ -1,4 +1,4 @@
-"""The page of a run that a circle is writing: it moves, it is read in no group, and its death costs nothing."""
+"""The page of a live run moves, reads in no consumer group, and costs the run nothing when it dies."""
 
 import asyncio
 import io
@@ -50,7 +50,7 @@ def page_process(made: folder.RunFolder) -> psutil.Process:
 
 
 async def watch(made: folder.RunFolder, page: Tab) -> None:
-    """Look at the run as a newcomer does, while it runs."""
+    """Open the run's page while it runs."""
     await page.open(await address_of(made))
     await page.until("document.querySelectorAll('.tile img[src]').length >= 4", "screens on the wall")
     hrefs = "[...document.querySelectorAll('.tile')].map((tile) => tile.href).join()"
@@ -84,7 +84,7 @@ async def until_shown(shown: io.StringIO, text: str) -> None:
 
 
 def run_until(seen: asyncio.Event, made: folder.RunFolder, console: Console) -> Session:
-    """Return a run whose training goes on until ``seen`` is set: its machine's speed decides nothing here."""
+    """Return a run whose training goes on until ``seen`` is set, whatever the machine's speed."""
     session = session_of(made, console)
     make_run = session.make_run
 

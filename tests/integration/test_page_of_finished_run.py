@@ -1,4 +1,4 @@
-"""A finished run's topics and store, and its bundle, are the same pages: one fold, whatever it is read from."""
+"""A finished run's topics and store give the same pages as its bundle."""
 
 import asyncio
 from pathlib import Path
@@ -25,7 +25,7 @@ SOME = 6
 
 
 async def answers(source: RunSource) -> dict[str, Any]:
-    """Return what the pages are drawn from, by view and query."""
+    """Return the data of the pages, by view and query."""
     views = PageViews(source)
     found: dict[str, Any] = {}
 

@@ -1,4 +1,4 @@
-"""A thousand slots that change for 20 seconds: few messages, bounds on the tab's heap and on the cost of the server."""
+"""A thousand slots that change for 20 seconds take few messages and bounded memory."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""The same episodes in this project's browser, in a peer's, and behind the socket of the page server."""
+"""The same episodes end alike in this project's browser, in a peer's, and behind the page server's socket."""
 
 import asyncio
 import json

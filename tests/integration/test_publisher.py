@@ -1,4 +1,4 @@
-"""Many records at once lie on the broker as those sent one by one do."""
+"""Records sent in batches lie on the broker as those sent one by one do."""
 
 import asyncio
 import functools
@@ -122,7 +122,7 @@ async def alter(bus, configs: dict[str, str]) -> None:
 
 
 async def test_a_producer_goes_on_after_a_record_that_the_broker_has_refused(bus):
-    """As too large, where its topic takes less than is declared, and as of a wrong time; alone, and among others."""
+    """The broker refuses records that are too large or of a wrong time, alone and among others."""
     await alter(bus, {"max.message.bytes": "4000"})
     now = now_ms()
     async with Publisher(bus, "test") as publisher:

@@ -1,4 +1,4 @@
-"""The records of a partition between two offsets, read from a broker: what a curator takes that it was not given."""
+"""The records of a partition between two offsets are read from a broker."""
 
 import pytest
 from kafka import TopicPartition

@@ -310,7 +310,7 @@ async def test_lower_versions_duplicates_and_fenced_trainers_are_ignored(service
 
 
 class Slow(ScriptedEngine):
-    """Notes who switches when; a switch takes a while."""
+    """Records which workers switch at the same time; a switch takes 0.1 s."""
 
     def __init__(self, config: Config, name: str, switching: list[set[str]]) -> None:
         super().__init__(config)

@@ -93,7 +93,7 @@ async def one_record(bus: Bus) -> Any:
 
 
 async def of_faust(bus: Bus) -> None:
-    """What the curator's transport makes of its application's settings lets its clients in."""
+    """Connect as the curator's transport does with its application's settings."""
     import faust
     from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
@@ -290,7 +290,7 @@ def test_a_service_that_just_is_not_there_is_waited_for(secured: Secured):
 
 
 class Circle(NamedTuple):
-    """A short run of all processes; ``shown`` is what the person at the terminal saw."""
+    """A short run of all processes; ``shown`` is the output of its terminal."""
 
     made: folder.RunFolder
     shown: str

@@ -1,4 +1,4 @@
-"""What happens to the local services on bad days. Kafka alone stands for both where one JVM is enough."""
+"""Local services survive kills, hangs and taken ports. Kafka stands for both where one JVM is enough."""
 
 import json
 import os
@@ -32,7 +32,7 @@ COMMAND = [sys.executable, "-m", "dart_streams.console.cli.main"]
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
-    """Services of this module's own that a test may mistreat."""
+    """Services of this module that a test may damage."""
     config = Config(
         bus=Bus(servers=f"127.0.0.1:{free_port()}", prefix="bad-days."),
         store=Store(port=free_port()),

@@ -1,4 +1,4 @@
-"""The synchronous reader against a real broker: where it starts, and that a stuck client is replaced."""
+"""The synchronous reader on a real broker starts at its offsets, and replaces a stuck client."""
 
 import time
 from collections.abc import Callable
@@ -70,7 +70,7 @@ def test_a_quiet_topic_keeps_its_client(services, monkeypatch):
 
 
 def test_a_broker_that_does_not_say_where_the_end_is_is_not_available(services, monkeypatch):
-    """The trainer reads to the end before it publishes: a network that is cut is no traceback."""
+    """A cut network is a named error: the trainer reads to the end before it publishes."""
     bus = services.config(bus={"wait_s": 1.0}).bus
     with TopicReader(bus, "test", curated.TOPIC) as reader:
         monkeypatch.setattr(reader.client, "end_offsets", unanswered)

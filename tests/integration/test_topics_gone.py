@@ -50,7 +50,7 @@ def connect_of(kind: str, config: Config) -> Connect:
 
 
 async def ended(config: Config, kind: str, change: Callable[[Any], Any]) -> None:
-    """Be a worker, change the broker's topics once it runs, and return when the worker ends."""
+    """Run a worker, change the broker's topics once it runs, and wait for its end."""
     begun = asyncio.Event()
 
     async def connected(*arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Who watches a run to its end has seen its last record."""
+"""A follower of a run sees its last record."""
 
 from types import SimpleNamespace
 

@@ -42,7 +42,7 @@ def definitions(folder: Path) -> Schemas:
 
 
 def problems(resource: dict[str, Any], release: str, custom: Schemas) -> Iterator[str]:
-    """What is wrong with a resource; raises SchemaNotFoundError for an undefined kind."""
+    """Return the problems of a resource; raise SchemaNotFoundError for an undefined kind."""
     name = f"{resource['kind']} {resource['metadata']['name']}"
     schema = custom.get((resource["apiVersion"], resource["kind"]))
     if schema is not None:

@@ -1,4 +1,4 @@
-"""That deploy/k8s renders, that a cluster would take each resource as it is written, and what no pod may have.
+"""deploy/k8s renders, its resources are valid, and its pods have no forbidden settings.
 
 `make test-k8s` sets up what this needs; tests/unit/test_kubernetes.py holds the manifests to the code.
 """
@@ -41,7 +41,7 @@ def resources(folder: Path) -> list[Resource]:
 
 
 def checked(text: str, release: str, scratch: Path) -> list[str]:
-    """What is wrong with these resources; skips where a kind's definition could not be fetched."""
+    """Return the problems of resources; skip where a kind's definition could not be fetched."""
     file = scratch / "resources.yaml"
     file.write_text(text)
     command = [HOME / "schemas/bin/python", ROOT / "tests/k8s/check.py", release, HOME / "definitions", file]

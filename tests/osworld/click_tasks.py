@@ -1,4 +1,4 @@
-"""Tasks in OSWorld's format, of our own making, that clicks solve: what the scripted oracle can do."""
+"""Our tasks in OSWorld's format that clicks solve, as the scripted oracle needs."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Faults in mid-episode of a worker that plays OSWorld's tasks: each ends its episode without a reward, and is over."""
+"""A fault in mid-episode of an OSWorld task ends the episode without a reward, and leaves nothing behind."""
 
 import asyncio
 import contextlib
@@ -205,7 +205,7 @@ async def test_a_fault_ends_its_episode_without_a_reward_and_leaves_nothing(runn
 
 
 async def test_waiting_is_no_fault(running):
-    """What the others show is the fault's doing."""
+    """This control plays without a fault."""
     actions = (Wait(), *SOLVED)
     end = await running.play("press", lambda request: text_of(actions[min(request.step, 2)]))
     assert (end.kind, end.reward) == ("success", 1.0)

@@ -1,4 +1,4 @@
-"""OSWorld's own task files, where a checkout is at hand: worth the same on a desktop that is not known to be ours."""
+"""OSWorld's own task files, if there is a checkout, give the same rewards on any machine."""
 
 import contextlib
 from collections.abc import AsyncIterator

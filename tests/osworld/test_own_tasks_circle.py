@@ -1,4 +1,4 @@
-"""The circle on OSWorld's own tasks, where a checkout is at hand: demonstrated alike by both workers, then trained on.
+"""The circle on OSWorld's own tasks, if there is a checkout: both workers demonstrate, and it trains.
 
 The tasks are those whose oracle was worth 1 when they were checked (docs/data/osworld.csv). ``DART_OSWORLD_EACH`` of
 each application are played. Files that they need are substitutes of our own making.

@@ -1,4 +1,4 @@
-"""The circle on tasks of OSWorld: one worker leases our desktops, one has them as machines that it knows nothing of."""
+"""The circle on OSWorld tasks: one worker leases our desktops, the other reaches them by the API alone."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

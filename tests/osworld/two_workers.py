@@ -1,4 +1,4 @@
-"""A run with two environment workers: one leases our desktops, one has them as machines that it knows nothing of."""
+"""A run with two environment workers: one leases our desktops, the other reaches them by the API alone."""
 
 import asyncio
 import contextlib
