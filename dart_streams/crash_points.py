@@ -1,8 +1,8 @@
-"""Named places at which tests kill a worker as ``kill -9`` would: before and after each durable effect.
+"""Named places at which tests kill a process as ``kill -9`` would, or stop it like a frozen machine.
 
-``DART_CRASH_POINTS=recorder-rows:5,env-handled:7`` kills the recorder at its fifth pass of the first place, and an env
-worker at its seventh of the other. With ``DART_CRASH_LOG=FILE`` a place that FILE names is passed: a process that was
-started again goes on. The trainer has its own, which may stop it as well (:mod:`trainer.crash_points`).
+``DART_CRASH_POINTS=recorder-rows:5,after-step:2:stop`` kills the recorder at its fifth pass of the first place, and
+stops the trainer at its second pass of the other. A place that the file ``DART_CRASH_LOG`` names kills nothing more, so
+that a restarted process goes on.
 """
 
 import os
@@ -10,29 +10,35 @@ import signal
 from collections import Counter
 from pathlib import Path
 
-ENVIRONMENT, LOG = "DART_CRASH_POINTS", "DART_CRASH_LOG"
+ENVIRONMENT, LOG, STOP = "DART_CRASH_POINTS", "DART_CRASH_LOG", "stop"
 
 RECORDER = ("recorder-polled", "recorder-rows", "recorder-announced", "recorder-committed")
 ORDERED = ("taken", "handled", "committed")
 """Places of every consumer that commits in order, after the name of its group."""
-ENV = tuple(f"env-{place}" for place in ORDERED)
-ROLLOUT = tuple(f"rollout-{place}" for place in ORDERED)
 CURATOR = ("curator-applied", "curator-journaled", "curator-published", "curator-acknowledged")
-ALL = (*RECORDER, *ENV, *ROLLOUT, *CURATOR)
+WORKERS = (*RECORDER, *(f"{group}-{place}" for group in ("env", "rollout") for place in ORDERED), *CURATOR)
 
-_wanted = {
-    place: int(number)
-    for place, _, number in (part.partition(":") for part in os.environ.get(ENVIRONMENT, "").split(",") if part)
-}
+BEFORE_STEP = "before-step"
+AFTER_STEP = "after-step"
+IN_CHECKPOINT = "in-checkpoint"
+AFTER_CHECKPOINT = "after-checkpoint"
+BEFORE_EVENT = "before-event"
+AFTER_FILES = "after-files"
+AFTER_EVENT = "after-event"
+TRAINER = (BEFORE_STEP, AFTER_STEP, IN_CHECKPOINT, AFTER_CHECKPOINT, BEFORE_EVENT, AFTER_FILES, AFTER_EVENT)
+
 _passes: Counter[str] = Counter()
 
 
 def reach(place: str) -> None:
-    """Die here if the environment asks for it."""
-    if place not in _wanted:
+    """Die or stop here if the environment asks for it."""
+    if not (wanted := os.environ.get(ENVIRONMENT)):
         return
     _passes[place] += 1
-    if _passes[place] != _wanted[place]:
+    this, points = f"{place}:{_passes[place]}", wanted.split(",")
+    if f"{this}:{STOP}" in points:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if this not in points:
         return
     if file := os.environ.get(LOG):
         log = Path(file)

@@ -16,10 +16,10 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
+from dart_streams import crash_points
 from dart_streams import fsync as durable
 from dart_streams.disk_room import room_at
 from dart_streams.errors import UserError
-from trainer import crash_points
 from trainer.checkpoint_manifest import MANIFEST, CheckpointFile, CheckpointManifest, read
 from trainer.checkpoint_reader import METADATA, ForeignObject, TensorPlanner, TensorReader
 from trainer.learning import lora

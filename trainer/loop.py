@@ -10,6 +10,7 @@ from typing import NamedTuple, NoReturn
 import msgspec
 import structlog
 
+from dart_streams import crash_points
 from dart_streams.bus import sync_clients
 from dart_streams.clock import now_ms, since_ms
 from dart_streams.config import Config
@@ -17,7 +18,6 @@ from dart_streams.store import SyncStore
 from dart_streams.telemetry import names, spans
 from topics import trained
 from topics.trained import TrainedStep
-from trainer import crash_points
 from trainer import refusals as refused
 from trainer.checkpoint import CheckpointNotWritten, Checkpoints
 from trainer.data.batch_builder import Batch, BatchFeed

@@ -14,6 +14,7 @@ import structlog
 from kafka import KafkaProducer
 from kafka.errors import InvalidTimestampError, KafkaError
 
+from dart_streams import crash_points
 from dart_streams.bus import sync_clients
 from dart_streams.bus.clock_refusal import clock_refused
 from dart_streams.bus.codec import encode
@@ -31,7 +32,6 @@ from topics.trained import TrainedStep
 from topics.transitions import WeightState
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
-from trainer import crash_points
 from trainer.learning.learner import WeightSnapshot
 from trainer.state import TrainerState, asks_for_whole, first_version, oldest_needed, versions_to_keep
 from trainer.version_writer import BASE, VersionWriter, WrittenVersion, write_patiently

@@ -17,11 +17,12 @@ import msgspec
 
 from dart_streams import stateless_random
 from dart_streams.config import Curation
-from dart_streams.curation import advantages, entropy
+from dart_streams.curation import advantages
 from dart_streams.curation.advantages import checked_reward, shortest_path
 from dart_streams.curation.order_tracker import Limits, OrderTracker, format_group_id, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from dart_streams.curation.staleness import is_stale
+from dart_streams.quantiles import interpolate_quantile
 from topics import curated
 from topics.curated import CuratedGroup, Member
 from topics.outcomes import is_success
@@ -268,7 +269,21 @@ def selected_steps(online: list[Finish], settings: Curation) -> list[list[int]]:
     """Return the indexes of each member's steps to train on: all, unless each step has an entropy."""
     usable = [len(member.step_entropies) == member.steps for member in online]
     entropies = [member.step_entropies if has else [] for member, has in zip(online, usable, strict=True)]
-    chosen = entropy.select(entropies, settings.entropy.keep)
+    chosen = high_entropy_steps(entropies, settings.entropy.keep)
     return [
         kept if has else list(range(member.steps)) for member, has, kept in zip(online, usable, chosen, strict=True)
     ]
+
+
+def high_entropy_steps(step_entropies: Sequence[Sequence[float]], keep: float = 0.8) -> list[list[int]]:
+    """Return, for each trajectory, the indexes of its high-entropy steps, in order.
+
+    ``step_entropies`` has the mean token entropy (nats) of each step. Steps at or above the ``1 - keep`` quantile
+    (linear interpolation) of the whole group are kept: those at which the policy was least certain. Source: DART, top
+    80 %.
+    """
+    every = sorted(entropy for entropies in step_entropies for entropy in entropies)
+    if not every:
+        return [[] for _ in step_entropies]
+    bound = interpolate_quantile(every, 1.0 - keep)
+    return [[index for index, entropy in enumerate(entropies) if entropy >= bound] for entropies in step_entropies]

@@ -17,7 +17,7 @@ import msgspec
 
 import topics
 from dart_streams.bus.codec import ID, decode, find_header
-from dart_streams.curation.journal_keys import CLAIM, ENTRY, SNAPSHOT, parse_key
+from dart_streams.curation.changelog import CLAIM, ENTRY, SNAPSHOT, parse_key
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult, advance
 from dart_streams.errors import UserError
 from topics.curation_log import Applied

@@ -1,1 +1,1 @@
-"""The life of an episode, and its summary: values only. No bus, no store, no clock."""
+"""The life of an episode and its summary: values only. No bus, no store, no clock."""

@@ -1,6 +1,6 @@
-"""Whether a model's context has room for the longest prompt that a configuration makes, and its answer. Pure.
+"""Checks whether a model's context has room for a configuration's longest prompt and answer. Pure.
 
-The model environment counts tokens with the model's own processor; here they are estimated from its ``config.json``.
+Tokens are estimated from ``config.json``; the model environment counts them with the processor.
 """
 
 import json
@@ -16,13 +16,13 @@ from dart_streams.errors import ConfigError
 from dart_streams.screens import smart_resize
 
 INSTRUCTION_TOKENS = 64
-"""Of a task's instruction."""
+"""Tokens reserved for a task's instruction."""
 CHARACTERS = 5
-"""Of a token, at most in the mean: an estimate must not refuse what fits."""
+"""Maximum mean characters of a token, so that the estimate never refuses a prompt that fits."""
 
 
 class LongestPrompt(msgspec.Struct, frozen=True):
-    """Tokens of the longest prompt: of ``images`` screens, of earlier ``answers``, and of the words around them."""
+    """Tokens of the longest prompt: ``images`` screens, earlier ``answers``, and other words."""
 
     images: int
     image: int
@@ -36,7 +36,7 @@ class LongestPrompt(msgspec.Struct, frozen=True):
         return self.images * self.image + self.answers * self.answer + self.words
 
     def refusal(self, context: int) -> str:
-        """Return why prompt and answer do not fit into a ``context`` of tokens; empty if they do."""
+        """Return the reason that prompt and answer exceed a ``context`` of tokens; empty if they fit."""
         if self.prompt + self.answer <= context:
             return ""
         return (
@@ -48,7 +48,7 @@ class LongestPrompt(msgspec.Struct, frozen=True):
 
 
 def most_steps(config: Config) -> int:
-    """Return how many steps an episode may have; without a task file, as many as a prompt has earlier answers."""
+    """Return the maximum steps of an episode; without a task file, as many as a prompt has earlier answers."""
     try:
         steps = tasks.load(Path(config.tasks.file)).most_steps
     except ConfigError:
@@ -57,18 +57,18 @@ def most_steps(config: Config) -> int:
 
 
 def largest_screen(config: Config) -> tuple[int, int]:
-    """Return width and height of the largest screen, in pixels: a square where only its bound is known."""
+    """Return width and height (pixels) of the largest screen: a square if only its bound is known."""
     side = math.isqrt(config.policy.max_pixels)
     return config.env.screen or (side, side)
 
 
 def shown_counts(policy: Policy, steps: int) -> tuple[int, int]:
-    """Return how many screens and earlier answers the longest prompt of episodes of ``steps`` steps has."""
+    """Return the screens and earlier answers in the longest prompt of episodes of ``steps`` steps."""
     return min(policy.max_images, steps), min(policy.max_texts, steps - 1)
 
 
 def estimate_longest(pixels_per_token: int, config: Config, steps: int) -> LongestPrompt:
-    """Return the longest prompt, with images of a model whose tokens stand for ``pixels_per_token``; 0: not known."""
+    """Return the estimated longest prompt; ``pixels_per_token`` is 0 if unknown."""
     policy, (width, height) = config.policy, largest_screen(config)
     seen = smart_resize(width, height, policy.min_pixels, policy.max_pixels)
     turns = prompts.longest_prompt("", (width, height), 1, policy)
@@ -83,7 +83,7 @@ def estimate_longest(pixels_per_token: int, config: Config, steps: int) -> Longe
 
 
 def context_refusal(folder: Path, config: Config, steps: int) -> str:
-    """Return why the prompts of episodes of ``steps`` steps do not fit the model in ``folder``; empty if they may."""
+    """Return the reason that prompts of ``steps`` steps exceed the model in ``folder``; empty if they may fit."""
     try:
         model = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError):
@@ -94,7 +94,7 @@ def context_refusal(folder: Path, config: Config, steps: int) -> str:
 
 
 def context_of(model: dict[str, Any]) -> int:
-    """Return the tokens of a model's context, from its config.json; 0 if that does not say."""
+    """Return a model's context (tokens) from its config.json; 0 if unknown."""
     text = model.get("text_config") or model
     context = text.get("max_position_embeddings") or model.get("max_position_embeddings")
     scaling = text.get("rope_parameters") or text.get("rope_scaling") or {}
@@ -103,7 +103,7 @@ def context_of(model: dict[str, Any]) -> int:
 
 
 def pixels_per_token(model: dict[str, Any]) -> int:
-    """Return how many pixels of an image become a token, from a model's config.json; 0 if that does not say."""
+    """Return the pixels of an image token from a model's config.json; 0 if unknown."""
     vision = model.get("vision_config") or {}
     patch, merge = vision.get("patch_size"), vision.get("spatial_merge_size")
     return (patch * merge) ** 2 if isinstance(patch, int) and isinstance(merge, int) else 0

@@ -1,9 +1,9 @@
-"""The state of an episode and what it does next: a fold of screens and responses. Pure.
+"""The state of an episode and its next move: a fold of screens and responses. Pure.
 
-The action that follows observation ``n`` is action ``n`` of the trajectory, requested under the ids
+The action after observation ``n`` is action ``n`` of the trajectory, requested under the ids
 ``<trajectory>/<n>/<attempt>`` and recorded in observation ``n + 1``. An episode that ends with an action that is not
-executed (``finished``, ``call_user``, an unparsable one) has an observation of it with the previous screen; one that
-ends without a response has a last observation without ``taken``.
+executed (``finished``, ``call_user``, unparsable) has an observation of it with the previous screen; one that ends
+without a response has a last observation without ``taken``.
 """
 
 import uuid
@@ -39,9 +39,9 @@ class RequestAction(msgspec.Struct, frozen=True):
 
 
 class Execute(msgspec.Struct, frozen=True):
-    """Execute ``action``, given in pixels of the policy's image, and then the ``others`` of the same answer, if any.
+    """Execute ``action``, in pixels of the policy's image, and then the ``others`` of the same answer.
 
-    Each has an id of its own; none follows one after which the environment is done.
+    Each has its own id; none is executed after the environment is done.
     """
 
     action: actions.Action
@@ -56,29 +56,29 @@ class Execute(msgspec.Struct, frozen=True):
 
 
 class Evaluate(msgspec.Struct, frozen=True):
-    """Evaluate the present state; ``cut`` if the step limit ended the episode, ``gave_up`` if ``call_user`` did."""
+    """Evaluate the present state; ``cut`` at the step limit, ``gave_up`` after ``call_user``."""
 
     cut: bool
     gave_up: bool = False
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """The episode is over."""
+    """End the episode."""
 
     end: EpisodeEnd
 
 
 Move = RequestAction | Execute | Evaluate | Stop
 ENDING = (actions.Finished, actions.CallUser)
-"""Actions that are not executed: they end the episode."""
+"""Actions that end the episode instead of being executed."""
 
 
 class Episode(msgspec.Struct, frozen=True, kw_only=True):
     """An episode so far.
 
-    ``latest`` is the newest observation, published once it is known whether it is the last; ``published`` are those
-    before it. ``pending`` is an action whose screen has not come yet; ``executing`` if it was sent to the environment;
-    ``ending`` if the answer ends the episode after what it had executed. ``wrong`` is what was wrong with the last
+    ``latest`` is the newest observation, published once it is known whether it is the last; ``published`` are the
+    earlier ones. ``pending`` is an action without a screen yet, ``executing`` whether the environment has it.
+    ``ending`` follows the executed actions of an answer that ends the episode. ``wrong`` lists the issues of the last
     answer, by kind.
     """
 
@@ -107,7 +107,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def awaits_action(self) -> bool:
-        """Whether the action that follows the latest observation is not there yet."""
+        """Whether the action after the latest observation is missing."""
         return bool(self.published) and self.latest is None and self.pending is None
 
     @property
@@ -127,7 +127,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def after_screen(self, done: bool) -> RequestAction | Evaluate | Stop:
-        """Return what follows the latest screen; ``done`` if the environment accepts no further action."""
+        """Return the move after the latest screen; ``done`` if the environment accepts no further action."""
         if done:
             return Evaluate(cut=False)
         if self.ending is not None:
@@ -186,7 +186,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         return state, msgspec.structs.replace(move, others=tuple(others))
 
     def demonstrate(self, action: actions.Action) -> "tuple[Episode, Move]":
-        """Apply the oracle's next action, in pixels of the policy's image, as if it were the policy's response."""
+        """Apply the oracle's next action, in pixels of the policy's image, like a response of the policy."""
         try:
             text = self.policy.dialect.build().write(action, prompts.view_of(self.published, self.policy))
         except UnsupportedAction as error:
@@ -208,7 +208,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         return self.apply_action(action, taken)
 
     def apply_action(self, action: actions.Action, taken: ExecutedAction) -> "tuple[Episode, Move]":
-        """Apply an action: most are executed, some end the episode."""
+        """Apply an action: execute it, or end the episode."""
         acting = msgspec.structs.replace(self, pending=taken)
         if isinstance(action, actions.Finished):
             return acting, Evaluate(cut=False)
@@ -217,22 +217,22 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(acting, executing=True), Execute(action, taken.request_id)
 
     def retry_or_stop(self, attempt: int, reason: str) -> RequestAction | Stop:
-        """Return what follows an attempt without a usable response."""
+        """Return the move after an attempt without a usable response."""
         if attempt + 1 < self.limits.request_attempts:
             return RequestAction(attempt + 1)
         return Stop(EpisodeEnd(kind="policy_error", reward=None, reason=f"{attempt + 1} attempts, the last: {reason}"))
 
     def end_evaluated(self, evaluated: Evaluate, reward: float) -> EpisodeEnd:
-        """Return the end of an evaluated episode; one that is solved is a success, also at the step limit."""
+        """Return the end of an evaluated episode; a solved one succeeds even at the step limit."""
         kind = reconcile_outcome("truncated" if evaluated.cut else "failure", reward)
         reason = "step limit" if kind == "truncated" else "call_user" if evaluated.gave_up and kind == "failure" else ""
         return EpisodeEnd(kind=kind, reward=reward, reason=reason)
 
     def end_timed_out(self, calling: str = "") -> EpisodeEnd:
-        """Return the end of an episode past its wall-clock limit: a fault of what it waited for, without a reward.
+        """Return the end of an episode past its wall-clock limit: a fault without a reward.
 
-        ``calling`` is the environment's call that has not returned, if that is what it waited for. Slowness says
-        nothing about the policy's actions, so it is nothing to train on.
+        ``calling`` is the environment's pending call, if there is one. Slowness says nothing about the actions, so it
+        is not trained on.
         """
         if calling:
             reason = f"straggler: waited for the environment's {calling}()"
@@ -255,7 +255,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     def _observation(
         self, screenshot: BlobRef | None, instruction: str, taken: ExecutedAction | None, at_ms: int
     ) -> Observation:
-        """Return the next observation; all of an episode have the first one's instruction."""
+        """Return the next observation; the instruction is the first one's."""
         return Observation(
             trajectory_id=self.trajectory_id,
             order=self.order,
@@ -269,7 +269,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _repeats_with(self, latest: Observation) -> int:
-        """Return how many times in a row the same action has left the screen unchanged."""
+        """Return the consecutive times that the same action left the screen unchanged."""
         if not self.published or latest.taken is None or latest.screenshot != self.published[-1].screenshot:
             return 0
         before = self.published[-1].taken
@@ -278,7 +278,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def executed_action(response: ActionResponse, action: str | None) -> ExecutedAction:
-    """Return a response as an observation records it; ``action`` is None if it did not parse."""
+    """Return a response as recorded; ``action`` is None if it did not parse."""
     return ExecutedAction(
         request_id=response.request_id,
         text=response.text,
@@ -295,7 +295,7 @@ def executed_action(response: ActionResponse, action: str | None) -> ExecutedAct
 
 
 def new_trajectory_id(at_ms: int, randomness: bytes) -> str:
-    """Return the UUIDv7 (RFC 9562) of an epoch time in milliseconds and 10 random bytes: ids sort by their time."""
+    """Return the UUIDv7 (RFC 9562) of an epoch time in ms and 10 random bytes: ids sort by time."""
     fields = at_ms.to_bytes(6) + randomness
     value = int.from_bytes(fields)
     value = value & ~(0xF << 76) | 0x7 << 76

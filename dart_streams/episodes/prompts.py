@@ -1,7 +1,7 @@
 """The prompt of a step as turns: instruction, a bounded history of screens and answers, the present screen.
 
-The environment worker sends these turns; the trainer rebuilds the same ones from the stored steps. Pure and without
-torch, so that both agree by construction. The words are those of the policy's dialect.
+The environment worker sends these turns and the trainer rebuilds them from stored steps. Pure and without torch, so
+that both agree. The dialect provides the words.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,11 +22,10 @@ Step = tuple[str | None, BlobRef | None]
 
 
 def prompt_turns(observations: Sequence[Observation], policy: Policy) -> list[MessagePart]:
-    """Return the prompt for the action that follows ``observations`` (steps 0..n of one trajectory, in order).
+    """Return the prompt for the action after ``observations`` (steps 0..n of a trajectory).
 
-    The newest screens are shown, at most ``policy.max_images`` with the present one; of the earlier answers the newest
-    ``policy.max_texts``, so an answer can stand without its screen. Both windows slide, or drop blocks
-    (:func:`first_shown`).
+    It has the last ``policy.max_images`` screens, the present one included, and the last ``policy.max_texts`` answers,
+    so an answer may lack its screen.
     """
     steps = [(None if each.taken is None else each.taken.text, each.screenshot) for each in observations]
     return turns_of(observations[0].instruction, view_of(observations[:1], policy), steps, policy)
@@ -35,14 +34,14 @@ def prompt_turns(observations: Sequence[Observation], policy: Policy) -> list[Me
 def longest_prompt(
     instruction: str, size: tuple[int, int], steps: int, policy: Policy, answer: str = ""
 ) -> list[MessagePart]:
-    """Return the longest prompt of episodes of ``steps`` steps, with screens of this size and the same answers."""
+    """Return the longest prompt of episodes of ``steps`` steps, with equal screens and answers."""
     screen = BlobRef(sha256="", size=0, width=size[0], height=size[1])
     answered: list[Step] = [(answer, screen)] * min(steps - 1, max(policy.max_texts, policy.max_images))
     return turns_of(instruction, View(*policy_size(screen, policy)), [(None, screen), *answered], policy.sliding)
 
 
 def turns_of(instruction: str, view: View, steps: Sequence[Step], policy: Policy) -> list[MessagePart]:
-    """Return the prompt after ``steps``, each the answer that led to a screen, and the screen."""
+    """Return the prompt after ``steps``."""
     dialect = policy.dialect.build()
     separate = True if dialect.separate else msgspec.UNSET
     first_image = first_shown(len(steps), policy.min_images, policy.max_images)
@@ -74,7 +73,7 @@ def first_shown(count: int, least: int, most: int) -> int:
 
 
 def split_messages(parts: Iterable[MessagePart]) -> Iterator[list[MessagePart]]:
-    """Yield the messages that the parts of a prompt make, in order."""
+    """Yield the messages of a prompt's parts, in order."""
     message: list[MessagePart] = []
     for part in parts:
         if message and (part.role != message[0].role or part.separate is True):
@@ -86,7 +85,7 @@ def split_messages(parts: Iterable[MessagePart]) -> Iterator[list[MessagePart]]:
 
 
 def view_of(observations: Sequence[Observation], policy: Policy) -> View:
-    """Return what the policy sees after ``observations``, and where the actions so far have left the pointer."""
+    """Return the policy's view after ``observations``, with the pointer's position."""
     screens = (observation.screenshot for observation in reversed(observations))
     width, height = policy_size(next((screen for screen in screens if screen is not None), None), policy)
     for observation in reversed(observations):
@@ -96,14 +95,14 @@ def view_of(observations: Sequence[Observation], policy: Policy) -> View:
 
 
 def policy_size(screen: BlobRef | None, policy: Policy) -> tuple[int, int]:
-    """Return the size at which the policy sees a screen; of one whose size is not known, a single pixel."""
+    """Return the policy's size of a screen; one pixel if its size is unknown."""
     if screen is None or not screen.width or not screen.height:
         return 1, 1
     return smart_resize(screen.width, screen.height, policy.min_pixels, policy.max_pixels)
 
 
 def pointer_of(text: str | None) -> tuple[int, int] | None:
-    """Return where actions, in their canonical text, have left the pointer; None if they have not moved it."""
+    """Return the pointer's position after actions in canonical text; None if they do not move it."""
     try:
         actions = parse_all(text) if text is not None else ()
     except grammar.Unparsable:

@@ -12,11 +12,11 @@ from topics.values import Sampling
 
 
 class Incomplete(Exception):
-    """The stored steps do not make a trajectory: one is missing, or the last one does not end it."""
+    """Stored steps with a gap or without an end."""
 
 
 def is_whole(observations: Sequence[Observation]) -> bool:
-    """Return whether these are all steps of a trajectory that has ended, in order."""
+    """Return whether these are all steps of an ended trajectory, in order."""
     steps = [observation.step for observation in observations]
     return bool(steps) and steps == list(range(len(steps))) and observations[-1].end is not None
 
@@ -37,13 +37,13 @@ def summarize(observations: Sequence[Observation]) -> Trajectory:
 
 
 def broken_trajectory(last: Observation, reason: str) -> Trajectory:
-    """Return what to announce for a trajectory that cannot be summarized: an ``env_error``, so it is tried again."""
+    """Return the trajectory to announce if it cannot be summarized: an ``env_error``, so it is retried."""
     step = msgspec.structs.replace(last, taken=None)
     return trajectory_of([step], EpisodeEnd(kind="env_error", reward=None, reason=reason))
 
 
 def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Trajectory:
-    """Return the summary of ``observations`` that finish with ``end``; its outcome agrees with its reward."""
+    """Return the summary of ``observations``; its outcome agrees with its reward."""
     taken = [observation.taken for observation in observations if observation.taken is not None]
     versions = [span.version for action in taken for span in action.versions]
     first, last = observations[0], observations[-1]
@@ -69,9 +69,9 @@ def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Traje
 
 
 def untrainable_reason(taken: Sequence[ExecutedAction], sampling: Sampling) -> str:
-    """Return why a training rollout cannot be trained on; empty if it can.
+    """Return the reason that a training rollout cannot be trained on; empty if it can.
 
-    Each answer needs its tokens, drawn from the whole distribution.
+    Each answer needs its tokens, sampled from the whole distribution.
     """
     if not sampling.is_whole:
         return (
@@ -85,7 +85,7 @@ def untrainable_reason(taken: Sequence[ExecutedAction], sampling: Sampling) -> s
 
 
 def entropies_of(taken: Sequence[ExecutedAction]) -> list[float]:
-    """Return the mean token entropy (nats) of each action; empty if no token was generated, as in a demonstration."""
+    """Return the mean token entropy (nats) of each action; empty without generated tokens, as in a demonstration."""
     if not any(action.entropies for action in taken):
         return []
     return [fmean(action.entropies) if action.entropies else 0.0 for action in taken]

@@ -1,5 +1,4 @@
-"""The policy as both of its hosts see it: prompts to tokens, weights in and out, and the tiny demo policy.
+"""The policy as trainer and rollout worker share it: prompts to tokens, weights in and out, the tiny demo policy.
 
-Used by the rollout worker and the trainer, so that what was generated and what is trained are the same by construction.
-May import torch and transformers; no consumer of Kafka and no training here.
+May import torch and transformers; consumes no Kafka topic and trains nothing.
 """

@@ -1,8 +1,8 @@
-"""LoRA adapters as weight versions: the file that peft reads, and the weights that a base and an adapter make.
+"""LoRA adapters as weight versions: peft's file, and the merge of base and adapter.
 
-Trainer and rollout worker merge on their own, and must have the same bits, whatever the machine, the number of threads
-or the sharding. A matrix product does not give that: libraries add its terms in an order of their own, some with fused
-multiplications. So B·A is summed here rank by rank, elementwise, in float32, which IEEE 754 defines to the bit.
+Trainer and rollout worker merge separately and must agree to the bit on any machine, thread count or sharding. Matrix
+products do not, since libraries order and fuse their terms differently. So B·A is summed rank by rank, elementwise, in
+float32, which IEEE 754 defines exactly.
 """
 
 import json
@@ -15,24 +15,24 @@ from safetensors import safe_open
 from torch import Tensor
 
 PREFIX = "base_model.model."
-"""What peft writes before the model's own names."""
+"""Prefix of peft's tensor names."""
 DOWN, UP = ".lora_A.weight", ".lora_B.weight"
-"""What follows the name of a layer: A is (rank, inputs), B is (outputs, rank)."""
+"""Suffixes of a layer's tensors: A is (rank, inputs), B is (outputs, rank)."""
 SCALING = "scaling"
-"""The key of a file's metadata with the factor of B·A, alpha / rank."""
+"""Metadata key of the factor of B·A, alpha / rank."""
 BLOCK = 1 << 17
-"""Elements that are merged at a time, so that they stay in the cache."""
+"""Elements merged at a time, so that they fit into the cache."""
 
 
 class TornAdapter(Exception):
-    """An adapter does not fit the weights that it is applied to."""
+    """An adapter that does not fit its base weights."""
 
 
 class Adapter(NamedTuple):
-    """What a version that is an adapter consists of, on rank 0.
+    """A version that is an adapter, on rank 0.
 
-    ``tensors`` have peft's names, ``config`` is peft's ``adapter_config.json``, and ``base`` the frozen weights as they
-    are published, under the model's own names.
+    ``tensors`` have peft's names, ``config`` is peft's ``adapter_config.json``, and ``base`` are the frozen weights as
+    published, under the model's own names.
     """
 
     tensors: Mapping[str, Tensor]
@@ -42,12 +42,12 @@ class Adapter(NamedTuple):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What the file says beside its tensors."""
+        """Metadata of the file."""
         return {SCALING: json.dumps(self.scaling)}
 
 
 def merge_weight(weight_OI: Tensor, down_RI: Tensor, up_OR: Tensor, scaling: float) -> Tensor:
-    """Return W + scaling · B·A, (O, I), in float32 rounded to the type of W; each element by itself, to the bit.
+    """Return W + scaling · B·A, (O, I), in float32 rounded to the type of W, exact to the bit.
 
     The rows may be any part of a layer's, of W and B alike.
     """
@@ -66,9 +66,9 @@ def merge_weight(weight_OI: Tensor, down_RI: Tensor, up_OR: Tensor, scaling: flo
 
 
 def apply(base: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
-    """Return the weights that ``base`` and the adapter in ``file`` make; what has no adapter is ``base``'s own tensor.
+    """Return the weights of ``base`` with the adapter in ``file``; other tensors are shared with ``base``.
 
-    Raises :class:`TornAdapter` if they do not fit, SafetensorError if it is no such file.
+    Raises :class:`TornAdapter` if they do not fit, SafetensorError if the file is invalid.
     """
     with safe_open(file, framework="pt") as stored:
         try:
@@ -80,7 +80,7 @@ def apply(base: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
 
 
 def with_adapter(base: Mapping[str, Tensor], tensors: Mapping[str, Tensor], scaling: float) -> dict[str, Tensor]:
-    """Return the weights that ``base`` and an adapter's ``tensors`` make; raise :class:`TornAdapter` if they do not."""
+    """Return the weights of ``base`` with an adapter's ``tensors``; raise :class:`TornAdapter` if they do not fit."""
     found = dict(base)
     layers = {name.removeprefix(PREFIX).removesuffix(DOWN) for name in tensors if name.endswith(DOWN)}
     if len(tensors) != 2 * len(layers):

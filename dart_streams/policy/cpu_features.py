@@ -1,7 +1,7 @@
-"""Half-precision layers on CPUs whose AMX is announced but not usable, as on some virtual machines. Without torch.
+"""A workaround for CPUs that announce AMX without supporting it, as on some virtual machines. Without torch.
 
-There oneDNN ends the process with an illegal instruction (SIGILL). Capping the instruction set that it selects avoids
-that; which cap is needed is found by running such layers in a child process, once per boot of the machine.
+There half-precision layers of oneDNN end the process with SIGILL. A cap on oneDNN's instruction set avoids that; a
+child process probes the cap, once per boot.
 """
 
 import os
@@ -27,16 +27,16 @@ for dtype in (torch.bfloat16, torch.float16):
 """
 TIMEOUT_S = 120.0
 FILE = "cpu_features"
-"""Holds the id of the boot, and the cap that was found then."""
+"""Caches the boot id and the cap."""
 
 log = structlog.get_logger()
 
 
 def limit_isa(dtype: str, state_dir: Path) -> None:
-    """Set the cap for this process and its children if layers compute in ``dtype``; float32 needs none.
+    """Cap the instruction set of this process and its children, unless ``dtype`` is float32.
 
-    To be called before the first layer runs: oneDNN reads the variable then. A value that is set already stays.
-    Raises :class:`UserError` if such layers end a process under every cap.
+    Call it before the first layer runs, when oneDNN reads the variable. A value that is already set stays. Raises
+    :class:`UserError` if layers end a process under every cap.
     """
     if dtype == "float32" or VARIABLE in os.environ:
         return
@@ -46,7 +46,7 @@ def limit_isa(dtype: str, state_dir: Path) -> None:
 
 
 def needed_cap(state_dir: Path, python: str = sys.executable) -> str:
-    """Return the cap that half-precision layers need on this machine: the remembered one, or probed by ``python``."""
+    """Return the cap that half-precision layers need on this machine: the cached one, or probed by ``python``."""
     if "amx_tile" not in cpu_flags():
         return ""
     file, boot_id = state_dir / FILE, Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -59,10 +59,7 @@ def needed_cap(state_dir: Path, python: str = sys.executable) -> str:
 
 
 def first_usable(probe: Sequence[str]) -> str:
-    """Return the highest of ``CAPS`` under which the command ``probe`` is not ended by a signal.
-
-    A probe that fails otherwise gives no evidence against the CPU.
-    """
+    """Return the highest of ``CAPS`` under which no signal ends the command ``probe``; other failures say nothing."""
     for cap in CAPS:
         environment = {**os.environ, VARIABLE: cap} if cap else {k: v for k, v in os.environ.items() if k != VARIABLE}
         done = subprocess.run(probe, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
@@ -75,7 +72,7 @@ def first_usable(probe: Sequence[str]) -> str:
 
 
 def cpu_flags() -> frozenset[str]:
-    """Return the features that the CPU announces; none where Linux does not list them."""
+    """Return the CPU's announced features; empty where Linux does not list them."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.is_file() else []
     return frozenset(next((line for line in lines if line.startswith("flags")), "").split())

@@ -1,9 +1,8 @@
-"""What changed between two states of a model's weights, as tensors, and back: compact, and exact to the bit.
+"""Compact, bit-exact differences between two states of a model's weights, as tensors.
 
-After a step of a small learning rate most values in half precision are the same to the bit. A delta has, of each tensor
-that changed, either the places and the new values of the elements that did, or all of it where that is smaller. Places
-are coded as the numbers of unchanged elements between them, one or two bytes each: a gap too large for that is a run of
-the largest code, each of which stands for as many elements, and the rest.
+After a step with a small learning rate most half-precision values are unchanged. A delta has, for each changed tensor,
+positions and new values of the changed elements, or the whole tensor if that is smaller. Positions are coded as gaps of
+one or two bytes; a larger gap is a run of the maximum code followed by the rest.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,22 +14,22 @@ from torch import Tensor
 
 GAPS, VALUES, WHOLE = "gaps", "values", "whole"
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""The integers that hold the bits of an element, by its bytes: NaN and negative zero are values as any."""
+"""Integer types with an element's bits, by its bytes; NaN and negative zero are ordinary values."""
 CODES: dict[int, Any] = {1: np.uint8, 2: np.uint16}
 STORED = {1: torch.uint8, 2: torch.int16}
-"""How codes lie in the file, by their bytes; the wider are read as unsigned."""
+"""Types of codes in the file, by their bytes; the wider are read as unsigned."""
 
 
 class Unrelated(Exception):
-    """Two states have other names, shapes or types: nothing less than the whole will do."""
+    """States with other names, shapes or types, which have no delta."""
 
 
 class TornDelta(Exception):
-    """A delta does not fit the state it is applied to."""
+    """A delta that does not fit its base state."""
 
 
 class Delta(NamedTuple):
-    """``tensors`` by name, for a file; ``changed`` of ``elements`` values are others than before."""
+    """``tensors`` by name, for a file; ``changed`` of ``elements`` values differ."""
 
     tensors: dict[str, Tensor]
     changed: int
@@ -38,7 +37,7 @@ class Delta(NamedTuple):
 
 
 def diff_weights(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Delta:
-    """Return what makes ``after`` of ``before``; raise :class:`Unrelated` if they are not of one model and dtype."""
+    """Return the delta from ``before`` to ``after``; raise :class:`Unrelated` if names, shapes or types differ."""
     if before.keys() != after.keys():
         raise Unrelated(f"other tensors: {sorted(before.keys() ^ after.keys())[:3]}")
     tensors: dict[str, Tensor] = {}
@@ -56,7 +55,7 @@ def diff_weights(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> D
 
 
 def encode_tensor(new: Tensor, differs_N: Tensor, count: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield the parts of a tensor of which ``count`` elements differ: the whole, or gaps and values."""
+    """Yield the parts of a tensor with ``count`` changed elements: the whole, or gaps and values."""
     values_N = new.detach().reshape(-1)
     if count * (1 + new.element_size()) < new.nbytes:
         gaps_K = encode_gaps(differs_N.nonzero()[:, 0].numpy())
@@ -68,7 +67,7 @@ def encode_tensor(new: Tensor, differs_N: Tensor, count: int) -> Iterator[tuple[
 
 
 def encode_gaps(places_K: np.ndarray[Any, Any]) -> Tensor:
-    """Return the codes of increasing places, of the width that takes fewer bytes."""
+    """Return the codes of increasing positions, in the smaller of the two widths."""
     gap_K = np.diff(places_K, prepend=-1) - 1
     found = []
     for width, kind in CODES.items():
@@ -81,7 +80,7 @@ def encode_gaps(places_K: np.ndarray[Any, Any]) -> Tensor:
 
 
 def decode_gaps(codes: Tensor) -> np.ndarray[Any, Any]:
-    """Return the places that gaps were coded from."""
+    """Return the positions of coded gaps."""
     width = codes.element_size()
     if STORED.get(width) != codes.dtype:
         raise TornDelta(f"gaps of {codes.dtype}")
@@ -92,9 +91,9 @@ def decode_gaps(codes: Tensor) -> np.ndarray[Any, Any]:
 
 
 def apply(state: Mapping[str, Tensor], delta: Mapping[str, Tensor]) -> None:
-    """Change ``state`` in place; raise :class:`TornDelta` if the delta does not fit, with ``state`` then half changed.
+    """Change ``state`` in place; raise :class:`TornDelta`, with ``state`` half changed, if the delta does not fit.
 
-    A delta that fits may still be another one: only the digest of the whole shows that.
+    A delta that fits may still be the wrong one, which only the digest of the whole shows.
     """
     for key, tensor in delta.items():
         name, _, part = key.rpartition(":")

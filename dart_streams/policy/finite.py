@@ -1,4 +1,4 @@
-"""Whether weights are numbers: one that is infinite, or not a number, makes every answer of a policy useless."""
+"""Checks that weights are finite: an infinite or NaN weight makes every answer useless."""
 
 import math
 from collections.abc import Iterable
@@ -9,13 +9,13 @@ from dart_streams.errors import UserError
 
 
 class NotFinite(UserError):
-    """Weights that are not finite, which are written nowhere."""
+    """Weights with a value that is not finite; they are never written."""
 
     exit_code = 1
 
 
 def find_nonfinite(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """Return the first of named tensors with a value that is not finite, with that value; empty if there is none."""
+    """Return the first tensor with a value that is not finite, and the value; empty if all are finite."""
     for name, tensor in tensors:
         for value in value_extremes(tensor):
             if not math.isfinite(value):
@@ -24,14 +24,14 @@ def find_nonfinite(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def largest_value(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """Return the largest value of named tensors, with its name."""
+    """Return the largest magnitude of named tensors, with its name."""
     found = ((max(map(abs, value_extremes(tensor)), default=0.0), name) for name, tensor in tensors)
     value, name = max(found, default=(0.0, "no tensor"))
     return f"{value:.3g}, in {name}"
 
 
 def value_extremes(tensor: Tensor) -> tuple[float, ...]:
-    """Return the smallest and the largest value of a tensor, both nan if any is; nothing of integers or of none."""
+    """Return a tensor's minimum and maximum, nan if it has one; empty for integers and empty tensors."""
     if not tensor.is_floating_point() or not tensor.numel():
         return ()
     low, high = aminmax(tensor.detach())  # one pass, without a copy

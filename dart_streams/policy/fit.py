@@ -1,7 +1,7 @@
-"""Whether a model can be the policy, as far as transformers, its processor and its chat template decide.
+"""Checks whether transformers, a model's processor and its chat template support it as a policy.
 
-Nothing of the model is loaded but its configuration and processor. What vLLM must give for it is checked in
-:mod:`workers.rollout.vllm_fit`; whether the two agree about its log-probabilities, by each rollout worker at its start.
+Only configuration and processor are loaded. :mod:`workers.rollout.vllm_fit` checks vLLM's side, and each rollout worker
+compares log-probabilities at its start.
 """
 
 import inspect
@@ -18,9 +18,9 @@ from topics.values import MessagePart
 
 
 def check(model_dir: Path, min_pixels: int, max_pixels: int) -> str:
-    """Return the name of the class of a model that can be trained and rendered here.
+    """Return the class name of a model that can be trained and rendered here.
 
-    Raises :class:`UnsupportedModel` that says why one cannot, :class:`~dart_streams.errors.UserError` if there is none.
+    Raises :class:`UnsupportedModel` with the reason, :class:`~dart_streams.errors.UserError` for a missing model.
     """
     refuse_missing(model_dir)
     kind = class_of(load_configuration(model_dir))
@@ -37,7 +37,7 @@ def check(model_dir: Path, min_pixels: int, max_pixels: int) -> str:
 
 
 def load_configuration(model_dir: Path) -> PreTrainedConfig:
-    """Return a model's configuration; raise :class:`UnsupportedModel` for a type that transformers does not know."""
+    """Return a model's configuration; raise :class:`UnsupportedModel` for a type unknown to transformers."""
     try:
         return AutoConfig.from_pretrained(model_dir)
     except (ValueError, KeyError, OSError) as error:
@@ -47,7 +47,7 @@ def load_configuration(model_dir: Path) -> PreTrainedConfig:
 
 
 def class_of(config: PreTrainedConfig) -> Any:
-    """Return transformers' class for a model of images and text; raise :class:`UnsupportedModel` if it has none."""
+    """Return transformers' image-text-to-text class of a model; raise :class:`UnsupportedModel` if there is none."""
     known = AutoModelForImageTextToText._model_mapping
     if type(config) not in known:
         raise UnsupportedModel(
@@ -58,7 +58,7 @@ def class_of(config: PreTrainedConfig) -> Any:
 
 
 def refuse_unusable(kind: Any) -> None:
-    """Raise :class:`UnsupportedModel` unless images can be encoded apart from the prompts that show them."""
+    """Raise :class:`UnsupportedModel` unless the class can encode images separately from prompts."""
     if not hasattr(kind, "get_image_features"):
         raise UnsupportedModel(f"{kind.__name__} has no get_image_features: it encodes no images apart from a prompt")
     if "mm_encoder_outputs" not in inspect.signature(kind.forward).parameters:
@@ -69,7 +69,7 @@ def refuse_unusable(kind: Any) -> None:
 
 
 def sample_conversation() -> list[MessagePart]:
-    """Return turns of every kind that a prompt has: a history of screens and answers after an instruction."""
+    """Return turns of every kind: an instruction, then a history of screens and answers."""
     instruction, image = probe.probe_turns()
     answer = MessagePart(role="assistant", text=probe.ANSWER)
     return [MessagePart(role="system", text=native.SYSTEM), instruction, image, answer, image, answer, answer, image]

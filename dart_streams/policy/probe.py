@@ -1,6 +1,6 @@
-"""A probe: one prompt with the log-probabilities that transformers gives an answer to it, to check an engine against.
+"""A probe: a fixed prompt and transformers' log-probabilities of an answer, to verify an engine against.
 
-The trainer stores one beside each version of the weights; a rollout worker compares its engine with it at its start.
+The trainer stores one with each version; a rollout worker compares its engine with it at start.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ INSTRUCTION = "Click the button."
 
 
 class ParityFault(UserError):
-    """An engine and transformers disagree about the same weights: what it generates must not be trained on."""
+    """Engine and transformers disagree about the same weights, so generated answers must not be trained on."""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """``logprobs`` (nats) has one entry a token of the answer ``tokens`` to ``prompt`` that shows :func:`draw_screen`.
+    """A probe; ``logprobs`` (nats) has one entry a token of the answer ``tokens``.
 
-    ``dtype`` is what the layers computed in.
+    ``prompt`` shows :func:`draw_screen`; ``dtype`` is the layers' type.
     """
 
     prompt: list[int]
@@ -37,7 +37,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def draw_screen() -> bytes:
-    """Return the probe's screenshot, a PNG of the size of a MiniWoB++ page; the same each time."""
+    """Return the probe's screenshot, a constant PNG of the size of a MiniWoB++ page."""
     image = Image.new("RGB", (160, 210), "white")
     draw = ImageDraw.Draw(image)
     draw.rectangle((0, 0, 160, 50), fill="yellow")
@@ -55,13 +55,13 @@ def probe_turns() -> list[MessagePart]:
 
 
 def read(model_dir: Path) -> Probe | None:
-    """Return the probe stored beside weights, or None if the directory has none."""
+    """Return the probe stored with weights, or None."""
     file = model_dir / weights.PROBE
     return msgspec.json.decode(file.read_bytes(), type=Probe) if file.is_file() else None
 
 
 def refuse_other_rendering(probe: Probe, renderer: Renderer) -> None:
-    """Raise :class:`ParityFault` unless ``renderer`` makes the prompt and the answer that ``probe`` was stored with."""
+    """Raise :class:`ParityFault` unless ``renderer`` yields the tokens of ``probe``."""
     own = {"prompt": renderer.prompt(probe_turns()).token_ids, "answer": renderer.answer_tokens(ANSWER)}
     for part, stored in (("prompt", probe.prompt), ("answer", probe.tokens)):
         if own[part] != stored:
@@ -72,5 +72,5 @@ def refuse_other_rendering(probe: Probe, renderer: Renderer) -> None:
 
 
 def mean_mismatch(probe: Probe, logprobs: Sequence[float]) -> float:
-    """Return how far an engine's ``logprobs`` of the probe's tokens are from the stored ones: a mean, in nats."""
+    """Return the mean absolute difference (nats) of an engine's ``logprobs`` from the stored ones."""
     return sum(abs(own - stored) for own, stored in zip(logprobs, probe.logprobs, strict=True)) / len(probe.logprobs)

@@ -1,4 +1,4 @@
-"""The directory of a deployment's model; the tiny policy's is named by a digest of its inputs. Without torch."""
+"""The directory of a deployment's model; a digest of its inputs names that of the tiny policy. Without torch."""
 
 import hashlib
 from pathlib import Path
@@ -23,12 +23,12 @@ SOURCES = tuple(
         "trainer/warmup",
     )
 )
-"""Code that determines the policy: what it is, what it sees, and how it is warmed up. By path: not imported here."""
+"""Code that determines the policy: model, prompts and warm-up. By path, since it is not imported here."""
 DIGITS = 16
 
 
 def model_folder(config: Config) -> Path:
-    """Return the directory of the model to start from; raise :class:`UserError` that says how to get one."""
+    """Return the directory of the initial model; raise :class:`UserError` with the remedy if it is missing."""
     if config.policy.path:
         return named_policy(config)
     path = tiny_policy_folder(config, tasks.load(Path(config.tasks.file)))
@@ -52,12 +52,12 @@ def named_policy(config: Config) -> Path:
 
 
 def tiny_policy_folder(config: Config, task_set: tasks.TaskSet) -> Path:
-    """Return the directory of the tiny policy of this deployment, built or not."""
+    """Return the directory of this deployment's tiny policy, built or not."""
     return Path(config.run.state_dir) / "policies" / tiny_policy_digest(config, task_set)
 
 
 def tiny_policy_digest(config: Config, task_set: tasks.TaskSet) -> str:
-    """Return the name of what a build would make: hex over settings, demonstrated tasks and code."""
+    """Return the name of a build: a digest (hex) of settings, demonstrated tasks and code."""
     policy = config.policy
     windows = (policy.min_images, policy.max_images, policy.min_texts, policy.max_texts)
     shown = (*windows, policy.min_pixels, policy.max_pixels, policy.dialect)

@@ -1,9 +1,8 @@
-"""Turns to token ids and back, by the tokenizer, image processor and chat template of any image-text-to-text model.
+"""Turns to token ids and back, by tokenizer, image processor and chat template of any image-text-to-text model.
 
-The rollout worker and the trainer render with this one module, so a prompt has the same tokens in both. The chat
-template and the environment's texts are tokenized apart: a page that writes ``<|im_end|>`` gets its characters, not
-the control token. In a prompt an image is one token, the *placeholder* of the chat template; what the model reads in
-its place (:meth:`Renderer.expansion`) depends on the image's size alone.
+Rollout worker and trainer share it, so their tokens agree. The chat template and the environment's texts are tokenized
+separately: a page with ``<|im_end|>`` yields characters, not the control token. In a prompt an image is one token, the
+chat template's *placeholder*; its :meth:`Renderer.expansion` depends on the image's size alone.
 """
 
 import functools
@@ -20,8 +19,8 @@ from jinja2.exceptions import TemplateError
 from PIL import Image
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor
 
-from dart_streams.config import Policy
-from dart_streams.episodes.prompts import split_messages
+from dart_streams.config import Config, Policy
+from dart_streams.episodes import context, prompts
 from dart_streams.errors import UserError
 from topics.values import BlobRef, MessagePart
 
@@ -32,29 +31,29 @@ CHATML = (
     "{%- else %}{{ part['text'] }}{%- endif %}{%- endfor %}{{ '<|im_end|>\\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}"
 )
-"""For directories of Qwen-VL models that bring no chat template."""
+"""Chat template for Qwen-VL models that have none."""
 QWEN_IMAGE = "<|image_pad|>"
 MARK = "\ue000text\ue001"
-"""Stands for a text while the chat template is rendered."""
+"""Placeholder of a text while the chat template is rendered."""
 
 CACHED_TEXTS = 4096
 CACHED_SIZES = 1024
 
 ImageInputs = Mapping[str, torch.Tensor]
-"""What the image processor makes of an image, by the names of the model's arguments."""
+"""Output of the image processor, by the model's argument names."""
 
 Shape = tuple[tuple[str, tuple[bool, ...]], ...]
-"""The messages of a prompt: the role of each, and which of its parts are images."""
+"""Messages of a prompt: each role, and which of its parts are images."""
 
 
 class UnsupportedModel(UserError):
-    """A model that cannot be a policy here; the text says why."""
+    """A model that cannot be a policy; the text has the reason."""
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """A rendered prompt: one placeholder an image, the images in order, and its name.
+    """A rendered prompt with one placeholder an image, and the images in order.
 
-    ``sha`` is the SHA-256 (hex) over the token ids and the images' own digests.
+    ``sha`` is the SHA-256 (hex) over the token ids and the images' digests.
     """
 
     token_ids: list[int]
@@ -63,12 +62,12 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Renderer:
-    """Renders prompts for the model in ``model_dir``; the bounds on an image's pixels are those of the deployment.
+    """Renders prompts for the model in ``model_dir``.
 
-    They bound an image where the model's image processor has such bounds, as Qwen's have; others resize as their own
-    settings say. ``tokens`` are special tokens that texts and answers may have (``Dialect.tokens``); those that the
-    model does not know are left out. Raises :class:`UserError` if ``model_dir`` is not the directory of a model,
-    :class:`UnsupportedModel` if its processor or chat template does not fit.
+    The pixel bounds apply where the image processor supports them, as Qwen's do; others resize by their own settings.
+    ``tokens`` are special tokens that texts and answers may contain (``Dialect.tokens``); unknown ones are ignored.
+    Raises :class:`UserError` if ``model_dir`` is no model directory, :class:`UnsupportedModel` if its processor or chat
+    template does not fit.
     """
 
     def __init__(self, model_dir: Path, min_pixels: int, max_pixels: int, tokens: Sequence[str] = ()) -> None:
@@ -78,14 +77,14 @@ class Renderer:
         self.tokenizer = self.processor.tokenizer
         self.image_processor = self.processor.image_processor
         self.image_bounds: dict[str, int] = {}
-        """What of the bounds the image processor takes."""
+        """Bounds that the image processor supports."""
         if "min_pixels" in getattr(self.image_processor.valid_kwargs, "__annotations__", {}):
             self.image_bounds = {"min_pixels": min_pixels, "max_pixels": max_pixels}
             self.image_processor = AutoImageProcessor.from_pretrained(model_dir, **self.image_bounds)
             self.processor.image_processor = self.image_processor
         self.placeholder: int = self.tokenizer.convert_tokens_to_ids(self.processor.image_token)
         self.image_token: int = image_token_of(self.config, self.placeholder)
-        """The token in an expansion that the image's features take the place of."""
+        """The token of an expansion that image features replace."""
         self.chat_template = self.processor.chat_template or self.tokenizer.chat_template
         if not self.chat_template:
             if self.processor.image_token != QWEN_IMAGE:
@@ -98,15 +97,17 @@ class Renderer:
         self.pad: int = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.eos
         vocabulary = self.tokenizer.get_vocab()
         self.spoken = {token: int(vocabulary[token]) for token in tokens if token in vocabulary}
-        """The special tokens that texts and answers may have, with their ids."""
+        """Special tokens allowed in texts and answers, with their ids."""
         self.banned_tokens: list[int] = sorted(special_tokens(self.tokenizer) - {self.eos} - set(self.spoken.values()))
-        """What may never be sampled: every special token but the end and the spoken ones."""
+        """Tokens never sampled: special ones other than the end and the spoken ones."""
         self.allowed_tokens: list[int] = sorted(set(self.tokenizer.get_vocab().values()) - set(self.banned_tokens))
-        """What may be sampled; ids beyond the tokenizer (a padded embedding) are not among them."""
+        """Tokens that may be sampled, without ids beyond the tokenizer (a padded embedding)."""
 
     def prompt(self, turns: Sequence[MessagePart]) -> Prompt:
-        """Render ``turns``, in order, followed by the opening of the answer."""
-        shape = tuple((part[0].role, tuple(turn.image is not None for turn in part)) for part in split_messages(turns))
+        """Render ``turns``, followed by the opening of the answer."""
+        shape = tuple(
+            (part[0].role, tuple(turn.image is not None for turn in part)) for part in prompts.split_messages(turns)
+        )
         skeleton = self._skeleton(shape)
         texts = (turn.text or "" for turn in turns if turn.image is None)
         token_ids: list[int] = []
@@ -116,11 +117,11 @@ class Renderer:
         return Prompt(token_ids=token_ids, images=images, sha=prompt_digest(token_ids, images))
 
     def answer_tokens(self, text: str) -> list[int]:
-        """Return the tokens of an answer, its end included."""
+        """Return the tokens of an answer, including its end."""
         return [*self._text_tokens(text), self.eos]
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Return the text of generated ``tokens``, without the end and other special tokens but the spoken ones."""
+        """Return the text of generated ``tokens``, without special tokens other than the spoken ones."""
         names = {number: token for token, number in self.spoken.items()}
         runs = ((spoken, list(run)) for spoken, run in groupby(tokens, key=names.get))
         return "".join(self._decode(run) if spoken is None else spoken * len(run) for spoken, run in runs)
@@ -129,18 +130,18 @@ class Renderer:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def allowed_mask(self, vocabulary: int) -> torch.Tensor:
-        """Return a boolean mask (vocabulary,) over a model's logits: True where a token may be sampled."""
+        """Return a boolean mask (vocabulary,) over logits: True where a token may be sampled."""
         mask_V = torch.zeros(vocabulary, dtype=torch.bool)
         mask_V[self.allowed_tokens] = True
         return mask_V
 
     def pixels(self, images: Sequence[Image.Image]) -> ImageInputs:
-        """Return what the image processor makes of all ``images`` together."""
+        """Return the image processor's output for all ``images``."""
         made = self.image_processor(images=list(images), return_tensors="pt")
         return {name: value for name, value in made.items() if isinstance(value, torch.Tensor)}
 
     def expanded(self, prompt: Sequence[int], sizes: Sequence[tuple[int, int]]) -> list[int]:
-        """Return the tokens of a prompt as the model reads them; ``sizes`` are its images' (width, height) in order."""
+        """Return a prompt's tokens as the model reads them; ``sizes`` are its images' (width, height)."""
         remaining = iter(sizes)
         tokens: list[int] = []
         for token in prompt:
@@ -148,7 +149,7 @@ class Renderer:
         return tokens
 
     def _expand_size(self, width: int, height: int) -> list[int]:
-        """Return what the model reads in the place of an image of this size."""
+        """Return the tokens that the model reads for an image of this size."""
         blank = Image.new("RGB", (width, height))
         made = self.processor(text=[self.processor.image_token], images=[blank], add_special_tokens=False)
         return [int(token) for token in made["input_ids"][0]]
@@ -163,7 +164,7 @@ class Renderer:
         return token_ids
 
     def _end_of_answer(self) -> int:
-        """Return the token that ends an answer: the special one that the chat template writes after it, or the end."""
+        """Return the token that ends an answer: the chat template's special token after it, or the tokenizer's end."""
         after = self._rendered((("user", (False,)), ("assistant", (False,))), answer_follows=False).rpartition(MARK)[2]
         first = self.tokenizer(after, add_special_tokens=False)["input_ids"][:1]
         if first and first[0] in special_tokens(self.tokenizer):
@@ -194,9 +195,9 @@ class Renderer:
             raise UnsupportedModel(f"the model's chat template refuses the turns of a prompt: {error}") from None
 
     def _render_skeleton(self, shape: Shape) -> list[list[int] | None]:
-        """Return the chat template's own tokens for messages of this shape, with None where a text goes.
+        """Return the chat template's tokens for messages of this shape, with None for each text.
 
-        Raises :class:`UnsupportedModel` if it leaves out a text or an image, or shows one twice.
+        Raises :class:`UnsupportedModel` if it drops or repeats a text or an image.
         """
         parts: list[list[int] | None] = []
         for piece in self._rendered(shape).split(MARK):
@@ -213,7 +214,7 @@ class Renderer:
 
 
 def load_processor(model_dir: Path, model_type: str) -> Any:
-    """Return a model's processor; raise :class:`UnsupportedModel` unless it takes images and has a tokenizer."""
+    """Return a model's processor; raise :class:`UnsupportedModel` unless it has image processor and tokenizer."""
     try:
         processor = AutoProcessor.from_pretrained(model_dir)
     except (OSError, ValueError, TypeError, KeyError, ImportError) as error:
@@ -230,13 +231,13 @@ def load_processor(model_dir: Path, model_type: str) -> Any:
 
 
 def special_tokens(tokenizer: Any) -> set[int]:
-    """Return the control tokens: those with a role, and those that were added as special."""
+    """Return the control tokens: those with a role, and those added as special."""
     added = {token for token, content in tokenizer.added_tokens_decoder.items() if content.special}
     return added | set(tokenizer.all_special_ids)
 
 
 def image_token_of(config: Any, placeholder: int) -> int:
-    """Return the token that a model's configuration says features take the place of."""
+    """Return the token that image features replace, by the model's configuration."""
     found = getattr(config, "image_token_id", None)
     found = getattr(config, "image_token_index", None) if found is None else found
     return int(placeholder if found is None else found)
@@ -247,8 +248,23 @@ def renderer_of(model_dir: Path, policy: Policy) -> Renderer:
     return Renderer(model_dir, policy.min_pixels, policy.max_pixels, policy.dialect.build().tokens)
 
 
+def count_longest(renderer: Renderer, config: Config, steps: int) -> context.LongestPrompt:
+    """Return the longest prompt of episodes of ``steps`` steps."""
+    policy, size = config.policy, context.largest_screen(config)
+    _, answers = context.shown_counts(policy, steps)
+    prompt = renderer.prompt(prompts.longest_prompt("", size, steps, policy))
+    image = len(renderer.expansion(*size))
+    return context.LongestPrompt(
+        images=len(prompt.images),
+        image=image,
+        answers=answers,
+        answer=policy.max_tokens,
+        words=len(prompt.token_ids) - len(prompt.images) + context.INSTRUCTION_TOKENS,
+    )
+
+
 def refuse_missing(model_dir: Path) -> None:
-    """Raise :class:`UserError` unless ``model_dir`` looks like a Hugging Face model directory."""
+    """Raise :class:`UserError` unless ``model_dir`` is a Hugging Face model directory."""
     if not model_dir.is_dir():
         raise UserError(f"no model directory {model_dir}: set policy.path, or leave it empty for the tiny demo policy")
     for names in (("config.json",), ("preprocessor_config.json", "processor_config.json"), ("tokenizer_config.json",)):

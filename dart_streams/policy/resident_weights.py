@@ -1,8 +1,8 @@
-"""All weights of one version in host memory, carried from version to version.
+"""All weights of one version in host memory, advanced from version to version.
 
-A version that is a delta is made of a full one and of every delta since. Whoever holds the weights of one of these
-applies the rest; whoever does not, or whose result has another digest than the whole version was published with, begins
-with the full one. One that is an adapter is made of a full one, its base, which is kept beside what they make.
+A delta version consists of a full one and every delta since; missing parts are applied to the held weights. Without
+usable weights, or with a wrong digest, the full version is loaded first. An adapter version applies to a full one, its
+base, which is kept beside the result.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,10 +17,10 @@ from topics.weights import WeightPart, WeightVersion
 
 
 class ResidentWeights:
-    """The weights of the version that was last advanced to; files from elsewhere are copied into ``cache``.
+    """The weights of the current version; remote files are copied into ``cache``.
 
-    ``sha256`` is the digest of ``tensors``, empty while there are none. Not thread-safe. If they are not ``lasting``,
-    their memory may be the file's own, which must then not change while they are used.
+    ``sha256`` is the digest of ``tensors``, empty without any. Not thread-safe. Without ``lasting`` the tensors may map
+    the file, which must then not change.
     """
 
     def __init__(self, cache: Path, *, lasting: bool = True) -> None:
@@ -30,20 +30,20 @@ class ResidentWeights:
         self.sha256 = ""
         self.base: dict[str, Tensor] = {}
         self.base_sha256 = ""
-        """What the adapter that is held was applied to, and its digest; empty if none is held."""
+        """Base of the held adapter, and its digest; empty without one."""
         self.folder = Path()
-        """The local directory of the newest part, with the probe beside it."""
+        """Local directory of the newest part, with the probe."""
 
     def forget(self) -> None:
-        """Let go of the weights: the next version is made from its full part."""
+        """Drop the weights; the next version starts from its full part."""
         self.tensors, self.sha256 = {}, ""
         self.base, self.base_sha256 = {}, ""
 
     def advance(self, version: WeightVersion, fetch: Callable[[WeightPart], Path] | None = None) -> None:
-        """Become ``version``, by as few parts as are missing; ``fetch`` gives the verified directory of a part.
+        """Advance to ``version`` with as few parts as possible; ``fetch`` returns the verified directory of a part.
 
         Raises :class:`~dart_streams.policy.weights.MissingWeights`, :class:`~dart_streams.policy.weights.WrongDigest`
-        or OSError, and then holds nothing, or what it held.
+        or OSError; then the weights are the previous ones or empty.
         """
         get = fetch or (lambda part: weights.fetch(part, self.cache))
         parts = version.parts
@@ -60,11 +60,11 @@ class ResidentWeights:
             self._apply([(part, get(part)) for part in parts])
 
     def holds_one_of(self, parts: Sequence[WeightPart]) -> bool:
-        """Return whether these are the weights as of one of ``parts``."""
+        """Return whether the weights are as of one of ``parts``."""
         return bool(self.sha256) and any(part.sha256 == self.sha256 for part in parts)
 
     def _apply(self, parts: Sequence[tuple[WeightPart, Path]]) -> None:
-        """Apply parts in order, then check the whole; raise WrongDigest, and hold nothing, if it is another."""
+        """Apply parts in order, then verify the whole; on a wrong digest raise WrongDigest and drop the weights."""
         for part, folder in parts:
             self._apply_one(part, folder / weights.FILES[part.kind])
             self.folder = folder
@@ -98,10 +98,10 @@ class ResidentWeights:
 
 
 def materialize_weights(version: WeightVersion, cache: Path) -> Path:
-    """Return a local directory that holds all weights of ``version`` in one file, verified.
+    """Return a local directory with all weights of ``version`` in one verified file.
 
-    Full versions are used where they lie if that is a local disk; others are copied, or made, once in ``cache``. Raises
-    what :meth:`ResidentWeights.advance` does.
+    A full version on a local disk is used in place; others are copied or built once in ``cache``. Raises as
+    :meth:`ResidentWeights.advance` does.
     """
     if version.kind == "full":
         return weights.fetch(version.parts[-1], cache)

@@ -1,19 +1,19 @@
-"""Where a rollout worker's second set of weights is, and what that leaves vLLM of a GPU's memory. Pure."""
+"""Placement of a rollout worker's second set of weights, and vLLM's remaining share of GPU memory. Pure."""
 
 from typing import Literal
 
 from dart_streams.config.rollout import SecondSetWanted
 
 UTILIZATION = 0.9
-"""The share of a GPU's memory that vLLM takes, weights included."""
+"""Share of GPU memory for vLLM, weights included."""
 CACHE_SHARE = 0.2
-"""The share that must be left for activations and the key-value cache beside two sets of weights."""
+"""Share reserved for activations and key-value cache beside two sets of weights."""
 
 SecondSetPlace = Literal["device", "host", "none"]
 
 
 def second_set_place(wanted: SecondSetWanted, on_gpu: bool, weights_bytes: float, total_bytes: float) -> SecondSetPlace:
-    """Return where the second set of weights is, of ``weights_bytes``, beside a device's ``total_bytes`` of memory."""
+    """Return the place of a second set of ``weights_bytes`` on a device with ``total_bytes`` of memory."""
     if not on_gpu:
         return "none" if wanted == "none" else "device"
     if wanted == "device":
@@ -22,5 +22,5 @@ def second_set_place(wanted: SecondSetWanted, on_gpu: bool, weights_bytes: float
 
 
 def vllm_utilization(place: SecondSetPlace, weights_bytes: float, total_bytes: float) -> float:
-    """Return the share of a GPU's memory for vLLM, which does not know of a second set on the device."""
+    """Return vLLM's share of GPU memory, which excludes a second set on the device."""
     return round(UTILIZATION - (weights_bytes / total_bytes if place == "device" else 0.0), 4)

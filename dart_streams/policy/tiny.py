@@ -1,13 +1,11 @@
-"""The tiny demo policy: a Qwen-VL architecture from scratch, small enough to learn on two cores.
+"""The tiny demo policy: an untrained Qwen-VL architecture, small enough to learn on two cores.
 
-The same classes as UI-TARS-1.5-7B or Qwen3-VL, so that everything built for the one works for the other
-(:mod:`dart_streams.policy.tiny_architectures`). Coordinates start as points on a line (:func:`align_coordinates`): what
-is learned of one holds for its neighbors.
+It has the classes of UI-TARS-1.5-7B or Qwen3-VL (:mod:`dart_streams.policy.tiny_architectures`), so code for one works
+for the other. Coordinates start as points on a line (:func:`align_coordinates`), so neighbors share what is learned.
 
-Whole action pieces, whole numbers and known words are single tokens, and bytes the rest. Each generated token costs one
-pass through the model, so the usual answer ``Action: click(start_box='(84,120)')`` is three tokens and the end: the
-opening, the x with its comma, the y with its closing. Any text round-trips: what is not a known piece falls apart into
-bytes.
+Action pieces, numbers and known words are single tokens, everything else bytes. Each generated token costs a pass
+through the model: ``Action: click(start_box='(84,120)')`` is three tokens (opening, x with comma, y with closing) and
+the end. Any text round-trips.
 """
 
 import json
@@ -25,7 +23,7 @@ from dart_streams.policy.tiny_architectures import ARCHITECTURES, WIDTH, image_s
 
 WAVE_SIZE = 0.2
 PERIODS = (8.0, 512.0)
-"""The shortest and the longest wave, in pixels, of which a coordinate's first embedding is made."""
+"""Shortest and longest wave (pixels) in a coordinate's initial embedding."""
 
 PAD = "<|endoftext|>"
 EOS = "<|im_end|>"
@@ -42,7 +40,7 @@ SIDE = 256
 """Coordinates below this many pixels are single tokens."""
 
 NUMBER_ENDS = ("", ",", ")')")
-"""What a number's token includes: nothing, the comma after an x, the closing after a y."""
+"""Endings of a number's token: none, the comma after an x, the closing after a y."""
 
 CLICK = "Action: click(start_box='("
 OPENINGS = (
@@ -102,14 +100,14 @@ def build(folder: Path, seed: int = 0, architecture: str = "qwen2_5_vl", width: 
 
 
 def build_configuration(architecture: str = "qwen2_5_vl", width: int = WIDTH) -> PreTrainedConfig:
-    """Return an architecture of a width, with this tokenizer's vocabulary."""
+    """Return an architecture of a width with this tokenizer's vocabulary."""
     ids = {token: index for index, token in enumerate(SPECIAL)}
     text = text_settings(build_tokenizer().get_vocab_size(), ids[EOS], ids[PAD], width)
     return ARCHITECTURES[architecture](text, ids)
 
 
 def write_model(folder: Path, seed: int, config: PreTrainedConfig) -> None:
-    """Write configuration and freshly initialized float32 weights; does not touch the global random state."""
+    """Write configuration and initialized float32 weights; leaves the global random state alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForImageTextToText.from_config(config)
@@ -121,7 +119,7 @@ def write_model(folder: Path, seed: int, config: PreTrainedConfig) -> None:
 
 
 def align_coordinates(weight_VD: Tensor) -> None:
-    """Overwrite the rows of each kind of coordinate token with random waves of its value."""
+    """Overwrite the embeddings of coordinate tokens with random waves of their value."""
     value_S = torch.arange(SIDE, dtype=torch.float32)
     shortest, longest = map(math.log, PERIODS)
     for rows in coordinate_ids():
@@ -137,7 +135,7 @@ def known_words() -> list[str]:
 
 
 def build_tokenizer() -> Tokenizer:
-    """Return the tokenizer; the same one each time."""
+    """Return the tokenizer; deterministic."""
     pieces = [*OPENINGS, *CLOSINGS, *ROLES]
     pieces += [f"{number}{end}" for end in NUMBER_ENDS for number in range(SIDE)]
     pieces += [space + word for word in known_words() for space in ("", " ")]
@@ -157,13 +155,13 @@ def build_tokenizer() -> Tokenizer:
 
 
 def coordinate_ids() -> list[list[int]]:
-    """Return, for each kind of number token, the ids of 0, 1, 2 and so on up to ``SIDE``."""
+    """Return, for each kind of number token, the ids of 0 up to ``SIDE``."""
     known = build_tokenizer().get_vocab()
     return [[known[f"{number}{end}"] for number in range(SIDE)] for end in NUMBER_ENDS]
 
 
 def piece_pattern() -> str:
-    """Return the expression whose matches may be single tokens; the first alternative that matches wins."""
+    """Return the regular expression of potential single tokens; the first matching alternative wins."""
     number = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
     alternatives = [
         *(re.escape(piece) for piece in (*OPENINGS, *ROLES)),
@@ -178,13 +176,13 @@ def piece_pattern() -> str:
 
 
 def byte_level(text: str) -> str:
-    """Return ``text`` in the printable alphabet in which the vocabulary is written, one character a byte."""
+    """Return ``text`` in the vocabulary's printable alphabet, one character a byte."""
     split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
     return "".join(piece for piece, _ in split)
 
 
 def write_tokenizer(folder: Path) -> None:
-    """Write the tokenizer's files into ``folder``, as transformers and vLLM read them."""
+    """Write the tokenizer's files into ``folder`` for transformers and vLLM."""
     build_tokenizer().save(str(folder / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",

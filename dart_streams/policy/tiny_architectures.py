@@ -1,12 +1,12 @@
-"""The architectures that the tiny policy can have, each as a Hugging Face configuration and how its images are cut.
+"""Architectures of the tiny policy: Hugging Face configurations and image settings.
 
-All have the same depth, and the width that is asked for. What decides whether, and how fast, they learn:
+All have the same depth, and a given width. Whether and how fast they learn depends on:
 
-- weights start large enough (``INITIALIZER_RANGE``), and pixels of a white page are near zero (``IMAGE_MEAN``);
-- a patch is a whole cell of the grid (``PATCH``): a quarter of the vision tower's work, and no less is learned;
-- positions turn fast (``ROPE_THETA``): the grid has 6 columns, over which the usual base would hardly turn at all.
+- large initial weights (``INITIALIZER_RANGE``), and pixels of a white page near zero (``IMAGE_MEAN``);
+- a patch of a whole grid cell (``PATCH``): a quarter of the vision tower's work, with equal learning;
+- fast-turning positions (``ROPE_THETA``): the usual base would hardly turn over a grid of 6 columns.
 
-vLLM on a CPU wants heads of 32 (``HEAD``).
+vLLM on a CPU needs heads of 32 (``HEAD``).
 """
 
 from collections.abc import Callable, Mapping
@@ -19,24 +19,24 @@ HEAD = 32
 LAYERS = 3
 VISION_LAYERS = 2
 INTERMEDIATE = 3
-"""Width of the layers between, in widths."""
+"""Width of the feed-forward layers, in widths."""
 INITIALIZER_RANGE = 0.08
 ROPE_THETA = 10.0
 PATCH = 28
 MERGE = 1
 GRID = 12
-"""Side of the grid of Qwen3-VL's learned positions, which are interpolated to an image's own grid."""
+"""Side of Qwen3-VL's learned position grid, which is interpolated to an image's grid."""
 IMAGE_MEAN = [1.0, 1.0, 1.0]
 IMAGE_STD = [0.2, 0.2, 0.2]
 MIN_PIXELS = 56 * 56
 MAX_PIXELS = 1280 * 28 * 28
 
 Ids = Mapping[str, int]
-"""The ids of the special tokens, by their text."""
+"""Ids of the special tokens, by text."""
 
 
 def text_settings(vocabulary: int, eos: int, pad: int, width: int = WIDTH) -> dict[str, Any]:
-    """Return the settings of the language model that both architectures share; the width is a multiple of 64."""
+    """Return the language model's settings, shared by the architectures; the width is a multiple of 64."""
     return {
         "vocab_size": vocabulary,
         "hidden_size": width,
@@ -56,7 +56,7 @@ def text_settings(vocabulary: int, eos: int, pad: int, width: int = WIDTH) -> di
 
 
 def vision_settings(width: int) -> dict[str, Any]:
-    """Return the settings of the vision tower that both architectures share; its width is the language model's."""
+    """Return the vision tower's settings, shared by the architectures."""
     return {
         "depth": VISION_LAYERS,
         "hidden_size": width,
@@ -70,7 +70,7 @@ def vision_settings(width: int) -> dict[str, Any]:
 
 
 def token_settings(ids: Ids) -> dict[str, Any]:
-    """Return which tokens stand for images."""
+    """Return the ids of image tokens."""
     return {
         "image_token_id": ids["<|image_pad|>"],
         "video_token_id": ids["<|video_pad|>"],
@@ -81,13 +81,13 @@ def token_settings(ids: Ids) -> dict[str, Any]:
 
 
 def qwen2_5_vl(text: dict[str, Any], ids: Ids) -> PreTrainedConfig:
-    """Return the architecture of Qwen2.5-VL, and of UI-TARS-1.5."""
+    """Return the architecture of Qwen2.5-VL and UI-TARS-1.5."""
     vision = {**vision_settings(text["hidden_size"]), "fullatt_block_indexes": list(range(VISION_LAYERS))}
     return Qwen2_5_VLConfig(text_config=text, vision_config=vision, **token_settings(ids))
 
 
 def qwen3_vl(text: dict[str, Any], ids: Ids) -> PreTrainedConfig:
-    """Return the architecture of Qwen3-VL: the first vision layer's output enters the language model as well."""
+    """Return the architecture of Qwen3-VL: the first vision layer's output also enters the language model."""
     text = {**text, "head_dim": HEAD}
     text["rope_parameters"] = {**text["rope_parameters"], "mrope_interleaved": True}
     vision = vision_settings(text["hidden_size"])
@@ -99,12 +99,12 @@ ARCHITECTURES: Mapping[str, Callable[[dict[str, Any], Ids], PreTrainedConfig]] =
     "qwen2_5_vl": qwen2_5_vl,
     "qwen3_vl": qwen3_vl,
 }
-"""By ``warmup.architecture``."""
+"""Constructors by ``warmup.architecture``."""
 PROCESSORS = {"qwen2_5_vl": "Qwen2_5_VLProcessor", "qwen3_vl": "Qwen3VLProcessor"}
 
 
 def image_settings(architecture: str) -> dict[str, Any]:
-    """Return how images become patches: what ``preprocessor_config.json`` holds."""
+    """Return the content of ``preprocessor_config.json``."""
     return {
         "image_processor_type": "Qwen2VLImageProcessor",
         "processor_class": PROCESSORS[architecture],

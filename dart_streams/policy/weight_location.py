@@ -1,7 +1,7 @@
-"""Where weight versions lie: the base that the configuration gives, and which URIs it covers. Pure.
+"""Location of weight versions: the configured base, and which URIs it covers. Pure.
 
-A version's URI comes from a topic. A rollout worker reads only what its own configuration says the trainer publishes,
-not any file, host or scheme that a record names.
+A version's URI comes from a topic. A rollout worker reads only below its own base, not any file, host or scheme that a
+record names.
 """
 
 import re
@@ -9,22 +9,22 @@ import re
 from dart_streams.config import Config
 
 FOLDER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
-"""The name of a version's directory: no separator, no parent, no chained URL, no query."""
+"""Name of a version's directory, without separators, parents, chained URLs or queries."""
 
 
 def base_of(config: Config) -> str:
-    """Return the place beneath which versions are published: ``trainer.weights_uri``, or the run's folder."""
+    """Return the parent of published versions: ``trainer.weights_uri``, or the run's folder."""
     return (config.trainer.weights_uri or str((config.run.folder / "weights").resolve())).rstrip("/")
 
 
 def is_covered(uri: str, base: str) -> bool:
-    """Return whether ``uri`` is a directory right beneath ``base``."""
+    """Return whether ``uri`` is a directory directly below ``base``."""
     above, _, name = uri.rpartition("/")
     return above == base and FOLDER.fullmatch(name) is not None
 
 
 def location_refusal(uri: str, base: str) -> str:
-    """Return why a version at ``uri`` is not read, empty if it is."""
+    """Return the reason to refuse a version at ``uri``, empty if there is none."""
     if is_covered(uri, base):
         return ""
     return (

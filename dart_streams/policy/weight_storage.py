@@ -1,6 +1,6 @@
-"""The file system that weights lie on, the local disk or any that fsspec knows: its errors in one way.
+"""File systems of weights, the local disk or any of fsspec's, with uniform errors.
 
-A store that can't be reached is another error than a file that is missing, whatever its library raises.
+An unreachable store raises another error than a missing file, whatever its library raises.
 """
 
 import contextlib
@@ -16,19 +16,19 @@ from dart_streams import fsync as durable
 from dart_streams.errors import ServiceUnavailable, UserError
 
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "obs"})
-"""fsspec's protocols of stores without folders, where an object is there whole or not at all."""
+"""fsspec protocols of stores without folders, whose objects appear complete or not at all."""
 AWAY = frozenset(
     getattr(errno, name)
     for name in ("EAGAIN", "EBUSY", "EHOSTUNREACH", "EIO", "ENETUNREACH", "EPIPE", "EREMOTEIO", "ETIMEDOUT")
     if hasattr(errno, name)
 )
-"""What a store's library says by these is over by and by; connections and time-outs have classes of their own."""
+"""Error numbers of a temporary failure; connections and timeouts have their own classes."""
 BLOCK = 32 << 20
-"""Bytes of a file that are read at a time."""
+"""Bytes read at a time."""
 
 
 class StorageUnreachable(ServiceUnavailable, OSError):
-    """The store of the weights does not answer, or not sensibly; it is tried again."""
+    """The store of the weights does not answer properly; callers retry."""
 
 
 class Storage(NamedTuple):
@@ -40,25 +40,25 @@ class Storage(NamedTuple):
 
     @property
     def protocols(self) -> tuple[str, ...]:
-        """The URL schemes that the file system answers to."""
+        """URL schemes of the file system."""
         protocol = self.filesystem.protocol
         return (protocol,) if isinstance(protocol, str) else tuple(protocol)
 
     @property
     def is_local(self) -> bool:
-        """Whether it is this machine's disk."""
+        """Whether it is the local disk."""
         return "file" in self.protocols
 
     @property
     def has_folders(self) -> bool:
-        """Whether folders are made, and files renamed: not where objects are whole from the first."""
+        """Whether it has folders and renames files, unlike object stores."""
         return not OBJECT_STORES.intersection(self.protocols)
 
     @contextlib.contextmanager
     def reached(self) -> Iterator[None]:
-        """Raise :class:`StorageUnreachable` for whatever else than OSError a store's library raises in the block.
+        """Raise :class:`StorageUnreachable` for a store's errors in the block.
 
-        So too for an OSError that says that the store is away. UserErrors pass.
+        These are all errors but OSError and UserError, and those OSErrors that mean an unavailable store.
         """
         try:
             yield
@@ -79,14 +79,14 @@ class Storage(NamedTuple):
         return StorageUnreachable(f"{self.uri} can't be reached ({type(error).__name__}: {error})")
 
     def make_folder(self) -> None:
-        """Make the directory where there are such; a bucket is never made, because its name may be a mistake."""
+        """Create the directory if the store has any; a bucket is never created, since its name may be a mistake."""
         if self.has_folders:
             self.filesystem.makedirs(self.folder, exist_ok=True)
 
     def put(self, file: Path, name: str) -> None:
-        """Copy a local file to the directory under ``name``, which it has only when it is complete.
+        """Copy a local file to ``name``, which appears once it is complete.
 
-        On a local disk it is durable on return, as are the directory's other files that :meth:`write` wrote.
+        On a local disk it is durable on return, as are files of :meth:`write`.
         """
         if not self.has_folders:
             self.filesystem.put_file(str(file), f"{self.folder}/{name}")
@@ -100,7 +100,7 @@ class Storage(NamedTuple):
             durable.sync(Path(self.folder).parent)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file of the directory."""
+        """Write a small file."""
         self.filesystem.pipe_file(f"{self.folder}/{name}", data)
         self._sync(name)
 
@@ -109,7 +109,7 @@ class Storage(NamedTuple):
             durable.sync(Path(self.folder) / name)
 
     def digest(self, name: str) -> str:
-        """Return the SHA-256 (hex) of a file; raise FileNotFoundError if there is none."""
+        """Return a file's SHA-256 (hex); raise FileNotFoundError if it is missing."""
         found = hashlib.sha256()
         with self.filesystem.open(f"{self.folder}/{name}", "rb", block_size=BLOCK) as stream:
             while block := stream.read(BLOCK):
@@ -118,7 +118,7 @@ class Storage(NamedTuple):
 
 
 def open_storage(uri: str) -> Storage:
-    """Return the storage at a fsspec URL, as it is now; raise UserError if its protocol is not known here."""
+    """Return the storage at a fsspec URL, uncached; raise UserError for an unknown protocol."""
     try:
         filesystem, folder = fsspec.core.url_to_fs(uri)
     except (ImportError, ValueError) as error:

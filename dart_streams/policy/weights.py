@@ -1,4 +1,4 @@
-"""Weight files in and out: one safetensors file in a directory at any fsspec URL, checked by its SHA-256."""
+"""Weight files: one safetensors file in a directory at any fsspec URL, verified by SHA-256."""
 
 import contextlib
 import hashlib
@@ -18,24 +18,24 @@ from topics.weights import WeightKind, WeightPart
 
 FILE = "model.safetensors"
 FILES: dict[WeightKind, str] = {"full": FILE, "delta": "delta.safetensors", "adapter": "adapter_model.safetensors"}
-"""The name of the file of each kind of version; a version may be there in more than one."""
+"""File names by kind; a version may exist in several kinds."""
 FORMAT = {"format": "pt"}
 DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64"}
-"""Types as safetensors' header has them."""
+"""Type names in safetensors' header."""
 PROBE = "probe.json"
-"""What transformers makes of a fixed prompt with these weights, if it is there: :mod:`dart_streams.policy.probe`."""
+"""Optional output of transformers for a fixed prompt: :mod:`dart_streams.policy.probe`."""
 
 ADAPTER_CONFIG = "adapter_config.json"
-"""What peft reads beside an adapter."""
+"""peft's configuration of an adapter."""
 BESIDE = (PROBE, ADAPTER_CONFIG)
 
 
 class WrongDigest(Exception):
-    """The weights at a version's URI are not those that were published."""
+    """Weights at a version's URI that differ from the published ones."""
 
 
 class MissingWeights(UserError):
-    """There are no weights where they should be."""
+    """Weights that are not at their location."""
 
 
 def save(
@@ -45,12 +45,11 @@ def save(
     kind: WeightKind = "full",
     metadata: Mapping[str, str] = {},
 ) -> str:
-    """Write ``state_dict`` to the directory ``uri``, small files ``beside`` it, and return the file's SHA-256 (hex).
+    """Write ``state_dict`` and the small files ``beside`` to the directory ``uri``; return the SHA-256 (hex).
 
-    Raises :class:`~dart_streams.policy.weight_storage.StorageUnreachable` if ``uri`` is of a store that is away.
-    The file appears under its final name only when it is complete; on a local disk all of it is durable on return. Of
-    tensors that share memory (tied embeddings) the first is kept, as Hugging Face does. Raises
-    :class:`~dart_streams.policy.finite.NotFinite`, and writes nothing, if a value is infinite or not a number.
+    The file appears once it is complete; on a local disk all of it is durable on return. Of tensors that share memory
+    (tied embeddings) the first is kept, as in Hugging Face. Raises :class:`~dart_streams.policy.finite.NotFinite`, with
+    nothing written, for an infinite or NaN value, and :class:`~dart_streams.policy.weight_storage.StorageUnreachable`.
     """
     if fault := finite.find_nonfinite(state_dict.items()):
         raise finite.NotFinite(f"weights that are not finite are not written to {uri}: {fault}")
@@ -68,11 +67,10 @@ def save(
 
 
 def fetch(part: WeightPart, cache: Path) -> Path:
-    """Return a local directory that holds the file of ``part``, verified.
+    """Return a local directory with the verified file of ``part``.
 
-    Local URIs are used where they lie; others are copied once into ``cache``. Raises :class:`WrongDigest` if the file's
-    SHA-256 is not the published one, :class:`MissingWeights` if there is no such file,
-    :class:`~dart_streams.policy.weight_storage.StorageUnreachable` if the store is away.
+    Local URIs are used in place; others are copied once into ``cache``. Raises :class:`WrongDigest`,
+    :class:`MissingWeights`, or :class:`~dart_streams.policy.weight_storage.StorageUnreachable`.
     """
     storage = weight_storage.open_storage(part.uri)
     if storage.is_local:
@@ -98,12 +96,12 @@ def load(model: torch.nn.Module, path: Path) -> None:
 
 
 def model_state(folder: Path) -> Mapping[str, torch.Tensor]:
-    """Return the state of a Hugging Face directory under the model's own names, as versions have them."""
+    """Return the state of a Hugging Face directory under the model's own names, as in versions."""
     return own_state(AutoModelForImageTextToText.from_pretrained(folder))
 
 
 def own_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return a model's state without what is tied to a tensor of another name, as Hugging Face writes it."""
+    """Return a model's state without tied tensors, as Hugging Face writes it."""
     tied = getattr(model, "all_tied_weights_keys", None) or {}
     return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
 
@@ -117,7 +115,7 @@ def digest_file(file: Path) -> str:
 def digest_tensors(state_dict: Mapping[str, torch.Tensor]) -> str:
     """Return the SHA-256 (hex) of the file that :func:`save` would write of all weights, without writing it.
 
-    Tensors of more than one type, whose order in a file is safetensors' own, are written to a file after all.
+    Mixed types are written after all, since safetensors determines their order.
     """
     tensors = distinct_tensors(state_dict)
     kinds = {tensor.dtype for tensor in tensors.values()}
@@ -138,14 +136,14 @@ def digest_tensors(state_dict: Mapping[str, torch.Tensor]) -> str:
 
 
 def verify(file: Path, part: WeightPart) -> None:
-    """Raise unless ``file`` is that of ``part``."""
+    """Raise unless ``file`` is the one of ``part``."""
     if not file.is_file():
         raise MissingWeights(f"version {part.version}: no {part.kind} weights at {part.uri} ({file} does not exist)")
     compare(digest_file(file), part)
 
 
 def compare(found: str, part: WeightPart) -> None:
-    """Raise WrongDigest unless a file's SHA-256 is that of ``part``."""
+    """Raise WrongDigest unless a SHA-256 matches ``part``."""
     if found != part.digest_of_file:
         raise WrongDigest(
             f"version {part.version} ({part.kind}) at {part.uri}: sha256 {found}, published {part.digest_of_file}"
@@ -153,9 +151,9 @@ def compare(found: str, part: WeightPart) -> None:
 
 
 def find_damage(part: WeightPart) -> str:
-    """Return what is wrong with the file of ``part``, empty if nothing is; it is read whole, wherever it lies.
+    """Return the damage of the file of ``part``, empty if there is none; reads all of it.
 
-    Raises :class:`~dart_streams.policy.weight_storage.StorageUnreachable` if its store is away: nobody knows then.
+    Raises :class:`~dart_streams.policy.weight_storage.StorageUnreachable` if the store is unavailable.
     """
     storage = weight_storage.open_storage(part.uri)
     try:
@@ -172,7 +170,7 @@ def find_damage(part: WeightPart) -> str:
 
 
 def download(storage: Storage, target: Path, part: WeightPart) -> None:
-    """Copy the file of ``part`` into the directory ``target``, which appears only when it is complete and verified."""
+    """Copy the file of ``part`` into the directory ``target``, which appears once it is verified."""
     target.parent.mkdir(parents=True, exist_ok=True)
     file = FILES[part.kind]
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:

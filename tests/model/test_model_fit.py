@@ -18,8 +18,7 @@ from dart_streams.episodes import prompts
 from dart_streams.episodes.context import INSTRUCTION_TOKENS, estimate_longest
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import fit, tiny
-from dart_streams.policy.context import count_longest
-from dart_streams.policy.rendering import UnsupportedModel, renderer_of
+from dart_streams.policy.rendering import UnsupportedModel, count_longest, renderer_of
 from tests.model.families import FAMILIES
 from workers.rollout import vllm_settings
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
+from dart_streams import crash_points
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.policy import probe, resident_weights, weights
@@ -22,7 +23,6 @@ from tests import events
 from tests.model import plain_transformers
 from tests.model.test_trainer_run import KILLS_S, Run, ended, training
 from topics import weights_serving
-from trainer import crash_points
 from trainer.learning.learner import Learner, WeightSnapshot
 from trainer.learning.model import probe_of
 from trainer.publish import WeightPublisher
@@ -48,7 +48,7 @@ def test_killed_anywhere_every_version_is_the_trainers_to_the_bit(
     publishing: Callable[..., Run], tmp_path: Path
 ) -> None:
     """Each start that finds its checkpoint's weights published says so by announcing the same version again."""
-    kills = [f"{point}:2" for point in crash_points.ALL]
+    kills = [f"{point}:2" for point in crash_points.TRAINER]
     ours = publishing(max_train_steps=2 * len(kills) + 1, keep_versions=100)
     ours.add([ours.maker.group(index) for index in range(2 * len(kills) + 1)])
     for kill in kills:

@@ -13,6 +13,7 @@ from peft import PeftModel, get_peft_model, get_peft_model_state_dict
 from transformers import AutoModelForImageTextToText
 
 from benchmarks.synthetic_groups import Maker
+from dart_streams import crash_points
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
 from dart_streams.policy import adapters, exporting, probe, resident_weights, tiny, weights
@@ -25,7 +26,6 @@ from tests.model.test_trainer_deltas import PROBE, Versions
 from tests.model.test_trainer_run import KILLS_S, Run, ended, training
 from tests.model.test_trainer_step import full, plain_logp, ready
 from tests.model.two_ranks import step_of
-from trainer import crash_points
 from trainer.checkpoint import Checkpoints
 from trainer.learning import lora
 from trainer.learning.learner import Learner, WeightSnapshot
@@ -259,7 +259,7 @@ def publishing(services: Any, policy: Path) -> Callable[..., Run]:
 def test_killed_anywhere_every_version_is_the_trainers_to_the_bit(
     publishing: Callable[..., Run], policy: Path, tmp_path: Path
 ) -> None:
-    kills = [f"{point}:2" for point in crash_points.ALL]
+    kills = [f"{point}:2" for point in crash_points.TRAINER]
     ours = publishing(max_train_steps=2 * len(kills) + 1, keep_versions=2)
     ours.add([ours.maker.group(index) for index in range(2 * len(kills) + 1)])
     for kill in kills:

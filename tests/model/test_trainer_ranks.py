@@ -11,13 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dart_streams import crash_points
 from dart_streams.policy import tiny
 from dart_streams.policy import weights as weight_files
 from tests.faults import disk
 from tests.model import sharded_layer
 from tests.model.forkserver import jobs
 from tests.model.test_trainer_run import KILLS_S, Run, ended, training
-from trainer import checkpoint_manifest, crash_points
+from trainer import checkpoint_manifest
 from trainer.checkpoint import Checkpoints
 
 KILLS = [

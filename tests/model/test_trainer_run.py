@@ -27,6 +27,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
 from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog, alter_group, write
+from dart_streams import crash_points
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config, parse
@@ -45,7 +46,7 @@ from tests.model.forkserver import POLLING, jobs, spawning
 from topics import Topic, curated, trained, training_metrics, weights, weights_serving
 from topics.trained import TrainedStep
 from topics.weights import WeightVersion
-from trainer import crash_points, main
+from trainer import main
 from trainer.data.consumer import MAX_POLL_RECORDS, CuratedConsumer
 from trainer.learning.learner import WeightSnapshot
 from trainer.publish import WeightPublisher
@@ -385,9 +386,9 @@ def without_members(made: SyntheticBacklog) -> SyntheticBacklog:
 
 
 KILLS = (
-    [f"{point}:1" for point in crash_points.ALL],
-    [f"{point}:1" for point in reversed(crash_points.ALL)],
-    [f"{point}:2" for point in crash_points.ALL],
+    [f"{point}:1" for point in crash_points.TRAINER],
+    [f"{point}:1" for point in reversed(crash_points.TRAINER)],
+    [f"{point}:2" for point in crash_points.TRAINER],
 )
 """Three runs, each killed at every point, before any other step or after one: twenty-one kills."""
 STEPS_KILLED = 10
@@ -467,8 +468,8 @@ def test_of_two_trainers_the_older_stops(run: Callable[..., Run], capfd: pytest.
 
 
 POINTS = {
-    1: [f"{point}:2" for point in crash_points.ALL],
-    3: [*(f"{point}:4" for point in crash_points.ALL if point != crash_points.IN_CHECKPOINT)],
+    1: [f"{point}:2" for point in crash_points.TRAINER],
+    3: [*(f"{point}:4" for point in crash_points.TRAINER if point != crash_points.IN_CHECKPOINT)],
 }
 POINTS[3].append(f"{crash_points.IN_CHECKPOINT}:1")
 

@@ -1,34 +1,32 @@
-"""How an agent processes its input: apply, make durable, publish the effects, acknowledge.
+"""Processing of an agent's input: apply, make durable, publish the effects, acknowledge.
 
-While one batch is processed, records queue for the next. The agents that read finished rollouts begin their batches
-together, every :data:`BATCH_INTERVAL_S` at most, so that their records share requests. A flood costs two round trips a
-batch. A batch is processed in these steps (:meth:`AgentRunner.process`):
+While one batch is processed, records queue for the next. Agents that read finished rollouts begin their batches
+together, every :data:`BATCH_INTERVAL_S` at most, so that their records share requests. A batch costs two round trips,
+in these steps (:meth:`AgentRunner.process`):
 
-1. Decode each record; dead-letter those that do not decode.
-2. Apply the records to the state in memory, in the order they arrived; leave out those applied before.
-3. Journal them in the table, as one record, and wait until it counts: until the broker has it, and no other curator
-   claimed the partition before it (:mod:`workers.curator.journal_writer`).
-4. Publish the decisions and their curation-log entries, and wait until the broker has them.
+1. Decode the records; dead-letter undecodable ones.
+2. Apply them to the state in memory, in order of arrival; skip those applied before.
+3. Journal them in the table as one record; wait until the broker has it, and no other curator claimed the partition
+   before it (:mod:`workers.curator.journal_writer`).
+4. Publish the decisions and their curation-log entries; wait until the broker has them.
 5. Acknowledge the records, so that Faust commits their offsets; replace a long journal by a snapshot.
 
-Faust commits offsets apart from its tables and both apart from what is published, so a kill leaves them inconsistent.
-Killed before 3 ends: no effect of the batch is visible; its records come again, perhaps in another order across topics,
-and may be decided on differently. Killed in 4: the journal has the batch, so the restored state includes it, and its
-decisions, computed again from the same inputs in the same order, are published (again) before anything else. Killed in
-5: the records come again and are recognized by their offsets. A decision published twice has the same id and content
-both times, and the agent that reads it ignores the second one.
+Faust commits offsets, tables and published records independently, so a kill leaves them inconsistent. Killed before the
+end of 3: no effect is visible, and the records are redelivered, perhaps in another order across topics. Killed in 4:
+the restored state includes the journaled batch, and its decisions, recomputed from the same inputs in the same order,
+are published (again) first. Killed in 5: the redelivered records are recognized by their offsets. A decision published
+twice has the same id and content, and its reader ignores the second.
 
-A curator that was frozen may wake up in any step, after another has taken its partitions. In 1 to 3: its batch does not
-count, so nothing of it is published, and its process ends; before 1, with nothing to do, it finds the claim of one that
-was started in its place when the group has accepted it again (:meth:`AgentRunner.keep_watch`). In 4: the batch counted
-before the other claimed the partition, so the other has found it, and publishes the same decisions. In 5: its offsets
-are refused by the group.
+A frozen curator may wake up after another has taken its partitions. In 1 to 3 its batch does not count, nothing is
+published, and its process ends; while idle it finds the claim of a replacement when the group accepts it again
+(:meth:`AgentRunner.keep_watch`). In 4 the batch preceded the claim, so the other curator publishes the same decisions.
+In 5 the group refuses its offsets.
 
-A consumer that was thrown out of its group and joins again may pass over records. Before an input that does not follow
-the last one of its partition, those between are taken, read from the topic (:meth:`AgentRunner._make_up`).
+A consumer that rejoins its group may skip records. They are read from the topic before the next input of the partition
+(:meth:`AgentRunner._make_up`).
 
-Effects first and state second would be wrong: dispatch reads three topics, and after a crash their records may come in
-another order, in which the group already ordered would be another task's.
+Effects before state would be wrong: dispatch reads three topics, and their order may change after a crash, so that an
+ordered group would become another task's.
 """
 
 import asyncio
@@ -60,18 +58,19 @@ from workers.curator.journal_writer import Changelog, OwnershipLost, Replaced
 from workers.curator.journaled_state import JournaledState, decodable_inputs, input_of, open_state
 
 BATCH_INTERVAL_S = 0.2
-"""Time between two batches of finished rollouts, unless a queue is full before: larger ones cost less per record."""
+"""Minimum interval between batches of finished rollouts, unless a queue is full: larger batches cost less per
+record."""
 LATER_BATCH_INTERVAL_S = 0.05
-"""Time between two batches of agents further on: what they read comes in bursts already, and a finished rollout passes
-three agents before it is replaced."""
+"""Minimum interval of later agents. Their input arrives in bursts already, and a finished rollout passes three agents
+before it is replaced."""
 TRACE = frozenset({"traceparent", "tracestate"})
-"""The headers of the W3C trace context: a decision continues the trace of the record that caused it."""
+"""Headers of the W3C trace context: a decision continues the trace of its cause."""
 
 log = structlog.get_logger()
 
 
 class AgentRunner:
-    """Runs one agent over Kafka. With ``one_state`` all partitions share a state, else each has its own.
+    """Runs one agent over Kafka. With ``one_state`` all partitions share a state, else each has one.
 
     Agents that share a ``pace`` begin their batches together.
     """
@@ -98,7 +97,7 @@ class AgentRunner:
         self.processing = asyncio.Lock()
         self.assigned = asyncio.Event()
         self.topic_ids: Mapping[str, str] = {}
-        """The broker's ids of the inputs, as they were before any was read."""
+        """The broker's ids of the inputs, taken before any was read."""
         meter = metrics.get_meter(names.METER)
         self.events = meter.create_counter(names.CURATOR_EVENTS)
         self.decisions = meter.create_counter(names.CURATOR_DECISIONS)
@@ -116,10 +115,10 @@ class AgentRunner:
                     await self.process_owned(partition, events)
 
     async def process_owned(self, partition: int, events: Sequence[Any]) -> None:
-        """Process records of one partition; leave them to its present owner if a rebalance gave it to another.
+        """Process records of one partition; drop them if a rebalance reassigned it.
 
-        Raises OwnershipLost if another curator has the partition without a rebalance that this one has noticed, or one
-        that was started in place of this one.
+        Raises OwnershipLost if another curator claimed the partition without a rebalance noticed here, or a replacement
+        did.
         """
         if current := [event for event in events if self._is_assigned(event)]:
             async with self._handing_over(partition):
@@ -127,7 +126,7 @@ class AgentRunner:
 
     @contextlib.asynccontextmanager
     async def _handing_over(self, partition: int) -> AsyncIterator[None]:
-        """Forget a partition that another curator has by now; raise as :meth:`process_owned` does."""
+        """Forget a partition that another curator has claimed; raise as :meth:`process_owned` does."""
         generation = self.generation()
         try:
             yield
@@ -138,9 +137,9 @@ class AgentRunner:
             log.info("partition handed over", agent=self.agent.name, partition=partition, reason=str(lost))
 
     async def published_state(self, *, check: bool = False) -> Any:
-        """Return the one state, of which all decisions are published; None if this process does not own it now.
+        """Return the single state with all decisions published; None if this process does not own it.
 
-        With ``check`` only after a look whether another curator has claimed it. Raises as :meth:`process_owned` does.
+        ``check`` looks for claims of other curators first. Raises as :meth:`process_owned` does.
         """
         async with self.processing:
             if not self._is_settled():
@@ -153,15 +152,15 @@ class AgentRunner:
         return None
 
     def _is_settled(self) -> bool:
-        """Say whether the inputs are assigned to this process, and no rebalance or recovery is under way."""
+        """Return whether this process has the inputs, without a rebalance or recovery in progress."""
         app = self.changelog.table.app
         wanted = {TP(self.prefix + topic.name, 0) for topic in self.agent.inputs}
         return not (app.rebalancing or app.in_recovery) and wanted <= app.consumer.assignment()
 
     async def keep_watch(self) -> None:
-        """Look for the claim of a curator started in place of this one whenever partitions are assigned.
+        """Check for a replacement's claim at each assignment of partitions; raise Replaced.
 
-        Raises Replaced. With something to do it is found by writing; without, both would join the group in turns.
+        Writes find it too; without any, both processes would alternate in the group.
         """
         while True:
             await self.assigned.wait()
@@ -171,9 +170,9 @@ class AgentRunner:
                     await self.changelog.refuse_replaced(partition)
 
     async def drain(self) -> None:
-        """Wait for the batch being processed, begin no other one, and write snapshots of what is owned still.
+        """Wait for the current batch, begin no other, and write snapshots of the owned partitions.
 
-        Raises OwnershipLost if another curator has a partition without a rebalance that this one has noticed.
+        Raises OwnershipLost if another curator claimed a partition without a rebalance noticed here.
         """
         await self.processing.acquire()
         for state in self.states.values():
@@ -181,11 +180,11 @@ class AgentRunner:
                 await state.snapshot()
 
     def generation(self) -> int:
-        """Return the consumer group's generation as far as this process knows."""
+        """Return the consumer group's generation known to this process."""
         return int(self.changelog.table.app.consumer_generation_id)
 
     async def process(self, journaled: JournaledState, events: Sequence[Any]) -> None:
-        """Process records of one partition, and before each those that the consumer has passed over."""
+        """Process records of one partition, each after those that the consumer skipped before it."""
         batch: list[Any] = []
         for event in events:
             if missing := journaled.passed_over(self._topic(event), event.message.partition, event.message.offset):
@@ -196,7 +195,7 @@ class AgentRunner:
         await self._process_batch(journaled, batch)
 
     async def _process_batch(self, journaled: JournaledState, events: Sequence[Any]) -> None:
-        """Make the five steps of this module's docstring."""
+        """Take the five steps of this module's docstring."""
         await self._take(journaled, [pair for event in events if (pair := await self._decoded(event)) is not None])
         for event in events:
             event.ack()
@@ -204,7 +203,7 @@ class AgentRunner:
         await journaled.maybe_snapshot()
 
     async def _take(self, journaled: JournaledState, inputs: Sequence[tuple[JournalInput, InputRecord]]) -> None:
-        """Apply inputs, journal them, and publish what they cause: steps 2 to 4."""
+        """Apply inputs, journal them, and publish the effects: steps 2 to 4."""
         before = journaled.state.progress.digest
         started = time.perf_counter()
         counts = counts_of(journaled.state)
@@ -219,10 +218,10 @@ class AgentRunner:
             self._count(steps, counts_of(journaled.state) - counts)
 
     async def _make_up(self, journaled: JournaledState, message: Any, missing: range) -> None:
-        """Take the inputs with these offsets from the topic itself. There are none where it was compacted.
+        """Take the inputs with these offsets from the topic; compaction leaves none.
 
-        After a rebalance Faust may deliver what it had fetched before it sought, and then what it sought, which would
-        count as applied long ago.
+        After a rebalance Faust may deliver records fetched before its seek, and the sought ones would then look
+        applied.
         """
         records = await self.changelog.read_from(message.topic, message.partition, missing.start, missing.stop)
         begin = records[0].offset if records else missing.stop
@@ -243,14 +242,14 @@ class AgentRunner:
         return str(event.message.topic.removeprefix(self.prefix))
 
     def _is_assigned(self, event: Any) -> bool:
-        """Say whether a record was read since the last rebalance; an older one comes again, here or elsewhere."""
+        """Return whether a record was read since the last rebalance; older ones are redelivered."""
         return bool(event.message.generation_id == self.generation())
 
     def _partition(self, event: Any) -> int:
         return 0 if self.one_state else event.message.partition
 
     async def _state(self, partition: int) -> JournaledState:
-        """Return a partition's state, claimed anew after a rebalance. It first publishes what may not have been."""
+        """Return a partition's state, claimed again after a rebalance, with all decisions published."""
         state = self.states.get(partition)
         if state is None or state.generation != self.generation():
             state = await open_state(
@@ -268,7 +267,7 @@ class AgentRunner:
         return state
 
     async def _decoded(self, event: Any) -> tuple[JournalInput, InputRecord] | None:
-        """Return the input that a record is; dead-letter it and return None if it is not an event of its topic."""
+        """Return a record as input; dead-letter it and return None if it is no event of its topic."""
         read = input_of(event.message, self.prefix, round(event.message.timestamp * 1000))
         try:
             return read, record_of(read)
@@ -282,7 +281,7 @@ class AgentRunner:
         await dead_letters.send(self.publisher, topics.BY_NAME[read.topic], original, reason)
 
     async def _publish(self, steps: Sequence[tuple[JournalInput, ReducerResult]]) -> None:
-        """Publish decisions and curation-log entries; return when the broker has them all."""
+        """Publish decisions and curation-log entries; return once the broker has them all."""
         outbox: dict[str, list[Encoded]] = {}
         for read, step in steps:
             trace = [(name, value) for name, value in read.headers if name in TRACE]
@@ -326,5 +325,5 @@ def trace_group(run: str, group: CuratedGroup) -> None:
 
 
 def counts_of(state: Any) -> Counter[str]:
-    """Return a state's counts; only the groups agent's has any."""
+    """Return a state's counts; only the groups agent has any."""
     return Counter(msgspec.structs.asdict(state.counts)) if hasattr(state, "counts") else Counter()

@@ -1,4 +1,4 @@
-"""The topics behind the curator's tables. Faust declares none: they are applied with all others."""
+"""Topics of the curator's tables, applied with all others; Faust declares none."""
 
 from dart_streams.bus.topology import NO_BOUND_MS, TopicSpec, clock_bounds
 from dart_streams.config import Config
@@ -6,31 +6,31 @@ from dart_streams.curation import budget, difficulty, dispatch, groups
 from topics import Topic, task_difficulty, trajectories
 
 MAX_RECORD_BYTES = 16 * 1024 * 1024
-"""The largest record: a whole snapshot is one."""
+"""Maximum record; a snapshot is one."""
 SOURCES: dict[str, Topic | None] = {
     difficulty.NAME: trajectories.TOPIC,
     budget.NAME: task_difficulty.TOPIC,
     groups.NAME: trajectories.TOPIC,
     dispatch.NAME: None,
 }
-"""The topic whose partitions each have a state of the agent; dispatch has one state of all its inputs."""
+"""Topic whose partitions each have a state of the agent; dispatch has one state of all inputs."""
 
 
 def application_id(config: Config) -> str:
-    """Return the Faust application's id, which is also its consumer group."""
+    """Return the Faust application's id, which is its consumer group."""
     return f"{config.bus.prefix}curator"
 
 
 def changelog_of(config: Config, agent: str) -> str:
-    """Return the name that Faust gives the changelog of an agent's table."""
+    """Return Faust's name of an agent's changelog."""
     return f"{application_id(config)}-{agent}-changelog"
 
 
 def changelog_topics(config: Config) -> list[TopicSpec]:
     """Return the changelogs of a deployment.
 
-    They take records of any time: that a clock is off is found by what is published, which a journal has by then. Small
-    segments let the broker compact entries that precede the snapshot, so that a restart has little to read.
+    They accept any timestamp, since only publishing detects a wrong clock, after journaling. Small segments let the
+    broker compact old entries, so that a restart reads little.
     """
     return [
         TopicSpec(

@@ -1,4 +1,4 @@
-"""Records on their way from Faust to an agent, and how many of them make a batch."""
+"""Records queued from Faust for an agent, and their batches."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -11,22 +11,22 @@ from dart_streams.curation.reducer import InputRecord
 from workers.curator.changelogs import MAX_RECORD_BYTES
 
 MAX_BATCH = 512
-"""Records of one batch; as many may be queued for the next."""
+"""Maximum records of a batch, and of the queue."""
 MAX_ENTRY_BYTES = MAX_RECORD_BYTES // 4
-"""With as many bytes a batch is full: its last record may be large itself."""
+"""Bytes that complete a batch; its last record may be large."""
 CHECK_INTERVAL_S = 1.0
-"""Time between two checks for a stall."""
+"""Interval between checks for a stall."""
 
 
 class InputQueue(asyncio.Queue[Any]):
-    """Records on their way from Faust to an agent's next batch."""
+    """Records queued from Faust for an agent's next batch."""
 
     def __init__(self) -> None:
         super().__init__(MAX_BATCH)
         self.filled = asyncio.Event()
 
     async def wait_until_full(self, pace: SendCoalescer) -> None:
-        """Return when there are enough records for a batch, at the latest when ``pace`` lets the next ones begin."""
+        """Return once a batch is full, at the latest when ``pace`` releases the next one."""
         self.filled.clear()
         if self.full():
             return
@@ -38,7 +38,7 @@ class InputQueue(asyncio.Queue[Any]):
                 wait.cancel()
 
     async def next_batch(self, pace: SendCoalescer) -> list[Any]:
-        """Return the queued records that fit into one journal entry, at least one; none if none comes for a second."""
+        """Return the queued records that fit into one journal entry, at least one; none after a second without any."""
         try:
             async with asyncio.timeout(CHECK_INTERVAL_S):
                 batch = [await self.get()]
@@ -53,7 +53,7 @@ class InputQueue(asyncio.Queue[Any]):
 
 
 async def enqueue_records(queue: InputQueue, stream: Any) -> None:
-    """Queue the records of a stream without acknowledging them. This is the Faust agent."""
+    """Queue the records of a stream without acknowledging them; runs as the Faust agent."""
     async for event in stream.noack().events():
         await queue.put(event)
         if queue.full():
@@ -61,14 +61,14 @@ async def enqueue_records(queue: InputQueue, stream: Any) -> None:
 
 
 def size_of(record: Any) -> int:
-    """Return the size in bytes of a record, as the journal has it."""
+    """Return the size of a record in the journal (bytes)."""
     return len(record.key or b"") + len(record.value or b"") + header_bytes(record.headers or ())
 
 
 def split_batches(
     inputs: Sequence[tuple[JournalInput, InputRecord]],
 ) -> Iterator[list[tuple[JournalInput, InputRecord]]]:
-    """Yield inputs in order, as many at once as fit into one journal entry, at least one."""
+    """Yield inputs in order, in batches that fit into one journal entry."""
     batch: list[tuple[JournalInput, InputRecord]] = []
     size = 0
     for read, record in inputs:

@@ -1,21 +1,18 @@
-"""Who may write the journal of a partition: one curator, the last that claimed it.
+"""Ownership of a partition's journal: only the curator with the latest claim may write.
 
-Two curators may believe that they own a partition: one that was frozen wakes up after another took its place, and
-neither Faust nor a static group membership stops it. What decides is the order of the changelog, without a lock:
+Two curators may both believe that they own a partition: one that was frozen wakes up, and neither Faust nor static
+group membership stops it. The order of the changelog decides, without a lock:
 
-1. A new owner writes a claim with a higher incarnation, knows everything before it, and goes on from there.
-2. An owner writes under keys of its incarnation, which no other overwrites, and one record at a time. The offset that
-   the broker returns says whether anyone else has written in between; only then is that read.
-3. A record counts if no newer claim precedes it. Its writer knows before it publishes what the record stands for, and
-   the new owner, which knows all before its claim, has it. A writer that finds a newer claim publishes nothing, and
-   :class:`OwnershipLost` ends its process.
-4. A rebalance may give a partition back, and then it is claimed anew. But where a process of the same id has claimed it
-   in between, that one was started in place of this one: :class:`Replaced` ends this one, rebalance or not. The group
-   does not fence it: aiokafka's heartbeats do not name the static member, so who was replaced joins again as itself.
+1. A new owner writes a claim with a higher incarnation, reads everything before it, and continues from there.
+2. An owner writes under keys of its incarnation, one record at a time. The returned offset shows whether another
+   writer interfered; only then is the changelog read.
+3. A record counts if no newer claim precedes it. Its writer checks that before it publishes, and the new owner has
+   read it. A writer that finds a newer claim publishes nothing, and :class:`OwnershipLost` ends its process.
+4. A partition returned by a rebalance is claimed again. If a process of the same id claimed it in between,
+   :class:`Replaced` ends this one. The group does not fence it: aiokafka's heartbeats omit the static member's id.
 
-So at most one record of a former owner comes after the claim, and nobody has acted on it. Kafka's transactions would
-fence a former owner too, but with three more requests a batch, and their markers at the end of a changelog are records
-that Faust's recovery waits for in vain.
+So at most one record of a former owner follows the claim, without effects. Kafka's transactions would fence it too, but
+cost three more requests a batch, and Faust's recovery waits in vain for their markers.
 """
 
 import asyncio
@@ -30,13 +27,12 @@ from aiokafka import ConsumerRecord, TopicPartition
 
 from dart_streams.bus.clients import create_consumer, read_to_end, start_within
 from dart_streams.config import Bus
-from dart_streams.curation.changelog import ChangelogView, Value
+from dart_streams.curation.changelog import ChangelogView, Value, claim_key
 from dart_streams.curation.journal import Claim, encode
-from dart_streams.curation.journal_keys import claim_key
 from dart_streams.errors import UserError
 
 READ_TIMEOUT_S = 60.0
-"""How long reading the end of a changelog may take."""
+"""Timeout of reading the end of a changelog."""
 
 log = structlog.get_logger()
 
@@ -47,24 +43,24 @@ class ReadFrom(Protocol):
     def __call__(
         self, topic: str, partition: int, offset: int, stop: int | None = None
     ) -> Awaitable[list[ConsumerRecord]]:
-        """Return the records from an offset to the one before ``stop``, or to the present end."""
+        """Return the records from ``offset`` to before ``stop``, by default to the present end."""
 
 
 class OwnershipLost(UserError):
-    """Another curator has claimed a partition; the supervisor starts this one anew."""
+    """Another curator has claimed a partition; the supervisor restarts this one."""
 
     exit_code = 1
 
 
 class Replaced(OwnershipLost):
-    """The other curator has this one's id: it was started in its place."""
+    """The claiming curator has the same id: it was started as a replacement."""
 
 
 class Changelog:
-    """The changelog of an agent's table: what is known of each partition, and how a record is added.
+    """The changelog of an agent's table: known records by partition, and appends.
 
-    What Faust's recovery reads is noted here with its offset. The table's own dictionary is not used: a recovery that
-    runs beside a write would put older values over newer ones, and it may skip records unseen.
+    Records read by Faust's recovery are noted with their offset. The table's dictionary is not used: a recovery beside
+    a write would put older values over newer ones, and may skip records.
     """
 
     def __init__(self, name: str, owner: str, read_from: ReadFrom) -> None:
@@ -74,21 +70,21 @@ class Changelog:
         self.table: Any = None
         self.views: dict[int, ChangelogView] = defaultdict(ChangelogView)
         self.recovered = 0
-        """How many records Faust's recoveries have read."""
+        """Number of records read by Faust's recoveries."""
         self.claims: dict[int, int] = {}
-        """By partition the newest incarnation that this process has claimed."""
+        """Newest incarnation claimed by this process, by partition."""
 
     async def note_recovered(self, event: Any) -> None:
-        """Note a record that Faust's recovery has read. What it may have skipped is read by :meth:`write`."""
+        """Note a record read by Faust's recovery; :meth:`write` reads skipped ones."""
         message = event.message
         self.recovered += 1
         if message.topic == self.name:
             self.views[message.partition].note(message.offset, message.key, message.value)
 
     async def write(self, partition: int, key: bytes, value: Value) -> int:
-        """Write a record; return its offset once the broker has it and everything before it is known.
+        """Write a record; return its offset once it is durable and everything before it is known.
 
-        Raises OwnershipLost if the topic is not the one that was written to before.
+        Raises OwnershipLost if the topic was recreated.
         """
         view = self.views[partition]
         offset: int = (await self.table.send_changelog(partition, key, value)).offset
@@ -100,21 +96,21 @@ class Changelog:
         return offset
 
     async def read_on(self, partition: int) -> None:
-        """Note what follows the position that is known."""
+        """Note the records after the known position."""
         view = self.views[partition]
         for record in await self.read_from(self.name, partition, view.position):
             view.note_read(record.offset, record.key, record.value)
 
     async def refuse_replaced(self, partition: int) -> None:
-        """Raise Replaced if, by what the broker has now, a process of the same id claimed the partition after us."""
+        """Raise Replaced if a process of the same id has claimed the partition after this one."""
         if partition in self.claims:
             await self.read_on(partition)
             JournalWriter(self, partition, self.claims[partition]).check(others=False)
 
     async def claim(self, partition: int) -> "JournalWriter":
-        """Become the owner of a partition; everything that a former owner has acted on is known on return.
+        """Claim a partition; return once every record that a former owner acted on is known.
 
-        Raises OwnershipLost if meanwhile another curator has claimed it.
+        Raises OwnershipLost if another curator claims it meanwhile.
         """
         await self.refuse_replaced(partition)
         view = self.views[partition]
@@ -129,7 +125,7 @@ class Changelog:
 
 
 class JournalWriter:
-    """Writes the journal of one partition as its owner number ``incarnation``."""
+    """Writes the journal of one partition as its owner ``incarnation``."""
 
     def __init__(self, changelog: Changelog, partition: int, incarnation: int) -> None:
         self.changelog = changelog
@@ -138,17 +134,17 @@ class JournalWriter:
         self.view = changelog.views[partition]
 
     async def write(self, key: bytes, value: Value) -> None:
-        """Write a record; return when it counts. Raises OwnershipLost if it does not, or if the next one would not."""
+        """Write a record; return once it counts. Raises OwnershipLost if it does not, or the next one would not."""
         await self.changelog.write(self.partition, key, value)
         self.check()
 
     async def delete_superseded(self) -> None:
-        """Delete what former owners wrote. To be called once a snapshot of this one counts."""
+        """Delete the records of former owners; call it once a snapshot of this one counts."""
         keys = self.view.superseded(self.incarnation)
         await asyncio.gather(*(self.write(key, None) for key in keys))
 
     def check(self, *, others: bool = True) -> None:
-        """Raise OwnershipLost if another curator has claimed the partition since; Replaced if it has the same id.
+        """Raise OwnershipLost if another curator has claimed the partition, Replaced if it has the same id.
 
         Without ``others`` only the latter.
         """
@@ -167,7 +163,7 @@ REPLACED = ". It has the same id: only one may run; for more curators give each 
 
 
 def ownership_text(place: str, owner: str) -> str:
-    """Return the error of a former owner."""
+    """Return the error text of a former owner."""
     return (
         f"{place} belongs to another curator process now ({owner}), which claimed it while this one stood still or was "
         "cut off: what this one decided since was not published"
@@ -180,7 +176,7 @@ def bind_reader(bus: Bus) -> ReadFrom:
 
 
 async def read_from(bus: Bus, topic: str, partition: int, offset: int, stop: int | None = None) -> list[ConsumerRecord]:
-    """Return the records of a topic's partition from an offset to the one before ``stop``, or to the present end."""
+    """Return the records of a partition from ``offset`` to before ``stop``, by default to the present end."""
     records = create_consumer(bus, group=None, client_id="changelog")
     place = TopicPartition(topic, partition)
     async with asyncio.timeout(READ_TIMEOUT_S):

@@ -1,4 +1,4 @@
-"""An agent's state in a Faust table: a journal of applied inputs and a snapshot now and then, for each partition."""
+"""An agent's state in a Faust table: a journal of applied inputs and occasional snapshots, by partition."""
 
 import asyncio
 import contextlib
@@ -11,8 +11,8 @@ from aiokafka import ConsumerRecord
 from dart_streams.bus.clients import Publisher, event_of, open_topics, read_to_end
 from dart_streams.bus.codec import Undecodable
 from dart_streams.curation import journal, reducer
+from dart_streams.curation.changelog import entry_key, snapshot_key
 from dart_streams.curation.journal import Entry, JournalGap, JournalInput, RestoredState, Snapshot
-from dart_streams.curation.journal_keys import entry_key, snapshot_key
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
 from topics import Topic, curation_log
 from topics.curation_log import Applied
@@ -26,9 +26,9 @@ log = structlog.get_logger()
 
 
 class JournaledState:
-    """The state of one partition that this process owns, claimed in ``generation`` of the consumer group.
+    """The state of a partition owned by this process, claimed in ``generation`` of the consumer group.
 
-    ``unpublished`` are the inputs and results whose decisions may not have been published.
+    ``unpublished`` are inputs and results whose decisions may not have been published.
     """
 
     def __init__(self, agent: Agent, writer: JournalWriter, restored: RestoredState, generation: int) -> None:
@@ -39,26 +39,26 @@ class JournaledState:
         self.sequence = restored.sequence
         self.unpublished = restored.last
         self.seen: dict[str, int] = {}
-        """By input partition the last offset that came since, also of what does not decode."""
+        """Last offset that arrived by input partition, undecodable records included."""
         self._slot = self._bytes = 0
         self._snapshot_at = SNAPSHOT_BYTES
 
     def passed_over(self, topic: str, partition: int, offset: int) -> range:
-        """Note an input that comes; return the offsets before it that were neither applied nor came."""
+        """Note an arriving input; return the offsets before it that neither were applied nor arrived."""
         place = f"{topic}/{partition}"
         last = max(self.state.progress.applied.get(place, -1), self.seen.get(place, -1))
         self.seen[place] = max(last, offset)
         return range(last + 1, offset)
 
     def apply(self, inputs: Sequence[tuple[JournalInput, InputRecord]]) -> list[tuple[JournalInput, ReducerResult]]:
-        """Apply inputs in order; return those that were not applied before, with their results."""
+        """Apply inputs in order; return the new ones with their results."""
         self.state, steps = journal.apply_all(self.agent, self.state, inputs)
         return [(read, step) for read, step in steps if step.applied is not None]
 
     async def append(self, before: str, inputs: list[JournalInput]) -> None:
-        """Journal a batch that was applied to the state of digest ``before``; return when it counts.
+        """Journal a batch applied to the state of digest ``before``; return once it counts.
 
-        Raises OwnershipLost if it does not, and then none of its decisions may be published.
+        Raises OwnershipLost if it does not; then none of its decisions may be published.
         """
         self.sequence += 1
         entry = journal.encode(Entry(self.sequence, before, inputs))
@@ -67,7 +67,7 @@ class JournaledState:
         self._bytes += len(entry)
 
     async def note_topic_ids(self, topic_ids: Mapping[str, str]) -> list[str]:
-        """Note the ids of the inputs, durably; return the inputs that were made anew."""
+        """Note the ids of the inputs durably; return the recreated inputs."""
         known = dict(self.state.progress.topic_ids)
         anew = reducer.note_topic_ids(self.agent, self.state, topic_ids)
         if self.state.progress.topic_ids != known:
@@ -75,22 +75,22 @@ class JournaledState:
         return anew
 
     async def refuse_former_owner(self) -> None:
-        """Raise OwnershipLost if another curator has claimed the partition by now."""
+        """Raise OwnershipLost if another curator has claimed the partition."""
         await self.writer.changelog.read_on(self.writer.partition)
         self.writer.check()
 
     async def maybe_snapshot(self) -> None:
-        """Replace a journal larger than a snapshot by one, so that restoring stays quick."""
+        """Replace a journal larger than a snapshot, so that restoring stays fast."""
         if self._bytes >= self._snapshot_at or self._slot >= SNAPSHOT_ENTRIES:
             await self.snapshot()
 
     async def snapshot(self) -> None:
-        """Replace the journal by a snapshot, unless nothing has changed since the last one."""
+        """Replace the journal by a snapshot, unless nothing has changed."""
         if self._slot:
             await self.write(journal.snapshot_of(self.sequence, self.state))
 
     async def write(self, snapshot: Snapshot) -> None:
-        """Write a snapshot, which stands for all entries up to now."""
+        """Write a snapshot, which replaces all entries so far."""
         encoded = journal.encode(snapshot)
         await self.writer.write(snapshot_key(self.writer.partition, self.writer.incarnation), encoded)
         self._slot = self._bytes = 0
@@ -100,13 +100,11 @@ class JournaledState:
 async def open_state(
     agent: Agent, changelog: Changelog, partition: int, publisher: Publisher, *, one_state: bool, last: int
 ) -> JournaledState:
-    """Claim a partition and return its state. What may be unpublished counts from here on, and may be published now.
+    """Claim a partition and return its state, whose unpublished decisions may be published now.
 
-    An empty journal is that of a new run, or it was lost; one that lacks a batch is damaged. Then the state is rebuilt
-    from the topics, with the ``last`` inputs taken as unpublished.
-
-    Raises MissingInputs if it has to be rebuilt and the topics no longer hold all inputs that the agent has applied;
-    OwnershipLost if another curator claims the partition meanwhile.
+    A new run has an empty journal; an empty or damaged one is rebuilt from the topics, with the ``last`` inputs as
+    unpublished. Raises MissingInputs if the topics no longer hold all applied inputs, and OwnershipLost if another
+    curator claims the partition meanwhile.
     """
     generation = changelog.table.app.consumer_generation_id
     writer = await changelog.claim(partition)
@@ -120,7 +118,7 @@ async def open_state(
 async def restore_state(
     agent: Agent, writer: JournalWriter, publisher: Publisher, *, one_state: bool, last: int
 ) -> RestoredState:
-    """Return the state that the journal of a partition gives, or if it is empty or damaged, the topics."""
+    """Return the state of a partition's journal; if that is empty or damaged, of the topics."""
     bound_log = log.bind(agent=agent.name, partition=writer.partition)
     stored, problem, restored = writer.view.stored(), "lost", None
     try:
@@ -144,7 +142,7 @@ async def restore_state(
 
 
 def restore_journal(agent: Agent, stored: Mapping[bytes, bytes], partition: int, bound_log: Any) -> RestoredState:
-    """Return the state that a journal gives, and log what it is; raise Gap if a batch is missing."""
+    """Return the state of a journal, and log it; raise JournalGap if a batch is missing."""
     restored = journal.restore(agent, stored, partition)
     bound_log.info("state restored", batches=restored.sequence, since_snapshot=restored.entries)
     if restored.diverged is not None:
@@ -157,7 +155,7 @@ def restore_journal(agent: Agent, stored: Mapping[bytes, bytes], partition: int,
 
 
 async def read_log_entries(agent: Agent, publisher: Publisher, partition: int | None) -> list[Applied]:
-    """Return an agent's entries of ``curation-log``, in order; those of one partition's inputs unless it is None."""
+    """Return an agent's entries of ``curation-log`` in order, by default of all input partitions."""
     entries: list[Applied] = []
     for record in await read_all(publisher, (curation_log.TOPIC,)):
         with contextlib.suppress(Undecodable):
@@ -168,7 +166,7 @@ async def read_log_entries(agent: Agent, publisher: Publisher, partition: int | 
 
 
 async def read_inputs(agent: Agent, publisher: Publisher) -> dict[journal.Place, JournalInput]:
-    """Return every record that the agent's input topics hold."""
+    """Return every record of the agent's input topics."""
     prefix = publisher.bus.prefix
     return {
         (record.topic.removeprefix(prefix), record.partition, record.offset): input_of(record, prefix, record.timestamp)
@@ -177,13 +175,13 @@ async def read_inputs(agent: Agent, publisher: Publisher) -> dict[journal.Place,
 
 
 async def read_all(publisher: Publisher, topics: tuple[Topic, ...]) -> list[ConsumerRecord]:
-    """Return all records that topics have now, in order within a partition."""
+    """Return all present records of topics, in order within a partition."""
     async with asyncio.timeout(REBUILD_TIMEOUT_S), open_topics(publisher.bus, publisher, topics) as records:
         return [record async for polled in read_to_end(records) for batch in polled.values() for record in batch]
 
 
 def decodable_inputs(records: Sequence[ConsumerRecord], prefix: str) -> list[tuple[JournalInput, InputRecord]]:
-    """Return the inputs that records are. What does not decode is left out: its letter is sent where it is read."""
+    """Return records as inputs, without undecodable ones, which are dead-lettered where they are read."""
     inputs = []
     for record in records:
         read = input_of(record, prefix, record.timestamp)
@@ -193,9 +191,9 @@ def decodable_inputs(records: Sequence[ConsumerRecord], prefix: str) -> list[tup
 
 
 def input_of(record: Any, prefix: str, at_ms: int) -> JournalInput:
-    """Return a record, or Faust's message of one, as an agent's input; ``at_ms`` is its timestamp (epoch ms).
+    """Return a record, or Faust's message of one, as input; ``at_ms`` is its timestamp (epoch ms).
 
-    Headers without a value are left out: a journal with one could not be read again.
+    Headers without a value are dropped: a journal could not be read again.
     """
     return JournalInput(
         topic=record.topic.removeprefix(prefix),

@@ -47,13 +47,13 @@ from workers.curator.transport import Flow, Transport
 from workers.runtime import lifecycle
 
 BATCH_BYTES = 512 * 1024
-"""Size of a produce request's batch for one partition: below the topics' largest record."""
+"""Maximum produce batch of a partition, below the topics' largest record."""
 FETCH_BYTES = 128 * 1024
-"""Size of a fetch from one partition. The client delivers a whole fetch of one before the next, so with more, a flood
-of trajectories would delay the other agents. A larger record still comes, alone."""
+"""Maximum fetch of a partition. The client delivers one partition's fetch before the next, so a flood of trajectories
+would delay the other agents. A larger record still arrives alone."""
 
 COMMIT_INTERVAL_S = 3.0
-"""Time between commits of input offsets. Records read again after a crash are recognized by their offsets."""
+"""Interval between commits of input offsets. Records read again after a crash are recognized by offset."""
 
 log = structlog.get_logger()
 

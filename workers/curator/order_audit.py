@@ -1,15 +1,14 @@
-"""Finds the orders that can never end, and ends them as ``lost``, so that their samples are ordered again.
+"""Finds orders that can never end, and ends them as ``lost``, so that their samples are ordered again.
 
-An order is lost with its record, an observation, its trajectory or what was made of it: by offsets that somebody moved,
-by retention, by a topic that was made anew, by a record that its reader refuses. Each round is as follows; it can be
-cut off anywhere, and the next one begins with the first step.
+Moved offsets, retention, a recreated topic or a refused record can lose an order's record, an observation, a trajectory
+or a derived record. A round may be interrupted anywhere; the next one starts over:
 
-1. Take dispatch's open orders, all decisions published.
+1. Take dispatch's open orders, with all decisions published.
 2. Pass a flush barrier through all stages from the order to dispatch.
-3. What is open still at the same attempt is lost, unless another curator decides by now. Publish its finish.
+3. Orders still open at the same attempt are lost, unless another curator has taken over. Publish their finishes.
 
-A finish is published as any other, on ``trajectories``. That of an order which ends all the same is a repeat, or makes
-one of the true finish; so a round that was mistaken costs a rollout, and nothing else.
+A finish is published on ``trajectories`` as any other. If the order ends after all, one of both is a repeat, so a
+mistake costs one rollout.
 """
 
 import asyncio
@@ -26,9 +25,9 @@ from topics import trajectories
 from workers.curator.agent_runner import AgentRunner
 
 ROUND_INTERVAL_S = 5.0
-"""Time between two rounds."""
+"""Interval between rounds."""
 NAMED = 10
-"""Lost orders that a line of the log names."""
+"""Maximum lost orders named in a log line."""
 
 log = structlog.get_logger()
 
@@ -49,7 +48,7 @@ class OrderAudit:
             await self.round()
 
     async def round(self) -> None:
-        """Make one round, as the module's docstring has it."""
+        """Run one round (see the module's docstring)."""
         if not (before := await self._open_orders()):
             return
         for stage in STAGES:
@@ -59,7 +58,7 @@ class OrderAudit:
             await self._end(sorted(lost))
 
     async def _open_orders(self, *, check: bool = False) -> set[OpenOrder]:
-        """Return the open orders; none if this process does not decide on them now."""
+        """Return the open orders; none if this process does not decide on them."""
         state = await self.dispatch.published_state(check=check)
         return open_orders(state) if state is not None else set()
 

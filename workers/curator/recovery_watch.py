@@ -1,8 +1,7 @@
-"""Ends a curator whose Faust neither recovers its tables nor gives it records.
+"""Ends a curator whose Faust neither recovers its tables nor delivers records.
 
-Defect of Faust (0.15.3): a rebalance after the broker was away, or during a recovery, may begin a recovery that waits
-for ever for records of the changelogs. The process lives then, and does nothing. One that is started in its place
-recovers. :mod:`workers.curator.transport` answers the two causes that are known.
+Defect of Faust (0.15.3): a rebalance after a broker outage or during a recovery may start a recovery that waits forever
+for changelog records. A restarted process recovers. :mod:`workers.curator.transport` handles the two known causes.
 """
 
 import asyncio
@@ -13,26 +12,26 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
 
 RECOVERY_TIMEOUT_S = 90.0
-"""How long a rebalance, with the recovery that follows, may bring nothing: longer than the consumer group waits for a
-member that does not answer (Faust's ``broker_rebalance_timeout``, 60 s)."""
+"""Timeout of progress in a rebalance and its recovery: longer than the group waits for a silent member (Faust's
+``broker_rebalance_timeout``, 60 s)."""
 CHECK_INTERVAL_S = 1.0
 
 
 class Recovering(Protocol):
-    """What a ``faust.App`` says of itself."""
+    """The recovery state of a ``faust.App``."""
 
     rebalancing: bool
     in_recovery: bool
 
 
 class RecoveryStuck(UserError):
-    """The tables are not recovered; the supervisor starts this curator anew."""
+    """The tables are not recovered; the supervisor restarts this curator."""
 
     exit_code = 1
 
 
 async def watch_recovery(app: Recovering, recovered: Callable[[], int]) -> None:
-    """Raise RecoveryStuck once nothing was ``recovered``, a number of records, for so long; until cancelled."""
+    """Raise RecoveryStuck once the number ``recovered`` stops growing during a recovery; runs until cancelled."""
     seen, left = -1, Deadline(RECOVERY_TIMEOUT_S)
     while True:
         if not (app.rebalancing or app.in_recovery) or recovered() != seen:

@@ -1,4 +1,4 @@
-"""Faust's Kafka transport, with nine overrides. Each names the defect of Faust (0.15.3) that it answers."""
+"""Faust's Kafka transport with nine overrides, each for a defect of Faust (0.15.3)."""
 
 import asyncio
 import contextlib
@@ -17,16 +17,16 @@ from mode.utils.queues import FlowControlEvent
 
 FETCH_MAX_WAIT_MS = 100
 CHECK_INTERVAL_S = 1.0
-"""Between two looks whether the consumer group answered with an error."""
+"""Interval between checks for errors of the consumer group."""
 
 log = structlog.get_logger()
 
 
 class Flow(FlowControlEvent):
-    """Faust's flow control, but resuming an active flow keeps what the streams' buffers hold.
+    """Flow control whose resumption of an active flow keeps the streams' buffers.
 
-    Defect: Faust resumes the flow once to read changelogs and again after it has sought the inputs, and the second time
-    clears the buffers. Records that arrived since the seek are lost, and this process waits for what they would cause.
+    Defect: Faust resumes the flow to read changelogs and again after it sought the inputs; the second time clears the
+    buffers, so records since the seek are lost.
     """
 
     def resume(self) -> None:
@@ -36,10 +36,10 @@ class Flow(FlowControlEvent):
 
 
 class DirectDelivery(Service):
-    """A service that runs what it waits for without a task, if that does not block.
+    """A service that awaits a coroutine without a task if it does not block.
 
-    Defect: Faust creates four tasks for each record, to deliver it and to notice meanwhile that the flow is suspended
-    or the consumer stops. Nearly always there is room in the buffer at once, and there is no meanwhile.
+    Defect: Faust creates four tasks a record, to deliver it and to notice a suspended flow or a stop. Nearly always the
+    buffer has room, so nothing can happen meanwhile.
     """
 
     async def wait_first(self, *coros: Any, **bound: Any) -> Any:
@@ -59,7 +59,7 @@ class DirectDelivery(Service):
 
 
 class Blocked:
-    """An awaitable for the rest of a coroutine that waits for a future; it is closed if that is cancelled."""
+    """An awaitable for the rest of a suspended coroutine, which is closed on cancellation."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], future: Any) -> None:
         self.coroutine = coroutine
@@ -72,24 +72,20 @@ class Blocked:
 
 
 class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
-    """Faust's client thread with a shorter fetch that loses nothing, and the client's position without waiting for it.
+    """Faust's client thread with a shorter, lossless fetch, and non-blocking access to the client's position.
 
-    Defects: the fetch wait is fixed at 1.5 s, and during it the client fetches no other partition of that broker. What
-    a fetch takes while the flow is suspended is dropped, and only inputs are sought back: a recovery whose seek came
-    before waits for ever for records of its changelogs.
-
-    aiokafka (0.14) does not join its group again after an error that it does not know, until its user has read that.
-    Faust never does. Such is the answer to a member that another process of its id replaced in mid-rebalance.
-
-    What stopping the client raises leaves the thread as a traceback. A fetch that waits to be repeated is one cause: it
-    raises CancelledError, and then Faust also waits a minute for the thread.
+    Defects: the fetch wait is fixed at 1.5 s, during which the client fetches no other partition of that broker.
+    Records fetched while the flow is suspended are dropped and only inputs are sought back, so a recovery may wait
+    forever for changelog records. After an unknown error aiokafka (0.14) rejoins its group only once the error was
+    read, which Faust never does; a replaced member gets such an error. Errors at the client's stop leave the thread as
+    a traceback, and a CancelledError of a pending fetch makes Faust wait a minute for the thread.
     """
 
     consumer: aiokafka.Consumer
 
     @Service.task
     async def _read_group_errors(self) -> None:
-        """Read the errors of the consumer group, so that it is joined again; raise the one that ended this for good."""
+        """Read the consumer group's errors, so that it is rejoined; raise a final one."""
         coordinator = self._ensure_consumer()._coordinator
         while not self.should_stop:
             await self.sleep(CHECK_INTERVAL_S)
@@ -102,7 +98,7 @@ class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
                 log.warning("the consumer group answered with an error: joining it again", reason=str(error))
 
     async def on_thread_stop(self) -> None:
-        """Stop the client, or close its connections if that fails."""
+        """Stop the client; close its connections if that fails."""
         try:
             await super().on_thread_stop()
         except (KafkaError, asyncio.CancelledError) as error:
@@ -110,7 +106,7 @@ class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
             await self._ensure_consumer()._client.close()
 
     def next_offset(self, tp: TP) -> int | None:
-        """Return the offset that the client takes next from a partition, None if that is not known or not assigned."""
+        """Return the client's next offset of a partition, None if it is unknown or unassigned."""
         subscription = self._ensure_consumer()._subscription.subscription
         assignment = subscription.assignment if subscription is not None else None
         state = assignment.state_value(tp) if assignment is not None else None
@@ -123,7 +119,7 @@ class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
         timeout: float | None = None,  # noqa: ASYNC109 - as Faust has it
         max_records: int | None = None,
     ) -> RecordMap:
-        """Return the records that have come; none, and their partitions sought back, if the flow is suspended."""
+        """Return the fetched records; if the flow is suspended, none, and seek their partitions back."""
         records = await super()._fetch_records(consumer, active_partitions, timeout=timeout, max_records=max_records)
         if self.consumer.flow_active:
             return records
@@ -140,13 +136,11 @@ class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
 
 
 class Consumer(DirectDelivery, aiokafka.Consumer):
-    """Faust's consumer, but a seek holds, and an input whose committed offset is not in its log is sought from there.
+    """Faust's consumer with lasting seeks, also for inputs whose committed offset is outside the log.
 
-    Defects: Faust delivers after a seek the rest of what it had taken before, and then takes what it reads anew for
-    repetitions: a changelog that is read again, as in a rebalance during recovery, has no records, and recovery never
-    ends; inputs are passed over. Without a committed offset it leaves its position as it is, so records that were read
-    and then dropped in a rebalance are lost. An offset beyond the end, of a topic that was made anew since, makes it
-    take every record for a repetition.
+    Defects: after a seek Faust delivers records fetched before, and takes the sought ones for repeats: a recovery never
+    ends, and inputs are skipped. Without a committed offset it keeps its position, so records dropped in a rebalance
+    are lost. An offset beyond the end, of a recreated topic, turns every record into a repeat.
     """
 
     _thread: ConsumerThread
@@ -155,14 +149,14 @@ class Consumer(DirectDelivery, aiokafka.Consumer):
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Message]]:  # noqa: ASYNC109 - as Faust has it
-        """Yield the records that the client has taken, without those that a seek since makes it take again."""
+        """Yield the fetched records, without those that a later seek makes the client fetch again."""
         async for tp, message in super().getmany(timeout):
             taken = self._thread.next_offset(tp)
             if taken is not None and message.offset < taken:
                 yield tp, message
 
     async def perform_seek(self) -> None:
-        """Seek each input to the offset after the last one acknowledged, or to its beginning if its log has none."""
+        """Seek each input to its committed offset, or to its beginning if the log does not contain that."""
         await super().perform_seek()
         inputs = {tp for tp in self.assignment() if not self._is_changelog_tp(tp)}
         if not inputs:
@@ -179,7 +173,7 @@ class Consumer(DirectDelivery, aiokafka.Consumer):
 class Producer(aiokafka.Producer):
     """Faust's producer, but idempotent.
 
-    Defect: without transactions, a record sent again after a lost reply may be there twice, the second one late.
+    Defect: without transactions, a record retried after a lost response may be duplicated late.
     """
 
     def _settings_extra(self) -> Mapping[str, Any]:
@@ -187,7 +181,7 @@ class Producer(aiokafka.Producer):
 
 
 class Transport(aiokafka.Transport):
-    """Faust's transport with this consumer and this producer."""
+    """Faust's transport with this consumer and producer."""
 
     Consumer = Consumer
     Producer = Producer

@@ -13,7 +13,7 @@ import structlog
 
 from workers.env import metrics
 from workers.env.health import Rest, WorkerHealth
-from workers.runtime.ordered_consumer import OrderedConsumer
+from workers.runtime.ordered_consumer import Gate, OrderedConsumer
 
 REFUSAL_S = 1.0
 """How long an order of a task that is set aside is held: dispatch would open its next group as fast as one fails."""
@@ -21,7 +21,7 @@ REFUSAL_S = 1.0
 log = structlog.get_logger()
 
 
-class HealthGate:
+class HealthGate(Gate):
     """Notes how resets end, and holds back what :class:`~workers.env.health.WorkerHealth` says."""
 
     def __init__(self, health: WorkerHealth, clock: Callable[[], float] = time.monotonic) -> None:

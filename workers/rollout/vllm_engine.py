@@ -25,8 +25,7 @@ import structlog
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.policy import probe, recipe, weight_location, weights
-from dart_streams.policy.context import count_longest
-from dart_streams.policy.rendering import Prompt, renderer_of
+from dart_streams.policy.rendering import Prompt, count_longest, renderer_of
 from dart_streams.policy.resident_weights import ResidentWeights
 from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry.stall_detector import StallDetector

@@ -1,4 +1,1 @@
-"""What every worker process shares: its lifecycle and the ordered-commit consumer.
-
-Knows no topic and no kind of worker.
-"""
+"""Lifecycle and ordered-commit consumer of every worker process; independent of topics and kinds of workers."""

@@ -1,9 +1,8 @@
-"""Which records are in flight, and which offsets may be committed: the contiguous finished prefix. Pure.
+"""Records in flight and committable offsets: the contiguous finished prefix. Pure.
 
-As in Kafka, a committed offset of 5 means that everything below 5 is finished and 5 is fetched next. Offsets have holes
-(compaction, transaction markers), so the prefix is over the records taken, not over all numbers. A record may be
-delivered more than once: after a rebalance, or because its producer died between two steps. All of its offsets are
-finished when the one delivery that was handled is.
+A committed offset of 5 means that everything below 5 is finished and 5 is fetched next. Offsets have gaps (compaction,
+transaction markers), so the prefix covers records taken, not numbers. A record may be delivered repeatedly, after a
+rebalance or a producer's crash; all its offsets finish with the handled delivery.
 """
 
 from collections import OrderedDict
@@ -14,30 +13,30 @@ from typing import Generic, NamedTuple, TypeVar
 P = TypeVar("P", bound=Hashable)
 
 FINISHED_IDS = 4096
-"""Number of finished records remembered; one that is redelivered later is handled again, which its reader ignores."""
+"""Finished records remembered; a later redelivery is handled again, and its reader ignores the effects."""
 
 
 class TrackedOffset(NamedTuple, Generic[P]):
-    """The partition and offset of a record."""
+    """Partition and offset of a record."""
 
     partition: P
     offset: int
 
 
 class DonePrefix:
-    """The records taken from one partition since it was assigned, and which of them are unfinished."""
+    """Records taken from one partition since its assignment."""
 
     def __init__(self) -> None:
         self._open: set[int] = set()
         self._next: int | None = None
 
     def take(self, offset: int) -> None:
-        """Add the record at ``offset``; records are taken in ascending order."""
+        """Add the record at ``offset``; offsets ascend."""
         self._open.add(offset)
         self._next = offset + 1 if self._next is None else max(self._next, offset + 1)
 
     def finish(self, offset: int) -> None:
-        """Mark the record as finished; one that is not unfinished is ignored."""
+        """Mark a record as finished; others are ignored."""
         self._open.discard(offset)
 
     @property
@@ -47,9 +46,9 @@ class DonePrefix:
 
 
 class Offsets(Generic[P]):
-    """The finished prefixes of the partitions assigned to a consumer.
+    """Finished prefixes of the assigned partitions.
 
-    After a rebalance a partition starts afresh: its unfinished records are delivered again, to its new owner.
+    A reassigned partition starts afresh: its unfinished records are delivered to the new owner.
     """
 
     def __init__(self) -> None:
@@ -57,18 +56,18 @@ class Offsets(Generic[P]):
         self._committed: dict[P, int] = {}
 
     def assign(self, partitions: Iterable[P]) -> None:
-        """Start with newly assigned ``partitions``."""
+        """Start newly assigned ``partitions``."""
         for partition in partitions:
             self._prefixes[partition] = DonePrefix()
 
     def revoke(self, partitions: Iterable[P]) -> None:
-        """Forget revoked ``partitions``: nothing of them is committed any more."""
+        """Forget revoked ``partitions``, of which nothing more is committed."""
         for partition in partitions:
             self._prefixes.pop(partition, None)
             self._committed.pop(partition, None)
 
     def take(self, place: TrackedOffset[P]) -> bool:
-        """Add a record and return True; False if its partition is no longer assigned: then it must not be processed."""
+        """Add a record; return False if its partition is no longer assigned and it must not be processed."""
         prefix = self._prefixes.get(place.partition)
         if prefix is None:
             return False
@@ -81,12 +80,12 @@ class Offsets(Generic[P]):
             prefix.finish(place.offset)
 
     def ready(self) -> dict[P, int]:
-        """Return the offsets that can be committed, also those that are."""
+        """Return all committable offsets, committed ones included."""
         ready = {partition: prefix.commit for partition, prefix in self._prefixes.items()}
         return {partition: offset for partition, offset in ready.items() if offset is not None}
 
     def commits(self) -> dict[P, int]:
-        """Return the offsets that can be committed and are not yet."""
+        """Return the committable offsets that are not committed yet."""
         return {partition: at for partition, at in self.ready().items() if at != self._committed.get(partition)}
 
     def committed(self, offsets: Mapping[P, int]) -> None:
@@ -95,7 +94,7 @@ class Offsets(Generic[P]):
 
 
 class DeliveryStatus(Enum):
-    """What a delivered record is to this consumer; only a new one is handled."""
+    """Status of a delivered record; only a new one is handled."""
 
     NEW = "new"
     IN_FLIGHT = "in flight already"
@@ -104,7 +103,7 @@ class DeliveryStatus(Enum):
 
 
 class InFlightRecords(Generic[P]):
-    """The records that one consumer handles at present, by id."""
+    """Records that a consumer handles, by id."""
 
     def __init__(self) -> None:
         self.offsets: Offsets[P] = Offsets()
@@ -112,7 +111,7 @@ class InFlightRecords(Generic[P]):
         self._finished: OrderedDict[str, None] = OrderedDict()
 
     def deliver(self, record_id: str, place: TrackedOffset[P]) -> DeliveryStatus:
-        """Track a record delivered at ``place``, and return whether to handle it."""
+        """Track a record delivered at ``place``; return its status."""
         if not self.offsets.take(place):
             return DeliveryStatus.REVOKED
         if record_id in self._finished:
@@ -123,7 +122,7 @@ class InFlightRecords(Generic[P]):
         return status
 
     def forget(self, record_id: str) -> None:
-        """Drop a record that is not handled: it is delivered again."""
+        """Drop an unhandled record, which is redelivered."""
         self.in_flight.pop(record_id, None)
 
     def skip(self, place: TrackedOffset[P]) -> None:
@@ -132,7 +131,7 @@ class InFlightRecords(Generic[P]):
             self.offsets.finish(place)
 
     def finish(self, record_id: str) -> None:
-        """Finish a record: its effects are durable."""
+        """Finish a record whose effects are durable."""
         for place in self.in_flight.pop(record_id, []):
             self.offsets.finish(place)
         self._finished[record_id] = None
@@ -140,11 +139,11 @@ class InFlightRecords(Generic[P]):
             self._finished.popitem(last=False)
 
     def assign(self, partitions: Iterable[P]) -> None:
-        """Start to track ``partitions``."""
+        """Track ``partitions``."""
         self.offsets.assign(partitions)
 
     def revoke(self, partitions: Iterable[P]) -> None:
-        """Stop to track ``partitions``. Their records stay in flight, and are recognized if they are redelivered."""
+        """Stop tracking ``partitions``; their records stay in flight and are recognized on redelivery."""
         revoked = set(partitions)
         self.offsets.revoke(revoked)
         for places in self.in_flight.values():

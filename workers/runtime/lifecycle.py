@@ -1,6 +1,6 @@
-"""The life of a worker process: connect, work until the first part exits or a signal comes, drain, exit.
+"""The life of a worker process: connect, work until a signal or the first exit, drain, exit.
 
-A worker's ``main.py`` gives a ``connect`` coroutine; everything else about its life is here.
+A worker's ``main.py`` provides the ``connect`` coroutine.
 """
 
 import asyncio
@@ -18,16 +18,15 @@ from dart_streams.telemetry import setup
 T = TypeVar("T")
 
 CANCEL_TIMEOUT_S = 5.0
-"""How long a cancelled task may take to end."""
+"""Time for a cancelled task to end."""
 GC_THRESHOLDS = (20_000, 20, 50)
-"""When the garbage collector examines the young, the middle and the old generation (see ``gc.set_threshold``)."""
+"""Thresholds of the young, middle and old generation (see ``gc.set_threshold``)."""
 
 
 class Worker(msgspec.Struct, frozen=True):
     """A connected worker.
 
-    ``serve`` works until the event it is given is set, then drains and returns; ``background`` are tasks that must run
-    as long as it does, by name.
+    ``serve`` works until its event is set, then drains and returns; ``background`` tasks, by name, run as long.
     """
 
     serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]
@@ -35,18 +34,17 @@ class Worker(msgspec.Struct, frozen=True):
 
 
 Connect = Callable[[Config, str, contextlib.AsyncExitStack], Coroutine[Any, Any, Worker]]
-"""Makes a worker from a configuration and a worker id; what must be closed at the end is pushed on the stack."""
+"""Builds a worker from configuration and worker id; resources to close are pushed on the stack."""
 
 
 class UnexpectedExit(Exception):
-    """A background task that should run as long as the process has returned."""
+    """A background task returned before the end of the process."""
 
 
 def run(connect: Connect, config: Config, worker_id: str) -> int:
-    """Be worker ``worker_id`` until SIGTERM or SIGINT; return the exit code.
+    """Run worker ``worker_id`` until SIGTERM or SIGINT; return the exit code.
 
-    What ``connect`` or a part of the worker raises is raised as it is, for instance
-    :class:`~dart_streams.errors.ServiceUnavailable`.
+    Errors of ``connect`` and of the worker's parts propagate unchanged.
     """
     setup.start(config, worker_id)
     try:
@@ -56,7 +54,7 @@ def run(connect: Connect, config: Config, worker_id: str) -> int:
 
 
 async def run_until_stopped(connect: Connect, config: Config, worker_id: str, stop: asyncio.Event | None = None) -> int:
-    """Connect, serve until ``stop`` is set (by signals, if no event is given), drain; return the exit code."""
+    """Connect, serve until ``stop`` is set (by default by signals), drain; return the exit code."""
     stop = stop or stop_on_signals()
     async with contextlib.AsyncExitStack() as resources:
         worker = await cancel_on_stop(stop, connect(config, worker_id, resources))
@@ -76,10 +74,10 @@ def stop_on_signals() -> asyncio.Event:
 
 
 def freeze_gc() -> None:
-    """Exempt all present objects from garbage collection, and collect the others less often.
+    """Exempt present objects from garbage collection, and collect others less often.
 
-    A worker with hundreds of episodes has hundreds of thousands of objects that live for minutes; traversing them takes
-    more than a tenth of its time, and pauses every episode. Call it once everything is connected.
+    Call it once everything is connected. Hundreds of episodes have hundreds of thousands of objects that live for
+    minutes; traversing them takes a tenth of the time and pauses every episode.
     """
     gc.collect()
     gc.freeze()
@@ -87,7 +85,7 @@ def freeze_gc() -> None:
 
 
 async def cancel_on_stop(stop: asyncio.Event, start: Coroutine[Any, Any, T]) -> T | None:
-    """Return what ``start`` returns; if ``stop`` is set first, cancel it and return None."""
+    """Return the result of ``start``; if ``stop`` is set first, cancel it and return None."""
     starting, stopped = asyncio.create_task(start), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -102,7 +100,7 @@ async def cancel_on_stop(stop: asyncio.Event, start: Coroutine[Any, Any, T]) -> 
 
 
 async def run_until_first_exit(work: Coroutine[Any, Any, None], **background: Awaitable[Any]) -> None:
-    """Run ``work`` to its end; raise UnexpectedExit if a background task, named by its keyword, returns before."""
+    """Run ``work`` to its end; raise UnexpectedExit if a background task, named by its keyword, returns first."""
     main = asyncio.create_task(work)
     tasks = {asyncio.ensure_future(task): name for name, task in background.items()}
     try:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
@@ -27,42 +27,32 @@ from workers.runtime.death_counts import DeathCounts, read_note
 from workers.runtime.in_flight import DeliveryStatus, InFlightRecords, TrackedOffset
 
 COMMIT_INTERVAL_S = 1.0
-"""Time between commits, and so what a killed worker repeats. A commit is a write to the broker, as a record is."""
+"""Interval between commits, and so the work that a killed worker repeats. A commit is a write to the broker."""
 DRAIN_MARGIN_S = 3.0
-"""Part of the drain kept for cancelled handlers, the last commit, and closing what the worker uses."""
+"""Part of the drain reserved for cancelled handlers, the last commit and closing resources."""
 
 log = structlog.get_logger()
 
 
 class Delivery(NamedTuple):
-    """An event, and the record it came in."""
+    """An event and its record."""
 
     event: Any
     record: ConsumerRecord
 
 
 Handle = Callable[[int, Delivery], Awaitable[None]]
-"""Handles a record in a slot (from 0), and returns when its effects are durable."""
+"""Handles a record in a slot (from 0); returns once its effects are durable."""
 
 
-class Gate(Protocol):
-    """What holds records back: from one slot, or from all."""
-
-    async def slot_ready(self, slot: int) -> None:
-        """Return when a slot may have a record."""
-
-    async def may_read(self) -> None:
-        """Return when the next record may be read."""
-
-
-class OpenGate:
-    """Holds nothing back."""
+class Gate:
+    """Holds records back from a slot or from all; this one is always open."""
 
     async def slot_ready(self, slot: int) -> None:
-        """Return at once."""
+        """Return once a slot may have a record."""
 
     async def may_read(self) -> None:
-        """Return at once."""
+        """Return once the next record may be read."""
 
 
 class OrderedConsumer(ConsumerRebalanceListener):
@@ -90,7 +80,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         self.drain_s = max(config.run.drain_s - DRAIN_MARGIN_S, config.run.drain_s / 2)
         self.stalls = StallDetector(log, f"records of {self.name}", config.telemetry.stall_s)
         self.records: InFlightRecords[TopicPartition] = InFlightRecords()
-        self.gate = gate or OpenGate()
+        self.gate = gate or Gate()
         self.deaths: DeathCounts[TopicPartition] | None = DeathCounts() if counts_deaths else None
         self._committing = asyncio.Lock()
         self._marked: set[str] = set()
@@ -109,7 +99,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         self._settled.set()
 
     async def __aenter__(self) -> Self:
-        """Join the group; raise ServiceUnavailable if the broker or the topic is not there."""
+        """Join the group; raise ServiceUnavailable if broker or topic is missing."""
         await self.publisher.partitions_of(self.topic)
         await self.join()
         return self
@@ -118,7 +108,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         await self.consumer.stop()
 
     async def join(self) -> None:
-        """Join the group, again after :meth:`leave`; raise ServiceUnavailable if the broker does not answer."""
+        """Join the group, also after :meth:`leave`; raise ServiceUnavailable if the broker does not answer."""
         if self._left:
             self.consumer, self._left = create_consumer(self.bus, **self.client_settings), False
         self.consumer.subscribe([self.name], listener=self)
@@ -126,9 +116,9 @@ class OrderedConsumer(ConsumerRebalanceListener):
         self._member.set()
 
     async def leave(self, limit_s: float) -> None:
-        """Read nothing more, wait for the records in flight, ``limit_s`` at most, and leave the group.
+        """Stop reading, wait up to ``limit_s`` for the records in flight, and leave the group.
 
-        What is not read, or not finished by then, is delivered to other members.
+        Unread and unfinished records are delivered to other members.
         """
         self._member.clear()
         partitions = sorted(self.consumer.assignment())
@@ -143,7 +133,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         await self.consumer.stop()
 
     async def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
-        """Commit what is finished; the rest is redelivered to the new owner."""
+        """Commit finished records; the rest is redelivered to the new owner."""
         await self.commit(given_up=True)
         self._forget_ahead(revoked)
         self.records.revoke(revoked)
@@ -152,10 +142,8 @@ class OrderedConsumer(ConsumerRebalanceListener):
             self._marked &= self.deaths.in_hand
 
     def _forget_ahead(self, revoked: Collection[TopicPartition]) -> None:
-        """Drop what was read ahead of these partitions."""
-        for delivery in [
-            one for one in self._ahead if TopicPartition(one.record.topic, one.record.partition) in revoked
-        ]:
+        """Drop records of these partitions that were read ahead."""
+        for delivery in [ahead for ahead in self._ahead if partition_of(ahead.record) in revoked]:
             self._ahead.remove(delivery)
             self.records.forget(getattr(delivery.event, self.id_field))
         self._note_settled()
@@ -166,27 +154,28 @@ class OrderedConsumer(ConsumerRebalanceListener):
             self._settled.set()
 
     async def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
-        """Track the partitions assigned from their committed offsets."""
+        """Track the assigned partitions from their committed offsets."""
         self.records.assign(assigned)
         if self.deaths is not None:
             await self._learn_deaths(self.deaths, assigned)
 
     async def _learn_deaths(self, deaths: DeathCounts[TopicPartition], assigned: Collection[TopicPartition]) -> None:
-        """Read from the group's offsets with what members have died, those of other partitions as well."""
+        """Read deaths of members from the group's offsets, those of other partitions included."""
         numbers = self.consumer.partitions_for_topic(self.name) or set()
         try:
-            found = await committed_within(self.consumer, {TopicPartition(self.name, n) for n in numbers} | {*assigned})
+            every = {TopicPartition(self.name, number) for number in numbers} | {*assigned}
+            offsets = await committed_within(self.consumer, every)
         except KafkaError as error:
             log.warning("deaths of members unknown", reason=str(error) or type(error).__name__)
             return
-        for partition, committed in found.items():
+        for partition, committed in offsets.items():
             deaths.learn(read_note(committed.metadata), died=partition in assigned)
 
     async def begin(self, delivery: Delivery, name: str) -> None:
-        """Write down that a record is about to be handled: if this member dies meanwhile, the next one knows.
+        """Note that a record is about to be handled, so that the next member learns of a death.
 
-        Deaths are counted by ``name``. Records that are begun together share a commit. Without an answer of the broker
-        it goes on: then a death with this record is not counted.
+        Deaths are counted by ``name``. Concurrent calls share a commit. Without the broker's answer the death is not
+        counted.
         """
         if self.deaths is None:
             return
@@ -202,8 +191,8 @@ class OrderedConsumer(ConsumerRebalanceListener):
     async def serve(self, handle: Handle, slots: int, stop: asyncio.Event) -> None:
         """Handle records in ``slots`` concurrent slots until ``stop`` is set, then finish those in flight and commit.
 
-        Handlers that are not finished within the drain are cancelled; their records are not committed and so delivered
-        again, to another member of the group. The first error of a handler is raised.
+        Handlers that exceed the drain are cancelled, and their records redelivered to another member. The first error
+        of a handler is raised.
         """
         tasks = {asyncio.create_task(self._serve_slot(handle, slot, stop)) for slot in range(slots)}
         stopped = asyncio.create_task(stop.wait())
@@ -231,13 +220,13 @@ class OrderedConsumer(ConsumerRebalanceListener):
                 raise result
 
     async def _serve_slot(self, handle: Handle, slot: int, stop: asyncio.Event) -> None:
-        """Handle each record at least once: a crash before step 5 is committed has the record delivered again.
+        """Handle each record at least once: a crash before step 5 is committed redelivers it.
 
-        1. Take the next record of the partitions assigned, in order.
-        2. A record that cannot be decoded is finished once it is a durable dead letter.
-        3. A record that is in flight or finished here is skipped; its offset is finished with the first delivery.
+        1. Take the next record of the assigned partitions, in order.
+        2. Finish an undecodable record once it is a durable dead letter.
+        3. Skip a record in flight or finished here; its offset finishes with the first delivery.
         4. Handle it: when ``handle`` returns, its effects, idempotent by id, are durable.
-        5. It is finished; :meth:`commit` moves the committed offset up to the lowest record in flight.
+        5. Finish it; :meth:`commit` moves the committed offset up to the lowest record in flight.
         """
         this = asyncio.current_task()
         while not stop.is_set():
@@ -255,7 +244,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
             self._note_settled()
 
     async def read_ahead(self, count: int, expect: Callable[[Any], None]) -> None:
-        """Keep up to ``count`` records at hand for the next slots, and call ``expect`` with each, until cancelled."""
+        """Keep up to ``count`` records ready, and call ``expect`` with each, until cancelled."""
         while True:
             await self._room.wait()
             async with self._taking:
@@ -267,7 +256,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
                     self._room.clear()
 
     async def _take(self) -> Delivery:
-        """Return the next record, in its order; idle slots take in turn."""
+        """Return the next record; idle slots take turns."""
         self.stalls.note_arrival()
         if not self._ahead:  # Otherwise not in turn: who reads ahead may be waiting for a record that never comes.
             async with self._taking:
@@ -277,7 +266,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         return self._ahead.popleft()
 
     async def _read(self) -> Delivery:
-        """Do steps 1 to 3."""
+        """Take steps 1 to 3."""
         await self.gate.may_read()
         while True:
             await self._member.wait()
@@ -312,9 +301,9 @@ class OrderedConsumer(ConsumerRebalanceListener):
         await dead_letters.send(self.publisher, self.topic, record, reason)
 
     async def commit(self, *, given_up: bool = False) -> None:
-        """Commit the contiguous finished prefix of each partition; a failed commit is retried by the next.
+        """Commit each partition's contiguous finished prefix; the next commit retries a failed one.
 
-        ``given_up`` if this member lets go of its partitions: what it has in its hands is then no death of its own.
+        ``given_up`` if this member releases its partitions: the records in its hands are then no deaths.
         """
         async with self._committing:  # One after the other: the text of an older commit would undo that of a newer one.
             offsets = self.records.offsets

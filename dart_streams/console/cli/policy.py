@@ -102,8 +102,7 @@ def fit_of(model_dir: Path, settings: Config) -> Fit:
 
     os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
     from dart_streams.policy import fit
-    from dart_streams.policy.context import count_longest
-    from dart_streams.policy.rendering import renderer_of
+    from dart_streams.policy.rendering import count_longest, renderer_of
 
     try:
         architecture = fit.check(model_dir, settings.policy.min_pixels, settings.policy.max_pixels)

@@ -1,8 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.curation.changelog import ChangelogView
-from dart_streams.curation.journal_keys import claim_key, entry_key, parse_key, snapshot_key
+from dart_streams.curation.changelog import ChangelogView, claim_key, entry_key, parse_key, snapshot_key
 
 KEYS = [
     *(make(0, incarnation) for incarnation in (1, 2, 9) for make in (claim_key, snapshot_key)),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dart_streams.curation.advantages import reward_statistics, step_level_advantages
 from dart_streams.curation.budget import length_cap, rollouts_for
-from dart_streams.curation.entropy import select
+from dart_streams.curation.groups import high_entropy_steps
 from dart_streams.quantiles import interpolate_quantile
 
 
@@ -69,21 +69,21 @@ def test_advantages_sum_to_zero_over_the_steps(members):
 def test_the_four_fifths_of_highest_entropy_are_kept():
     entropies = [step / 10 for step in range(1, 11)]
     assert interpolate_quantile(entropies, 0.2) == pytest.approx(0.28)
-    assert select([entropies]) == [[2, 3, 4, 5, 6, 7, 8, 9]]
+    assert high_entropy_steps([entropies]) == [[2, 3, 4, 5, 6, 7, 8, 9]]
 
 
 def test_the_quantile_is_of_the_whole_group_not_of_each_trajectory():
-    assert select([[0.1, 0.2, 0.3, 0.4, 0.5], [0.6, 0.7, 0.8, 0.9, 1.0]]) == [[2, 3, 4], [0, 1, 2, 3, 4]]
+    assert high_entropy_steps([[0.1, 0.2, 0.3, 0.4, 0.5], [0.6, 0.7, 0.8, 0.9, 1.0]]) == [[2, 3, 4], [0, 1, 2, 3, 4]]
 
 
 def test_steps_of_equal_entropy_are_all_kept_and_a_trajectory_without_any_has_none():
-    assert select([[0.5, 0.5], [], [0.5]]) == [[0, 1], [], [0]]
-    assert select([[], []]) == [[], []]
+    assert high_entropy_steps([[0.5, 0.5], [], [0.5]]) == [[0, 1], [], [0]]
+    assert high_entropy_steps([[], []]) == [[], []]
 
 
 @given(st.lists(st.lists(st.floats(0, 10), max_size=20), max_size=8), st.floats(0, 1))
 def test_at_least_the_asked_share_of_steps_is_kept(step_entropies, keep):
-    kept = sum(map(len, select(step_entropies, keep)))
+    kept = sum(map(len, high_entropy_steps(step_entropies, keep)))
     total = sum(map(len, step_entropies))
     assert kept >= min(total, int(keep * total))
 

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.bus.codec import encode as record_of_event
 from dart_streams.config import parse
+from dart_streams.curation.changelog import claim_key, entry_key, parse_key, snapshot_key
 from dart_streams.curation.journal import (
     Claim,
     Entry,
@@ -16,7 +17,6 @@ from dart_streams.curation.journal import (
     restore,
     snapshot_of,
 )
-from dart_streams.curation.journal_keys import claim_key, entry_key, parse_key, snapshot_key
 from dart_streams.curation.reducer import AgentProgress, InputRecord, advance, is_repeated
 from topics import BY_NAME
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dart_streams.curation import advantages, entropy
+from dart_streams.curation import advantages, groups
 from dart_streams.curation.budget import length_cap, rollouts_for
 
 MEMBERS = st.lists(st.tuples(st.sampled_from([0.0, 0.25, 1.0]), st.integers(0, 30)), min_size=1, max_size=16)
@@ -56,7 +56,7 @@ def test_single_step_advantages_compare_trajectories_at_the_same_step(members, d
 def test_kept_steps_are_those_at_or_above_the_quantile_of_the_group(step_entropies, tenths):
     """DART: H_t >= the 1 - keep quantile of the group, by linear interpolation between order statistics."""
     keep = tenths / 10
-    found = entropy.select(step_entropies, keep)
+    found = groups.high_entropy_steps(step_entropies, keep)
     every = sorted(value for own in step_entropies for value in own)
     if not every:
         assert found == [[] for _ in step_entropies]

@@ -8,7 +8,7 @@ from dart_streams.bus.clients import SendCoalescer
 from dart_streams.bus.codec import encode
 from dart_streams.config import parse
 from dart_streams.curation.agents import bind_agents
-from dart_streams.curation.journal_keys import parse_key
+from dart_streams.curation.changelog import parse_key
 from tests import events
 from tests.unit.workers.curator.changelog_topic import ChangelogTopic, Table
 from topics import trajectories

@@ -11,7 +11,7 @@ from dart_streams.bus.codec import Unencodable
 from dart_streams.config import parse
 from dart_streams.curation import journal
 from dart_streams.curation.agents import bind_agents
-from dart_streams.curation.journal_keys import entry_key
+from dart_streams.curation.changelog import entry_key
 from tests.unit.workers.curator.broker import Broker
 from topics import task_difficulty
 from workers.curator import agent_runner, input_queue

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 import structlog
 
+from dart_streams.curation.changelog import entry_key
 from dart_streams.curation.journal import apply_all, with_records
-from dart_streams.curation.journal_keys import entry_key
 from tests.unit.workers.curator.broker import CONFIG, DIFFICULTY, Broker
 from topics import task_difficulty
 from workers.curator import journaled_state
