@@ -7,7 +7,6 @@ from dart_streams.console.runs import evaluation
 from dart_streams.console.runs.evaluation import EvaluationResult
 from dart_streams.console.runs.run_follower import RunFollower
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.curation.order_tracker import ORDER_ATTEMPTS
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from topics import rollout_orders
@@ -29,12 +28,10 @@ async def evaluate(
     ordered: set[str] = set()
 
     def fresh(state: RunState) -> list[RolloutOrder]:
-        return [
-            order for order in evaluation.missing_orders(state, wanted, ORDER_ATTEMPTS) if order.order_id not in ordered
-        ]
+        return [order for order in evaluation.missing_orders(state, wanted) if order.order_id not in ordered]
 
     def left(state: RunState) -> int:
-        return len(wanted) - sum(len(evaluation.final_trajectories(state, orders, ORDER_ATTEMPTS)) for orders in each)
+        return len(wanted) - sum(len(evaluation.final_trajectories(state, orders)) for orders in each)
 
     deadline = Deadline(config.evaluation.timeout_s)
     while left(follower.progress):

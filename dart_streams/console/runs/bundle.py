@@ -1,4 +1,4 @@
-"""A bundle: a run's records, configuration and task set in one file, written and read as a stream.
+"""A bundle: a run's records, configuration and task set in one file, written and read in bounded memory.
 
 ::
 
@@ -6,8 +6,7 @@
     section = one zstd frame: items, each with its length before it (4 bytes, big-endian)
     directory = one zstd skippable frame: JSON (:class:`Directory`), its length (4 bytes, little-endian), ``MAGIC``
 
-So any zstd reads the sections, a reader finds what it needs without decompressing the rest, and a file that was not
-written to its end has no directory and is rejected. Memory is bounded, both writing and reading.
+Any zstd reads the sections. The directory locates each section, and a truncated file has no directory.
 """
 
 import hashlib
@@ -30,19 +29,19 @@ CHUNK = 1 << 20
 Kind = Literal["text", "records", "blobs", "lines"]
 FileBytes = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 LONGEST_ITEM: dict[Kind, int] = {"text": 1 << 24, "records": 1 << 25, "blobs": 1 << 26, "lines": 1 << 24}
-"""Bytes of an item: several times what a run can have. A bundle of others may say anything of its sections."""
+"""Largest item in bytes, several times that of a run; a bundle from elsewhere may claim any size."""
 WINDOW_BYTES = 1 << 23
-"""What zstd keeps of a section to decompress it, four times what is written."""
+"""Largest decompression window, four times that of written bundles."""
 
 T = TypeVar("T")
 
 
 class BundleError(UserError):
-    """A bundle that cannot be used: truncated, damaged, of a newer schema, or without a section that is needed."""
+    """A bundle is truncated, damaged, of a newer schema, or lacks a section."""
 
 
 class BundleRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A record as the broker had it; its topic is its section's."""
+    """A record of the broker; its section names its topic."""
 
     partition: int
     offset: int
@@ -53,7 +52,7 @@ class BundleRecord(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, record: Any) -> Self:
-        """Return a Kafka client's record as it is kept."""
+        """Return the bundle record of a Kafka client's record."""
         headers = [*map(tuple, record.headers)]
         return cls(record.partition, record.offset, record.timestamp, record.key, record.value, headers)
 
@@ -66,7 +65,7 @@ class Blob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BundleSection(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a section lies and what it holds; ``sha256`` is of its compressed bytes, sizes are in bytes."""
+    """Place and size of a section in bytes; ``sha256`` is of its compressed bytes."""
 
     name: str
     kind: Kind
@@ -78,7 +77,7 @@ class BundleSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The run's id and prefix; ``schemas`` are the topics' versions when it was captured."""
+    """The run's id and prefix; ``schemas`` are the topics' versions at the capture."""
 
     run: str
     prefix: str
@@ -87,7 +86,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Directory(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of the file: its sections."""
+    """Directory at the end of the file."""
 
     version: int
     manifest: Manifest
@@ -95,7 +94,7 @@ class Directory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Writer:
-    """Writes a bundle; use it as a context manager. The file gets its name when all of it is durable, or never."""
+    """Context manager that writes a bundle; the file gets its name when it is complete and durable."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
@@ -119,7 +118,7 @@ class Writer:
             self.part.unlink(missing_ok=True)
 
     def section(self, name: str, kind: Kind, items: Iterable[bytes]) -> BundleSection:
-        """Write one section, item by item, and return its place."""
+        """Write one section item by item."""
         start, count, raw, digest = self._file.tell(), 0, 0, hashlib.sha256()
         compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compressobj()
 
@@ -167,7 +166,7 @@ class Writer:
 
 
 class Bundle:
-    """A bundle on disk. Its directory is read at once, a section when it is asked for."""
+    """A bundle on disk; sections are read on demand."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -198,11 +197,11 @@ class Bundle:
         return self._items(self._section(name), bytes)
 
     def has(self, name: str) -> bool:
-        """Say whether there is such a section."""
+        """Return whether there is such a section."""
         return name in self.sections
 
     def topics(self) -> list[str]:
-        """Return the topics that were captured."""
+        """Return the captured topics."""
         return [section.name for section in self.directory.sections if section.kind == "records"]
 
     def _section(self, name: str) -> BundleSection:
@@ -213,7 +212,7 @@ class Bundle:
             raise BundleError(f"{self.path} has no {name}: it has {there}; capture the run again with it") from None
 
     def _items(self, section: BundleSection, decode: Callable[[bytes], T]) -> Iterator[T]:
-        """Yield a section's items, decoded; raise :class:`BundleError` where the bytes are not what was written."""
+        """Yield a section's decoded items; raise :class:`BundleError` if they are damaged."""
         with self.path.open("rb") as file:
             file.seek(section.start)
             try:
@@ -224,7 +223,7 @@ class Bundle:
                     if length > LONGEST_ITEM[section.kind]:
                         raise EOFError(f"an item of {length} bytes, where {LONGEST_ITEM[section.kind]} are the most")
                     yield decode(read_exactly(reader, length))
-                reader.read(1)  # nothing is left; zstd compares its checksum of the section at its end
+                reader.read(1)  # at its end zstd compares the checksum
             except (zstandard.ZstdError, EOFError, msgspec.DecodeError, MemoryError, RecursionError) as error:
                 reason = f"{self.path} is damaged in {section.name} ({error})"
                 raise BundleError(f"{reason}: capture the run again, or copy it again") from None
@@ -232,22 +231,22 @@ class Bundle:
 
 def read_exactly(stream: Any, length: int) -> bytes:
     """Read ``length`` bytes; raise EOFError if there are fewer."""
-    found: bytes = stream.read(length)
-    while len(found) < length:
-        if not (part := stream.read(length - len(found))):
+    data: bytes = stream.read(length)
+    while len(data) < length:
+        if not (part := stream.read(length - len(data))):
             raise EOFError("the section ends within an item")
-        found += part
-    return found
+        data += part
+    return data
 
 
 class FormatVersion(msgspec.Struct):
-    """The part of a directory that every version has."""
+    """The part of a directory that all versions have."""
 
     version: int
 
 
 def read_directory(path: Path) -> Directory:
-    """Return the directory of a bundle; raise :class:`BundleError` if it is none, a torn one, or of a newer version."""
+    """Return the directory of a bundle; raise :class:`BundleError` if it is missing, damaged, or of a newer version."""
     tail = len(MAGIC) + 4
     try:
         with path.open("rb") as file:
@@ -255,12 +254,10 @@ def read_directory(path: Path) -> Directory:
             file.seek(max(0, size - tail))
             end = file.read(tail)
             if len(end) < tail or end[4:] != MAGIC:
-                raise BundleError(
-                    f"{path} is no bundle, or a torn one: its end is missing. Copy it again, or capture the run again"
-                )
+                raise BundleError(f"{path} is no bundle, or its end is missing: copy it, or capture the run, again")
             length = struct.unpack("<I", end[:4])[0]
             if length > size - tail:
-                raise BundleError(f"{path} is torn: its directory is not all there")
+                raise BundleError(f"{path} is truncated: its directory is not complete")
             file.seek(size - tail - length)
             body = file.read(length)
         if (version := msgspec.json.decode(body, type=FormatVersion).version) > VERSION:
@@ -277,7 +274,7 @@ def read_directory(path: Path) -> Directory:
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """A verified section: its items and bytes, and the offsets of each partition."""
+    """A verified section; ``offsets`` has the range of each partition."""
 
     name: str
     kind: str
@@ -290,17 +287,14 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 def verify(path: Path) -> list[Checked]:
     """Read all of a bundle and return its sections.
 
-    Raises
-    ------
-    BundleError
-        At the first thing that is not as it was written: digest, number of items, order of offsets, a blob's name.
+    Raises BundleError for a wrong digest, number of items, order of offsets, or name of a screenshot.
     """
     bundle = Bundle(path)
     return [check_section(bundle, section) for section in bundle.directory.sections]
 
 
 def check_section(bundle: Bundle, section: BundleSection) -> Checked:
-    """Check one section."""
+    """Read a section; raise :class:`BundleError` if it is damaged."""
     if digest_of(bundle.path, section) != section.sha256:
         raise BundleError(f"{bundle.path} is damaged in {section.name}: its digest differs from the directory's")
     ranges: dict[int, tuple[int, int]] = {}
@@ -328,7 +322,7 @@ def check_section(bundle: Bundle, section: BundleSection) -> Checked:
 
 
 def digest_of(path: Path, section: BundleSection) -> str:
-    """Return the sha256 of a section's compressed bytes as they are now."""
+    """Return the sha256 of a section's compressed bytes."""
     digest, left = hashlib.sha256(), section.size
     with path.open("rb") as file:
         file.seek(section.start)

@@ -1,7 +1,7 @@
-"""Evaluation on the held-out tasks: its orders and its result, read from the topics. Pure.
+"""Orders and results of an evaluation on the held-out tasks, read from the topics. Pure.
 
-An evaluation of a weight version, or of an endpoint's model, is known by its order ids alone, so asking for the same
-one again orders only what is missing, and its result can be read from the topics at any later time.
+Order ids derive from the weight version, or the endpoint's model. A repeated evaluation orders only missing rollouts,
+and its result can be read from the topics at any later time.
 """
 
 import math
@@ -52,7 +52,7 @@ def rate_difference(before: Rate, after: Rate) -> tuple[float, float, float]:
 
 
 class EvaluationEpisode(msgspec.Struct, frozen=True):
-    """One evaluated task; ``index`` pairs it with the same task of another version's evaluation."""
+    """One evaluated task; ``index`` pairs it with the same task in another version's evaluation."""
 
     index: int
     task_id: str
@@ -61,7 +61,7 @@ class EvaluationEpisode(msgspec.Struct, frozen=True):
 
 
 class EvaluationResult(msgspec.Struct, frozen=True):
-    """The success of a weight version. ``faults`` counts episodes that ended with a fault; they are in no rate."""
+    """Success of a weight version; ``faults`` counts episodes that ended with a fault, which no rate includes."""
 
     version: int
     overall: Rate
@@ -82,10 +82,10 @@ def pick_tasks(tasks: TaskSet, episodes: int) -> list[Task]:
 
 
 def build_orders(config: Config, tasks: TaskSet, version: int, temperature: float | None = None) -> list[RolloutOrder]:
-    """Return the orders of an evaluation of ``version`` at one temperature, the same ones each time.
+    """Return the orders of an evaluation of ``version`` at one temperature, deterministic in its arguments.
 
-    By default it is the first of ``evaluation.temperatures``. At a further one each held-out task is played once at
-    most: a second greedy rollout of a task would repeat the first.
+    The default is the first of ``evaluation.temperatures``. At others each held-out task is played once at most,
+    because a second greedy rollout would repeat the first.
     """
     settings = config.evaluation
     endpoint = config.rollout.endpoint_model
@@ -111,53 +111,46 @@ def build_orders(config: Config, tasks: TaskSet, version: int, temperature: floa
     ]
 
 
-def retry(order: RolloutOrder) -> RolloutOrder:
-    """Return the next attempt of an order that ended with a fault."""
-    stem, attempt = order.order_id.rpartition("-")[0], order.attempt + 1
-    return msgspec.structs.replace(order, order_id=f"{stem}-{attempt}", attempt=attempt)
-
-
-def newest_attempt(progress: RunState, first: RolloutOrder, attempts: int) -> tuple[RolloutOrder, Trajectory | None]:
-    """Return the attempt of an order that counts, and its trajectory: the first without a fault, or the last one."""
-    order, trajectory = first, progress.finished.get(first.order_id)
-    while trajectory and next_attempt(trajectory.outcome, order.attempt, attempts) is not None:
-        order = retry(order)
-        trajectory = progress.finished.get(order.order_id)
+def newest_attempt(progress: RunState, order: RolloutOrder) -> tuple[RolloutOrder, Trajectory | None]:
+    """Return the first attempt without a fault, or the last attempt, and its trajectory."""
+    trajectory = progress.finished.get(order.order_id)
+    while trajectory and (attempt := next_attempt(trajectory.outcome, order.attempt, ORDER_ATTEMPTS)) is not None:
+        order_id = f"{order.order_id.rpartition('-')[0]}-{attempt}"
+        order = msgspec.structs.replace(order, order_id=order_id, attempt=attempt)
+        trajectory = progress.finished.get(order_id)
     return order, trajectory
 
 
-def missing_orders(progress: RunState, wanted: list[RolloutOrder], attempts: int) -> list[RolloutOrder]:
-    """Return what has to be ordered now: what never was, and the next attempt of what ended with a fault."""
-    newest = (newest_attempt(progress, first, attempts)[0] for first in wanted)
+def missing_orders(progress: RunState, wanted: list[RolloutOrder]) -> list[RolloutOrder]:
+    """Return the orders to publish now: missing ones, and the next attempts of those that ended with a fault."""
+    newest = (newest_attempt(progress, first)[0] for first in wanted)
     return [order for order in newest if order.order_id not in progress.orders]
 
 
-def final_trajectories(progress: RunState, wanted: list[RolloutOrder], attempts: int) -> dict[int, Trajectory]:
-    """Return the final trajectory of each order, by its index: a rewarded one, or the fault of the last attempt."""
-    found = {first.sample: newest_attempt(progress, first, attempts)[1] for first in wanted}
-    return {sample: trajectory for sample, trajectory in found.items() if trajectory is not None}
+def final_trajectories(progress: RunState, wanted: list[RolloutOrder]) -> dict[int, Trajectory]:
+    """Return each order's final trajectory by index: a rewarded one, or the fault of the last attempt."""
+    final = {first.sample: newest_attempt(progress, first)[1] for first in wanted}
+    return {sample: trajectory for sample, trajectory in final.items() if trajectory is not None}
 
 
 def evaluation_result(version: int, trajectories: dict[int, Trajectory], tasks: TaskSet) -> EvaluationResult:
-    """Return the result of an evaluation."""
+    """Return the result of an evaluation from its final trajectories."""
     episodes = [
         EvaluationEpisode(index, trajectory.task_id, tasks.get(trajectory.task_id).page, trajectory)
         for index, trajectory in sorted(trajectories.items())
     ]
-    counted = [episode for episode in episodes if episode.trajectory.reward is not None]
-    pages = sorted({episode.page for episode in episodes})
+    rewards: dict[str, list[float]] = {page: [] for page in sorted({episode.page for episode in episodes})}
+    for episode in episodes:
+        if episode.trajectory.reward is not None:
+            rewards[episode.page].append(episode.trajectory.reward)
+    rewarded = [reward for of_page in rewards.values() for reward in of_page]
     return EvaluationResult(
         version=version,
-        overall=rate_of(counted),
-        per_page={page: rate_of([episode for episode in counted if episode.page == page]) for page in pages},
+        overall=wilson_rate(math.fsum(rewarded), len(rewarded)),
+        per_page={page: wilson_rate(math.fsum(of_page), len(of_page)) for page, of_page in rewards.items()},
         episodes=tuple(episodes),
-        faults=len(episodes) - len(counted),
+        faults=len(episodes) - len(rewarded),
     )
-
-
-def rate_of(episodes: list[EvaluationEpisode]) -> Rate:
-    """Return the success rate of rewarded episodes."""
-    return wilson_rate(sum(episode.trajectory.reward or 0.0 for episode in episodes), len(episodes))
 
 
 def read(
@@ -165,7 +158,7 @@ def read(
 ) -> EvaluationResult:
     """Read an evaluation's result at one temperature, by default the first, from the log."""
     wanted = build_orders(config, tasks, version, temperature)
-    return evaluation_result(version, final_trajectories(progress, wanted, ORDER_ATTEMPTS), tasks)
+    return evaluation_result(version, final_trajectories(progress, wanted), tasks)
 
 
 def evaluated_versions(progress: RunState) -> list[int]:
@@ -174,7 +167,7 @@ def evaluated_versions(progress: RunState) -> list[int]:
 
 
 class EvaluationRow(msgspec.Struct, frozen=True):
-    """A page's result, for a table."""
+    """A page's result as a row of a table."""
 
     page: str
     success: float
@@ -184,6 +177,6 @@ class EvaluationRow(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, page: str, measured: Rate) -> "EvaluationRow":
-        """Return a page's rate as a row."""
+        """Round a page's rate."""
         success, low, high = (round(value, 3) for value in (measured.rate, measured.low, measured.high))
         return cls(page, success, low, high, measured.trials)

@@ -1,4 +1,4 @@
-"""Faults of the environment counted by kind: what the reasons of alike faults have in common. Pure."""
+"""Counts of the environment's faults by kind, the common part of their reasons. Pure."""
 
 import re
 from collections import Counter
@@ -7,19 +7,19 @@ from typing import NamedTuple
 import msgspec
 
 KINDS = 100
-"""Kinds that are counted each for itself; what is beyond them is one kind."""
+"""Most kinds with their own count."""
 KIND_CHARACTERS = 100
 OTHER = "other kinds"
 NUMBERS = re.compile(r"\d+")
 
 
 def fault_kind(reason: str) -> str:
-    """Return the kind of a reason: what precedes its first colon with a space, and N in place of numbers."""
+    """Return the text of a reason before its first colon and space, with N in place of numbers."""
     return NUMBERS.sub("N", reason.partition(": ")[0])[:KIND_CHARACTERS].strip() or "no reason"
 
 
 class FaultKinds(msgspec.Struct):
-    """How many faults there were of each kind."""
+    """Number of faults by kind."""
 
     counts: Counter[str] = msgspec.field(default_factory=Counter)
 
@@ -29,12 +29,12 @@ class FaultKinds(msgspec.Struct):
         self.counts[kind if kind in self.counts or len(self.counts) < KINDS else OTHER] += 1
 
     def most(self, count: int) -> dict[str, int]:
-        """Return the kinds of most faults."""
+        """Return the most frequent kinds."""
         return dict(self.counts.most_common(count))
 
 
 class EnvFaults(NamedTuple):
-    """Episodes of one task on one host that ended by a fault of the environment, and the newest one's reason."""
+    """Number of episodes of one task on one host that a fault ended, and the newest reason."""
 
     episodes: int
     reason: str

@@ -1,7 +1,6 @@
-"""Reads metrics back from the JSON lines of a run: counters and histograms over a span of time. Pure but for the read.
+"""Reads counters and histograms over a span of time from a run's metrics files.
 
-Values are cumulative since a process started, so the value over a span is the difference of two lines; a restarted
-process begins at zero and is distinguished by its start time.
+Values are cumulative since the start of a process, whose time distinguishes restarts.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ from typing import Any, Self
 import msgspec
 
 Series = tuple[str, str, float]
-"""Process, attributes as JSON, start of the process."""
+"""Process, attributes as JSON, and start of the process."""
 
 
 class Distribution(msgspec.Struct, frozen=True):
@@ -44,14 +43,14 @@ class Distribution(msgspec.Struct, frozen=True):
         return self.total / self.count if self.count else None
 
     def at_scale(self, scale: int) -> Self:
-        """Return the same at a coarser scale."""
+        """Return the histogram at a coarser scale."""
         buckets: Counter[int] = Counter()
         for index, count in self.buckets.items():
             buckets[index >> (self.scale - scale)] += count
         return msgspec.structs.replace(self, scale=scale, buckets=dict(buckets))
 
     def add(self, other: Self, sign: int = 1) -> Self:
-        """Return the sum with another histogram, or with ``sign`` -1 what came after it."""
+        """Return the sum with another histogram, or with ``sign`` -1 the difference."""
         scale = min(self.scale, other.scale)
         mine, theirs = self.at_scale(scale), other.at_scale(scale)
         buckets = Counter(mine.buckets)
@@ -64,7 +63,7 @@ class Distribution(msgspec.Struct, frozen=True):
         )
 
     def quantile(self, share: float) -> float | None:
-        """Return the value below which ``share`` of the values lie, to within a bucket; None of nothing."""
+        """Return the value below which ``share`` of the values lie, to within a bucket; None without values."""
         if not self.count:
             return None
         rank = share * self.count
@@ -80,7 +79,7 @@ class Distribution(msgspec.Struct, frozen=True):
 
 
 class MetricsReader:
-    """All metrics of a run's folder; None of one that is not there."""
+    """All metrics in a folder; a ``folder`` of None has none."""
 
     def __init__(self, folder: Path | None) -> None:
         self.points: dict[str, dict[Series, list[dict[str, Any]]]] = {}
@@ -91,7 +90,7 @@ class MetricsReader:
                     self.points.setdefault(point["name"], {}).setdefault(series, []).append(point)
 
     def counter(self, name: str, from_ms: float = 0, to_ms: float = math.inf, **attributes: str) -> float:
-        """Return by how much a counter grew in a span, all processes together."""
+        """Return the growth of a counter in a span, over all processes."""
         return sum(
             end["value"] - (begin["value"] if begin else 0)
             for begin, end in self.spans(name, from_ms, to_ms, attributes)
@@ -100,12 +99,12 @@ class MetricsReader:
     def by_attribute(
         self, name: str, attribute: str, from_ms: float = 0, to_ms: float = math.inf, **others: str
     ) -> dict[str, float]:
-        """Return by how much a counter grew in a span, by the values of one attribute; ``others`` have these values."""
+        """Return the growth of a counter in a span, by the values of one attribute; ``others`` select series."""
         values = {str(json.loads(series[1]).get(attribute, "")) for series in self.points.get(name, {})}
         return {value: self.counter(name, from_ms, to_ms, **others, **{attribute: value}) for value in sorted(values)}
 
     def growth(self, name: str, attribute: str, width_ms: int) -> dict[int, dict[str, float]]:
-        """Return by how much a counter grew in each slice of ``width_ms``, by the values of one attribute."""
+        """Return the growth of a counter in each slice of ``width_ms``, by the values of one attribute."""
         result: dict[int, dict[str, float]] = {}
         for (_, text, _), points in self.points.get(name, {}).items():
             value = str(json.loads(text).get(attribute, ""))
@@ -117,7 +116,7 @@ class MetricsReader:
     def distribution(
         self, name: str, from_ms: float = 0, to_ms: float = math.inf, **attributes: str
     ) -> Distribution | None:
-        """Return the values that a histogram took in a span, all processes together; None if no process has it."""
+        """Return a histogram over a span, over all processes; None if no process has it."""
         whole: Distribution | None = None
         for begin, end in self.spans(name, from_ms, to_ms, attributes):
             part = Distribution.of(end)
@@ -129,7 +128,7 @@ class MetricsReader:
     def spans(
         self, name: str, from_ms: float, to_ms: float, attributes: dict[str, str]
     ) -> Iterator[tuple[dict[str, Any] | None, dict[str, Any]]]:
-        """Yield, a series each, its last point before the span (None if it began in it) and its last point in it."""
+        """Yield each series' last point before the span (None if it began in the span), and its last point in it."""
         for (_, text, _), points in self.points.get(name, {}).items():
             if not attributes.items() <= json.loads(text).items():
                 continue
@@ -140,7 +139,7 @@ class MetricsReader:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield a file's JSON lines; a torn last line is left out."""
+    """Yield a file's JSON lines without a truncated one."""
     with path.open() as file:
         for text in file:
             with contextlib.suppress(json.JSONDecodeError):

@@ -1,4 +1,4 @@
-"""What the processes of a run cost: samples in a file of the run's folder."""
+"""Reads the CPU time and memory of a run's processes, which its folder has as samples."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -13,11 +13,11 @@ USAGE_FILE = "processes.jsonl"
 
 
 class ProcessUsage(msgspec.Struct, frozen=True):
-    """What a process tree had cost at one moment: CPU seconds since its start, and memory.
+    """CPU seconds of a process tree since its start, and its memory.
 
-    ``own_s`` of the seconds are the worker process's without what it has started (a browser), and ``loop_s`` its main
-    thread's, where its event loop runs, without those of libraries (an engine). ``stolen_s``, of the supervisor's
-    samples, are those that the machine's host gave to others.
+    ``own_s`` leaves out child processes (a browser), and ``loop_s`` is the main thread's, without those of libraries
+    (an engine). ``stolen_s``, in the supervisor's samples, is time that the host gave to other machines. ``pid`` is the
+    tree's root, and changes with a restart.
     """
 
     at_ms: int
@@ -28,21 +28,19 @@ class ProcessUsage(msgspec.Struct, frozen=True):
     loop_s: float = 0.0
     stolen_s: float = 0.0
     pid: int = 0
-    """Of the root of the tree: another one each time that the process is started."""
 
 
 def read_usage(path: Path) -> list[ProcessUsage]:
-    """Read the samples of what the processes cost."""
+    """Read the samples of all processes."""
     return [msgspec.convert(line, ProcessUsage) for line in read_lines(path)] if path.exists() else []
 
 
 def cpu_seconds(
     usage: Iterable[ProcessUsage], start_ms: int, end_ms: int, of: Callable[[ProcessUsage], float] = attrgetter("cpu_s")
 ) -> dict[str, float]:
-    """Return CPU seconds by process between two times: all of its tree's, or what ``of`` reads of a sample.
+    """Return CPU seconds (or the seconds that ``of`` reads) by process between two times, summed over restarts.
 
-    Of a process that was started again it is the sum of its lives. In each the most that was seen counts: a sample that
-    was taken while a part of the tree ended, or all of it, has less than was spent.
+    Of each life the largest sample counts, because samples shrink while the tree ends.
     """
     lives: dict[tuple[str, int], tuple[float, float]] = {}
     for sample in usage:

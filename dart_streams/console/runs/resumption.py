@@ -1,4 +1,7 @@
-"""What a resumed run's configuration may change: nothing that its records, rows and checkpoints rest on. Pure."""
+"""Decides which keys of its configuration a resumed run may change. Pure.
+
+A run keeps the keys that its records, rows and checkpoints depend on.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +13,7 @@ from dart_streams.config.recorded import key_values
 from dart_streams.errors import ConfigError
 
 OWN = frozenset({"run.id", "run.state_dir", "bus.prefix", "tasks.file"})
-"""Keys that a run's folder sets itself."""
+"""Keys that a run's folder sets."""
 KEPT = {
     "store.keyspace": "its rows are there",
     "env.backend": "its trajectories are of that environment",
@@ -25,13 +28,13 @@ KEPT = {
     "trainer.lora": "its checkpoints have those layers",
     "trainer.weights_uri": "its versions are there",
 }
-"""What may not change, a key or a table with all of its keys, and why; the first that fits counts."""
+"""Keys, or tables of keys, that may not change, and the reason; the first match counts."""
 OF_WEIGHTS = ("policy", "warmup", "trainer.lora", "trainer.weights_uri")
-"""Of these, what a run without weights of its own, of an endpoint, may change."""
+"""Keys among them that a run whose policy is an endpoint may change."""
 
 
 class ChangedKey(msgspec.Struct, frozen=True):
-    """A key whose value is another one than the run's; ``reason`` says why it may not be, empty if it may."""
+    """A key with another value than the run's; ``reason`` says why it may not change, empty if it may."""
 
     place: str
     recorded: Any
@@ -44,7 +47,7 @@ class ChangedKey(msgspec.Struct, frozen=True):
 
 
 def changed_keys(recorded: Config, given: Config) -> list[ChangedKey]:
-    """Return the keys that differ, those that a run's folder sets itself left out."""
+    """Return the keys that differ, except those that a run's folder sets."""
     before, after = (dict(key_values(msgspec.to_builtins(config))) for config in (recorded, given))
     trained = recorded.rollout.engine != "openai" or recorded.rollout.openai.trainable
     return [
@@ -55,7 +58,7 @@ def changed_keys(recorded: Config, given: Config) -> list[ChangedKey]:
 
 
 def why_kept(place: str, *, trained: bool) -> str:
-    """Return why a key may not change in a run, empty if it may; ``trained`` if the run has weights of its own."""
+    """Return why a key may not change, empty if it may; a ``trained`` run has its own weights."""
     for kept, reason in KEPT.items():
         if f"{place}.".startswith(f"{kept}."):
             return reason if trained or kept not in OF_WEIGHTS else ""
@@ -63,7 +66,7 @@ def why_kept(place: str, *, trained: bool) -> str:
 
 
 def refuse_changes(changed: Sequence[ChangedKey], run_id: str) -> None:
-    """Raise :class:`ConfigError` that names the keys which a resumed run may not change, if there are any."""
+    """Raise :class:`ConfigError` if there are keys that a resumed run may not change."""
     if kept := [key for key in changed if key.reason]:
         lines = "".join(f"\n  {key}" for key in kept)
         raise ConfigError(
@@ -74,7 +77,5 @@ def refuse_changes(changed: Sequence[ChangedKey], run_id: str) -> None:
 
 
 def format_value(value: Any) -> str:
-    """Return a value as TOML writes it."""
-    if value is None:
-        return "none"
-    return msgspec.json.encode(value).decode()
+    """Return a value as TOML."""
+    return "none" if value is None else msgspec.json.encode(value).decode()

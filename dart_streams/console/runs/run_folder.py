@@ -1,4 +1,4 @@
-"""A run's folder: the configuration that every process reads, tasks, logs, metrics, and the log of its phases."""
+"""A run's folder: the configuration of all processes, tasks, and the journal of phases."""
 
 import contextlib
 import fcntl
@@ -22,12 +22,12 @@ from dart_streams.console.runs.resumption import changed_keys, refuse_changes
 from dart_streams.errors import ConfigError, UserError
 
 DEFAULT_STATE = Path(".dart")
-"""The state folder that commands look into by default."""
+"""Default state folder of commands."""
 ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
 
 class RunPhase(msgspec.Struct, frozen=True):
-    """A phase of the run; ``ended_ms`` is null while it lasts."""
+    """A phase of the run; ``ended_ms`` is null before its end."""
 
     name: str
     started_ms: int
@@ -38,10 +38,7 @@ LAST_LINE_CHARACTERS = 300
 
 
 class ProcessDeaths(msgspec.Struct, frozen=True):
-    """How often a process has died for the same reason (a signal, an exit code), and the newest time's last log line.
-
-    ``at_ms`` is the newest time.
-    """
+    """Number of deaths of a process by one signal or exit code, and the last log line and time of the newest."""
 
     process: str
     reason: str
@@ -51,9 +48,9 @@ class ProcessDeaths(msgspec.Struct, frozen=True):
 
 
 class PhaseLog(msgspec.Struct, frozen=True):
-    """A run's phases in order, the versions evaluated before and after training, and which processes have died.
+    """A run's phases in order, the versions evaluated before and after training, and deaths of processes.
 
-    ``before_model`` is the endpoint's model that was evaluated before; empty for a version of the trainer's.
+    ``before_model`` is the endpoint's model that was evaluated before, empty for a trainer's version.
     """
 
     phases: tuple[RunPhase, ...] = ()
@@ -64,19 +61,19 @@ class PhaseLog(msgspec.Struct, frozen=True):
     deaths: tuple[ProcessDeaths, ...] = ()
 
     def with_death(self, process: str, reason: str, last_line: str, now_ms: int) -> Self:
-        """Return the journal with one more death of a process."""
-        same = [one for one in self.deaths if (one.process, one.reason) == (process, reason)]
-        times = 1 + sum(one.times for one in same)
+        """Return the journal with another death of a process."""
+        same = [death for death in self.deaths if (death.process, death.reason) == (process, reason)]
+        times = 1 + sum(death.times for death in same)
         newest = ProcessDeaths(process, reason, times, last_line[:LAST_LINE_CHARACTERS], now_ms)
-        others = (one for one in self.deaths if one not in same)
+        others = (death for death in self.deaths if death not in same)
         return msgspec.structs.replace(self, deaths=(*others, newest))
 
     def begin(self, name: str, now_ms: int) -> Self:
-        """Return the journal with a new phase begun."""
+        """Return the journal with a new phase."""
         return msgspec.structs.replace(self, phases=(*self.phases, RunPhase(name, now_ms)))
 
     def end(self, now_ms: int) -> Self:
-        """Return the journal with its newest phase ended."""
+        """Return the journal with the end of its newest phase."""
         *earlier, last = self.phases
         return msgspec.structs.replace(self, phases=(*earlier, msgspec.structs.replace(last, ended_ms=now_ms)))
 
@@ -101,7 +98,7 @@ class RunFolder:
 
     @property
     def resume_command(self) -> str:
-        """The command that goes on with the run, from the folder in which it is given."""
+        """Command that resumes the run from the current directory."""
         state = self.path.absolute().parents[1]
         place = "" if state == DEFAULT_STATE.absolute() else f" --state {shlex.quote(str(state))}"
         return f"dart-streams run --resume {self.id}{place}"
@@ -113,7 +110,7 @@ class RunFolder:
         return msgspec.structs.replace(config, tasks=tasks)
 
     def named(self, config: Config) -> Config:
-        """Return a configuration with the run's id, and the state folder in which it is found."""
+        """Return a configuration with the run's id and state folder."""
         run = msgspec.structs.replace(config.run, id=self.id, state_dir=str(self.path.parents[1]))
         return msgspec.structs.replace(config, run=run)
 
@@ -129,24 +126,20 @@ class RunFolder:
             return PhaseLog()
 
     def topic_ids(self) -> dict[str, str]:
-        """Read the broker's ids of the run's topics as they were when it was last started; none of an older run."""
+        """Read the broker's ids of the run's topics at its last start; older runs have none."""
         try:
             return msgspec.json.decode(self.topics_file.read_bytes(), type=dict[str, str])
         except FileNotFoundError:
             return {}
 
     def write_topic_ids(self, ids: Mapping[str, str]) -> None:
-        """Replace the ids of the run's topics in one step."""
-        fresh = self.topics_file.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(ids)))
-        fresh.replace(self.topics_file)
+        """Replace the ids of the run's topics."""
+        replace_file(self.topics_file, msgspec.json.format(msgspec.json.encode(ids)))
 
     def write_journal(self, journal: PhaseLog) -> None:
-        """Replace the journal in one step; raise UserError if its disk is full, or cannot be written."""
-        fresh = self.journal_file.with_suffix(".new")
+        """Replace the journal; raise UserError if it cannot be written."""
         try:
-            fresh.write_bytes(msgspec.json.format(msgspec.json.encode(journal)))
-            fresh.replace(self.journal_file)
+            replace_file(self.journal_file, msgspec.json.format(msgspec.json.encode(journal)))
         except OSError as error:
             raise UserError(
                 f"{self.journal_file} can't be written ({error.strerror or error}): make room there, then go on with "
@@ -154,11 +147,18 @@ class RunFolder:
             ) from error
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file in one step."""
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(data)
+    fresh.replace(path)
+
+
 @contextlib.contextmanager
 def lock_folder(path: Path) -> Iterator[None]:
-    """Hold the folder of a run, if there is one: two supervisors of a run would both write its state.
+    """Lock the folder of a run, if it exists, so that only one supervisor writes its state.
 
-    The kernel lets go of it when this process ends, however it does. Raises UserError if another process holds it.
+    The kernel releases the lock at any end of this process. Raises UserError if another process holds it.
     """
     if not path.is_dir():
         yield
@@ -188,18 +188,15 @@ def is_locked(path: Path) -> bool:
 
 
 def new_id() -> str:
-    """Return a fresh run id: sorted by time, readable, and a legal part of a topic's name."""
+    """Return a new run id, which sorts by time and can be part of a topic's name."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> RunFolder:
     """Create (or with ``resume`` reuse) the folder of a run, and point ``latest`` at it.
 
-    Raises
-    ------
-    UserError
-        If the id is taken, cannot name topics, there is no such run to resume, its log would not mean the same with
-        this configuration, or the task set cannot be read.
+    Raises UserError if the id is taken or cannot name topics, there is no such run to resume, the configuration changes
+    keys that it must keep, or the task set cannot be read.
     """
     if not run_id or not set(run_id) <= ID_CHARACTERS:
         raise ConfigError(f"run id {run_id!r}: use letters, digits, '-' and '_', for it becomes part of topic names")
@@ -215,13 +212,9 @@ def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> Ru
 
 
 def attach(config: Config, tasks_file: Path) -> RunFolder:
-    """Create (or reuse) the folder of the run that the configuration names; its processes may have started before.
+    """Create (or reuse) the folder of the run that the configuration names; its processes may be running.
 
-    Raises
-    ------
-    ConfigError
-        If ``run.id`` and ``bus.prefix`` name different runs: the report would read other topics than it says; or if
-        the task set cannot be read.
+    Raises ConfigError if ``run.id`` and ``bus.prefix`` name different runs, or the task set cannot be read.
     """
     if config.bus.prefix != (prefix := f"dart.{config.run.id}."):
         raise ConfigError(
@@ -245,7 +238,7 @@ def prepare(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
 
 
 def write_tasks(source: Path, target: Path) -> None:
-    """Copy a task file; tasks that it takes from another folder are listed in the copy."""
+    """Copy a task file; the copy lists tasks from other folders."""
     file = task_sets.self_contained(source)
     if file.osworld is None:
         shutil.copyfile(source, target)
@@ -254,7 +247,7 @@ def write_tasks(source: Path, target: Path) -> None:
 
 
 def resolve_config(config: Config, state: Path, run_id: str) -> Config:
-    """Return the configuration every process of the run reads."""
+    """Return the configuration of the run's processes."""
     replace = msgspec.structs.replace
     return replace(
         config,
@@ -265,10 +258,8 @@ def resolve_config(config: Config, state: Path, run_id: str) -> Config:
 
 
 def write_toml(path: Path, config: Config) -> None:
-    """Write a configuration in one step; keys without a value are left out, as TOML has none."""
-    fresh = path.with_suffix(".new")
-    fresh.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
-    fresh.replace(path)
+    """Write a configuration in one step, without keys that are None."""
+    replace_file(path, tomli_w.dumps(without_nulls(msgspec.to_builtins(config))).encode())
 
 
 def without_nulls(value: Any) -> Any:
@@ -279,9 +270,9 @@ def without_nulls(value: Any) -> Any:
 
 
 def find(state_dir: str, run_id: str) -> RunFolder:
-    """Return the folder of a run (``latest`` is the newest); raise :class:`UserError` that names those there are.
+    """Return the folder of a run (``latest`` is the newest), by its id or its topics' prefix.
 
-    A run may also be named as rows of the store name it, and with them errors: by its topics' prefix.
+    Raises :class:`UserError` with the newest ids if there is no such run.
     """
     runs = Path(state_dir).absolute() / "runs"
     name = run_id if (runs / run_id).is_dir() else run_id.rpartition(".")[2]
@@ -292,6 +283,6 @@ def find(state_dir: str, run_id: str) -> RunFolder:
 
 
 def newest_runs(runs: Path) -> str:
-    """Return the newest run ids as text, for an error."""
+    """Return the newest run ids as text."""
     names: Sequence[str] = sorted(p.parent.name for p in runs.glob("*/config.toml") if not p.parent.is_symlink())
     return f"there are {', '.join(names[-5:])}" if names else "there is none yet"

@@ -1,4 +1,4 @@
-"""Keeps the state of a run up to date with its topics, and waits for it."""
+"""Folds a run's topics into its state, and waits for conditions on it."""
 
 import asyncio
 import contextlib
@@ -20,16 +20,16 @@ from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic, weights_serving
 
 HEARTBEAT = weights_serving.TOPIC.name
-"""It is repeated whether anything moves or not."""
+"""Workers repeat its records, which are no activity."""
 FINAL_READ_S = 60.0
 LAGS_S = 20.0
 LAGS_PAUSE_S = 0.5
 ANNOUNCED_S = 10.0
-"""A trajectory that has ended is announced within this time, or its order is lost."""
+"""Time for the recorder to announce an ended trajectory; then its order is lost."""
 
 
 class RunFollower(TopicFollower[RunState]):
-    """The state of a running run, of which ``keep`` is kept. Use :func:`follow_run` to make one that keeps up."""
+    """The state of a running run, bounded by ``keep``. :func:`follow_run` keeps one up to date."""
 
     def __init__(
         self,
@@ -44,15 +44,12 @@ class RunFollower(TopicFollower[RunState]):
         self._records_seen = 0
 
     async def read_final(self) -> list[Lag] | None:
-        """Stop the reader task, read what is in the topics now, and return each group's lag, None if it stays unknown.
+        """Stop the reader task, read the topics to their ends, and return each group's lag, None if unknown.
 
-        An env worker commits an order once the end of its episode is published, but the recorder publishes the
-        trajectory a moment later: that is waited for.
+        Env workers commit an order when they have published its episode's end. The recorder's trajectory comes later,
+        and is awaited.
 
-        Raises
-        ------
-        ServiceUnavailable
-            If the broker does not give it within a minute.
+        Raises ServiceUnavailable if the broker does not answer within :data:`FINAL_READ_S`.
         """
         lags = await self.read_lags()
         await self.stop()
@@ -68,7 +65,7 @@ class RunFollower(TopicFollower[RunState]):
         return lags
 
     async def read_lags(self) -> list[Lag] | None:
-        """Return each group's lag; None if the broker does not say within :data:`LAGS_S`."""
+        """Return each group's lag, None if the broker does not answer within :data:`LAGS_S`."""
         deadline = Deadline(LAGS_S)
         async with lag_reader(self.bus) as reader:
             while (lags := await reader.read()) is None:
@@ -79,7 +76,7 @@ class RunFollower(TopicFollower[RunState]):
         return lags
 
     def raise_if_reader_failed(self) -> None:
-        """Raise what ended the reader task, if it has ended."""
+        """Raise the reader task's exception if it has ended."""
         if self.reader is not None and self.reader.done():
             self.reader.result()
             raise ServiceUnavailable("the run's topics are not read any more")
@@ -87,12 +84,9 @@ class RunFollower(TopicFollower[RunState]):
     async def until(
         self, condition: Callable[[RunState], bool], what: str, timeout_s: float, advice: str = ""
     ) -> RunState:
-        """Return when ``condition`` holds; a silence longer than the stall bound is logged on the way.
+        """Return when ``condition`` holds; meanwhile log silences above the stall bound.
 
-        Raises
-        ------
-        ServiceUnavailable
-            If it does not hold in time; the text says what was waited for, and who wrote the last record.
+        Raises ServiceUnavailable if ``condition`` does not hold in time.
         """
         deadline = Deadline(timeout_s)
         waiting = StallDetector(self.log, what, self.stall_s)
@@ -110,7 +104,7 @@ class RunFollower(TopicFollower[RunState]):
         return self.progress
 
     def check(self, waiting: StallDetector, what: str) -> None:
-        """Feed a stall detector with the newest activity, and let it report a silence, with what stands still."""
+        """Update a stall detector with the newest activity, and log a silence with its probable cause."""
         activity = [(topic, of_topic) for topic, of_topic in self.progress.activity.items() if topic != HEARTBEAT]
         seen = sum(a.records for _, a in activity)
         if seen and seen != self._records_seen:
@@ -131,7 +125,7 @@ async def follow_run(
     topics: tuple[Topic, ...] = FOLLOWED,
     keep: Retention | None = None,
 ) -> AsyncIterator[RunFollower]:
-    """Yield a follower that has read what is in the topics and keeps reading."""
+    """Yield a follower that has read the topics and keeps reading."""
     async with open_topics(bus, publisher, topics, FETCH_MS) as records:
         follower = RunFollower(bus, records, stall_s, keep=keep)
         async with keep_reading(follower):

@@ -1,4 +1,4 @@
-"""A run's log, topic by topic, from the broker or a bundle; of the many large events readers decode only a header."""
+"""Reads a run's log from the broker or a bundle; of large events only headers are decoded."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
-    """Where a record lies, and when it was written (epoch milliseconds)."""
+    """Place of a record, and its time in epoch milliseconds."""
 
     topic: str
     partition: int
@@ -28,7 +28,7 @@ class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
 
 
 class OrderHeader(msgspec.Struct, frozen=True, gc=False):
-    """What of an observation's order is read."""
+    """The part of an observation's order that is decoded."""
 
     order_id: Name
     purpose: Purpose
@@ -36,7 +36,7 @@ class OrderHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class ActionTimes(msgspec.Struct, frozen=True, gc=False):
-    """What of an observation's action is read: its times in milliseconds, its canonical form (null if it had none)."""
+    """The part of an observation's action that is decoded: times, and canonical form (null without one)."""
 
     queue_ms: Milliseconds
     generate_ms: Milliseconds
@@ -45,7 +45,7 @@ class ActionTimes(msgspec.Struct, frozen=True, gc=False):
 
 
 class EndHeader(msgspec.Struct, frozen=True, gc=False):
-    """What of an observation's end is read."""
+    """The part of an observation's end that is decoded."""
 
     kind: OutcomeKind
     reward: Reward | None = None
@@ -53,7 +53,7 @@ class EndHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class ObservationHeader(msgspec.Struct, frozen=True, gc=False):
-    """An observation without tokens, log-probabilities and texts, which decoding skips."""
+    """An observation without tokens, log-probabilities and texts."""
 
     trajectory_id: Name
     order: OrderHeader
@@ -74,7 +74,7 @@ class ResponseHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class LogRecord(NamedTuple):
-    """A record: its metadata, its event (or the header of one), and its bytes."""
+    """A record's metadata, its event (or the event's header), and its bytes."""
 
     metadata: RecordMetadata
     event: Any
@@ -88,13 +88,13 @@ HEADERS: dict[str, msgspec.json.Decoder[Any]] = {
 
 
 def log_record(topic: str, record: BundleRecord) -> LogRecord:
-    """Decode a record of ``topic`` (without prefix); raise :class:`Undecodable` if it is none of its events."""
+    """Decode a record of ``topic`` (without prefix); raise :class:`Undecodable` if it is not an event of the topic."""
     metadata = RecordMetadata(topic, record.partition, record.offset, record.at_ms)
     return LogRecord(metadata, event_of(topic, record), record.value or b"")
 
 
 def event_of(topic: str, record: BundleRecord) -> Any:
-    """Return a record's event, or its header; raise as :func:`log_record`."""
+    """Return a record's event or header; raise as :func:`log_record`."""
     if topic not in HEADERS:
         return full_event(topic, record)
     contract = BY_NAME[topic]
@@ -112,29 +112,23 @@ def headers_of(record: BundleRecord) -> list[Header]:
 
 
 def read_log(source: Bus | Bundle, topics: Sequence[Topic]) -> Iterator[LogRecord]:
-    """Yield the records of those of ``topics`` that there are; what does not decode is in the dead letters.
+    """Yield the records of the existing ``topics``, without undecodable ones, which are dead letters.
 
-    Raises
-    ------
-    UserError
-        If the broker has none of the topics.
-    ServiceUnavailable
-        If the broker stops answering.
-    BundleError
-        If the bundle is damaged.
+    Raises UserError if the broker has none of the topics, ServiceUnavailable if it does not answer, and BundleError if
+    the bundle is damaged.
     """
     return decode_records(source, topics, log_record)
 
 
 def read_events(source: Bus | Bundle, topics: Sequence[Topic]) -> Iterator[Any]:
-    """Yield the events of those of ``topics`` that there are, decoded in full; raise as :func:`read_log`."""
+    """Yield the whole events of the existing ``topics``; raise as :func:`read_log`."""
     return decode_records(source, topics, full_event)
 
 
 def decode_records(
     source: Bus | Bundle, topics: Sequence[Topic], decoded: Callable[[str, BundleRecord], T]
 ) -> Iterator[T]:
-    """Yield the records of the topics that can be decoded, in order within a partition."""
+    """Yield the topics' decodable records, in order within a partition."""
     for topic in existing_topics(source, topics):
         records = source.records(topic.name) if isinstance(source, Bundle) else present_records(source, topic)
         for record in records:
@@ -143,23 +137,23 @@ def decode_records(
 
 
 def existing_topics(source: Bus | Bundle, topics: Sequence[Topic]) -> list[Topic]:
-    """Return those of the topics that there are; raise :class:`UserError` if the broker has none of them."""
+    """Return the existing topics; raise :class:`UserError` if the broker has none of them."""
     if isinstance(source, Bundle):
         return [topic for topic in topics if source.has(topic.name)]
     with contextlib.closing(sync_clients.create_consumer(source, "history")) as client:
         there = sync_clients.ask_until_answered(client.topics, source)
-    found = [topic for topic in topics if source.prefix + topic.name in there]
-    if not found:
+    existing = [topic for topic in topics if source.prefix + topic.name in there]
+    if not existing:
         raise UserError(
             f"the broker at {source.servers} has no topics {source.prefix}*: is this the run, and the broker it used?"
         )
-    return found
+    return existing
 
 
 def present_records(bus: Bus, topic: Topic, since_ms: int = 0, newest: int = 0) -> Iterator[BundleRecord]:
-    """Yield the records that a topic has now; raise as :func:`read_log`.
+    """Yield a topic's present records, from a time on (epoch ms) or the ``newest`` of each partition, by default all.
 
-    From a time on (epoch ms), or the ``newest`` of each partition, that number of them; by default all.
+    Raises as :func:`read_log`.
     """
     with sync_clients.TopicReader(bus, "history", topic, fetch_max_bytes=8 << 20, max_poll_records=2000) as reader:
         ends = reader.end_offsets()

@@ -1,17 +1,15 @@
-"""The state of a run, folded from its topics: no clock, no I/O. Display, report, monitor, trace and tasks read it.
+"""The state of a run, folded from its topics for display, report, monitor, trace and tasks. Pure.
 
-Topics are read side by side, so the fold depends on the order within a topic's partition only, never between topics.
-Repeats (delivery is at least once) change nothing.
+The fold depends only on the order within a partition, never between topics. Repeated records change nothing.
 """
 
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from dart_streams.console.runs.bounded_ids import NewestIds
 from dart_streams.console.runs.fault_kinds import EnvFaults, FaultKinds
 from dart_streams.console.runs.run_log import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader
 from dart_streams.console.runs.time_slices import SLICE_MS, TimeSlice, split_span
@@ -29,25 +27,23 @@ from topics.values import BlobRef, Purpose
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 
+K = TypeVar("K")
 DECODE_OBSERVATION = msgspec.json.Decoder(Observation).decode
 LAST_SCREENS = 1024
-"""Episodes that have ended whose last observation is kept, for whoever shows it; those that came last."""
+"""Ended episodes, the newest ones, whose last observation is kept for display."""
 RECENT_EPISODES = 200
-"""How many of the newest training episodes the present rate of success is of."""
+"""Newest training episodes over which ``recent_success`` is the mean."""
 
 
 class PublishedVersion(msgspec.Struct, frozen=True):
-    """A published weight version: its newest announcement, and the time of the first.
-
-    The trainer repeats an announcement to report dropped groups.
-    """
+    """The newest announcement of a weight version, which the trainer repeats, and the time of the first."""
 
     event: WeightVersion
     at_ms: int
 
 
 class WeightSwitch(msgspec.Struct, frozen=True):
-    """A worker took up a version in place; generation stood still for ``pause_ms``."""
+    """A worker's switch to a version, for which generation paused ``pause_ms``."""
 
     worker_id: str
     version: int
@@ -56,7 +52,7 @@ class WeightSwitch(msgspec.Struct, frozen=True):
 
 
 class Retention(NamedTuple):
-    """How many of the newest are kept."""
+    """Numbers of newest items that a state keeps."""
 
     orders: int
     """Finished training orders, with their trajectories."""
@@ -65,16 +61,15 @@ class Retention(NamedTuple):
 
 
 class RunState(ActivityState):
-    """The fold's state. :meth:`apply` is its only way to change.
+    """The fold's state, which only :meth:`apply` changes.
 
     Parameters
     ----------
     keep_steps
         Keep every observation (its bytes and its header) and every response, which are most of a log.
     keep
-        How many of the newest are kept, so that a process that runs for days does not grow. What is older is forgotten
-        (``is_whole`` is False then) but for the counts and the time slices, and a repeat of it is taken for new. None
-        keeps all.
+        Bounds for a process that runs for days, None for none. Older items leave counts and time slices; ``is_whole``
+        is False then, and a repeat of a forgotten item counts as new.
     """
 
     def __init__(self, *, keep_steps: bool = False, keep: Retention | None = None) -> None:
@@ -82,28 +77,25 @@ class RunState(ActivityState):
         self.keep_steps = keep_steps
         self.train_finished = 0
         self.groups_curated = 0
-        orders, groups = keep or (None, None)
-        self._newest_finished = NewestIds(orders, self._forget_order)
-        self._newest_ended = NewestIds(orders, self._forget_episode)
-        self._newest_groups = NewestIds(groups, self._forget_group)
-        self._newest_versions = NewestIds(groups, self._forget_version)
-        self._newest_switches = NewestIds(groups, self._forget_switch)
-        # What was ordered, and why.
+        self.keep_orders = keep.orders if keep else None
+        self.keep_groups = keep.groups if keep else None
+        self.is_whole = True
+        # Orders and their reasons; ``closed`` are training orders with a record and a trajectory.
+        self.closed: dict[str, None] = {}
         self.orders: dict[str, tuple[RolloutOrder, RecordMetadata]] = {}
         self.success_rates: dict[str, float | None] = {}
         self.budgets: dict[tuple[int, int], RolloutBudget] = {}
         self.curation: dict[tuple[str, Source], Applied] = {}
         self.orders_of: defaultdict[str, set[str]] = defaultdict(set)
-        # Episodes; of those under way ``open`` has the first observation, ``newest`` the newest, and ``answered`` the
-        # newest step that was answered (if responses are read), ``screens`` the newest screen of those that have not
-        # ended. ``finished`` has the first trajectory of each order;
-        # ``lost`` counts the orders whose first one says that they could never end.
+        # Episodes. Of open ones, ``open`` has the first observation, ``newest`` the newest, ``answered`` the newest
+        # answered step (if responses are read), and ``screens`` the newest screen. ``finished`` has each order's first
+        # trajectory, and ``lost`` counts orders whose first one is lost.
         self.open: dict[str, ObservationHeader] = {}
         self.newest: dict[str, ObservationHeader] = {}
         self.answered: dict[str, int] = {}
         self.last_screens: dict[str, ObservationHeader] = {}
         self.screens: dict[str, BlobRef] = {}
-        self.ended: set[str] = set()
+        self.ended: dict[str, None] = {}
         self.env_faults: dict[tuple[str, str], EnvFaults] = {}
         self.env_fault_kinds = FaultKinds()
         self.newest_step: dict[str, int] = {}
@@ -115,16 +107,14 @@ class RunState(ActivityState):
         self.observations: defaultdict[str, dict[int, LogRecord]] = defaultdict(dict)
         self.screenshots: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
         self.responses: dict[tuple[str, str], LogRecord] = {}
-        # Groups and the optimizer steps that took them; ``groups_of`` and ``imitated_by`` are by trajectory,
-        # ``trained_with`` by group.
+        # Groups and optimizer steps: ``groups_of`` and ``imitated_by`` are by trajectory, ``trained_with`` by group.
         self.groups: dict[str, tuple[CuratedGroup, int]] = {}
         self.groups_of: defaultdict[str, list[str]] = defaultdict(list)
         self.trained: dict[int, TrainedStep] = {}
         self.trained_epoch = -1
         self.trained_with: defaultdict[str, list[int]] = defaultdict(list)
         self.imitated_by: defaultdict[str, list[int]] = defaultdict(list)
-        # Weight versions; ``served`` has each worker's first announcement of each version. ``published_digests`` and
-        # ``served_digests`` have all that were announced: of a version, and of a version by a worker.
+        # Weight versions; ``served`` has each worker's first announcement of each. Digests are all announced ones.
         self.versions: dict[int, PublishedVersion] = {}
         self.published_digests: defaultdict[int, set[str]] = defaultdict(set)
         self.served_digests: defaultdict[tuple[int, str], set[str]] = defaultdict(set)
@@ -132,8 +122,14 @@ class RunState(ActivityState):
         self.highest_version = -1
         self.serving: dict[str, WeightsServing] = {}
         self.served: dict[tuple[int, str], WeightsServing] = {}
-        self.switches: deque[WeightSwitch] = deque()
+        self.switches: deque[WeightSwitch] = deque(maxlen=self.keep_groups)
         self.failed_loads: set[tuple[str, int]] = set()
+
+    def _forget_oldest(self, items: dict[K, Any], keep: int | None, forget: Callable[[K], None]) -> None:
+        """Forget the oldest items beyond the ``keep`` newest."""
+        while keep is not None and len(items) > keep:
+            self.is_whole = False
+            forget(next(iter(items)))
 
     def fold(self, records: Iterable[LogRecord]) -> Self:
         """Apply records, and return this state."""
@@ -142,10 +138,7 @@ class RunState(ActivityState):
         return self
 
     def apply(self, metadata: RecordMetadata, event: Any, value: bytes = b"") -> str:
-        """Apply one record, and return who sent it, if that is known.
-
-        An event of None, or of a kind that is not folded, only counts as activity.
-        """
+        """Apply one record, and return its sender, if known; an event of None, or of another kind, is activity."""
         if reducer := REDUCERS.get(type(event)):
             reducer(self, event, LogRecord(metadata, event, value))
         return super().apply(metadata, event)
@@ -177,7 +170,7 @@ class RunState(ActivityState):
                 self.screenshots[event.screenshot.sha256].append((identity, event.step))
 
     def _step(self, event: ObservationHeader) -> None:
-        """Count an action that was executed, and the time that took."""
+        """Count an executed action and its duration."""
         self.steps += 1
         self.slices[event.at_ms // SLICE_MS].steps += 1
         if event.taken is not None:
@@ -185,7 +178,7 @@ class RunState(ActivityState):
                 self.slices[number].acting_ms += acting_ms
 
     def _end(self, event: ObservationHeader) -> None:
-        """Keep an episode's last observation, and the screen of its last action if there is none after that."""
+        """Keep an episode's last observation, with its last screen."""
         identity = event.trajectory_id
         if identity not in self.ended:
             screen = self.screens.pop(identity, None)
@@ -197,12 +190,12 @@ class RunState(ActivityState):
                 known = self.env_faults.get(place)
                 self.env_faults[place] = EnvFaults(known.episodes + 1 if known else 1, event.end.reason)
                 self.env_fault_kinds.add(event.end.reason)
-            self._newest_ended.add(identity)
-        self.ended.add(identity)
+            self.ended[identity] = None
+            self._forget_oldest(self.ended, self.keep_orders, self._forget_episode)
         self._close(identity)
 
     def _close(self, identity: str) -> None:
-        """Forget what is kept of an episode while it is open."""
+        """Drop the state of an open episode."""
         self.open.pop(identity, None)
         self.newest.pop(identity, None)
         self.answered.pop(identity, None)
@@ -216,7 +209,7 @@ class RunState(ActivityState):
             self.answered[identity] = max(int(step), self.answered.get(identity, -1))
 
     def _trajectory(self, event: Trajectory, _: LogRecord) -> None:
-        """Count a trajectory; a second one of its order counts for nothing."""
+        """Count a trajectory, unless its order has one."""
         self.trajectories.setdefault(event.trajectory_id, event)
         self.answered.pop(event.trajectory_id, None)
         if event.order_id not in self.finished:
@@ -241,10 +234,10 @@ class RunState(ActivityState):
             for member in event.members:
                 self.groups_of[member.trajectory_id].append(event.group_id)
             self.groups_curated += 1
-            self._newest_groups.add(event.group_id)
+            self._forget_oldest(self.groups, self.keep_groups, self._forget_group)
 
     def _trained(self, event: TrainedStep, _: LogRecord) -> None:
-        """Note a step: of a trainer that took over the one that counts, of one that was fenced none."""
+        """Note a step of the newest trainer; steps of a fenced one do not count."""
         known = self.trained.get(event.train_step)
         if is_ignored(event.epoch, self.trained_epoch) or (known is not None and known.epoch == event.epoch):
             return
@@ -268,11 +261,10 @@ class RunState(ActivityState):
         known = self.versions.get(event.version)
         self.published_digests[event.version].add(event.sha256)
         self.versions[event.version] = PublishedVersion(event, known.at_ms if known else record.metadata.at_ms)
-        if known is None:
-            self._newest_versions.add(event.version)
+        self._forget_oldest(self.versions, self.keep_groups, self._forget_version)
 
     def _serving(self, event: WeightsServing, _: LogRecord) -> None:
-        """Note what a worker serves: its newest record is the log's last, whatever its clock says."""
+        """Note a worker's version; its newest record is the last of the log, whatever its clock says."""
         first = (event.version, event.worker_id) not in self.served
         self.served.setdefault((event.version, event.worker_id), event)
         if event.sha256 is not msgspec.UNSET:
@@ -282,9 +274,8 @@ class RunState(ActivityState):
         if event.failed_version is not None:
             self.failed_loads.add((event.worker_id, event.failed_version))
         if first and before is not None and event.version > before.version and event.pause_ms is not None:
-            switch = WeightSwitch(event.worker_id, event.version, event.since_ms, event.pause_ms)
-            self.switches.append(switch)
-            self._newest_switches.add(switch)
+            self.is_whole &= len(self.switches) != self.switches.maxlen
+            self.switches.append(WeightSwitch(event.worker_id, event.version, event.since_ms, event.pause_ms))
 
     def _difficulty(self, event: TaskDifficulty, _: LogRecord) -> None:
         self.success_rates[event.task_id] = event.success_rate
@@ -296,12 +287,14 @@ class RunState(ActivityState):
         self.curation.setdefault((event.agent, event.source), event)
 
     def _note_finished(self, order_id: str, purpose: Purpose) -> None:
-        """Note an order of which the record and the first trajectory are known: either topic may be read first."""
+        """Note an order with a record and a trajectory; either topic may be read first."""
         if purpose == "train":
-            self._newest_finished.add(order_id)
+            self.closed[order_id] = None
+            self._forget_oldest(self.closed, self.keep_orders, self._forget_order)
 
     def _forget_order(self, order_id: str) -> None:
         """Forget a finished order and its trajectory."""
+        del self.closed[order_id]
         trajectory = self.finished.pop(order_id)
         self.trajectories.pop(trajectory.trajectory_id, None)
         self.orders.pop(order_id, None)
@@ -311,12 +304,12 @@ class RunState(ActivityState):
             del self.orders_of[trajectory.group_id]
 
     def _forget_episode(self, identity: str) -> None:
-        """Forget that an episode has ended, and how far it came."""
-        self.ended.discard(identity)
+        """Forget an ended episode."""
+        del self.ended[identity]
         self.newest_step.pop(identity, None)
 
     def _forget_group(self, group_id: str) -> None:
-        """Forget a group, and that its members were in it."""
+        """Forget a group, and the membership of its trajectories."""
         group, _ = self.groups.pop(group_id)
         for member in group.members:
             of_member = self.groups_of[member.trajectory_id]
@@ -325,50 +318,41 @@ class RunState(ActivityState):
                 del self.groups_of[member.trajectory_id]
 
     def _forget_version(self, version: int) -> None:
-        """Forget a version, and who served it."""
+        """Forget a version, and its servers."""
         del self.versions[version]
         self.published_digests.pop(version, None)
         for worker_id in self.serving:
             self.served.pop((version, worker_id), None)
             self.served_digests.pop((version, worker_id), None)
 
-    def _forget_switch(self, _: WeightSwitch) -> None:
-        self.switches.popleft()
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing has been forgotten."""
-        episodes, training = (self._newest_finished, self._newest_ended), (self._newest_groups, self._newest_versions)
-        return not any(newest.has_forgotten for newest in (*episodes, *training, self._newest_switches))
-
     @property
     def recent_success(self) -> float | None:
-        """The mean reward of the newest training episodes, of those that have one; None without any."""
-        train = (one for one in reversed(self.finished.values()) if one.purpose == "train")
+        """Mean reward of the newest training episodes, None without any."""
+        train = (trajectory for trajectory in reversed(self.finished.values()) if trajectory.purpose == "train")
         recent = itertools.islice(train, RECENT_EPISODES)
         rewards = [trajectory.reward for trajectory in recent if trajectory.reward is not None]
         return sum(rewards) / len(rewards) if rewards else None
 
     @property
     def newest_version(self) -> int | None:
-        """The newest published version."""
+        """Newest published version."""
         return max(self.versions, default=None)
 
     @property
     def served_version(self) -> int | None:
-        """The newest version that every known worker serves or has passed."""
+        """Newest version that every known worker serves or has passed."""
         return self.served_by(self.serving)
 
     def served_by(self, workers: Collection[str]) -> int | None:
-        """Return the newest version that each of these workers serves or has passed; None if none has announced one.
+        """Return the newest version that each of these workers serves or has passed, None without announcements.
 
-        The topic keeps the records of workers that will not come back, as after a resume with fewer of them.
+        The topic keeps the records of workers that a resumed run no longer has.
         """
         return min((self.serving[name].version for name in workers if name in self.serving), default=None)
 
     @property
     def groups_consumed(self) -> int:
-        """Curated groups the trainer has taken."""
+        """Number of curated groups that the trainer has taken."""
         newest = self.newest_version
         return self.versions[newest].event.groups_consumed if newest is not None else 0
 
@@ -391,4 +375,4 @@ REDUCERS: dict[type, Callable[..., None]] = {
     RolloutBudget: RunState._budget,
     Applied: RunState._applied,
 }
-"""How a record of each kind is folded."""
+"""Reducer of each kind of record."""

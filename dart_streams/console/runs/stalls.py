@@ -1,4 +1,4 @@
-"""Stalls of the circle: silent topics, since when, who writes them, and what that writer waits for. Pure."""
+"""Finds silent topics of the circle, their writers, and the probable causes. Pure."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,7 +11,7 @@ NOBODY = "nobody yet"
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """A topic, its writer, and the topics that the writer consumes."""
+    """A topic, its writer, and the writer's inputs."""
 
     topic: str
     writer: str
@@ -33,16 +33,16 @@ EDGES = (
 
 
 class LastArrival(NamedTuple):
-    """When the last record of a topic arrived here, in seconds of a monotonic clock, and who sent it."""
+    """Arrival of a topic's last record, in seconds of a monotonic clock, and its sender."""
 
     at_s: float
     sender: str
 
 
 class Stall(msgspec.Struct, frozen=True, kw_only=True):
-    """A silent topic; with ``waiting`` its writer has no newer input, so the cause is further upstream.
+    """A silent topic; if its writer is ``waiting`` for input, the cause is further upstream.
 
-    ``last_record`` is where its last record is, empty if it has none.
+    ``last_record`` is the place of its last record, empty if it has none.
     """
 
     topic: str
@@ -61,17 +61,16 @@ def find_stalls(
     now_s: float,
     bound_s: float,
 ) -> list[Stall]:
-    """Return the topics without a record for ``bound_s``, those whose writers have newer input first.
+    """Return the topics without a record for ``bound_s``, first those whose writers have newer input.
 
-    ``arrivals`` are those since watching began, at ``since_s`` of the same clock; a topic counts from then on at the
-    earliest. Of records from before, the times that they carry say which was last: a hint for the explanation, as they
-    are of several machines' clocks.
+    ``arrivals`` begin at ``since_s`` of the same clock, and silence counts from then on. Records from before are
+    ordered by their own times, of several machines' clocks, which only serves as a hint.
     """
 
     def last(topic: str) -> tuple[float, int]:
         return arrivals[topic].at_s if topic in arrivals else since_s, activity[topic].at_ms
 
-    found = []
+    silent = []
     for edge in EDGES:
         inputs = [(last(name), name) for name in edge.inputs if name in activity]
         own = activity.get(edge.topic)
@@ -82,7 +81,7 @@ def find_stalls(
         if silent_s >= bound_s:
             sender = arrivals[edge.topic].sender if edge.topic in arrivals else own.sender if own else NOBODY
             newest = max(inputs, default=((since_s, 0), "nothing"))
-            found.append(
+            silent.append(
                 Stall(
                     topic=edge.topic,
                     silent_s=round(silent_s, 1),
@@ -93,17 +92,17 @@ def find_stalls(
                     newest_input=newest[1],
                 )
             )
-    return sorted(found, key=lambda stall: (stall.waiting, stall.last_from == NOBODY, -stall.silent_s))
+    return sorted(silent, key=lambda stall: (stall.waiting, stall.last_from == NOBODY, -stall.silent_s))
 
 
 def describe_stall(stall: Stall) -> str:
-    """Return a stall as a sentence: which topic, since when, where its last record is, and the likely reason."""
+    """Return a sentence with a stall's topic, duration, last record and probable cause."""
     last = f", the last record is {stall.last_record} from {stall.last_from}" if stall.last_record else ""
     return f"{stall.topic} silent for {stall.silent_s:.0f} s{last}: {explain_stall(stall)}"
 
 
 def explain_stall(stall: Stall) -> str:
-    """Return the likely reason of a stall."""
+    """Return the probable cause of a stall."""
     if stall.waiting:
         return f"{stall.writer} seems to wait for {stall.newest_input}"
     return f"{stall.writer} has had newer input on {stall.newest_input}: look at its log"

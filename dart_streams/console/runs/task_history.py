@@ -1,7 +1,6 @@
-"""What was decided for each task and why, from the log: the budgets, orders, rollouts and groups of a run. Pure.
+"""Decisions for each task and their reasons, from a run's log. Pure.
 
-The groups reducer is run again over the trajectories, since that says what became of each group, also of those that
-were dropped and so left no event.
+The groups reducer runs again over the trajectories, because dropped groups leave no event.
 """
 
 from collections import Counter, defaultdict
@@ -21,7 +20,7 @@ from topics.trajectories import Trajectory
 READ = tuple(
     module.TOPIC for module in (trajectories, task_difficulty, rollout_budgets, rollout_orders, curated, curation_log)
 )
-"""The topics that the history needs."""
+"""Topics of the history."""
 UNDER_WAY = "under way"
 FATES = {
     "curated": "curated",
@@ -33,7 +32,7 @@ FATES = {
 
 
 class GroupHistory(msgspec.Struct):
-    """One group of a task: how many rollouts, why, how they ended, and what became of them."""
+    """A group of a task: its rollouts and their reason, their outcomes, and the group's fate."""
 
     group_id: str
     rollouts: int
@@ -44,7 +43,7 @@ class GroupHistory(msgspec.Struct):
 
 
 class TaskRow(msgspec.Struct, frozen=True):
-    """A task at a glance; ``rollouts`` and ``max_steps`` are what its next group gets."""
+    """Summary of a task; ``rollouts`` and ``max_steps`` are those of its next group."""
 
     task: str
     success_rate: float | None
@@ -58,10 +57,9 @@ class TaskRow(msgspec.Struct, frozen=True):
 
 
 class TaskHistory:
-    """The tasks of a run, from its folded log; ``groups`` are by task and by id, in the order of their opening.
+    """The tasks of a run from its folded log, or the one task ``only``.
 
-    Dispatch's inputs and orders are taken in the order of the curation log, in which it applied and made them. With
-    ``only``, the id of a task, no other task is looked at.
+    ``groups`` are by task and by id, in the order of the curation log.
     """
 
     def __init__(self, config: Config, state: RunState, only: str = "") -> None:
@@ -80,15 +78,15 @@ class TaskHistory:
         for event, _ in state.groups.values():
             group = self.groups.get(event.task_id, {}).get(event.group_id)
             if group is not None and not group.fate.startswith(FATES["curated"]):
-                group.fate = FATES["curated"]  # whatever the present settings would have made of it
+                group.fate = FATES["curated"]  # even if the present settings would drop it
 
     @property
     def tasks(self) -> list[str]:
-        """The tasks that the data manager has had anything to do with, by name."""
+        """Names of the tasks that the data manager has records of."""
         return sorted({*self.success_rates, *self.budgets, *self.groups, *self.reducer.pools})
 
     def _dispatched(self, entry: Applied, state: RunState) -> None:
-        """Apply an input of dispatch, and its orders; the first of a group opens it for the newest budget's reason."""
+        """Apply an input of dispatch and its orders; a group's first order opens it with the newest budget's reason."""
         source = entry.source
         if source.topic == rollout_budgets.TOPIC.name and (source.partition, source.offset) in state.budgets:
             budget = state.budgets[source.partition, source.offset]
@@ -104,7 +102,7 @@ class TaskHistory:
                 known[event.group_id] = GroupHistory(event.group_id, event.group_size, event.max_steps, why)
 
     def _finished(self, event: Trajectory) -> None:
-        """Run the reducer on a trajectory; note how it ended, and what became of its group if it was the last."""
+        """Apply a trajectory to the reducer, and note its outcome and its group's fate."""
         before = msgspec.structs.replace(self.reducer.counts)
         record = InputRecord(trajectories.TOPIC.name, 0, 0, event)
         try:

@@ -1,18 +1,15 @@
-"""Time in slices: what the curves of a run are sums over."""
+"""Slices of time over which the curves of a run are sums."""
 
 import msgspec
 
 SLICE_MS = 5_000
-"""The width of a time slice of the curves."""
+"""Width of a slice."""
 MAX_SPAN_MS = 24 * 3_600_000
-"""The longest span of time that is cut into slices."""
+"""Longest span that is split into slices."""
 
 
 class TimeSlice(msgspec.Struct):
-    """Sums over one time slice; ``busy_ms`` is slot time with an episode under way, of any purpose.
-
-    ``acting_ms`` is that part of it in which an action was executed.
-    """
+    """Sums over a slice; ``busy_ms`` is slot time with an episode, and ``acting_ms`` its part that executes actions."""
 
     steps: int = 0
     episodes: int = 0
@@ -23,9 +20,9 @@ class TimeSlice(msgspec.Struct):
 
 
 def split_span(start_ms: int, end_ms: int) -> list[tuple[int, float]]:
-    """Split a span of time over the slices it touches: (slice number, milliseconds in it).
+    """Return the numbers of the slices that a span touches, and the milliseconds in each.
 
-    A span longer than :data:`MAX_SPAN_MS` is no episode's, but a clock's that was wrong at one end: it touches none.
+    A span longer than :data:`MAX_SPAN_MS` comes from a wrong clock, and touches none.
     """
     if end_ms - start_ms > MAX_SPAN_MS:
         return []

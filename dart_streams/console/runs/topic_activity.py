@@ -1,4 +1,4 @@
-"""How many records each topic of a run had, when the newest came, and who sent it: all that a watch on stalls needs."""
+"""Activity of a run's topics, from which stalls are found."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,11 +29,11 @@ SENDERS: dict[type, Callable[[Any], str]] = {
     RolloutBudget: lambda _: "curator",
     Applied: lambda _: "curator",
 }
-"""Who sent a record of each kind."""
+"""Sender of each kind of record."""
 
 
 class TopicActivity(msgspec.Struct, frozen=True):
-    """How many records a topic had, the newest time that any of them carries, who sent that one, and where it is."""
+    """Number of a topic's records, and the time, sender and place of the newest."""
 
     records: int = 0
     at_ms: int = 0
@@ -42,13 +42,13 @@ class TopicActivity(msgspec.Struct, frozen=True):
 
 
 class ActivityState:
-    """The activity of each topic, folded from its records: the same size however long a run lasts."""
+    """Activity of each topic, folded from its records into constant size."""
 
     def __init__(self) -> None:
         self.activity: dict[str, TopicActivity] = {}
 
     def apply(self, metadata: RecordMetadata, event: Any) -> str:
-        """Apply one record, and return who sent it, empty if that is not known (an event of None, or of no kind)."""
+        """Apply one record, and return its sender, empty if the event is None or of another kind."""
         sender_of = SENDERS.get(type(event))
         sender = sender_of(event) if sender_of else ""
         before = self.activity.get(metadata.topic, TopicActivity())

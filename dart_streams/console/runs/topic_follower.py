@@ -1,4 +1,4 @@
-"""Folds a run's topics as their records come, and notes when they came."""
+"""Folds a run's topics as their records arrive, and notes the times of arrival."""
 
 import asyncio
 import contextlib
@@ -25,23 +25,22 @@ FOLLOWED: tuple[Topic, ...] = tuple(
     BY_NAME[name]
     for name in ("rollout-orders", "observations", "trajectories", "curated", "weights", "weights-serving")
 )
-"""The topics that display and report are folded from."""
+"""Topics of display and report."""
 CIRCLE: tuple[Topic, ...] = tuple(topic for topic in ALL if topic is not curation_log.TOPIC)
-"""The topics of the circle; of those not in ``FOLLOWED`` only the activity is folded."""
+"""All topics of the circle."""
 DECODED = frozenset({topic.name for topic in FOLLOWED} | HEADERS.keys())
 BATCH = 2_000
 FETCH_MS = 1000
-"""Who looks on may be a second late: each fetch costs the broker what a record costs it."""
+"""Longest wait of a fetch; a fetch costs the broker as much as a record."""
 
 State = TypeVar("State", bound=ActivityState)
 
 
 class TopicFollower(Generic[State]):
-    """``progress``, kept up to date with topics. Use :func:`keep_reading` to have that done in the background.
+    """Folds topics into ``progress``; :func:`keep_reading` does so in the background.
 
-    Of topics that are not ``decoded`` only the activity is folded. ``arrivals`` has when the last record of each topic
-    arrived here (``clock``) and from whom, and ``heartbeats`` which rollout workers are alive; what was in the topics
-    before (``since_s``) is in neither.
+    Topics that are not ``decoded`` only count as activity. ``arrivals`` has the time (of ``clock``) and the sender of
+    each topic's last record, and ``heartbeats`` the living rollout workers, both from ``since_s`` on.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class TopicFollower(Generic[State]):
             await self.poll()
 
     async def read_to_end(self) -> None:
-        """Fold what is in the topics now."""
+        """Fold the topics' present records."""
         async for batches in read_to_end(self.records, BATCH):
             self.fold(batches)
 
@@ -85,7 +84,7 @@ class TopicFollower(Generic[State]):
         self.fold(await self.records.getmany(timeout_ms=POLL_TIMEOUT_MS, max_records=BATCH))
 
     def fold(self, batches: dict[TopicPartition, list[ConsumerRecord]]) -> None:
-        """Apply polled records and wake whoever waits for a change."""
+        """Apply polled records and set ``changed``."""
         for partition, records in batches.items():
             topic = partition.topic.removeprefix(self.bus.prefix)
             for record in records:
@@ -108,7 +107,7 @@ class TopicFollower(Generic[State]):
 
 @contextlib.asynccontextmanager
 async def keep_reading(follower: TopicFollower[State]) -> AsyncIterator[None]:
-    """Read what is in the topics, then go on reading while the body lasts."""
+    """Read the topics, and go on reading during the body."""
     await follower.read_to_end()
     follower.since_s = follower.clock()
     follower.reader = asyncio.create_task(follower.read(), name="read topics")
@@ -120,7 +119,7 @@ async def keep_reading(follower: TopicFollower[State]) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def follow_activity(bus: Bus, publisher: Publisher) -> AsyncIterator[TopicFollower[ActivityState]]:
-    """Yield what has read the circle's topics and keeps reading, and keeps their activity only."""
+    """Yield a follower of the activity of the circle's topics."""
     async with open_topics(bus, publisher, CIRCLE, FETCH_MS) as records:
         follower = TopicFollower(bus, records, ActivityState())
         async with keep_reading(follower):

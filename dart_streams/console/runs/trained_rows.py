@@ -1,4 +1,4 @@
-"""Reads the trainer's rows from the store, for a run's display."""
+"""Reads the trainer's newest metrics from the store."""
 
 from cassandra.cluster import Session
 
@@ -11,7 +11,7 @@ TIMEOUT_S = 1.0
 
 
 class TrainedRows:
-    """The optimizer steps of a run; connects when first asked. Synchronous: call it in a thread."""
+    """Reads the optimizer steps of a run; it connects on the first call, and blocks."""
 
     def __init__(self, config: Config) -> None:
         self.config = config

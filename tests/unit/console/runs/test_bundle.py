@@ -120,7 +120,7 @@ def test_what_is_no_bundle_and_what_is_not_there(tmp_path: Path):
     with pytest.raises(BundleError, match="no bundle"):
         Bundle(tmp_path / "absent.dart")
     (tmp_path / "text").write_text("not a bundle at all")
-    with pytest.raises(BundleError, match="no bundle, or a torn one"):
+    with pytest.raises(BundleError, match="no bundle, or its end is missing"):
         Bundle(tmp_path / "text")
 
 

@@ -83,7 +83,7 @@ def test_the_newest_are_kept():
     kept = fold([one for n in range(5) for one in made(n)], RunState(keep=Retention(2, 2)))
     assert list(kept.finished) == ["o3", "o4"] == list(kept.orders)
     assert list(kept.trajectories) == ["t3", "t4"]
-    assert kept.ended == {"t3", "t4"} == kept.newest_step.keys() == kept.groups_of.keys()
+    assert kept.ended.keys() == {"t3", "t4"} == kept.newest_step.keys() == kept.groups_of.keys()
     assert list(kept.groups) == ["g3", "g4"]
     assert list(kept.versions) == [3, 4] == [number for number, _ in kept.served]
     assert kept.orders_of == {"g": {"o3", "o4"}}

@@ -89,21 +89,23 @@ def test_at_a_further_temperature_each_task_is_played_at_most_once_under_ids_of_
 def test_only_what_is_missing_is_ordered():
     orders = evaluation.build_orders(CONFIG, TASKS, 0)
     progress = apply(RunState(), *orders[:4])
-    assert evaluation.missing_orders(progress, orders, 3) == orders[4:]
+    assert evaluation.missing_orders(progress, orders) == orders[4:]
     apply(progress, *orders[4:], *(finish(order) for order in orders))
-    assert evaluation.missing_orders(progress, orders, 3) == []
-    assert len(evaluation.final_trajectories(progress, orders, 3)) == 6
+    assert evaluation.missing_orders(progress, orders) == []
+    assert len(evaluation.final_trajectories(progress, orders)) == 6
 
 
 def test_a_fault_is_ordered_again_until_its_attempts_are_over():
     orders = evaluation.build_orders(CONFIG, TASKS, 0)
     progress = apply(RunState(), *orders, finish(orders[0], "env_error", None))
-    (second,) = evaluation.missing_orders(progress, orders, 2)
+    (second,) = evaluation.missing_orders(progress, orders)
     assert (second.order_id, second.attempt) == ("eval-v0-0000-1", 1)
-    assert evaluation.final_trajectories(progress, orders, 2) == {}
-    apply(progress, second, finish(second, "policy_error", None))
-    assert evaluation.missing_orders(progress, orders, 2) == []
-    assert evaluation.final_trajectories(progress, orders, 2)[0].outcome == "policy_error"
+    assert evaluation.final_trajectories(progress, orders) == {}
+    apply(progress, second, finish(second, "env_error", None))
+    (third,) = evaluation.missing_orders(progress, orders)
+    apply(progress, third, finish(third, "policy_error", None))
+    assert evaluation.missing_orders(progress, orders) == []
+    assert evaluation.final_trajectories(progress, orders)[0].outcome == "policy_error"
 
 
 def test_a_fault_is_in_no_rate():
