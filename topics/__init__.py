@@ -1,7 +1,7 @@
-"""The contract: the events of each topic, one module a topic, and the rules of what may follow what (transitions).
+"""The contract: the events of each topic, one module per topic, and the legal transitions between states.
 
-Imports only msgspec, so that any program can depend on it. A change here changes what other programs read: bump the
-topic's ``version``, keep a golden file of the old bytes in tests/unit/golden and a decoder that reads them.
+Imports only msgspec, so that any program can depend on it. Other programs read these events. A change bumps the topic's
+``version`` and keeps a golden file of the old bytes in tests/unit/golden with a decoder.
 """
 
 from topics import (

@@ -1,4 +1,4 @@
-"""action-requests: an environment worker requests the next action of a trajectory from the policy."""
+"""action-requests: requests of environment workers for the next action of a trajectory."""
 
 import msgspec
 
@@ -9,8 +9,8 @@ from topics.values import EpochMs, MessagePart, Name, Partition, Sampling, Steps
 class ActionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The whole prompt of one step, so that rollout workers keep no state.
 
-    The reply goes to partition ``reply_partition`` of ``actions``. The host gives up at ``deadline_ms``, in epoch ms
-    of its own clock: only the difference to the record's own time means anything elsewhere.
+    The reply goes to partition ``reply_partition`` of ``actions``. The host gives up at ``deadline_ms`` by its own
+    clock (epoch ms); other hosts may use only the difference to the time of the record.
     """
 
     request_id: Name

@@ -1,4 +1,4 @@
-"""actions: the policy's reply to an action request."""
+"""actions: replies of the policy to action requests."""
 
 import msgspec
 
@@ -9,8 +9,8 @@ from topics.values import Digest, Milliseconds, Name, Prose, Real, Steps, Token,
 class ActionResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The reply to one request: the generated text and, per token, ids, log-probabilities and entropies.
 
-    ``error`` is null, or the reason why no action was generated (then the token lists are empty). ``prompt_sha`` is the
-    digest of the rendered prompt; ``queue_ms`` and ``generate_ms`` are times spent in the rollout worker.
+    ``error`` is null, or the reason of a failed generation, whose token lists are empty. ``prompt_sha`` is the digest
+    of the rendered prompt; ``queue_ms`` and ``generate_ms`` are times in the rollout worker.
     """
 
     request_id: Name

@@ -1,4 +1,4 @@
-"""curated: a finished group with its advantages and selected steps, ready to train on."""
+"""curated: finished groups with their advantages and selected steps, ready for training."""
 
 from typing import Literal
 
@@ -11,8 +11,8 @@ from topics.values import Name, Real, Reward, Steps, Version
 class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One trajectory of a group. ``selected`` has the indexes (from 0) of the actions to train on, in order.
 
-    ``step_advantages`` has one advantage for each of ``selected`` where steps are credited individually; otherwise
-    it is omitted, and ``advantage`` is that of all steps. A reader that does not know it trains on ``advantage``.
+    ``step_advantages`` has one advantage per entry of ``selected`` where steps are credited individually. Otherwise
+    it is omitted, and ``advantage`` applies to all steps. Readers that ignore it train on ``advantage``.
     """
 
     trajectory_id: Name
@@ -26,7 +26,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CuratedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A group to train on. ``mean`` and ``std`` are the step-level reward statistics of the advantages."""
+    """A group to train on. ``mean`` and ``std`` are the step-level reward statistics behind the advantages."""
 
     group_id: Name
     task_id: Name

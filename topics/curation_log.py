@@ -1,4 +1,4 @@
-"""curation-log: the inputs that each data-manager agent applied, in order, and its decisions."""
+"""curation-log: the inputs of each data-manager agent in the order of their application, and its decisions."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from topics.values import Count, Digest, Name, Partition
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """The record that was applied; ``topic`` carries no prefix."""
+    """The applied record; ``topic`` has no prefix."""
 
     topic: Name
     partition: Partition

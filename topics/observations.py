@@ -1,4 +1,4 @@
-"""observations: the screen after each action of a trajectory, with that action. These records are the trajectory."""
+"""observations: the screen after each action of a trajectory, with that action. The records are the trajectory."""
 
 import msgspec
 
@@ -23,9 +23,9 @@ from topics.values import (
 class ExecutedAction(msgspec.Struct, frozen=True, kw_only=True):
     """The action that led to an observation, as generated and as executed.
 
-    ``text`` is what the policy wrote; ``action`` its canonical form in the UI-TARS grammar, null if it did not parse.
-    ``tokens``, ``logprobs`` (nats, of the sampled tokens at generation time) and ``entropies`` (nats, of the
-    distributions they were drawn from) have one entry per generated token, and are empty in a demonstration.
+    ``text`` is the policy's answer; ``action`` is its canonical form in the UI-TARS grammar, null if it did not parse.
+    ``tokens``, ``logprobs`` (nats, of the sampled tokens) and ``entropies`` (nats, of their distributions) have one
+    entry per generated token, and are empty in a demonstration.
     """
 
     request_id: Name
@@ -42,7 +42,7 @@ class ExecutedAction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EpisodeEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How a trajectory ended. ``reward`` is in [0, 1], and null exactly for outcomes that carry none."""
+    """The end of a trajectory. ``reward`` is in [0, 1], and null exactly for outcomes without a reward."""
 
     kind: OutcomeKind
     reward: Reward | None
@@ -50,10 +50,10 @@ class EpisodeEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """Step ``step`` of a trajectory (0 = after reset): the screen, the action taken, the episode's end if it is last.
+    """Step ``step`` of a trajectory (0 = after reset): the screen, the action before it, and the end in the last step.
 
-    ``instruction`` is the task in words, as the environment states it after reset: with it a prompt can be rendered
-    from the log alone. ``screenshot`` is null only where the environment could not show one (an ``env_error``).
+    ``instruction`` is the environment's text of the task after reset, so that prompts can be rendered from the log.
+    ``screenshot`` is null only where the environment failed to show one (an ``env_error``).
     """
 
     trajectory_id: Name

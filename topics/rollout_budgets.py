@@ -1,4 +1,4 @@
-"""rollout-budgets: how many rollouts the task's next group gets, and how long each may be."""
+"""rollout-budgets: the number and the maximum length of the rollouts of a task's next group."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from topics.values import GroupSize, Name, Prose, Steps
 
 
 class RolloutBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """The budget of a task's next group; ``reason`` explains ``rollouts`` and ``max_steps`` in words."""
+    """The budget of a task's next group; ``reason`` explains ``rollouts`` and ``max_steps``."""
 
     task_id: Name
     rollouts: GroupSize

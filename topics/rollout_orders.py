@@ -1,4 +1,4 @@
-"""rollout-orders: dispatch orders one rollout of a task."""
+"""rollout-orders: orders of dispatch, each for one rollout of a task."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from topics.values import Attempt, GroupSize, Name, Purpose, Sampling, Steps, Ve
 class RolloutOrder(msgspec.Struct, frozen=True, kw_only=True):
     """An order for one rollout: sample ``sample`` of ``group_size`` of a group, attempt ``attempt`` (from 0).
 
-    ``max_steps`` bounds the episode; ``after_version`` is the newest weight version dispatch knew when it ordered.
+    ``max_steps`` bounds the episode; ``after_version`` is the newest weight version that dispatch knew.
     """
 
     order_id: Name

@@ -1,4 +1,4 @@
-"""task-difficulty: a task's present success rate, after each finished trajectory."""
+"""task-difficulty: the success rate of a task after each finished trajectory."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from topics.values import Attempt, Count, Name, OutcomeKind, Real, Reward, Steps
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """The finish that caused an event; it is passed on, so that dispatch reads every finish from its own input."""
+    """The finished trajectory behind an event, passed on so that dispatch reads every finish from its own input."""
 
     trajectory_id: Name
     order_id: Name

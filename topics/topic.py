@@ -1,4 +1,4 @@
-"""The specification of a topic: its name, event and key, and the settings that the broker keeps it with."""
+"""The specification of a topic: its name, event and key, and its settings on the broker."""
 
 from typing import Any, Literal
 
@@ -14,9 +14,9 @@ Cleanup = Literal["delete", "compact"]
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """The specification of one topic, declared beside its event.
 
-    ``name`` carries no prefix: a deployment adds ``bus.prefix``. ``key`` names the event field whose text is the
-    record's key. ``retention_ms`` of None keeps records for ever. ``max_message_bytes`` bounds a record's value, where
-    it is made and where it is read. Every topic but the weights has a dead-letter twin, ``<name>.dlq``.
+    ``name`` has no prefix: a deployment adds ``bus.prefix``. ``key`` names the event field with the record's key.
+    ``retention_ms`` of None keeps records forever. ``max_message_bytes`` bounds a record's value at producers and
+    consumers. Every topic but the weights has a dead-letter topic, ``<name>.dlq``.
     """
 
     name: str

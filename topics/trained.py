@@ -10,11 +10,11 @@ MISMATCH_ALARM_NATS = 0.05
 
 
 class TrainedToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A token of action ``step`` of a trajectory, the ``index``-th of its answer, as the step trained on it.
+    """Token ``index`` of the answer of action ``step`` of a trajectory, as the optimizer step trained on it.
 
-    ``logprob`` is the trainer's (nats); ``log_ratio`` that less the engine's at the start of the step, before any bound
-    (0 where the engine's does not count); ``weight`` its importance weight as applied. ``gradient_share`` is its part
-    of the step's gradient to the logits, in L1.
+    ``logprob`` is the trainer's (nats). ``log_ratio`` is the trainer's less the engine's at the start of the step,
+    before any bound (0 where the engine's does not count). ``weight`` is the applied importance weight.
+    ``gradient_share`` is the token's L1 share of the step's gradient to the logits.
     """
 
     trajectory_id: Name
@@ -28,12 +28,12 @@ class TrainedToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Step ``train_step`` of trainer ``epoch`` took these groups and made weight version ``version``.
+    """Step ``train_step`` of trainer ``epoch`` trained on these groups and made weight version ``version``.
 
-    ``imitated`` are the trajectories of earlier groups that it imitated beside them, ``sft_updates`` those of each
-    update of a supervised phase at its end; both are omitted where there are none. ``metrics`` are those of the step,
-    by the names in :mod:`topics.training_metrics`. ``top_tokens`` are those of the largest part in its gradient, then
-    those whose importance ratio was farthest from 1. The same step may be published again after a restart.
+    ``imitated`` are imitated trajectories of earlier groups; ``sft_updates`` are the trajectories of each update of a
+    supervised phase. Both are omitted if empty. ``metrics`` have the names in :mod:`topics.training_metrics`.
+    ``top_tokens`` are those with the largest gradient share, then those with importance ratios farthest from 1. A step
+    may be published again after a restart.
     """
 
     train_step: Version

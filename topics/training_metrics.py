@@ -1,6 +1,6 @@
 """The metrics that ``trained`` may carry: each has a name, a unit, a meaning and a group.
 
-Names are part of the contract. Trainers before may have published others; readers show those under :data:`OTHER`.
+Names are part of the contract. Readers show other names, from earlier trainers, under :data:`OTHER`.
 """
 
 from typing import Literal
@@ -22,15 +22,15 @@ BY_PAGE = "reward by page"
 OTHER = "other"
 """The group of metrics that are not in the table."""
 
+GAP = "Mean absolute gap between log-probabilities of engine and trainer"
 HEADLINES = ("reward", "loss", "entropy", "grad_norm")
-"""Metrics for a display with room for a few."""
+"""Metrics for small displays."""
 
 
 class TrainingMetric(msgspec.Struct, frozen=True):
-    """A metric of an optimizer step. ``better`` says which way a run improves.
+    """A metric of an optimizer step. ``better`` is the direction of improvement; ``unit`` may be empty.
 
-    A ``name`` with a slash stands for a family: ``reward/PAGE`` for one metric a page. An empty ``unit`` means that
-    there is none.
+    A ``name`` with a slash stands for a family: ``reward/PAGE`` for one metric per page.
     """
 
     name: str
@@ -63,29 +63,14 @@ ALL: tuple[TrainingMetric, ...] = (
     ),
     *metric_rows(
         AGREEMENT,
-        (
-            "same_version_mismatch",
-            "nats a token",
-            "down",
-            "Mean absolute gap between log-probabilities of engine and trainer for the same weights.",
-        ),
-        (
-            "mismatch",
-            "nats a token",
-            "down",
-            "Mean absolute gap between log-probabilities of engine and trainer; staleness adds to it.",
-        ),
-        (
-            "kl_rollout",
-            "nats a token",
-            "down",
-            "KL of the policy that sampled the tokens from the policy at the start of the step.",
-        ),
+        ("same_version_mismatch", "nats a token", "down", f"{GAP} for the same weights."),
+        ("mismatch", "nats a token", "down", f"{GAP}; staleness adds to it."),
+        ("kl_rollout", "nats a token", "down", "KL of the sampling policy from the policy at the start of the step."),
         (
             "same_version_tokens",
             "tokens",
             "neither",
-            "Mean tokens an update that were sampled by the weights at the start of the step.",
+            "Mean tokens an update, sampled by the weights before the step.",
         ),
     ),
     *metric_rows(
@@ -150,6 +135,6 @@ FAMILIES: dict[str, TrainingMetric] = {one.name.partition("/")[0]: one for one i
 
 
 def find(name: str) -> TrainingMetric | None:
-    """Return the metric, or the family, that a published name belongs to; None if the table lacks it."""
+    """Return the metric or the family of a published name; None if the table lacks it."""
     family, slash, _ = name.partition("/")
     return FAMILIES.get(family) if slash else BY_NAME.get(name)

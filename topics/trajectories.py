@@ -1,4 +1,4 @@
-"""trajectories: a finished trajectory, published by the recorder after its steps are durable."""
+"""trajectories: finished trajectories, published by the recorder after their steps are durable."""
 
 import msgspec
 
@@ -10,8 +10,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The summary of a finished trajectory.
 
     ``steps`` counts actions. ``step_entropies`` has the mean token entropy (nats) of each step, empty for a
-    demonstration. ``version_min`` and ``version_max`` are null where no token was generated. ``untrainable`` is why no
-    group may have it, and omitted for all others: a training rollout with answers that have no tokens.
+    demonstration. ``version_min`` and ``version_max`` are null where no token was generated. ``untrainable`` is the
+    reason that bars a rollout from groups (answers without tokens), and omitted otherwise.
     """
 
     trajectory_id: Name

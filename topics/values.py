@@ -1,7 +1,7 @@
-"""Values that several events share, and the bounds of each field: a record outside them is refused when it is decoded.
+"""Values that several events share, and the bounds of their fields. Decoding refuses records outside the bounds.
 
-The bounds are far beyond what any deployment needs. They keep a single record, of whatever producer, from making a
-reader allocate, wait or count without end, or write a number that its store does not have.
+The bounds exceed the needs of any deployment. They keep a garbage record from making a reader allocate, wait or count
+without end, or write a number that its store cannot hold.
 """
 
 from typing import Annotated, Literal
@@ -10,28 +10,28 @@ import msgspec
 from msgspec import Meta
 
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
-"""An id, or another name; a key of a record is one."""
+"""An id or another name, such as the key of a record."""
 Digest = Annotated[str, Meta(max_length=128)]
-"""A digest in hex; empty where there was nothing to digest."""
+"""A digest in hex; empty without content."""
 Prose = Annotated[str, Meta(max_length=2**20)]
-"""A text for people and policies: a record has no room for more."""
+"""A text for people and policies; records have no room for longer ones."""
 MOST_ROLLOUTS = 2**16
 GroupSize = Annotated[int, Meta(ge=0, le=MOST_ROLLOUTS)]
-"""Rollouts of a group, or the place of one within it."""
+"""A number of rollouts of a group, or an index among them."""
 Attempt = Annotated[int, Meta(ge=0, le=10_000)]
 Steps = Annotated[int, Meta(ge=0, le=100_000)]
-"""Steps of an episode, or the place of one within it."""
+"""A number of steps of an episode, or an index among them."""
 Version = Annotated[int, Meta(ge=0, le=10**9)]
-"""Of weights, of optimizer steps, of trainers' epochs."""
+"""A number of a weight version, an optimizer step or a trainer epoch."""
 Count = Annotated[int, Meta(ge=0, le=10**12)]
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-"""The id of a token, or a place among tokens."""
+"""The id of a token, or an index among tokens."""
 Pixels = Annotated[int, Meta(ge=0, le=2**16)]
 Partition = Annotated[int, Meta(ge=0, le=2**20)]
 EpochMs = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
 """Milliseconds since 1970, until the year 9999."""
 Milliseconds = Annotated[float, Meta(ge=-1e12, le=1e12)]
-"""A duration; below 0 where two clocks disagree."""
+"""A duration; negative where two clocks disagree."""
 Reward = Annotated[float, Meta(ge=0, le=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 """A part of a whole."""
@@ -49,7 +49,7 @@ OutcomeKind = Literal[
 
 
 class BlobRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim check: the bytes are in the store under their sha256 (hex); size in bytes, width and height in pixels."""
+    """A reference to bytes in the store by sha256 (hex); size in bytes, width and height in pixels."""
 
     sha256: Digest
     size: Count
@@ -59,7 +59,7 @@ class BlobRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How tokens are drawn. Requests carry no seed, so that a group stays diverse."""
+    """Sampling parameters. Requests carry no seed, so that groups stay diverse."""
 
     temperature: Temperature = 1.0
     top_p: Annotated[float, Meta(ge=0, le=1)] = 1.0
@@ -67,9 +67,9 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """Return whether tokens are drawn from the model's whole distribution, at its temperature.
+        """Return whether tokens are drawn from the model's whole distribution.
 
-        Otherwise an engine's log-probabilities are of the part that is left, and the trainer's are of the whole.
+        Otherwise log-probabilities of the engine are of a cut distribution, and those of the trainer are not.
         """
         return self.temperature > 0 and self.top_p == 1
 
@@ -83,9 +83,9 @@ class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessagePart(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of a prompt: text or an image, never both. The order of turns is the order in the prompt.
+    """One part of a prompt: text or an image, never both, in the order of the prompt.
 
-    Parts of one role that follow each other are one message, but one that is ``separate`` begins a message of its own.
+    Consecutive parts of a role are one message; a ``separate`` part begins a new one.
     """
 
     role: Literal["system", "user", "assistant"]

@@ -1,4 +1,4 @@
-"""weights: a new version of the policy, published by the trainer after its files are durable."""
+"""weights: new versions of the policy, published by the trainer after their files are durable."""
 
 from typing import Annotated, Literal
 
@@ -9,14 +9,14 @@ from topics.topic import Topic
 from topics.values import Count, Digest, Name, Prose, Version
 
 WeightKind = Literal["full", "delta", "adapter"]
-"""What a version's file holds: all weights, what changed since the version before, or a LoRA adapter of its base."""
+"""Content of a version's file: all weights, the changes since the version before, or a LoRA adapter of its base."""
 MOST_PARTS = 1024
 
 
 class WeightPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One file that weights are made of: the directory ``uri`` holds it, ``file_sha256`` is of it.
+    """One file of weights in the directory ``uri``, with its digest ``file_sha256``.
 
-    ``sha256`` is of all weights once it is applied. A ``full`` part is all of them, and its two digests are the same.
+    ``sha256`` is the digest of all weights after its application. The two digests of a ``full`` part are the same.
     """
 
     version: Version
@@ -32,14 +32,13 @@ class WeightPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WeightVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Version ``version`` lies at ``uri`` (a directory of safetensors); ``sha256`` is of its weights file.
+    """Version ``version`` at ``uri`` (a directory of safetensors); ``sha256`` is the digest of its weights file.
 
     Versions strictly increase. A version of a smaller ``epoch`` than the newest seen is from a fenced trainer and is
-    ignored. ``groups_consumed`` counts all curated groups the trainer has taken so far.
+    ignored. ``groups_consumed`` counts all curated groups that the trainer has consumed.
 
-    Of another ``kind`` than ``full``, the file at ``uri``, whose SHA-256 is ``file_sha256``, is applied to what
-    ``base`` makes: a full part and what follows it, in order. Whatever the kind, ``sha256`` is of the weights file that
-    the whole version is, or would be.
+    For another ``kind`` than ``full``, the file at ``uri`` with the SHA-256 ``file_sha256`` is applied to ``base``: a
+    full part and its successors in order. For any kind, ``sha256`` is the digest of the whole version as one file.
     """
 
     model_id: Name
@@ -55,14 +54,14 @@ class WeightVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def parts(self) -> list[WeightPart]:
-        """What the weights are made of, in the order in which it is applied; the last is the version's own file."""
+        """The files of the weights in the order of their application; the last is the version's own file."""
         own = WeightPart(
             version=self.version, uri=self.uri, sha256=self.sha256, kind=self.kind, file_sha256=self.file_sha256
         )
         return [*self.base, own]
 
     def full_before(self) -> "WeightVersion | None":
-        """Return the full version that this one is made from, as it was published; None if this one is full."""
+        """Return the published full version that this one is based on; None if this one is full."""
         if not self.base:
             return None
         full = self.base[0]

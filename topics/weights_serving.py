@@ -1,4 +1,4 @@
-"""weights-serving: which version each rollout worker serves, repeated as a heartbeat."""
+"""weights-serving: the served version of each rollout worker, repeated as a heartbeat."""
 
 import msgspec
 
@@ -9,12 +9,11 @@ from topics.values import Digest, EpochMs, Milliseconds, Name, Prose, Version
 class WeightsServing(msgspec.Struct, frozen=True, kw_only=True):
     """Worker ``worker_id`` serves ``version`` since ``since_ms`` and was alive at ``alive_ms`` (epoch milliseconds).
 
-    Both are of its own clock, for people: who is alive is judged by when records arrive. Each heartbeat has another
-    ``alive_ms``.
+    Both times are of its own clock and for people; readers judge liveness by the arrival of records.
 
-    ``failed_version`` and ``error`` are the newest version that it failed to load, if any, and the reason; ``pause_ms``
-    is how long generation was paused for the last switch. ``sha256`` is the digest of the weights that it serves, as
-    :class:`~topics.weights.WeightVersion` has it, computed from what was loaded; left out by engines without weights.
+    ``failed_version`` and ``error`` are the newest version that failed to load, if any, and the reason. ``pause_ms`` is
+    the pause of generation for the last switch. ``sha256`` is the digest of the loaded weights, as in
+    :class:`~topics.weights.WeightVersion`; engines without weights omit it.
     """
 
     worker_id: Name
@@ -28,7 +27,7 @@ class WeightsServing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tried(self) -> int:
-        """The newest version that this worker has tried to serve: it serves it, or failed to load it."""
+        """The newest version that this worker serves or failed to load."""
         return max(self.version, -1 if self.failed_version is None else self.failed_version)
 
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry and logs of a process: set-up, the one list of names, spans, trace context over Kafka headers.
+"""OpenTelemetry and logs of a process: set-up, the list of names, spans, and trace context in Kafka headers.
 
-Knows no Kafka client and no decision. Telemetry never fails a worker, and never makes one wait.
+Imports no Kafka client and no decision. Telemetry never fails a worker and never blocks one.
 """

@@ -1,11 +1,10 @@
 """Exporters of metrics and spans: JSON lines in the run's folder, which the report reads, and a collector.
 
-The SDK's span processor counts neither spans that find its queue full nor those of a failed export, so both are counted
-around it, in ``telemetry.spans.dropped``. Its queue costs 8 % of the CPU time of a step's spans at sampling 1.0, and
-2 % at 0.1, over a bare deque and thread of our own: too little to keep those. These are medians of 15 alternating runs
-of both, measured with a benchmark that is no longer kept.
+``telemetry.spans.dropped`` counts the spans that find the SDK's queue full and those of failed exports, because the
+SDK counts neither.
 """
 
+import contextlib
 import json
 import logging
 import threading
@@ -33,18 +32,18 @@ MS_NS = 1_000_000
 MAX_BYTES = 64 * 1024 * 1024
 MAX_FILES = 16
 MAX_QUEUE = 8192
-"""Spans queued or being exported; further ones are dropped, and what ends a span never waits."""
+"""Maximum number of spans queued or being exported; further spans are dropped without a wait."""
 BATCH = 1024
-EVERY_S = 1.0
+EXPORT_INTERVAL_S = 1.0
 COLLECTOR_TIMEOUT_S = 2
-"""An unreachable collector delays a process's end by at most this."""
+"""An unreachable collector delays the end of a process by at most this."""
 
 log = structlog.get_logger()
 _span_lines = msgspec.json.Encoder(enc_hook=str)
 
 
 class LineMetricExporter(MetricExporter):
-    """Appends one line an export to ``path``; if that fails, the line is lost."""
+    """Appends one line per export to ``path``; a line that cannot be written is lost."""
 
     def __init__(self, path: Path, process: str) -> None:
         super().__init__(preferred_aggregation={Histogram: ExponentialBucketHistogramAggregation()})
@@ -52,7 +51,7 @@ class LineMetricExporter(MetricExporter):
         self.process = process
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any) -> MetricExportResult:
-        """Write the value of every instrument (cumulative since the process started)."""
+        """Write the value of every instrument, cumulative since the start of the process."""
         points = [
             point_of(metric.name, point)
             for resource in metrics_data.resource_metrics
@@ -66,7 +65,7 @@ class LineMetricExporter(MetricExporter):
         return MetricExportResult.SUCCESS if append(self.path, [line]) else MetricExportResult.FAILURE
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
-        """Do nothing: every export is written at once."""
+        """Do nothing: exports are written immediately."""
         return True
 
     def shutdown(self, timeout_millis: float = 30_000, **_: Any) -> None:
@@ -74,24 +73,23 @@ class LineMetricExporter(MetricExporter):
 
 
 class LineSpanExporter(SpanExporter):
-    """Appends one line a span to ``path``; a full file is rotated to ``<name>.1.jsonl``, and the oldest is removed."""
+    """Appends one line per span to ``path``; full files rotate to ``<name>.N.jsonl``, and the oldest is removed."""
 
-    def __init__(self, path: Path, process: str, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, path: Path, process: str) -> None:
         self.path = path
         self.process = process
-        self.max_bytes = max_bytes
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write ended spans."""
-        rotate(self.path, self.max_bytes)
+        rotate(self.path)
         text = _span_lines.encode_lines([span_fields(span, self.process) for span in spans])
         return SpanExportResult.SUCCESS if append_bytes(self.path, text) else SpanExportResult.FAILURE
 
 
-def rotate(path: Path, max_bytes: int) -> None:
-    """Rotate the file if it is full; if that fails, it keeps growing."""
-    try:
-        if not path.exists() or path.stat().st_size < max_bytes:
+def rotate(path: Path) -> None:
+    """Rotate a file of :data:`MAX_BYTES` or more; a file that cannot be rotated keeps growing."""
+    with contextlib.suppress(OSError):
+        if not path.exists() or path.stat().st_size < MAX_BYTES:
             return
         for number in range(MAX_FILES - 1, 0, -1):
             older = path.with_name(f"{path.stem}.{number}.jsonl")
@@ -99,18 +97,16 @@ def rotate(path: Path, max_bytes: int) -> None:
                 older.replace(path.with_name(f"{path.stem}.{number + 1}.jsonl"))
         path.replace(path.with_name(f"{path.stem}.1.jsonl"))
         path.with_name(f"{path.stem}.{MAX_FILES}.jsonl").unlink(missing_ok=True)
-    except OSError:
-        return
 
 
 def append(path: Path, lines: Sequence[dict[str, Any]]) -> bool:
-    """Append JSON lines to a file; return whether that worked."""
+    """Append JSON lines to a file; return whether that succeeded."""
     text = "".join(json.dumps(line, separators=(",", ":"), default=str) + "\n" for line in lines)
     return append_bytes(path, text.encode())
 
 
 def append_bytes(path: Path, data: bytes) -> bool:
-    """Append to a file; return whether that worked."""
+    """Append to a file; return whether that succeeded."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
@@ -121,9 +117,9 @@ def append_bytes(path: Path, data: bytes) -> bool:
 
 
 def point_of(name: str, point: Any) -> dict[str, Any]:
-    """Return a data point as plain values; ``start_ms`` distinguishes a restarted process from the one before.
+    """Return a data point as plain values; ``start_ms`` distinguishes the starts of a process.
 
-    Times have fractions of a millisecond: two flushes, or two starts, may fall into the same one.
+    Times have fractions, since two flushes or starts may fall into one millisecond.
     """
     fields: dict[str, Any] = {
         "name": name,
@@ -133,12 +129,7 @@ def point_of(name: str, point: Any) -> dict[str, Any]:
     }
     if isinstance(point, ExponentialHistogramDataPoint):
         return fields | {
-            "count": point.count,
-            "sum": point.sum,
-            "min": point.min,
-            "max": point.max,
-            "scale": point.scale,
-            "zero_count": point.zero_count,
+            **{field: getattr(point, field) for field in ("count", "sum", "min", "max", "scale", "zero_count")},
             "offset": point.positive.offset,
             "buckets": list(point.positive.bucket_counts),
         }
@@ -164,11 +155,11 @@ def span_fields(span: ReadableSpan, process: str) -> dict[str, Any]:
 
 
 def collector_exporters(endpoint: str) -> tuple[MetricExporter, SpanExporter]:
-    """Return exporters by OTLP over HTTP; histograms have the SDK's buckets, which suit milliseconds."""
+    """Return OTLP exporters over HTTP; the SDK's default buckets of histograms suit milliseconds."""
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    # The span processor logs once that its exporter fails; the library would log it every second.
+    # ReportingExporter logs failures once; the library would log them every second.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     url = endpoint.rstrip("/")
     return (
@@ -178,9 +169,9 @@ def collector_exporters(endpoint: str) -> tuple[MetricExporter, SpanExporter]:
 
 
 class ReportingExporter(SpanExporter):
-    """Counts the spans that ``exporter`` does not take, logs when it begins and stops to fail, and never raises.
+    """Counts the spans that ``exporter`` drops, logs the start and the end of a failure, and never raises.
 
-    Once ``stopping`` is set, a batch that fails is the last one: each may take the exporter's whole time-out.
+    Once ``stopping`` is set, a failed batch is the last one, since each may take the exporter's whole time-out.
     """
 
     def __init__(self, exporter: SpanExporter) -> None:
@@ -193,7 +184,7 @@ class ReportingExporter(SpanExporter):
         self._given_up = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export a batch and return whether that worked."""
+        """Export a batch and return whether that succeeded."""
         exported = not self._given_up and self._export(spans)
         if not exported:
             self.drop(len(spans))
@@ -202,7 +193,7 @@ class ReportingExporter(SpanExporter):
         return SpanExportResult.SUCCESS if exported else SpanExportResult.FAILURE
 
     def drop(self, count: int) -> None:
-        """Count ``count`` lost spans."""
+        """Count lost spans."""
         if count:
             self.dropped += count
             self._counter.add(count)
@@ -214,7 +205,7 @@ class ReportingExporter(SpanExporter):
     def _export(self, spans: Sequence[ReadableSpan]) -> bool:
         try:
             exported = self.exporter.export(spans) is SpanExportResult.SUCCESS
-        except Exception:  # noqa: BLE001 - telemetry never fails a worker, whatever its exporter raises
+        except Exception:  # noqa: BLE001 - an exporter's error never fails a worker
             exported = False
         if exported is self._failing:
             self._failing = not exported
@@ -224,9 +215,9 @@ class ReportingExporter(SpanExporter):
 
 
 class CountingSpanProcessor(BatchSpanProcessor):
-    """Exports spans in batches from the SDK's thread; ``exporter.dropped`` counts those that were lost."""
+    """Exports spans in batches from the SDK's thread; ``exporter.dropped`` counts the lost ones."""
 
-    def __init__(self, exporter: SpanExporter, max_queue: int = MAX_QUEUE, every_s: float = EVERY_S) -> None:
+    def __init__(self, exporter: SpanExporter, max_queue: int = MAX_QUEUE, every_s: float = EXPORT_INTERVAL_S) -> None:
         self.exporter = ReportingExporter(exporter)
         self.max_queue = max_queue
         self._accepted = 0
@@ -241,7 +232,7 @@ class CountingSpanProcessor(BatchSpanProcessor):
         super().on_end(span)
 
     def shutdown(self) -> None:
-        """Export what is queued and end the thread; the SDK waits for it at most 30 s."""
+        """Export the queued spans and end the thread, within the SDK's bound of 30 s."""
         self.exporter.stopping.set()
         super().shutdown()
         self.exporter.drop(self._accepted - self.exporter.done)

@@ -1,6 +1,6 @@
-"""Counters and gauges of the hot path: observable instruments, read only when metrics are exported.
+"""Counters and gauges of the hot path: observable instruments, which are read only for an export.
 
-The SDK's synchronous ones take some ten microseconds for what is an addition here, and a step has a dozen of them.
+The SDK's synchronous instruments take some ten microseconds a call, and a step makes a dozen calls.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 
 class ObservedCounter:
-    """A counter. Threads must not share one."""
+    """A counter, for use by one thread."""
 
     def __init__(self, meter: Meter, name: str) -> None:
         self._totals: Counter[tuple[tuple[str, str], ...]] = Counter()
@@ -22,20 +22,15 @@ class ObservedCounter:
 
     @property
     def total(self) -> int:
-        """The count so far, over all attributes."""
+        """The sum over all attributes."""
         return self._totals.total()
-
-    @property
-    def totals(self) -> dict[tuple[tuple[str, str], ...], int]:
-        """The counts so far, by attributes."""
-        return dict(self._totals)
 
     def _read(self, _options: CallbackOptions) -> Iterable[Observation]:
         return [Observation(total, dict(attributes)) for attributes, total in list(self._totals.items())]
 
 
 class ObservedGauge:
-    """A gauge: the value set last."""
+    """A gauge of the last value."""
 
     def __init__(self, meter: Meter, name: str) -> None:
         self.value: float | None = None

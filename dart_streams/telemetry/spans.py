@@ -1,12 +1,11 @@
-"""Spans with ids that can be derived from names, written if their trace is sampled or if they have failed.
+"""Spans whose ids can be derived from names; a span is written if its trace is sampled or if it failed.
 
-The ids of the spans of a trajectory, a group and an optimizer step are derived from its id, so a group can link its
-trajectories, and a step its groups, without any exchange of span contexts, also after a restart. The spans of a request
-are ordinary ones: their context travels in record headers.
+The ids of the spans of a trajectory, a group and an optimizer step derive from its id. A group links its trajectories,
+and a step its groups, without an exchange of span contexts and after restarts. The context of a request travels in
+record headers.
 
-A step has five spans, and most are not sampled. So an active span is only its ids, set as OpenTelemetry's current
-context: spans made by a library or an engine become its children. When it ends, it is known whether it is written
-(failures are, at any ratio); only then is it made into a span of the SDK and handed to the SDK's processors.
+A step of an episode has five spans, and most are not sampled. So an active span is only its ids, set as OpenTelemetry's
+current context for the spans of libraries and engines. At its end, a span to be written becomes a span of the SDK.
 """
 
 import functools
@@ -16,7 +15,6 @@ import time
 from collections.abc import Sequence
 from contextvars import Token
 from hashlib import blake2b
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from opentelemetry import context as contexts
@@ -31,7 +29,7 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, Sta
 from dart_streams.telemetry import names
 
 LOW = (1 << 64) - 1
-"""The part of a trace id that the sampling ratio is compared with, as in OpenTelemetry."""
+"""The part of a trace id that is compared with the sampling ratio, as in OpenTelemetry."""
 TRACEPARENT = "traceparent"
 Header = tuple[str, bytes]
 
@@ -39,14 +37,14 @@ _parts = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})
 
 
 class SpanRef(NamedTuple):
-    """A W3C trace context: the ids of a span, and whether its trace is written (``sampled``)."""
+    """A W3C trace context: the ids of a span; ``sampled`` traces are written."""
 
     trace_id: int
     span_id: int
     sampled: bool = True
 
     def as_context(self) -> SpanContext:
-        """Return it as OpenTelemetry's ``SpanContext``."""
+        """Return the ids as OpenTelemetry's ``SpanContext``."""
         flags = TraceFlags(TraceFlags.SAMPLED if self.sampled else TraceFlags.DEFAULT)
         return SpanContext(self.trace_id, self.span_id, is_remote=True, trace_flags=flags)
 
@@ -56,24 +54,24 @@ ROOT = SpanRef(0, 0, False)
 
 
 def current_span() -> SpanRef:
-    """Return the current span, :data:`ROOT` outside of any."""
+    """Return the current span, or :data:`ROOT` without one."""
     context = trace.get_current_span().get_span_context()
     return SpanRef(context.trace_id, context.span_id, context.trace_flags.sampled) if context.is_valid else ROOT
 
 
 def derive_span(kind: str, *parts: object) -> SpanRef:
-    """Return the span whose ids are a hash of these names: the same in every process."""
+    """Return the span whose ids are a hash of names, equal in every process."""
     digest = blake2b("\x1f".join([kind, *map(str, parts)]).encode(), digest_size=24).digest()
     return SpanRef(int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:]) or 1)
 
 
 def trajectory_span(trajectory_id: str) -> SpanRef:
-    """Return a trajectory's span."""
+    """Return the span of a trajectory."""
     return derive_span(names.SPAN_TRAJECTORY, trajectory_id)
 
 
 def group_span(run: str, group_id: str) -> SpanRef:
-    """Return a curated group's span."""
+    """Return the span of a curated group."""
     return derive_span(names.SPAN_GROUP, run, group_id)
 
 
@@ -85,7 +83,7 @@ def train_step_span(run: str, version: int) -> SpanRef:
 class ActiveSpan:
     """A started span. As a context manager it is the current span, and an exception of the body is its error.
 
-    Without one, end it with :meth:`end`. It is written if its trace is sampled, or if it has an error.
+    Otherwise end it with :meth:`end`. It is written if its trace is sampled or if it has an error.
     """
 
     __slots__ = ("attributes", "failure", "links", "name", "parent_id", "ref", "started_ns", "token")
@@ -116,7 +114,7 @@ class ActiveSpan:
             self.started_ns = time.time_ns()
 
     def set_attributes(self, **attributes: Any) -> None:
-        """Set attributes by their names in :mod:`dart_streams.telemetry.names`; those that are None are left out."""
+        """Set attributes by their names in :mod:`dart_streams.telemetry.names`, except None."""
         for name, value in attributes.items():
             if value is not None:
                 self.attributes[getattr(names, name)] = value
@@ -151,16 +149,14 @@ class ActiveSpan:
         )
 
     def use(self) -> "UseSpan":
-        """Return a context manager in which it is the current span; an exception is its error, and it is not ended."""
+        """Return a context manager that makes this span current; an exception is its error, and it does not end."""
         return UseSpan(self.ref, self)
 
     def __enter__(self) -> Self:
         self.token = contexts.attach(otel_context(self.ref))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         detach(self.token)
         if kind is not None:
             self.set_error(f"{kind.__name__}: {error}")
@@ -169,21 +165,20 @@ class ActiveSpan:
 
 @functools.lru_cache(maxsize=4096)
 def otel_context(ref: SpanRef) -> Context:
-    """Return OpenTelemetry's context with this current span; cached, as a step's span is attached several times."""
+    """Return OpenTelemetry's context of a current span, cached because a step's span is attached several times."""
     return trace.set_span_in_context(NonRecordingSpan(ref.as_context()), Context())
 
 
 def detach(token: Token[Context]) -> None:
-    """Restore the span that was current before the token."""
-    try:  # noqa: SIM105 - once a span: suppress() would cost as much as the rest
-        # OpenTelemetry's `detach` would log the error that is ignored here.
-        token.var.reset(token)
-    except ValueError:  # a coroutine closed by the garbage collector ends in another context than it began in
+    """Restore the current span from before the token."""
+    try:  # noqa: SIM105 - suppress() costs as much as the rest of a span
+        token.var.reset(token)  # OpenTelemetry's `detach` would log the ignored error
+    except ValueError:  # the garbage collector closed a coroutine in another context
         pass
 
 
 class UseSpan:
-    """A context manager in which ``ref`` is the current span; an exception of the body is the error of ``span``."""
+    """A context manager with ``ref`` as the current span; an exception of the body is the error of ``span``."""
 
     __slots__ = ("ref", "span", "token")
 
@@ -194,9 +189,7 @@ class UseSpan:
     def __enter__(self) -> None:
         self.token = contexts.attach(otel_context(self.ref))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         detach(self.token)
         if kind is not None and self.span is not None:
             self.span.set_error(f"{kind.__name__}: {error}")
@@ -206,7 +199,7 @@ SCOPE = InstrumentationScope(names.TRACER)
 
 
 class Provider(TracerProvider):
-    """The SDK's provider, whose processors get our spans too; spans of libraries are sampled as their parent is."""
+    """The SDK's provider; its processors also get our spans, and spans of libraries are sampled like their parent."""
 
     def __init__(self, ratio: float, resource: Resource | None = None) -> None:
         self.processors = SynchronousMultiSpanProcessor()
@@ -219,14 +212,14 @@ class Provider(TracerProvider):
 
 
 class Tracing:
-    """Whether this process makes spans, where written ones go, and the trace id below which a trace is sampled."""
+    """State of the process: the provider of written spans, None if disabled, and the bound of sampled trace ids."""
 
     provider: Provider | None = None
     bound = 0
 
 
 def enable(ratio: float, provider: Provider) -> None:
-    """Hand ``provider`` the ended spans of this share of traces, and all with an error, from now on."""
+    """Give ``provider`` the ended spans of this share of traces, and all spans with an error."""
     if not 0 <= ratio <= 1:
         raise ValueError(f"the sampling ratio is {ratio:g}: it must be between 0 and 1")
     Tracing.bound = round(ratio * (LOW + 1))
@@ -234,7 +227,7 @@ def enable(ratio: float, provider: Provider) -> None:
 
 
 def disable() -> None:
-    """Make no spans from now on; records carry no trace context."""
+    """Create no further spans; records carry no trace context."""
     Tracing.provider = None
 
 
@@ -249,8 +242,8 @@ def context_of(headers: Sequence[tuple[str, bytes | None]]) -> SpanRef:
 
     Format: https://www.w3.org/TR/trace-context
     """
-    found = _parts(next((value for name, value in headers if name == TRACEPARENT and value is not None), b""))
-    if found is None or found[1] == b"ff" or (found[1] == b"00" and found[5]):
+    match = _parts(next((value for name, value in headers if name == TRACEPARENT and value is not None), b""))
+    if match is None or match[1] == b"ff" or (match[1] == b"00" and match[5]):
         return ROOT
-    trace_id, span_id = int(found[2], 16), int(found[3], 16)
-    return SpanRef(trace_id, span_id, bool(int(found[4], 16) & 1)) if trace_id and span_id else ROOT
+    trace_id, span_id = int(match[2], 16), int(match[3], 16)
+    return SpanRef(trace_id, span_id, bool(int(match[4], 16) & 1)) if trace_id and span_id else ROOT

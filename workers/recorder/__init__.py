@@ -1,4 +1,4 @@
-"""The recorder: writes observations to the store, then announces the finished trajectory.
+"""The recorder: writes observations to the store, then announces each finished trajectory.
 
-The only writer of step rows. What a trajectory's summary is, is a pure function in ``trajectory_summary``.
+It is the only writer of step rows. The summary of a trajectory is a pure function in ``episodes.trajectory_summary``.
 """

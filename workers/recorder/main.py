@@ -7,13 +7,13 @@ waits for      observations; the database, ``store.wait_s`` at most
 unblocked by   environment workers
 =============  ==================================================================================================
 
-It needs no state between batches: a trajectory's observations come in order, as they share a key, so when its end
-comes all of its steps are in the store, whichever recorder wrote them. Those that it wrote itself it need not read.
+It needs no state between batches. Observations of a trajectory share a key and arrive in order, so all earlier steps
+are in the store at its end, whichever recorder wrote them.
 
-The delivery guarantee: a batch is done in four steps, each durable before the next. (1) Every step's row is written.
-(2) Of each trajectory that ends, the summary of its steps is written; they are read back, unless this recorder has
-written all of them. (3) The trajectories are announced. (4) The batch's offsets are committed. A crash before (4) has
-the batch delivered again, and its effects, which are idempotent by id, repeated.
+Delivery guarantee: a batch takes four steps, each durable before the next. (1) Write the row of every step. (2) Write
+the summary of each ended trajectory; its steps are read back unless this recorder wrote them all. (3) Announce the
+trajectories. (4) Commit the offsets of the batch. After a crash before (4) the batch is delivered again, and its
+effects, which are idempotent by id, are repeated.
 """
 
 import asyncio
@@ -56,25 +56,25 @@ write_ms = meter.create_histogram(names.RECORDER_WRITE_MS, "ms")
 
 GROUP = "recorder"
 BATCH = 1024
-"""Maximum number of observations written concurrently: enough for a recorder that lags to catch up."""
+"""Maximum number of observations written concurrently."""
 FETCH_MAX_WAIT_MS = 100
 FETCH_MIN_BYTES = 64 * 1024
-"""A fetch waits for this many bytes, or this long: the database syncs its commit log once a batch."""
+"""A fetch waits for this many bytes or this long, because the database syncs its commit log once a batch."""
 MAX_WRITTEN = 4096
-"""Observations kept of trajectories that have not ended; those of others are read from the store."""
-COMMIT_S = 3.0
-"""Minimum time between commits; a batch that was not committed is repeated by the next recorder, without effect."""
-POLL_MS = 500
-"""How long one poll waits for a first observation, and so how late a stop is noticed."""
+"""Maximum number of kept observations of running trajectories; others are read from the store."""
+COMMIT_INTERVAL_S = 3.0
+"""Minimum interval between commits; the next recorder repeats uncommitted batches without effect."""
+POLL_TIMEOUT_MS = 500
+"""Maximum wait of a poll, and so the delay of a stop."""
 
 
 def run(config: Config, worker_id: str) -> int:
-    """Be recorder ``worker_id`` until SIGTERM or SIGINT; return the exit code."""
+    """Run recorder ``worker_id`` until SIGTERM or SIGINT; return the exit code."""
     return lifecycle.run(connect, config, worker_id)
 
 
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
-    """Connect to the broker and the store; return the worker, ready to record.
+    """Connect to the broker and the store, and return the worker.
 
     Raises ServiceUnavailable if the broker or the database does not answer within its bound.
     """
@@ -104,7 +104,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
 
 
 class ObservationWriter:
-    """Writes to the store, then announces; commits nothing."""
+    """Writes observations to the store and announces trajectories; commits nothing."""
 
     def __init__(self, store: AsyncStore, publisher: Publisher) -> None:
         self.store = store
@@ -112,14 +112,14 @@ class ObservationWriter:
         self.written = WrittenSteps(MAX_WRITTEN)
 
     async def write(self, records: Sequence[ConsumerRecord]) -> set[str]:
-        """Do steps 1 to 3 for a batch; return the environment hosts it came from."""
+        """Do steps 1 to 3 for a batch; return its environment hosts."""
         batch = await self._decode(records)
         crash_points.reach("recorder-polled")
         await asyncio.gather(*(self._write_step(item) for item in batch))
         crash_points.reach("recorder-rows")
         ends = {item.event.trajectory_id: item for item in batch if item.event.end is not None}
-        finished = await asyncio.gather(*(self._finish(item) for item in ends.values()))
-        # Together, so that they share a request.
+        finished = await asyncio.gather(*(self._summarize(item) for item in ends.values()))
+        # Concurrently, so that they share a request.
         await asyncio.gather(*(self._announce(*each) for each in zip(finished, ends.values(), strict=True)))
         if ends:
             crash_points.reach("recorder-announced")
@@ -144,13 +144,8 @@ class ObservationWriter:
         write_ms.record((time.perf_counter() - started) * 1000)
         steps_written.add(1)
 
-    async def _finish(self, item: Delivery) -> Trajectory:
-        trajectory = await self._summary(item)
-        await self.store.write_trajectory(trajectory)
-        return trajectory
-
     async def _announce(self, trajectory: Trajectory, item: Delivery) -> None:
-        # A cancelled episode's order is delivered again: announcing it would count as the order's finish.
+        # The order of a cancelled episode is delivered again, and an announcement would finish it.
         if trajectory.outcome == "cancelled":
             return
         try:
@@ -166,22 +161,24 @@ class ObservationWriter:
         with UseSpan(context_of(item.record.headers)):
             await self.publisher.publish(trajectories.TOPIC, trajectory, record_id=trajectory.trajectory_id)
 
-    async def _summary(self, item: Delivery) -> Trajectory:
+    async def _summarize(self, item: Delivery) -> Trajectory:
         trajectory_id = item.event.trajectory_id
         steps = self.written.take(trajectory_id)
         try:
-            return summarize(steps if is_whole(steps) else await self.store.steps(trajectory_id))
+            trajectory = summarize(steps if is_whole(steps) else await self.store.steps(trajectory_id))
         except Incomplete as gap:
             reason = f"trajectory {trajectory_id}: {gap}"
             await dead_letters.send(self.publisher, observations.TOPIC, item.record, reason)
-            return broken_trajectory(item.event, reason)
+            trajectory = broken_trajectory(item.event, reason)
+        await self.store.write_trajectory(trajectory)
+        return trajectory
 
 
 class Recorder:
     """The loop: poll a batch, write it, commit.
 
-    It commits whole batches, not records as :mod:`workers.runtime.ordered_consumer` does: a batch is written side by
-    side and is durable as a whole, so its offsets are those that follow its last records.
+    A batch is written concurrently and is durable as a whole. So it commits whole batches, unlike
+    :mod:`workers.runtime.ordered_consumer`, which commits records.
     """
 
     def __init__(
@@ -196,7 +193,7 @@ class Recorder:
         self.committed_s = 0.0
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Record batch after batch until ``stop`` is set, then up to the present ends, for ``drain_s`` at most."""
+        """Record batches until ``stop`` is set, then up to the present ends, within ``drain_s``."""
         while not stop.is_set():
             await self._record_batch()
         deadline = Deadline(self.drain_s)
@@ -206,7 +203,7 @@ class Recorder:
         await self._commit()
 
     async def _record_batch(self) -> None:
-        polled = await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH)
+        polled = await self.records.getmany(timeout_ms=POLL_TIMEOUT_MS, max_records=BATCH)
         self.stalls.check()
         for partition, batch in polled.items():
             await self.gaps.check(self.records, partition, batch[0].offset, batch[-1].offset)
@@ -214,7 +211,7 @@ class Recorder:
             hosts = await self.writer.write([record for batch in polled.values() for record in batch])
             self.durable |= {partition: batch[-1].offset + 1 for partition, batch in polled.items()}
             self.stalls.note_arrival(", ".join(sorted(hosts)))
-        if time.monotonic() - self.committed_s >= COMMIT_S:
+        if time.monotonic() - self.committed_s >= COMMIT_INTERVAL_S:
             await self._commit()
 
     def _assigned(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -222,7 +219,7 @@ class Recorder:
         return {partition: offsets[partition] for partition in offsets.keys() & self.records.assignment()}
 
     async def _commit(self) -> None:
-        """Commit what is durable of the partitions that are still assigned; a refused commit is repeated work only."""
+        """Commit the durable offsets of the assigned partitions; after a refused commit, batches are repeated."""
         offsets = self._assigned(self.durable)
         self.durable, self.committed_s = {}, time.monotonic()
         if not offsets:

@@ -1,4 +1,4 @@
-"""The steps of unfinished trajectories that this recorder has written: their summary need not read them. Pure."""
+"""The steps of unfinished trajectories that this recorder has written, so that summaries need no read. Pure."""
 
 from collections import OrderedDict
 
@@ -6,7 +6,7 @@ from topics.observations import Observation
 
 
 class WrittenSteps:
-    """Observations by trajectory, at most ``limit`` in all: those of the trajectories that began first are dropped."""
+    """At most ``limit`` observations by trajectory; the trajectories that began first are dropped."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -14,7 +14,7 @@ class WrittenSteps:
         self._steps: OrderedDict[str, dict[int, Observation]] = OrderedDict()
 
     def add(self, observation: Observation) -> None:
-        """Note an observation that is durable; one that is noted already is noted once."""
+        """Keep a durable observation; repeats count once."""
         steps = self._steps.setdefault(observation.trajectory_id, {})
         self.count -= len(steps)
         steps[observation.step] = observation
@@ -24,7 +24,7 @@ class WrittenSteps:
             self.count -= len(dropped)
 
     def take(self, trajectory_id: str) -> list[Observation]:
-        """Return what is noted of a trajectory, by step, and forget it."""
+        """Return the kept observations of a trajectory by step, and forget them."""
         steps = self._steps.pop(trajectory_id, {})
         self.count -= len(steps)
         return [steps[step] for step in sorted(steps)]

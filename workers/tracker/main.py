@@ -1,14 +1,14 @@
-"""The tracker: copies the metrics of optimizer steps, and sample trajectories, to an experiment tracker.
+"""The tracker: copies the metrics of optimizer steps and sample trajectories to an experiment tracker.
 
 =============  ==================================================================================================
 consumes       ``trained`` (group ``tracker-TOOL``); steps and screenshots of samples from the store
-produces       what its tool keeps: event files, a database, or requests to its server
+produces       records of its tool: event files, a database, or requests to a server
 waits for      optimizer steps; the database, ``store.wait_s`` at most; its tool
 unblocked by   the trainer
 =============  ==================================================================================================
 
-The trainer never waits for it. It commits an offset once its tool has made durable what came before: killed, or down
-for a day, it goes on where it was, and at most what came after the last flush is written again.
+The trainer never waits for it. It commits an offset once its tool has made the earlier steps durable. After a crash it
+resumes there and repeats at most the steps after the last flush.
 """
 
 import asyncio
@@ -31,7 +31,6 @@ from dart_streams.errors import ConfigError
 from dart_streams.store import AsyncStore, MissingBlob, connect_async
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import trained
-from topics.observations import Observation
 from topics.trained import TrainedStep
 from topics.transitions import is_ignored
 from workers.runtime import lifecycle
@@ -41,17 +40,17 @@ from workers.tracker.points import SampleTrajectory, TrackerRun, point_of, sampl
 log = structlog.get_logger()
 
 GROUP = "tracker"
-POLL_MS = 500
+POLL_TIMEOUT_MS = 500
 BATCH = 200
 
 
 def run(config: Config, worker_id: str) -> int:
-    """Be the tracker until SIGTERM or SIGINT; return the exit code."""
+    """Run the tracker until SIGTERM or SIGINT; return the exit code."""
     return lifecycle.run(connect, config, worker_id)
 
 
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
-    """Open the tool's run and go on from the committed offset.
+    """Open the tool's run and resume from the committed offset.
 
     Raises ConfigError if no tracker is configured, and ServiceUnavailable if the broker or the database is away.
     """
@@ -79,12 +78,12 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
 
 
 def target_of(config: Config) -> str:
-    """Return the folder, or the tracking URI, that the tool writes to."""
+    """Return the folder or the tracking URI of the tool."""
     return config.tracker.target or str((config.run.folder / "tracker").absolute())
 
 
 def open_run(config: Config, tool: TrackerTool) -> TrackerRun:
-    """Return the tool's run; its library is imported here, and is only in the environment .venv/data."""
+    """Return the tool's run; its library is imported here, because only .venv/data has it."""
     target, project, name = target_of(config), config.tracker.project, config.run.id
     match tool:
         case "tensorboard":
@@ -131,7 +130,7 @@ class TrackedRun:
         self.flushed_s = time.monotonic()
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Track steps until ``stop`` is set, then up to the present end, for half of ``run.drain_s`` at most."""
+        """Track steps until ``stop`` is set, then up to the present end, within half of ``run.drain_s``."""
         while not stop.is_set():
             await self._track_batch()
         deadline = Deadline(self.drain_s)
@@ -141,7 +140,7 @@ class TrackedRun:
         await self._commit()
 
     async def _track_batch(self) -> None:
-        polled = await self.records.getmany(timeout_ms=POLL_MS, max_records=BATCH)
+        polled = await self.records.getmany(timeout_ms=POLL_TIMEOUT_MS, max_records=BATCH)
         self.stalls.check()
         for partition, records in polled.items():
             for record in records:
@@ -166,14 +165,15 @@ class TrackedRun:
                 await asyncio.to_thread(self.tool.log_sample, sample)
 
     async def _sample(self, step: TrainedStep, number: int, trajectory_id: str) -> SampleTrajectory | None:
-        """Return a trajectory as a sample; None if the store does not have it any more."""
+        """Return a trajectory as a sample; None if the store no longer has it."""
         assert self.store is not None
         observations = await self.store.steps(trajectory_id)
         try:
-            images = await self._images(observations)
+            refs = {one.screenshot.sha256: one.screenshot for one in observations if one.screenshot is not None}
+            data = await asyncio.gather(*(self.store.get_blob(ref) for ref in refs.values()))
         except MissingBlob as missing:
-            observations = []
             log.warning("sample left out", trajectory=trajectory_id, reason=str(missing))
+            return None
         if not observations:
             return None
         return SampleTrajectory(
@@ -181,17 +181,11 @@ class TrackedRun:
             at_ms=step.at_ms,
             number=number,
             caption=caption_of(observations),
-            picture=await asyncio.to_thread(draw_filmstrip, observations, images),
+            picture=await asyncio.to_thread(draw_filmstrip, observations, dict(zip(refs, data, strict=True))),
         )
 
-    async def _images(self, observations: list[Observation]) -> dict[str, bytes]:
-        assert self.store is not None
-        refs = {one.screenshot.sha256: one.screenshot for one in observations if one.screenshot is not None}
-        data = await asyncio.gather(*(self.store.get_blob(ref) for ref in refs.values()))
-        return dict(zip(refs, data, strict=True))
-
     async def _commit(self) -> None:
-        """Make durable what was logged, then commit its offsets; a refused commit is repeated work only."""
+        """Flush the tool, then commit the offsets; after a refused commit, steps are logged again."""
         await asyncio.to_thread(self.tool.flush)
         offsets = {where: offset for where, offset in self.logged.items() if where in self.records.assignment()}
         self.logged, self.flushed_s = {}, time.monotonic()

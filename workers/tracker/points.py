@@ -1,6 +1,6 @@
-"""What a tracker is given: a point for each optimizer step, under the names that the field uses, and samples. Pure."""
+"""Input of a tracker: a point per optimizer step, under the field's usual names, and sample trajectories. Pure."""
 
-from typing import Protocol
+import abc
 
 import msgspec
 
@@ -18,16 +18,15 @@ NAMES = {
     "mismatch": "train/sampling/sampling_logp_difference/mean",
     "train_ms": "train/step_time",
 }
-"""Names of TRL's GRPOTrainer for what it measures too; every other metric is ``train/`` and its name on ``trained``."""
-SECONDS = frozenset({"train_ms"})
-"""Metrics that the field gives in seconds."""
+"""Names of TRL's GRPOTrainer; other metrics are ``train/`` and their name on ``trained``."""
+IN_SECONDS = frozenset({"train_ms"})
 VERSION = "train/version"
 SAMPLES = "samples"
-"""The name under which trackers show sample trajectories."""
+"""Name of the sample trajectories in a tracker."""
 
 
 class MetricPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics of optimizer step ``step`` by their names; ``at_ms`` is when it ended (epoch milliseconds)."""
+    """The metrics of optimizer step ``step`` by name; ``at_ms`` is its end (epoch milliseconds)."""
 
     step: int
     at_ms: int
@@ -35,7 +34,7 @@ class MetricPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SampleTrajectory(msgspec.Struct, frozen=True, kw_only=True):
-    """A trajectory that step ``step`` was trained on, as one picture (PNG) and a text."""
+    """A trajectory of step ``step`` as a picture (PNG) and a text."""
 
     step: int
     at_ms: int
@@ -44,41 +43,43 @@ class SampleTrajectory(msgspec.Struct, frozen=True, kw_only=True):
     picture: bytes
 
 
-class TrackerRun(Protocol):
-    """A run in a tool. What was logged is durable when :meth:`flush` returns; repeats are allowed."""
+class TrackerRun(abc.ABC):
+    """A run of a tool. Logged values are durable when :meth:`flush` returns; repeats are allowed."""
 
     flush_s: float
-    """The least time between flushes, in seconds."""
+    """Minimum interval between flushes in seconds."""
 
+    @abc.abstractmethod
     def log(self, point: MetricPoint) -> None:
         """Log the metrics of a step."""
 
+    @abc.abstractmethod
     def log_sample(self, sample: SampleTrajectory) -> None:
         """Log a sample trajectory."""
 
+    @abc.abstractmethod
     def flush(self) -> None:
-        """Return when all that was logged is durable."""
+        """Make all logged values durable."""
 
     def close(self) -> None:
-        """Flush, and end the run."""
+        """Flush and end the run."""
+        self.flush()
 
 
 def point_of(step: TrainedStep) -> MetricPoint:
     """Return the point of an optimizer step."""
-    values = {name_of(name): value / 1000 if name in SECONDS else value for name, value in step.metrics.items()}
+    values = {name_of(name): value / 1000 if name in IN_SECONDS else value for name, value in step.metrics.items()}
     return MetricPoint(step=step.train_step, at_ms=step.at_ms, values=values | {VERSION: float(step.version)})
 
 
 def name_of(metric: str) -> str:
-    """Return the name under which trackers show a metric of ``trained``."""
+    """Return the name of a metric of ``trained`` in a tracker."""
     return NAMES.get(metric, f"train/{metric}")
 
 
 def sample_trajectories(step: TrainedStep, settings: Tracker) -> list[str]:
-    """Return the trajectories of a step that are shown, the same ones each time the step is read."""
+    """Return the sample trajectories of a step, equal at each reading of the step."""
     if not settings.samples or step.train_step % settings.samples_every:
         return []
-    drawn = sorted(
-        set(step.trajectory_ids), key=lambda name: (stateless_random.number("sample", step.train_step, name), name)
-    )
-    return drawn[: settings.samples]
+    ranks = {name: stateless_random.number("sample", step.train_step, name) for name in step.trajectory_ids}
+    return sorted(ranks, key=lambda name: (ranks[name], name))[: settings.samples]

@@ -125,7 +125,7 @@ def main() -> None:
     try:
         from dart_streams.telemetry import environment
 
-        environment.refuse_wrong(os.environ)  # before a command's imports: the SDK's raise
+        environment.check_environment(os.environ)  # before a command's imports: the SDK's raise
         build_app(wanted_by(arguments, os.environ))()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201 - what prints in colors may not be imported yet

@@ -30,14 +30,14 @@ def log_to_stderr() -> None:
     """Send logs to stderr: stdout holds the command's result alone."""
     import structlog
 
-    from dart_streams.telemetry import terminal_lines
+    from dart_streams.telemetry import log_lines
 
     first: list[Any] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
     ]
     structlog.configure(
-        processors=[*first, *terminal_lines.build_renderers()],
+        processors=[*first, *log_lines.build_renderers()],
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
 

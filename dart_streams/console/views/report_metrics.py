@@ -307,8 +307,12 @@ def trainer_fields(inputs: ReportInputs) -> dict[str, Any]:
         "publish_ms": round_optional(median_or_none(metric_column(inside, "publish_ms")), 1),
         "mismatch": mean_and_max(metric_column(same_version, "same_version_mismatch")),
         "drift": mean_and_max(metric_column(learned, "mismatch")),
-        "objective": {"name": settings.objective}
-        | {name: getattr(settings, name) for name in ("clip_low", "clip_high", "kl_beta")},
+        "objective": {
+            "name": settings.objective,
+            "clip_low": settings.clip_low,
+            "clip_high": settings.clip_high,
+            "kl_beta": settings.kl_beta,
+        },
         "updates": int(sum(updates)) if (updates := metric_column(inside, "updates")) else None,
         "clip_share": mean_and_max(metric_column(learned, "clip_share")),
         "truncated_share": mean_and_max(metric_column(learned, "truncated_share")),

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.errors import ConfigError
-from dart_streams.telemetry.environment import COUNTS, EVERY_MS, disabled_reason, metrics_every_ms, refuse_wrong
+from dart_streams.telemetry.environment import (
+    COUNTS,
+    DEFAULT_INTERVAL_MS,
+    check_environment,
+    disabled_reason,
+    metrics_interval_ms,
+)
 
 PROGRAM = """
 import sys
@@ -79,7 +85,7 @@ def test_variables_of_other_programs_cost_a_run_no_metrics_and_no_spans(tmp_path
     ("name", "said"),
     [
         ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "set it to a whole number, 0 or more, or unset it"),
-        ("OTEL_PYTHON_METER_PROVIDER", "which would measure nothing: unset it"),
+        ("OTEL_PYTHON_METER_PROVIDER", "which disables telemetry: unset it"),
     ],
 )
 def test_a_variable_with_which_the_sdk_would_end_a_process_is_refused_by_its_name(name: str, said: str):
@@ -95,22 +101,22 @@ def test_a_time_between_exports_that_is_none_is_refused(text: str):
     with pytest.raises(
         ConfigError, match=r"OTEL_METRIC_EXPORT_INTERVAL is .*: set it to milliseconds, 1 to 3600000, or"
     ):
-        refuse_wrong({"OTEL_METRIC_EXPORT_INTERVAL": text})
+        check_environment({"OTEL_METRIC_EXPORT_INTERVAL": text})
 
 
 def test_a_time_between_exports_is_taken():
-    assert metrics_every_ms({"OTEL_METRIC_EXPORT_INTERVAL": " 500 "}) == 500
-    assert metrics_every_ms({"OTEL_METRIC_EXPORT_INTERVAL": ""}) == metrics_every_ms({}) == EVERY_MS
+    assert metrics_interval_ms({"OTEL_METRIC_EXPORT_INTERVAL": " 500 "}) == 500
+    assert metrics_interval_ms({"OTEL_METRIC_EXPORT_INTERVAL": ""}) == metrics_interval_ms({}) == DEFAULT_INTERVAL_MS
 
 
 @given(st.sampled_from(COUNTS), st.text(max_size=6))
 def test_a_limit_is_a_whole_number_or_refused(name: str, text: str):
     whole = text.strip().isascii() and text.strip().isdecimal()
     if whole or not text.strip():
-        refuse_wrong({name: text})
+        check_environment({name: text})
     else:
         with pytest.raises(ConfigError, match=name):
-            refuse_wrong({name: text})
+            check_environment({name: text})
 
 
 @pytest.mark.parametrize(("text", "disabled"), [("true", True), (" TRUE ", True), ("false", False), ("1", False)])

@@ -12,13 +12,13 @@ def record(at: float, message: str, *arguments: object, name: str = "aiokafka") 
 
 
 def test_the_same_words_pass_again_only_after_a_while():
-    limit = RateLimitFilter(every_s=30)
+    limit = RateLimitFilter()
     passed = [at for at in range(1_000, 1_100, 10) if limit.filter(record(at, "Topic %s not found", "a"))]
     assert passed == [1_000, 1_030, 1_060, 1_090]
 
 
 def test_other_words_and_other_libraries_pass_at_once():
-    limit = RateLimitFilter(every_s=30)
+    limit = RateLimitFilter()
     assert all(
         limit.filter(each)
         for each in (
@@ -30,7 +30,7 @@ def test_other_words_and_other_libraries_pass_at_once():
 
 
 def test_what_is_over_is_forgotten():
-    limit = RateLimitFilter(every_s=30)
+    limit = RateLimitFilter()
     for at in range(1_000, 2_000):
         limit.filter(record(at, "offset %d lost", at))
     assert len(limit.passed) <= 31

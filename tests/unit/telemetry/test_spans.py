@@ -269,7 +269,8 @@ def test_an_exporter_that_stands_still_or_fails_drops_spans_and_counts_them(outc
 
 def test_a_full_file_gives_way_and_the_oldest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lines, "MAX_FILES", 3)
-    exporter = LineSpanExporter(tmp_path / "env-0.jsonl", "env-0", max_bytes=1)
+    monkeypatch.setattr(lines, "MAX_BYTES", 1)
+    exporter = LineSpanExporter(tmp_path / "env-0.jsonl", "env-0")
     for number in range(6):
         span = ReadableSpan(f"span {number}", context=spans.trajectory_span("t").as_context())
         assert exporter.export([span]) is SpanExportResult.SUCCESS

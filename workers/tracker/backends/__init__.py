@@ -1,1 +1,1 @@
-"""One module a tool: a run there, written through the tool's own library (environment .venv/data)."""
+"""One module per tool: a run of the tool, written by its own library (environment .venv/data)."""

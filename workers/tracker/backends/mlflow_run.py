@@ -1,4 +1,4 @@
-"""MLflow: a run in a SQLite file, or at a tracking server; samples are artifacts."""
+"""MLflow: a run in a SQLite file or at a tracking server; samples are artifacts."""
 
 import re
 import tempfile
@@ -7,23 +7,23 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 
-from workers.tracker.points import SAMPLES, MetricPoint, SampleTrajectory
+from workers.tracker.points import SAMPLES, MetricPoint, SampleTrajectory, TrackerRun
 
 TAG = "dart_streams.run"
-AT_ONCE = 500
-"""Metrics of one request; a server takes 1,000."""
+MAX_METRICS = 500
+"""Maximum number of metrics of a request; servers accept 1,000."""
 ILLEGAL = re.compile(r"[^\w\-./: ]")
 
 
-class MlflowRun:
-    """The run of this name in an experiment, made by the first start of the tracker. A metric twice is kept once."""
+class MlflowRun(TrackerRun):
+    """The run of a name in an experiment, created at the first start. Repeated metrics are stored once."""
 
     flush_s = 1.0
 
     def __init__(self, uri: str, artifacts: str | None, project: str, run: str) -> None:
         self.client = MlflowClient(tracking_uri=uri)
-        found = self.client.get_experiment_by_name(project)
-        experiment = found.experiment_id if found else self.client.create_experiment(project, artifacts)
+        known = self.client.get_experiment_by_name(project)
+        experiment = known.experiment_id if known else self.client.create_experiment(project, artifacts)
         runs = self.client.search_runs([experiment], f"tags.`{TAG}` = '{run}'")
         self.run_id = (runs or [self.client.create_run(experiment, tags={TAG: run}, run_name=run)])[0].info.run_id
         self.metrics: list[Metric] = []
@@ -43,12 +43,12 @@ class MlflowRun:
                 self.client.log_artifact(self.run_id, str(file), SAMPLES)
 
     def flush(self) -> None:
-        """Send what was logged."""
+        """Send the logged metrics."""
         while self.metrics:
-            self.client.log_batch(self.run_id, metrics=self.metrics[:AT_ONCE])
-            del self.metrics[:AT_ONCE]
+            self.client.log_batch(self.run_id, metrics=self.metrics[:MAX_METRICS])
+            del self.metrics[:MAX_METRICS]
 
     def close(self) -> None:
         """Flush, and mark the run as finished."""
-        self.flush()
+        super().close()
         self.client.set_terminated(self.run_id)

@@ -1,4 +1,4 @@
-"""TensorBoard: event files in a folder. Readers are made to drop steps that are written again."""
+"""TensorBoard: event files in a folder. Readers drop the earlier values of repeated steps."""
 
 import io
 import sys
@@ -10,13 +10,13 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from workers.tracker.points import SAMPLES, MetricPoint, SampleTrajectory
+from workers.tracker.points import SAMPLES, MetricPoint, SampleTrajectory, TrackerRun
 
 RGB = 3
 
 
-class TensorboardRun:
-    """A folder of event files; each start of the tracker writes one."""
+class TensorboardRun(TrackerRun):
+    """A folder of event files, one per start of the tracker."""
 
     flush_s = 1.0
 
@@ -33,14 +33,14 @@ class TensorboardRun:
         self._add(point, Summary(value=values))
 
     def log_sample(self, sample: SampleTrajectory) -> None:
-        """Log a sample as an image; its actions are in the picture."""
+        """Log a sample as an image, which shows its actions."""
         with Image.open(io.BytesIO(sample.picture)) as image:
             width, height = image.size
         picture = Summary.Image(width=width, height=height, colorspace=RGB, encoded_image_string=sample.picture)
         self._add(sample, Summary(value=[Summary.Value(tag=f"{SAMPLES}/{sample.number}", image=picture)]))
 
     def flush(self) -> None:
-        """Return when all that was logged is in the file."""
+        """Write all logged values to the file."""
         self.writer.flush()
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ class TensorboardRun:
         self.writer.close()
 
     def _drop_from(self, step: int) -> None:
-        """Have readers drop what they have from ``step`` on: after a restart of this process, or of the trainer."""
+        """Let readers drop their values from ``step`` on, after a restart of this process or of the trainer."""
         start = SessionLog(status=SessionLog.START)
         self.writer.add_event(Event(wall_time=time.time(), step=step, session_log=start))
 

@@ -1,4 +1,4 @@
-"""trackio: a run in its local SQLite file. A point twice is kept once, for each has an id."""
+"""trackio: a run in its local SQLite file. Repeated points have the same id and are stored once."""
 
 import io
 import os
@@ -8,20 +8,19 @@ from typing import Any
 
 from PIL import Image
 
-from workers.tracker.points import SAMPLES, MetricPoint, SampleTrajectory
+from workers.tracker.points import SAMPLES, MetricPoint, SampleTrajectory, TrackerRun
 
 
-class TrackioRun:
-    """The run of this name in a project, in ``folder``.
+class TrackioRun(TrackerRun):
+    """The run of a name in a project, in ``folder``.
 
-    Points are written through the library's storage and not its ``log``, which writes later, in a thread, and gives
-    them the time at which they are logged.
+    Points go to the library's storage directly: its ``log`` writes in a thread, with the time of the call.
     """
 
     flush_s = 1.0
 
     def __init__(self, folder: Path, project: str, run: str) -> None:
-        os.environ["TRACKIO_DIR"] = str(folder)  # the library reads it when it is imported
+        os.environ["TRACKIO_DIR"] = str(folder)  # read by the library at its import
         import trackio
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,21 +42,17 @@ class TrackioRun:
         self.points[f"{sample.step}/{key}"] = (sample, {key: picture._to_dict()})
 
     def flush(self) -> None:
-        """Write what was logged."""
+        """Write the logged values."""
         if not self.points:
             return
-        found = [point for point, _ in self.points.values()]
+        points = [point for point, _ in self.points.values()]
         self.library.SQLiteStorage.bulk_log(
             project=self.project,
             run=self.run,
             run_id=self.run,
             metrics_list=[values for _, values in self.points.values()],
-            steps=[point.step for point in found],
-            timestamps=[datetime.fromtimestamp(point.at_ms / 1000, UTC).isoformat() for point in found],
+            steps=[point.step for point in points],
+            timestamps=[datetime.fromtimestamp(point.at_ms / 1000, UTC).isoformat() for point in points],
             log_ids=[f"{self.run}/{name}/{point.at_ms}" for name, (point, _) in self.points.items()],
         )
         self.points.clear()
-
-    def close(self) -> None:
-        """Write what was logged."""
-        self.flush()

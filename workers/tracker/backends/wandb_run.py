@@ -1,7 +1,7 @@
 """Weights & Biases: a run at its server, or in files for ``wandb sync``.
 
-Its library says what is durable only when a run is finished: so a flush finishes it, and the next point resumes it.
-Offline, each resumption is a folder of its own with the same run id.
+The library confirms durability only at the end of a run, so a flush finishes the run and the next point resumes it.
+Offline, each resumption is a separate folder with the same run id.
 """
 
 import io
@@ -13,13 +13,13 @@ from PIL import Image
 from wandb.errors import UsageError
 
 from dart_streams.errors import ConfigError
-from workers.tracker.points import SAMPLES, MetricPoint, SampleTrajectory
+from workers.tracker.points import SAMPLES, MetricPoint, SampleTrajectory, TrackerRun
 
 AXIS = "train_step"
 
 
-class WandbRun:
-    """The run of this id in a project. What is logged raises ConfigError if it is not ``offline`` and has no key."""
+class WandbRun(TrackerRun):
+    """The run of an id in a project. Logging raises ConfigError if the run is not ``offline`` and has no key."""
 
     flush_s = 300.0
 
@@ -42,14 +42,10 @@ class WandbRun:
         self._resumed().log({f"{SAMPLES}/{sample.number}": picture, AXIS: sample.step})
 
     def flush(self) -> None:
-        """Finish the run: all that was logged is then with the server, or in files."""
+        """Finish the run, so that all logged values are at the server or in files."""
         if self.run is not None:
             self.run.finish()
             self.run = None
-
-    def close(self) -> None:
-        """Finish the run."""
-        self.flush()
 
     def _resumed(self) -> Any:
         if self.run is None:
@@ -68,8 +64,7 @@ class WandbRun:
                 )
             except UsageError as error:
                 raise ConfigError(
-                    f"tracker.offline = false needs a key of wandb ({error}): set WANDB_API_KEY, "
-                    "or tracker.offline = true"
+                    f"tracker.offline = false needs a wandb key ({error}): set WANDB_API_KEY, or tracker.offline = true"
                 ) from None
             self.run.define_metric("*", step_metric=AXIS)
         return self.run

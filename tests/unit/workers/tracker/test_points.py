@@ -10,8 +10,8 @@ from dart_streams.config.tracker import Tracker
 from tests import events
 from tests.unit.console.datasets.test_episode_rows import episodes
 from topics.training_metrics import BY_NAME
-from workers.tracker.filmstrip import SCREENS, TEXT_HEIGHT, WIDTH, caption_of, draw_filmstrip
-from workers.tracker.points import NAMES, SECONDS, point_of, sample_trajectories
+from workers.tracker.filmstrip import MAX_SCREENS, TEXT_HEIGHT, WIDTH, caption_of, draw_filmstrip
+from workers.tracker.points import IN_SECONDS, NAMES, point_of, sample_trajectories
 
 STEP = events.trained_step(
     20,
@@ -45,7 +45,7 @@ def test_metrics_have_the_names_and_units_of_the_field_and_none_is_lost():
 
 
 def test_a_tracker_knows_only_metrics_of_the_table():
-    assert NAMES.keys() | SECONDS <= BY_NAME.keys()
+    assert NAMES.keys() | IN_SECONDS <= BY_NAME.keys()
 
 
 def test_no_two_metrics_share_a_name():
@@ -70,7 +70,7 @@ def test_a_picture_shows_the_screens_that_there_are(episode):
     shown = sum(one.screenshot is not None for one in episode.observations)
     with Image.open(io.BytesIO(draw_filmstrip(episode.observations, episode.images))) as image:
         assert image.format == "PNG"
-        assert image.width == WIDTH * max(1, min(shown, SCREENS))
+        assert image.width == WIDTH * max(1, min(shown, MAX_SCREENS))
         assert image.height >= TEXT_HEIGHT
     lines = caption_of(episode.observations)
     assert episode.observations[0].order.task_id in lines
