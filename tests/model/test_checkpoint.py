@@ -156,7 +156,7 @@ def test_an_undamaged_checkpoint_of_another_model_is_not_called_damaged(tmp_path
 def test_a_state_of_another_program_version_is_not_called_damaged(tmp_path: Path) -> None:
     training = Training(tmp_path)
     rewrite(training.step(1), STATE, b'{"version": "one"}')
-    with pytest.raises(UserError, match="written by another version"):
+    with pytest.raises(UserError, match="resume it with the version that wrote it"):
         training.restore()
 
 

@@ -137,7 +137,7 @@ def test_nothing_is_waited_for_that_does_not_mend_itself_or_by_one_who_is_to_sto
     with pytest.raises(VersionNotWritten, match="check that it exists, is writable and has room"):
         write_patiently(refusing(FileNotFoundError("The specified bucket does not exist")), 3, PLACE, stop)
     stop.set()
-    with pytest.raises(VersionNotWritten, match="as soon as the store is back"):
+    with pytest.raises(VersionNotWritten, match="once the store is back"):
         write_patiently(refusing(StorageUnreachable("away")), 3, PLACE, stop)
 
 
