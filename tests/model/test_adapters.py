@@ -4,7 +4,6 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,9 +37,7 @@ Tensors = dict[str, torch.Tensor]
     cut=st.integers(0, 40),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )
-def test_rows_merged_apart_are_those_merged_together_and_near_the_product(
-    seed: int, outputs: int, inputs: int, rank: int, cut: int, dtype: torch.dtype
-) -> None:
+def test_rows_merged_apart_are_those_merged_together_and_near_the_product(seed, outputs, inputs, rank, cut, dtype):
     weight, down, up = layer(seed, outputs, inputs, rank)
     weight = weight.to(dtype)
     found = adapters.merge_weight(weight, down, up, SCALING)
@@ -52,7 +49,7 @@ def test_rows_merged_apart_are_those_merged_together_and_near_the_product(
     assert ((found.double() - exact).abs() <= terms * (2**-20 + torch.finfo(dtype).eps)).all()
 
 
-def test_the_merged_bits_depend_on_neither_the_number_of_threads_nor_the_instruction_set() -> None:
+def test_the_merged_bits_depend_on_neither_the_number_of_threads_nor_the_instruction_set():
     """A matrix product need not: its terms are summed in an order of its own, some by fused steps."""
     program = (
         "import torch, hashlib; from dart_streams.policy import adapters; from tests.model.random_layers import layer;"
@@ -123,7 +120,7 @@ def resident(tmp_path: Path) -> ResidentWeights:
     return ResidentWeights(tmp_path / "cache")
 
 
-def test_the_first_version_is_the_base_and_the_others_name_it(local: Chain) -> None:
+def test_the_first_version_is_the_base_and_the_others_name_it(local):
     found = [local.publish() for _ in range(4)]
     assert [version.kind for version in found] == ["full", *["adapter"] * 3]
     assert all(version.base == [found[0].parts[0]] for version in found[1:])
@@ -131,7 +128,7 @@ def test_the_first_version_is_the_base_and_the_others_name_it(local: Chain) -> N
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_who_follows_fetches_the_base_once(tmp_path: Path, resident: ResidentWeights, dtype: torch.dtype) -> None:
+def test_who_follows_fetches_the_base_once(tmp_path, resident, dtype):
     chain, fetched = Chain(str(tmp_path / "weights"), dtype), Fetched(resident)
     for number in range(4):
         resident.advance(chain.publish(), fetched)
@@ -139,7 +136,7 @@ def test_who_follows_fetches_the_base_once(tmp_path: Path, resident: ResidentWei
     assert fetched.parts == [("full", 0), ("adapter", 1), ("adapter", 2), ("adapter", 3)]
 
 
-def test_who_missed_some_fetches_the_newest_alone(local: Chain, resident: ResidentWeights) -> None:
+def test_who_missed_some_fetches_the_newest_alone(local, resident):
     resident.advance(local.publish())
     resident.advance(local.publish())
     newest = [local.publish() for _ in range(3)][-1]
@@ -149,7 +146,7 @@ def test_who_missed_some_fetches_the_newest_alone(local: Chain, resident: Reside
     assert local.serves(resident, 4)
 
 
-def test_who_joins_late_makes_it_from_the_base_wherever_it_lies(tmp_path: Path, chain: Chain) -> None:
+def test_who_joins_late_makes_it_from_the_base_wherever_it_lies(tmp_path, chain):
     newest = [chain.publish() for _ in range(4)][-1]
     late = ResidentWeights(tmp_path / "late")
     late.advance(newest)
@@ -161,9 +158,7 @@ def test_who_joins_late_makes_it_from_the_base_wherever_it_lies(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, truncated, flipped], ids=["missing", "torn", "altered"])
-def test_a_damaged_adapter_leaves_what_was_held_and_the_next_goes_on(
-    local: Chain, resident: ResidentWeights, damage: Callable[[Path], None]
-) -> None:
+def test_a_damaged_adapter_leaves_what_was_held_and_the_next_goes_on(local, resident, damage):
     for _ in range(2):
         resident.advance(local.publish())
     broken = local.publish()
@@ -175,9 +170,7 @@ def test_a_damaged_adapter_leaves_what_was_held_and_the_next_goes_on(
     assert local.serves(resident, 3)
 
 
-def test_a_damaged_base_is_healed_by_a_whole_version_after_which_there_is_another_base(
-    local: Chain, tmp_path: Path
-) -> None:
+def test_a_damaged_base_is_healed_by_a_whole_version_after_which_there_is_another_base(local, tmp_path):
     newest = [local.publish() for _ in range(3)][-1]
     flipped(Path(newest.base[0].uri) / weights.FILE)
     late = ResidentWeights(tmp_path / "late")
@@ -196,7 +189,7 @@ def test_a_damaged_base_is_healed_by_a_whole_version_after_which_there_is_anothe
     assert local.serves(late, 5)
 
 
-def test_weights_that_went_wrong_in_memory_are_made_anew_from_the_base(local: Chain, resident: ResidentWeights) -> None:
+def test_weights_that_went_wrong_in_memory_are_made_anew_from_the_base(local, resident):
     for _ in range(2):
         resident.advance(local.publish())
     resident.base["model.b.weight"][7] += 1
@@ -206,9 +199,7 @@ def test_weights_that_went_wrong_in_memory_are_made_anew_from_the_base(local: Ch
     assert fetched.parts == [("adapter", 2), ("full", 0), ("adapter", 2)]
 
 
-def test_an_adapter_of_another_base_is_refused_by_the_digest_of_the_whole(
-    local: Chain, resident: ResidentWeights, tmp_path: Path
-) -> None:
+def test_an_adapter_of_another_base_is_refused_by_the_digest_of_the_whole(local, resident, tmp_path):
     newest = [local.publish() for _ in range(2)][-1]
     other = Chain(str(tmp_path / "other"))
     other.base["model.b.weight"] = other.base["model.b.weight"] + 1
@@ -231,18 +222,18 @@ def narrowed(tensors: Tensors) -> Tensors:
 
 
 @pytest.mark.parametrize("change", [renamed, halved, narrowed])
-def test_an_adapter_that_does_not_fit_is_refused(local: Chain, change: Callable[[Tensors], Tensors]) -> None:
+def test_an_adapter_that_does_not_fit_is_refused(local, change):
     with pytest.raises(adapters.TornAdapter):
         adapters.with_adapter(local.base, change(dict(local.adapter(1).tensors)), SCALING)
 
 
-def test_a_file_without_the_factor_of_the_product_is_refused(local: Chain, tmp_path: Path) -> None:
+def test_a_file_without_the_factor_of_the_product_is_refused(local, tmp_path):
     save_file(dict(local.adapter(1).tensors), tmp_path / "a")
     with pytest.raises(adapters.TornAdapter, match="scaling"):
         adapters.apply(local.base, tmp_path / "a")
 
 
-def test_a_later_incarnation_goes_on_with_the_base_there_is_if_it_is_its_own(local: Chain) -> None:
+def test_a_later_incarnation_goes_on_with_the_base_there_is_if_it_is_its_own(local):
     newest = [local.publish() for _ in range(3)][-1]
     again = VersionWriter(Publish())
     again.adopt_base(newest, local.adapter(2))
@@ -256,7 +247,7 @@ def test_a_later_incarnation_goes_on_with_the_base_there_is_if_it_is_its_own(loc
     assert other.base is None
 
 
-def test_without_adapters_a_later_incarnation_publishes_the_whole(local: Chain, resident: ResidentWeights) -> None:
+def test_without_adapters_a_later_incarnation_publishes_the_whole(local, resident):
     newest = [local.publish() for _ in range(3)][-1]
     local.versions[2] = VersionWriter(Publish()).resume(newest, local.states[2])
     assert local.versions[2].kind == "full"
@@ -264,7 +255,7 @@ def test_without_adapters_a_later_incarnation_publishes_the_whole(local: Chain, 
     assert local.serves(resident, 2)
 
 
-def test_a_worker_that_could_not_load_an_adapter_is_heard(local: Chain) -> None:
+def test_a_worker_that_could_not_load_an_adapter_is_heard(local):
 
     newest = [local.publish() for _ in range(3)][-1]
     record = events.weights_serving(failed_version=2, error="torn")

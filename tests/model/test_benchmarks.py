@@ -19,7 +19,7 @@ def bench(*arguments: str) -> dict[str, Any]:
     return found
 
 
-def test_weights_are_switched_under_load_and_no_request_fails() -> None:
+def test_weights_are_switched_under_load_and_no_request_fails():
     found = bench("weights", "--switches", "2", "--restarts", "1", "--window-s", "1")
     assert found["workers"] == 2
     assert found["switches"] == 4
@@ -30,7 +30,7 @@ def test_weights_are_switched_under_load_and_no_request_fails() -> None:
     assert "throughput_lost_pct" in found
 
 
-def test_a_delta_takes_fewer_bytes_than_the_whole_and_each_version_is_served_as_it_was_published() -> None:
+def test_a_delta_takes_fewer_bytes_than_the_whole_and_each_version_is_served_as_it_was_published():
     found = bench("weights", "--kinds", "--versions", "2")
     kinds = found["kinds"]
     assert {kind: figures["digests_equal"] for kind, figures in kinds.items()} == dict.fromkeys(kinds, 2)
@@ -41,7 +41,7 @@ def test_a_delta_takes_fewer_bytes_than_the_whole_and_each_version_is_served_as_
     assert all(0 < figures["published_s"]["p50"] < figures["served_s"]["max"] for figures in kinds.values())
 
 
-def test_the_trainer_tells_its_wait_for_data_and_the_slope_of_its_memory() -> None:
+def test_the_trainer_tells_its_wait_for_data_and_the_slope_of_its_memory():
     found = bench("trainer", "--steps", "6", "--groups", "1")
     assert found["steps"] == 6
     assert 0 <= found["data_wait_pct"] < 100

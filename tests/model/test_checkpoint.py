@@ -2,7 +2,6 @@
 
 import os
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -43,7 +42,7 @@ class Training:
         return self.checkpoints.restore(self.layer, self.optimizer)
 
 
-def test_weights_and_moments_come_back_and_the_learning_rate_is_that_of_the_configuration(tmp_path: Path) -> None:
+def test_weights_and_moments_come_back_and_the_learning_rate_is_that_of_the_configuration(tmp_path):
     first, second = Training(tmp_path), Training(tmp_path, rate=0.5)
     first.step(1)
     assert second.restore() == TrainerState(version=1, train_step=1)
@@ -54,7 +53,7 @@ def test_weights_and_moments_come_back_and_the_learning_rate_is_that_of_the_conf
     assert [group["lr"] for group in second.optimizer.param_groups] == [0.5]
 
 
-def test_every_file_of_a_checkpoint_has_its_digest(tmp_path: Path) -> None:
+def test_every_file_of_a_checkpoint_has_its_digest(tmp_path):
     folder = Training(tmp_path).step(1)
     manifest = checkpoint_manifest.read(folder)
     assert isinstance(manifest, CheckpointManifest)
@@ -84,9 +83,7 @@ def a_folder(file: Path) -> None:
 
 @pytest.mark.parametrize("damage", [torn, emptied, removed, zeros, a_folder])
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_file_is_named_and_the_checkpoint_before_is_taken(
-    tmp_path: Path, name: str, damage: Callable[[Path], None]
-) -> None:
+def test_a_damaged_file_is_named_and_the_checkpoint_before_is_taken(tmp_path, name, damage):
     first, second = Training(tmp_path), Training(tmp_path)
     whole = first.step(1)
     weight = first.layer.weight.detach().clone()
@@ -99,7 +96,7 @@ def test_a_damaged_file_is_named_and_the_checkpoint_before_is_taken(
     assert Training(tmp_path).restore() == TrainerState(version=1, train_step=1), "as at every later start"
 
 
-def test_a_flipped_bit_is_found_wherever_it_is(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_found_wherever_it_is(tmp_path):
     training = Training(tmp_path)
     folder = training.step(1)
     undamaged = {name: (folder / name).read_bytes() for name in FILES}
@@ -112,7 +109,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(tmp_path: Path) -> None:
     assert training.restore() is not None
 
 
-def test_if_all_are_damaged_each_is_named_and_none_is_moved(tmp_path: Path) -> None:
+def test_if_all_are_damaged_each_is_named_and_none_is_moved(tmp_path):
     training = Training(tmp_path)
     one, two = training.step(1), training.step(2)
     removed(one / METADATA)
@@ -124,7 +121,7 @@ def test_if_all_are_damaged_each_is_named_and_none_is_moved(tmp_path: Path) -> N
     assert training.checkpoints.complete() == [one, two]
 
 
-def test_a_damaged_checkpoint_is_kept_until_two_newer_ones_are_there(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_kept_until_two_newer_ones_are_there(tmp_path):
     training = Training(tmp_path)
     training.step(1)
     torn(training.step(2) / SHARD)
@@ -140,20 +137,20 @@ def test_a_damaged_checkpoint_is_kept_until_two_newer_ones_are_there(tmp_path: P
     ]
 
 
-def test_what_was_trained_beside_other_frozen_weights_is_refused(tmp_path: Path) -> None:
+def test_what_was_trained_beside_other_frozen_weights_is_refused(tmp_path):
     Training(tmp_path, frozen_sha256="a" * 64).step(1)
     assert Training(tmp_path, frozen_sha256="a" * 64).restore() is not None
     with pytest.raises(UserError, match=r"other frozen weights .* was a{64}, and is b{64}.*policy\.path"):
         Training(tmp_path, frozen_sha256="b" * 64).restore()
 
 
-def test_an_undamaged_checkpoint_of_another_model_is_not_called_damaged(tmp_path: Path) -> None:
+def test_an_undamaged_checkpoint_of_another_model_is_not_called_damaged(tmp_path):
     Training(tmp_path).step(1)
     with pytest.raises(UserError, match="not of this policy"):
         Training(tmp_path, width=5).restore()
 
 
-def test_a_state_of_another_program_version_is_not_called_damaged(tmp_path: Path) -> None:
+def test_a_state_of_another_program_version_is_not_called_damaged(tmp_path):
     training = Training(tmp_path)
     rewrite(training.step(1), STATE, b'{"version": "one"}')
     with pytest.raises(UserError, match="resume it with the version that wrote it"):
@@ -177,7 +174,7 @@ def rewrite(folder: Path, name: str, data: bytes) -> None:
     (folder / MANIFEST).write_bytes(CheckpointManifest(files=tuple(files)).encoded())
 
 
-def test_nothing_in_a_checkpoint_is_run_even_if_its_digests_are_made_to_fit(tmp_path: Path) -> None:
+def test_nothing_in_a_checkpoint_is_run_even_if_its_digests_are_made_to_fit(tmp_path):
     training, called = Training(tmp_path / "checkpoints"), tmp_path / "called"
     folder = training.step(1)
     rewrite(folder, METADATA, pickle.dumps(Code(called)))
@@ -187,7 +184,7 @@ def test_nothing_in_a_checkpoint_is_run_even_if_its_digests_are_made_to_fit(tmp_
 
 
 @pytest.mark.parametrize("name", ["model.weight", "optimizer.weight.exp_avg"])
-def test_a_value_that_is_no_tensor_is_not_unpickled(tmp_path: Path, name: str) -> None:
+def test_a_value_that_is_no_tensor_is_not_unpickled(tmp_path, name):
     training, called = Training(tmp_path / "checkpoints"), tmp_path / "called"
     folder = training.step(1)
     places = TensorReader(folder).places
@@ -210,7 +207,7 @@ def test_a_value_that_is_no_tensor_is_not_unpickled(tmp_path: Path, name: str) -
 @pytest.mark.parametrize(
     "harmful", [os.system, eval, pickle.loads, getattr, torch.load, msgspec.json.decode], ids=lambda one: one.__name__
 )
-def test_the_file_of_places_can_name_nothing_but_places(tmp_path: Path, harmful: Callable[..., object]) -> None:
+def test_the_file_of_places_can_name_nothing_but_places(tmp_path, harmful):
     folder = Training(tmp_path).step(1)
 
     class Call:

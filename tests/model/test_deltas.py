@@ -20,13 +20,13 @@ def copied(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 @given(GAPS)
-def test_places_come_back_whatever_lies_between_them(gaps: list[int]) -> None:
+def test_places_come_back_whatever_lies_between_them(gaps):
     places = np.cumsum(np.array([gap + 1 for gap in gaps], np.int64)) - 1
     assert deltas.decode_gaps(deltas.encode_gaps(places)).tolist() == places.tolist()
 
 
 @given(HALVES)
-def test_any_bits_become_any_others_also_those_of_nan_and_negative_zero(values: list[tuple[int, int, bool]]) -> None:
+def test_any_bits_become_any_others_also_those_of_nan_and_negative_zero(values):
     before = torch.tensor([old for old, _, _ in values], dtype=torch.int16)
     after = torch.tensor([new if changes else old for old, new, changes in values], dtype=torch.int16)
     states = [{"w": bits.view(torch.bfloat16)} for bits in (before, after)]
@@ -40,7 +40,7 @@ def test_any_bits_become_any_others_also_those_of_nan_and_negative_zero(values: 
 
 @settings(deadline=None)
 @given(st.floats(0, 1), st.integers(0, 2**31))
-def test_a_delta_is_never_larger_than_the_whole(share: float, seed: int) -> None:
+def test_a_delta_is_never_larger_than_the_whole(share, seed):
     random = torch.Generator().manual_seed(seed)
     before = torch.randn(4000, generator=random).bfloat16()
     after = torch.where(torch.rand(4000, generator=random) < share, -before, before)
@@ -48,7 +48,7 @@ def test_a_delta_is_never_larger_than_the_whole(share: float, seed: int) -> None
     assert sum(tensor.nbytes for tensor in found.tensors.values()) <= before.nbytes
 
 
-def test_one_value_in_a_hundred_takes_three_bytes_each() -> None:
+def test_one_value_in_a_hundred_takes_three_bytes_each():
     before = torch.zeros(1000, 1000, dtype=torch.bfloat16)
     after = before.clone()
     after.view(-1)[::100] = 1.0
@@ -57,7 +57,7 @@ def test_one_value_in_a_hundred_takes_three_bytes_each() -> None:
     assert sum(tensor.nbytes for tensor in found.tensors.values()) == 30_000
 
 
-def test_a_tensor_that_is_the_same_takes_nothing_and_one_that_is_all_new_is_whole() -> None:
+def test_a_tensor_that_is_the_same_takes_nothing_and_one_that_is_all_new_is_whole():
     before = {"same": torch.ones(5), "new": torch.zeros(5), "scalar": torch.tensor(1.0)}
     after = {"same": torch.ones(5), "new": torch.arange(1.0, 6.0), "scalar": torch.tensor(2.0)}
     found = deltas.diff_weights(before, after)
@@ -71,7 +71,7 @@ def test_a_tensor_that_is_the_same_takes_nothing_and_one_that_is_all_new_is_whol
     [{"w": torch.ones(3)}, {"v": torch.ones(2)}, {"w": torch.ones(2).bfloat16()}, {}],
     ids=["shape", "name", "dtype", "missing"],
 )
-def test_states_of_two_models_have_no_delta(after: dict[str, torch.Tensor]) -> None:
+def test_states_of_two_models_have_no_delta(after):
     with pytest.raises(deltas.Unrelated):
         deltas.diff_weights({"w": torch.ones(2)}, after)
 
@@ -91,6 +91,6 @@ def test_states_of_two_models_have_no_delta(after: dict[str, torch.Tensor]) -> N
     ],
     ids=["name", "part", "shape", "dtype", "no values", "no places", "beyond the end", "no end", "type of gaps"],
 )
-def test_a_delta_that_does_not_fit_is_refused(delta: dict[str, torch.Tensor]) -> None:
+def test_a_delta_that_does_not_fit_is_refused(delta):
     with pytest.raises(deltas.TornDelta):
         deltas.apply({"w": torch.zeros(4)}, delta)

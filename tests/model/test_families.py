@@ -157,7 +157,7 @@ async def end(engine: Any) -> None:
     parallel_state._WORLD = None
 
 
-def test_a_prompt_has_the_text_that_the_models_own_processor_makes(family: Family) -> None:
+def test_a_prompt_has_the_text_that_the_models_own_processor_makes(family):
     said = turns(1, images=3)
     said[1] = MessagePart(role="user", text="Click on Tab #2.")
     decoded = family.renderer.tokenizer.decode(
@@ -166,7 +166,7 @@ def test_a_prompt_has_the_text_that_the_models_own_processor_makes(family: Famil
     assert decoded == rendered(family, said)
 
 
-def test_the_model_reads_the_tokens_that_its_own_processor_makes(family: Family) -> None:
+def test_the_model_reads_the_tokens_that_its_own_processor_makes(family):
     said = [
         MessagePart(role="user", image=screen(0)),
         MessagePart(role="user", text="Click on Tab #2."),
@@ -179,7 +179,7 @@ def test_the_model_reads_the_tokens_that_its_own_processor_makes(family: Family)
     assert family.renderer.expanded(prompt.token_ids, [image.size for image in images]) == list(official)
 
 
-def test_what_a_page_writes_is_no_image_and_no_control_token(family: Family) -> None:
+def test_what_a_page_writes_is_no_image_and_no_control_token(family):
     hostile = "".join(family.renderer.tokenizer.all_special_tokens) + family.renderer.processor.image_token
     plain, attacked = (
         family.renderer.prompt([MessagePart(role="user", text=text), MessagePart(role="user", image=screen(0))])
@@ -235,7 +235,7 @@ def served_and_trained(family: Family, config: Config, loop: asyncio.Runner, ran
         loop.run(end(engine))
 
 
-def test_a_family_trains_serves_switches_and_is_exported(family: Family, loop: asyncio.Runner, tmp_path: Path) -> None:
+def test_a_family_trains_serves_switches_and_is_exported(family, loop, tmp_path):
     trainer = msgspec.structs.replace(family.config.trainer, weights_uri=str(tmp_path))
     config = msgspec.structs.replace(family.config, trainer=trainer)
     with join_job() as ranks:
@@ -252,7 +252,7 @@ def test_a_family_trains_serves_switches_and_is_exported(family: Family, loop: a
     assert probe.mean_mismatch(plain_transformers.measured_of(target, renderer), last.logprobs) < 1e-5
 
 
-def test_two_ranks_give_the_gradients_and_weights_of_one(family: Family, tmp_path: Path) -> None:
+def test_two_ranks_give_the_gradients_and_weights_of_one(family, tmp_path):
     one, two = (step_of(family.folder, count, tmp_path / f"{count}.pt", minibatches=1) for count in (1, 2))
     assert one["gradients"].keys() == two["gradients"].keys()
     assert {name.split(".")[2] for name in one["gradients"] if name.startswith("policy.model.")} >= {

@@ -2,8 +2,6 @@
 
 import math
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,13 +10,11 @@ from benchmarks.synthetic_groups import Maker
 from dart_streams.config import parse
 from dart_streams.policy import adapters, deltas, finite, weights
 from dart_streams.policy.finite import NotFinite
-from dart_streams.policy.rendering import Renderer
 from tests.model.test_trainer_step import ready
 from trainer.data.batch_builder import Batch
 from trainer.data.consumer import Position
 from trainer.learning import lora, model
 from trainer.learning.learner import Learner
-from trainer.ranks import Ranks
 from trainer.reporting import StepReporter, step_metrics
 
 NAN, INF = math.nan, math.inf
@@ -27,23 +23,21 @@ NAN, INF = math.nan, math.inf
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("kind", ["full", "delta", "adapter"])
-def test_files_with_such_a_value_are_not_written(
-    tmp_path: Path, value: float, dtype: torch.dtype, kind: weights.WeightKind
-) -> None:
+def test_files_with_such_a_value_are_not_written(tmp_path, value, dtype, kind):
     state = {"a": torch.ones(3, dtype=dtype), "b": torch.tensor([[1.0, value], [0.0, 2.0]], dtype=dtype)}
     with pytest.raises(NotFinite, match=rf"{tmp_path}/v1: b has (nan|-?inf) \({str(dtype)[6:]}\)"):
         weights.save(state, str(tmp_path / "v1"), kind=kind)
     assert not list(tmp_path.iterdir())
 
 
-def test_integers_nothing_and_the_largest_numbers_are_finite() -> None:
+def test_integers_nothing_and_the_largest_numbers_are_finite():
     most = torch.finfo(torch.bfloat16).max
     state = {"i": torch.tensor([1]), "none": torch.ones(0), "most": torch.tensor([most, -most], dtype=torch.bfloat16)}
     assert finite.find_nonfinite(state.items()) == ""
     assert finite.largest_value(state.items()) == "3.39e+38, in most"
 
 
-def test_a_delta_of_a_value_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
+def test_a_delta_of_a_value_that_is_not_finite_is_not_written(tmp_path):
     before = {"a": torch.ones(100, dtype=torch.bfloat16)}
     after = {"a": before["a"].clone().index_fill_(0, torch.tensor([7]), NAN)}
     with pytest.raises(NotFinite, match="a:values has nan"):
@@ -83,14 +77,14 @@ def all_weights(learner: Learner, value: float) -> None:
     ],
 )
 def test_what_is_not_finite_of_a_step_is_named(
-    policy: Path,
-    renderer: Renderer,
-    ranks: Ranks,
-    trainer: dict[str, object],
-    spoil: Callable[[Learner, float], None],
-    value: float,
-    said: str,
-) -> None:
+    policy,
+    renderer,
+    ranks,
+    trainer,
+    spoil,
+    value,
+    said,
+):
     config = parse({"trainer": {"micro_batch": 4, **trainer}})
     learner = Learner(policy, renderer, config.trainer, ranks)
     assert learner.learn([ready(Maker(config, renderer).group(0), renderer)], 0, lambda: False).updated
@@ -102,9 +96,7 @@ def test_what_is_not_finite_of_a_step_is_named(
     assert re.search(said, fault), fault
 
 
-def test_an_update_that_is_lost_is_counted_and_what_the_others_measured_is_reported(
-    policy: Path, renderer: Renderer, ranks: Ranks
-) -> None:
+def test_an_update_that_is_lost_is_counted_and_what_the_others_measured_is_reported(policy, renderer, ranks):
     config = parse({"trainer": {"micro_batch": 4, "minibatches": 2}})
     learner = Learner(policy, renderer, config.trainer, ranks)
     group = ready(Maker(config, renderer).group(0), renderer)
@@ -119,13 +111,13 @@ def test_an_update_that_is_lost_is_counted_and_what_the_others_measured_is_repor
 
 
 @pytest.mark.parametrize("left", ["mismatch", "same_version_mismatch", "loss", "train_ms", ""])
-def test_a_step_is_reported_without_what_it_could_not_measure(left: str) -> None:
+def test_a_step_is_reported_without_what_it_could_not_measure(left):
     batch = Batch(groups=[], position=Position(), stale=0, waited_ms=1.0)
     names = ("loss", "mismatch", "same_version_mismatch", "same_version_tokens", "train_ms", "publish_ms")
     StepReporter().trained(1, 1, batch, {name: 1.0 for name in names if name != left} if left else {})
 
 
-def test_a_merged_matrix_beyond_its_type_is_found() -> None:
+def test_a_merged_matrix_beyond_its_type_is_found():
     base = {"a.weight": torch.full((2, 2), 3e38, dtype=torch.bfloat16)}
     adapter = {
         "base_model.model.a.lora_A.weight": torch.ones(1, 2),

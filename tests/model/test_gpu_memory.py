@@ -148,20 +148,20 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=[
 
 @DTYPES
 @pytest.mark.parametrize("case", CASES, ids=map(str, range(len(CASES))))
-def test_saved_activations_are_counted_within_a_tenth(made, case: Case, dtype: torch.dtype):
+def test_saved_activations_are_counted_within_a_tenth(made, case, dtype):
     found = made(case, dtype=dtype)
     assert saved_estimate(found, trainer_config(dtype)) == pytest.approx(saved_bytes(found), rel=CLOSE)
 
 
 @pytest.mark.parametrize("case", CASES, ids=map(str, range(len(CASES))))
-def test_saved_activations_with_recompute_are_counted_within_a_tenth(made, case: Case):
+def test_saved_activations_with_recompute_are_counted_within_a_tenth(made, case):
     found = made(case, recompute=True)
     assert saved_estimate(found, trainer_config(recompute=True)) == pytest.approx(saved_bytes(found), rel=CLOSE)
 
 
 @DTYPES
 @pytest.mark.parametrize("targets", TARGETS, ids=["all", "query-value", "down", "output-up"])
-def test_activations_beside_frozen_weights_are_counted_within_a_tenth(made, dtype: torch.dtype, targets):
+def test_activations_beside_frozen_weights_are_counted_within_a_tenth(made, dtype, targets):
     """In the first layer, what comes before the first adapter saves nothing, which is not counted."""
     config = lora_config(*targets, dtype=dtype)
     found = made(DEEP, dtype=dtype, config=config)
@@ -211,7 +211,7 @@ def assert_state_is_counted(found: Made, scorer: model.Scorer, config: Config, r
 @pytest.mark.parametrize(
     ("case", "config"), [(CASES[0], Config()), (CASES[1], Config()), (CASES[1], lora_config())], ids=["0", "1", "lora"]
 )
-def test_parameters_gradients_and_optimizer_state_are_counted(made, case: Case, config: Config):
+def test_parameters_gradients_and_optimizer_state_are_counted(made, case, config):
     found = made(case, config=config)
     assert_state_is_counted(found, found.scorer, config, 1, rel=0.01)
 
@@ -224,7 +224,7 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[int]:
     dist.destroy_process_group()
 
 
-def test_the_share_of_a_rank_is_counted_within_a_tenth(made, ranks: int):
+def test_the_share_of_a_rank_is_counted_within_a_tenth(made, ranks):
     """FSDP2 pads what it cannot divide: of a large model that is nothing, of the tiny one little."""
     found = made(CASES[1])
     scorer = model.shard(found.scorer, init_device_mesh("cpu", (ranks,)), "float32")
@@ -242,7 +242,7 @@ def peak_bytes(tracked: tuple[Any, ...], body: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("adapters", [True, False])
-def test_the_peak_of_publishing_is_counted_within_a_tenth(made, adapters: bool):
+def test_the_peak_of_publishing_is_counted_within_a_tenth(made, adapters):
     published = {"publish": {"dtype": "bfloat16"}}
     config = lora_config(**published) if adapters else trainer_config(**published)
     found = made(CASES[1], config=config)
@@ -260,7 +260,7 @@ def test_the_peak_of_publishing_is_counted_within_a_tenth(made, adapters: bool):
 
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("case", CASES[1:3], ids=["1", "2"])
-def test_the_peak_of_a_step_is_counted_within_a_tenth(made, case: Case, recompute: bool):
+def test_the_peak_of_a_step_is_counted_within_a_tenth(made, case, recompute):
     """The second step is tracked, when the optimizer has its state."""
     found = made(case, recompute=recompute)
     step = step_of(found.scorer, found.batch)

@@ -39,7 +39,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 0.0])
-def test_sampled_tokens_have_the_log_probabilities_that_the_scorer_gives_them(warm: Path, temperature: float):
+def test_sampled_tokens_have_the_log_probabilities_that_the_scorer_gives_them(warm, temperature):
     renderer = Renderer(warm, CONFIG.policy.min_pixels, CONFIG.policy.max_pixels)
     screens = RecordedScreens(RECORDING, renderer)
     groups = policy.demonstration_groups(CONFIG, TASKS, RECORDING, renderer)
@@ -74,7 +74,7 @@ def weights_of(circle: LearningCircle) -> torch.Tensor:
     return torch.cat([value.detach().flatten() for value in circle.learner.scorer.parameters()])
 
 
-def test_the_circle_trains_and_the_same_seed_gives_the_same_weights(warm: Path):
+def test_the_circle_trains_and_the_same_seed_gives_the_same_weights(warm):
     first, again, other = circle_of(warm), circle_of(warm), circle_of(warm, seed=1)
     start = weights_of(first)
     for circle in (first, again, other):
@@ -89,7 +89,7 @@ def test_the_circle_trains_and_the_same_seed_gives_the_same_weights(warm: Path):
     )
 
 
-def test_what_a_variant_sets_reaches_the_objective(warm: Path):
+def test_what_a_variant_sets_reaches_the_objective(warm):
     imitating = circle_of(warm, imitate={"trajectories": 1})
     imitating.run(64)
     assert any("imitation_nll" in step for step in imitating.metrics)
@@ -99,12 +99,12 @@ def test_what_a_variant_sets_reaches_the_objective(warm: Path):
     assert kept_near.metrics[-1]["updates"] == 2
 
 
-def test_a_deployment_that_the_circle_cannot_play_is_refused(warm: Path):
+def test_a_deployment_that_the_circle_cannot_play_is_refused(warm):
     with pytest.raises(UserError, match="rollout-wise"):
         circle_of(warm, c3po={"tokens_per_step": 100})
 
 
-def test_runs_are_added_to_the_file_and_not_made_again(tmp_path: Path):
+def test_runs_are_added_to_the_file_and_not_made_again(tmp_path):
     (tmp_path / "tasks.toml").write_text(tomli_w.dumps(TASK_FILE))
     (tmp_path / "base.toml").write_text(tomli_w.dumps(SETTINGS))
     file = tmp_path / "variants.toml"
@@ -128,7 +128,7 @@ def test_runs_are_added_to_the_file_and_not_made_again(tmp_path: Path):
 
 
 @pytest.mark.parametrize("objective", ["gspo", "cispo"])
-def test_with_one_update_a_step_the_objectives_differ_in_nothing(warm: Path, objective: str):
+def test_with_one_update_a_step_the_objectives_differ_in_nothing(warm, objective):
     """Every ratio is 1 then, which no clip touches: why variants of the objective have several updates a step."""
     plain, other = circle_of(warm), circle_of(warm, objective=objective, aggregate="tokens")
     for circle in (plain, other):

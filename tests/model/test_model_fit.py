@@ -51,7 +51,7 @@ def changed(file: Path, **values: Any) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_proven_family_fits(name: str, tmp_path: Path) -> None:
+def test_a_proven_family_fits(name, tmp_path):
     from workers.rollout import vllm_fit
 
     FAMILIES[name](tmp_path / name)
@@ -67,13 +67,13 @@ def test_a_proven_family_fits(name: str, tmp_path: Path) -> None:
         (MllamaConfig(), "has no get_image_features"),
     ],
 )
-def test_a_type_that_transformers_does_not_train_as_one_is_refused(copy: Path, config: Any, why: str) -> None:
+def test_a_type_that_transformers_does_not_train_as_one_is_refused(copy, config, why):
     config.save_pretrained(copy)
     with pytest.raises(UnsupportedModel, match=why):
         check(copy)
 
 
-def test_an_unknown_type_is_refused_by_its_name(copy: Path) -> None:
+def test_an_unknown_type_is_refused_by_its_name(copy):
     changed(copy / "config.json", model_type="qwen9_vl")
     with pytest.raises(UnsupportedModel, match="qwen9_vl"):
         check(copy)
@@ -101,13 +101,13 @@ def test_an_unknown_type_is_refused_by_its_name(copy: Path) -> None:
         ),
     ],
 )
-def test_a_chat_template_that_does_not_show_what_it_is_given_is_refused(copy: Path, template: str, why: str) -> None:
+def test_a_chat_template_that_does_not_show_what_it_is_given_is_refused(copy, template, why):
     (copy / "chat_template.jinja").write_text(template)
     with pytest.raises(UnsupportedModel, match=why):
         check(copy)
 
 
-def test_a_model_whose_answers_have_no_end_is_refused(copy: Path) -> None:
+def test_a_model_whose_answers_have_no_end_is_refused(copy):
     settings = json.loads((copy / "tokenizer_config.json").read_text())
     del settings["eos_token"]
     (copy / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -119,13 +119,13 @@ def test_a_model_whose_answers_have_no_end_is_refused(copy: Path) -> None:
         check(copy)
 
 
-def test_a_directory_without_a_processor_is_refused(copy: Path) -> None:
+def test_a_directory_without_a_processor_is_refused(copy):
     (copy / "preprocessor_config.json").unlink()
     with pytest.raises(UserError, match=r"no preprocessor_config\.json or processor_config\.json"):
         check(copy)
 
 
-def test_a_model_that_vllm_does_not_implement_is_refused(copy: Path) -> None:
+def test_a_model_that_vllm_does_not_implement_is_refused(copy):
     from workers.rollout import vllm_fit
 
     changed(copy / "config.json", architectures=["NobodysModel"])
@@ -133,7 +133,7 @@ def test_a_model_that_vllm_does_not_implement_is_refused(copy: Path) -> None:
         vllm_fit.check(copy)
 
 
-def test_the_longest_prompt_is_counted_as_it_is_rendered(qwen: Path) -> None:
+def test_the_longest_prompt_is_counted_as_it_is_rendered(qwen):
     config = parse({"policy": {"max_images": 2, "max_texts": 3, "max_tokens": 24}})
     renderer = renderer_of(qwen, config.policy)
     longest = count_longest(renderer, config, steps=9)
@@ -146,7 +146,7 @@ def test_the_longest_prompt_is_counted_as_it_is_rendered(qwen: Path) -> None:
     assert estimate.prompt <= longest.prompt, "an estimate refuses nothing that fits"
 
 
-def test_a_context_that_is_too_small_is_refused_with_what_is_too_long(copy: Path) -> None:
+def test_a_context_that_is_too_small_is_refused_with_what_is_too_long(copy):
     model = json.loads((copy / "config.json").read_text())
     model["text_config"]["max_position_embeddings"] = 256
     (copy / "config.json").write_text(json.dumps(model))
@@ -159,9 +159,7 @@ def test_a_context_that_is_too_small_is_refused_with_what_is_too_long(copy: Path
     assert not fit_of(copy, fitting).reason
 
 
-def test_the_command_says_why_and_a_run_is_refused_with_its_reason(
-    qwen: Path, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_why_and_a_run_is_refused_with_its_reason(qwen, copy, tmp_path, monkeypatch, capsys):
     """The program is this environment's interpreter on this checkout, as the other environment would start it."""
     program = tmp_path / "dart-streams"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dart_streams.console.cli "$@"\n')

@@ -30,16 +30,16 @@ def loss_of(new_logp: float, old_logp: float, advantage: float, weight: float = 
 
 
 @pytest.mark.parametrize(("old", "rollout", "weight"), [(-1.0, -2.0, 1.0), (-2.0, -1.0, 0.3679), (-1.0, -1.0, 1.0)])
-def test_an_importance_weight_is_truncated_at_the_cap(old: float, rollout: float, weight: float) -> None:
+def test_an_importance_weight_is_truncated_at_the_cap(old, rollout, weight):
     assert truncated_weights(torch.tensor([old]), torch.tensor([rollout])).item() == pytest.approx(weight, abs=1e-4)
 
 
-def test_a_larger_cap_lets_larger_weights_through() -> None:
+def test_a_larger_cap_lets_larger_weights_through():
     assert truncated_weights(row(-1.0), row(-2.0), cap=2.0).item() == pytest.approx(2.0)
     assert truncated_weights(row(-1.0), row(-2.0), cap=5.0).item() == pytest.approx(math.e, rel=1e-6)
 
 
-def test_importance_weights_carry_no_gradient() -> None:
+def test_importance_weights_carry_no_gradient():
     old = row(-1.5).requires_grad_()
     assert not truncated_weights(old, row(-1.0)).requires_grad
 
@@ -48,11 +48,11 @@ def test_importance_weights_carry_no_gradient() -> None:
     ("advantage", "ratio", "objective"),
     [(1.0, 1.5, 1.28), (-1.0, 0.5, -0.8), (1.0, 1.1, 1.1), (-1.0, 1.5, -1.5), (1.0, 0.5, 0.5), (-1.0, 0.9, -0.9)],
 )
-def test_the_ratio_is_clipped_only_where_it_would_go_too_far(advantage: float, ratio: float, objective: float) -> None:
+def test_the_ratio_is_clipped_only_where_it_would_go_too_far(advantage, ratio, objective):
     assert -loss_of(math.log(ratio), 0.0, advantage) == pytest.approx(objective, rel=1e-6)
 
 
-def test_a_clipped_token_has_no_gradient_and_is_counted() -> None:
+def test_a_clipped_token_has_no_gradient_and_is_counted():
     new = torch.log(row(1.5, 1.1, 0.5, 0.9)).requires_grad_()
     loss, metrics = policy_loss(new, row(0.0, 0.0, 0.0, 0.0), row(1.0, 1.0, -1.0, -1.0), torch.ones(1, 4), row(1.0))
     loss.backward()
@@ -61,11 +61,11 @@ def test_a_clipped_token_has_no_gradient_and_is_counted() -> None:
     assert metrics["ratio"].item() == pytest.approx(1.0)
 
 
-def test_the_truncated_weight_scales_the_clipped_loss() -> None:
+def test_the_truncated_weight_scales_the_clipped_loss():
     assert loss_of(math.log(1.5), 0.0, 1.0, weight=0.3679) == pytest.approx(-1.28 * 0.3679)
 
 
-def test_at_ratio_one_the_gradient_is_that_of_reinforce() -> None:
+def test_at_ratio_one_the_gradient_is_that_of_reinforce():
     new = row(-0.5, -1.0).requires_grad_()
     loss, _ = policy_loss(new, new, row(3.0), torch.ones(1, 2), row(1.0, 0.5))
     loss.backward()
@@ -73,7 +73,7 @@ def test_at_ratio_one_the_gradient_is_that_of_reinforce() -> None:
     assert new.grad.tolist() == [[-1.5, -0.75]]
 
 
-def test_padding_counts_for_nothing_whatever_it_holds() -> None:
+def test_padding_counts_for_nothing_whatever_it_holds():
     new = row(-0.5, math.nan, -math.inf).requires_grad_()
     loss, metrics = policy_loss(new, row(-0.5, 0.0, math.inf), row(2.0), row(1.0, 0.0, 0.0), row(1.0, math.nan, 1.0))
     loss.backward()
@@ -83,12 +83,12 @@ def test_padding_counts_for_nothing_whatever_it_holds() -> None:
     assert metrics["tokens"].item() == 1
 
 
-def test_a_batch_without_tokens_has_loss_zero() -> None:
+def test_a_batch_without_tokens_has_loss_zero():
     loss, _ = policy_loss(row(-1.0), row(-1.0), row(1.0), row(0.0), row(1.0))
     assert loss.item() == 0.0
 
 
-def test_losses_of_micro_batches_with_the_common_denominator_add_up_to_the_token_mean() -> None:
+def test_losses_of_micro_batches_with_the_common_denominator_add_up_to_the_token_mean():
     torch.manual_seed(0)
     new, old, rollout = (-torch.rand(6, 5) for _ in range(3))
     mask = torch.rand(6, 5) > 0.4
@@ -103,7 +103,7 @@ def test_losses_of_micro_batches_with_the_common_denominator_add_up_to_the_token
         assert sum(metrics[name] for _, metrics in parts).item() == pytest.approx(value.item(), rel=1e-6)
 
 
-def test_only_the_new_log_probabilities_get_a_gradient() -> None:
+def test_only_the_new_log_probabilities_get_a_gradient():
     tensors = [row(-0.5).requires_grad_() for _ in range(3)]
     loss, _ = policy_loss(tensors[0], tensors[1], tensors[2], row(1.0), row(1.0))
     loss.backward()
@@ -111,7 +111,7 @@ def test_only_the_new_log_probabilities_get_a_gradient() -> None:
 
 
 @pytest.mark.parametrize(("ratio", "weight"), [(0.4, 0.0), (0.5001, 0.5001), (1.0, 1.0), (4.9, 4.9), (5.1, 0.0)])
-def test_a_masked_weight_is_the_plain_ratio_or_nothing(ratio: float, weight: float) -> None:
+def test_a_masked_weight_is_the_plain_ratio_or_nothing(ratio, weight):
     assert masked_weights(row(math.log(ratio)), row(0.0)).item() == pytest.approx(weight, rel=1e-5)
 
 
@@ -123,9 +123,7 @@ def test_a_masked_weight_is_the_plain_ratio_or_nothing(ratio: float, weight: flo
         ("none", [1.0, 1.0, 1.0], [False, False, False]),
     ],
 )
-def test_the_correction_of_engine_against_trainer_is_configured(
-    correction: str, weights: list[float], altered: list[bool]
-) -> None:
+def test_the_correction_of_engine_against_trainer_is_configured(correction, weights, altered):
     settings = parse({"trainer": {"correction": correction}}).trainer
     found, changed = importance_weights(row(-1.0, -2.0, -5.0), row(-2.0, -1.0, -1.0), settings)
     assert found[0].tolist() == pytest.approx(weights, abs=1e-4)
@@ -136,7 +134,7 @@ def test_the_correction_of_engine_against_trainer_is_configured(
     ("advantage", "ratio", "objective"),
     [(-1.0, 20.0, -10.0), (-1.0, 9.0, -9.0), (-1.0, 0.5, -0.8), (1.0, 20.0, 1.28), (-2.0, 20.0, -20.0)],
 )
-def test_the_dual_clip_bounds_what_a_runaway_ratio_costs(advantage: float, ratio: float, objective: float) -> None:
+def test_the_dual_clip_bounds_what_a_runaway_ratio_costs(advantage, ratio, objective):
     new = row(math.log(ratio)).requires_grad_()
     loss, metrics = policy_loss(new, row(0.0), row(advantage), row(1.0), row(1.0), dual_clip=10.0)
     loss.backward()
@@ -153,7 +151,7 @@ def gspo(new: torch.Tensor, advantage: float, mask: torch.Tensor | None = None, 
     return loss
 
 
-def test_gspo_clips_the_geometric_mean_of_a_sequence_and_not_its_tokens() -> None:
+def test_gspo_clips_the_geometric_mean_of_a_sequence_and_not_its_tokens():
     """Ratios 2 and 1/2 have the mean 1; 2 and 2 have 2. PPO would clip a token of the first sequence."""
     wide = {"clip_low": 0.2, "clip_high": 0.28}
     assert gspo(torch.log(row(2.0, 0.5)), 1.0, **wide).item() == pytest.approx(-1.0, rel=1e-6)
@@ -163,14 +161,14 @@ def test_gspo_clips_the_geometric_mean_of_a_sequence_and_not_its_tokens() -> Non
 
 
 @pytest.mark.parametrize(("drift", "clipped"), [(3.9e-4, False), (4.1e-4, True), (-3.1e-4, False)])
-def test_the_clip_of_gspo_is_by_default_the_papers(drift: float, clipped: bool) -> None:
+def test_the_clip_of_gspo_is_by_default_the_papers(drift, clipped):
     new = row(drift, drift).requires_grad_()
     gspo(new, 1.0).backward()
     assert new.grad is not None
     assert (new.grad == 0).all().item() == clipped
 
 
-def test_the_gradient_of_gspo_is_that_of_its_formula_differentiated() -> None:
+def test_the_gradient_of_gspo_is_that_of_its_formula_differentiated():
     """The mean over sequences of (pi_new(y) / pi_old(y)) ** (1 / |y|) * A: equations 5 to 7 of arXiv 2507.18071."""
     torch.manual_seed(1)
     new, mask = (-torch.rand(2, 4)).requires_grad_(), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
@@ -189,9 +187,7 @@ def test_the_gradient_of_gspo_is_that_of_its_formula_differentiated() -> None:
     ("aggregate", "loss", "gradients"), [("sequences", 0.0, (-0.125, 0.5)), ("tokens", -0.6, (-0.2, 0.2))]
 )
 @pytest.mark.parametrize("name", list(OBJECTIVES))
-def test_answers_of_unequal_length_count_alike_or_by_their_tokens(
-    name: str, aggregate: str, loss: float, gradients: tuple[float, float]
-) -> None:
+def test_answers_of_unequal_length_count_alike_or_by_their_tokens(name, aggregate, loss, gradients):
     """Answers of 4 and 1 tokens with advantages +1 and -1, at ratio 1."""
     new = torch.zeros(2, 4, requires_grad=True)
     mask, advantage = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0]]), torch.tensor([[1.0], [-1.0]])
@@ -205,7 +201,7 @@ def test_answers_of_unequal_length_count_alike_or_by_their_tokens(
     assert (metrics["ratio"].item(), metrics["tokens"].item()) == (pytest.approx(1.0), 5)
 
 
-def test_gspo_by_default_counts_sequences_alike() -> None:
+def test_gspo_by_default_counts_sequences_alike():
     assert parse({"trainer": {"objective": "gspo"}}).trainer.aggregate == "sequences"
     assert parse({"trainer": {"objective": "gspo", "aggregate": "tokens"}}).trainer.aggregate == "tokens"
     assert {parse({"trainer": {"objective": name}}).trainer.aggregate for name in ("ppo", "cispo")} == {"tokens"}
@@ -217,7 +213,7 @@ def test_gspo_by_default_counts_sequences_alike() -> None:
 
 @pytest.mark.parametrize("name", list(OBJECTIVES))
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
-def test_a_ratio_beyond_float32_leaves_the_other_tokens_their_gradient(name: str, advantage: float) -> None:
+def test_a_ratio_beyond_float32_leaves_the_other_tokens_their_gradient(name, advantage):
     new = torch.zeros(2, 1, requires_grad=True)
     old = torch.tensor([[-100.0], [0.0]])
     loss, _ = OBJECTIVES[name](new, old, row(advantage), torch.ones(2, 1), row(1.0), aggregate="tokens")
@@ -228,7 +224,7 @@ def test_a_ratio_beyond_float32_leaves_the_other_tokens_their_gradient(name: str
     assert new.grad[1].item() == pytest.approx(-advantage / 2)
 
 
-def test_cispo_keeps_the_gradient_that_the_clip_of_ppo_removes() -> None:
+def test_cispo_keeps_the_gradient_that_the_clip_of_ppo_removes():
     new = torch.log(row(1.5, 0.5)).requires_grad_()
     loss, metrics = clipped_weight_loss(new, row(0.0, 0.0), row(1.0), torch.ones(1, 2), row(1.0))
     loss.backward()
@@ -239,7 +235,7 @@ def test_cispo_keeps_the_gradient_that_the_clip_of_ppo_removes() -> None:
 
 
 @pytest.mark.parametrize("name", list(OBJECTIVES))
-def test_every_objective_is_reinforce_at_ratio_one_and_deaf_to_padding(name: str) -> None:
+def test_every_objective_is_reinforce_at_ratio_one_and_deaf_to_padding(name):
     new = row(-0.5, -1.0, math.nan).requires_grad_()
     old, weight = row(-0.5, -1.0, math.inf), row(1.0, 0.5, math.nan)
     loss, metrics = OBJECTIVES[name](new, old, row(3.0), row(1.0, 1.0, 0.0), weight, 0.2, 0.28)
@@ -252,7 +248,7 @@ def test_every_objective_is_reinforce_at_ratio_one_and_deaf_to_padding(name: str
 
 @pytest.mark.parametrize("aggregate", ["tokens", "sequences"])
 @pytest.mark.parametrize("name", list(OBJECTIVES))
-def test_micro_batches_of_every_objective_add_up_to_the_whole(name: str, aggregate: str) -> None:
+def test_micro_batches_of_every_objective_add_up_to_the_whole(name, aggregate):
     torch.manual_seed(2)
     new, old, weight = -torch.rand(6, 5), -torch.rand(6, 5), torch.rand(6, 5)
     mask, advantage = torch.rand(6, 5) > 0.4, torch.randn(6, 1)
@@ -272,7 +268,7 @@ def test_micro_batches_of_every_objective_add_up_to_the_whole(name: str, aggrega
         {"objective": "grpo"},
     ],
 )
-def test_settings_that_mean_nothing_are_refused(wrong: dict) -> None:
+def test_settings_that_mean_nothing_are_refused(wrong):
     with pytest.raises(ConfigError, match="trainer"):
         parse({"trainer": wrong})
 
@@ -281,14 +277,14 @@ def k3(new: float, reference: float) -> float:
     return kl_k3(row(new), row(reference), row(1.0)).item()
 
 
-def test_kl_k3_is_zero_at_equality_and_positive_elsewhere() -> None:
+def test_kl_k3_is_zero_at_equality_and_positive_elsewhere():
     assert k3(-1.0, -1.0) == 0.0
     assert k3(-1.0, -2.0) == pytest.approx(math.exp(-1) - 1 + 1)
     assert k3(-2.0, -1.0) == pytest.approx(math.e - 1 - 1)
 
 
 @pytest.mark.parametrize(("new", "reference"), [(-40.0, -1.0), (-90.0, 0.0), (-1.0, -40.0), (0.0, -math.inf)])
-def test_kl_k3_is_bounded_and_has_a_finite_gradient(new: float, reference: float) -> None:
+def test_kl_k3_is_bounded_and_has_a_finite_gradient(new, reference):
     logp = row(new, -1.0).requires_grad_()
     kl = kl_k3(logp, row(reference, -1.5), row(1.0, 1.0))
     kl.sum().backward()
@@ -298,7 +294,7 @@ def test_kl_k3_is_bounded_and_has_a_finite_gradient(new: float, reference: float
 
 
 @pytest.mark.parametrize("reference", [math.nan, math.inf, -math.inf, 500.0])
-def test_what_the_mask_of_kl_k3_leaves_out_has_neither_value_nor_gradient(reference: float) -> None:
+def test_what_the_mask_of_kl_k3_leaves_out_has_neither_value_nor_gradient(reference):
     new = row(-0.5, -1.0).requires_grad_()
     kl = kl_k3(new, row(reference, -1.5), torch.tensor([[0, 1]]))
     kl.sum().backward()
@@ -308,7 +304,7 @@ def test_what_the_mask_of_kl_k3_leaves_out_has_neither_value_nor_gradient(refere
     assert torch.isfinite(new.grad).all()
 
 
-def test_the_value_of_kl_k3_is_one_direction_and_its_gradient_the_other() -> None:
+def test_the_value_of_kl_k3_is_one_direction_and_its_gradient_the_other():
     """Over all tokens of a distribution, weighted by the policy as sampling would."""
     logits = torch.tensor([0.3, -0.2, 0.9, 0.0], requires_grad=True)
     reference = torch.tensor([-0.5, 0.4, 0.1, 0.2]).log_softmax(0)
@@ -321,27 +317,27 @@ def test_the_value_of_kl_k3_is_one_direction_and_its_gradient_the_other() -> Non
     torch.testing.assert_close(logits.grad, forward, rtol=1e-5, atol=1e-7)
 
 
-def test_forbidden_tokens_take_no_probability() -> None:
+def test_forbidden_tokens_take_no_probability():
     logits = torch.tensor([[[2.0, 2.0, 9.0]]])
     logp, entropy = token_logp(logits, torch.tensor([[0]]), torch.tensor([False, False, True]), torch.tensor(1.0))
     assert logp.item() == pytest.approx(math.log(0.5))
     assert entropy.item() == pytest.approx(math.log(2))
 
 
-def test_log_probabilities_are_at_the_sampling_temperature_of_their_sequence() -> None:
+def test_log_probabilities_are_at_the_sampling_temperature_of_their_sequence():
     logits = torch.tensor([[[0.0, math.log(3)]], [[0.0, math.log(9)]]])
     logp, _ = token_logp(logits, torch.tensor([[1], [1]]), torch.zeros(2, dtype=torch.bool), torch.tensor([1.0, 2.0]))
     assert logp.exp().flatten().tolist() == pytest.approx([0.75, 0.75])
 
 
-def test_log_probabilities_of_half_precision_logits_are_float32() -> None:
+def test_log_probabilities_of_half_precision_logits_are_float32():
     logits = torch.zeros(1, 1, 7, dtype=torch.bfloat16)
     logp, entropy = token_logp(logits, torch.tensor([[3]]), torch.zeros(7, dtype=torch.bool), torch.tensor(1.0))
     assert logp.dtype == entropy.dtype == torch.float32
     assert logp.item() == pytest.approx(-math.log(7))
 
 
-def test_entropy_has_a_finite_gradient_beside_forbidden_tokens() -> None:
+def test_entropy_has_a_finite_gradient_beside_forbidden_tokens():
     torch.manual_seed(3)
     logits = torch.randn(1, 2, 4, requires_grad=True)
     forbidden = torch.tensor([False, True, False, False])

@@ -138,9 +138,7 @@ def outcome(
     st.integers(0, 3),
     st.lists(st.sampled_from(PADDING), min_size=1, max_size=7),
 )
-def test_a_padded_micro_batch_is_the_sum_of_its_sequences(
-    batch: list[Answer], trainer: Trainer, first: bool, extra: int, fill: list[float]
-) -> None:
+def test_a_padded_micro_batch_is_the_sum_of_its_sequences(batch, trainer, first, extra, fill):
     lengths = [len(item.new) for item in batch]
     tokens = float(max(1, sum(lengths) if trainer.aggregate == "tokens" else sum(map(bool, lengths))))
     padded = outcome(batch, trainer, first, tokens, max(1, *lengths) + extra, fill)
@@ -160,9 +158,7 @@ def test_a_padded_micro_batch_is_the_sum_of_its_sequences(
 
 @settings(max_examples=100, deadline=None)
 @given(answers().filter(lambda item: bool(item.new)), trainers())
-def test_at_the_first_update_every_objective_has_the_gradient_of_weighted_reinforce(
-    item: Answer, trainer: Trainer
-) -> None:
+def test_at_the_first_update_every_objective_has_the_gradient_of_weighted_reinforce(item, trainer):
     """All ratios are 1 then, where no bound acts: neither those of its own nor those of another objective."""
     found = outcome([item], trainer, True, 1.0, len(item.new), [0.0])
     counts = len(item.new) if trainer.aggregate == "sequences" else 1

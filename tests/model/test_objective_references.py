@@ -79,7 +79,7 @@ def padded(rows: Sequence[Sequence[float]], width: int) -> torch.Tensor:
 @pytest.mark.parametrize("aggregate", ["tokens", "sequences"])
 @pytest.mark.parametrize("name", list(OBJECTIVES))
 @given(batch=st.lists(answers(), min_size=1, max_size=5))
-def test_an_objective_is_the_formula_of_its_paper(name: str, aggregate: str, batch: list[Answer]) -> None:
+def test_an_objective_is_the_formula_of_its_paper(name, aggregate, batch):
     width = max(len(answer.new) for answer in batch)
     new, old, weight = (padded([getattr(a, key) for a in batch], width) for key in ("new", "old", "weight"))
     mask = padded([[1.0] * len(a.new) for a in batch], width)
@@ -90,7 +90,7 @@ def test_an_objective_is_the_formula_of_its_paper(name: str, aggregate: str, bat
 
 @settings(max_examples=50, deadline=None)
 @given(batch=st.lists(answers(), min_size=2, max_size=6), cut=st.integers(1, 5))
-def test_micro_batches_add_up_to_the_mean_over_sequences(batch: list[Answer], cut: int) -> None:
+def test_micro_batches_add_up_to_the_mean_over_sequences(batch, cut):
     def loss_of(part: Sequence[Answer], denominator: float | None) -> float:
         if not part:
             return 0.0

@@ -66,7 +66,7 @@ def players(file: Path) -> Iterator[None]:
                 process.wait()
 
 
-def test_demonstrations_become_a_policy_once(services: Any, tmp_path: Path) -> None:
+def test_demonstrations_become_a_policy_once(services, tmp_path):
     config, file = configured(services, tmp_path)
     known = tasks.load(Path(config.tasks.file))
     folder = recipe.tiny_policy_folder(config, known)
@@ -79,7 +79,7 @@ def test_demonstrations_become_a_policy_once(services: Any, tmp_path: Path) -> N
     assert [place.name for place in folder.parent.iterdir()] == [folder.name]
 
 
-def test_without_players_the_build_says_what_is_missing_and_leaves_nothing(services: Any, tmp_path: Path) -> None:
+def test_without_players_the_build_says_what_is_missing_and_leaves_nothing(services, tmp_path):
     config, _ = configured(services, tmp_path, evaluation={"timeout_s": 1.0})
     known = tasks.load(Path(config.tasks.file))
     folder = recipe.tiny_policy_folder(config, known)
@@ -88,7 +88,7 @@ def test_without_players_the_build_says_what_is_missing_and_leaves_nothing(servi
     assert list(folder.parent.iterdir()) == []
 
 
-def test_imported_demonstrations_become_a_policy_without_an_oracle(services: Any, tmp_path: Path) -> None:
+def test_imported_demonstrations_become_a_policy_without_an_oracle(services, tmp_path):
     config, file = configured(services, tmp_path)
     known = tasks.load(Path(config.tasks.file))
     Image.new("RGB", (224, 224), "red").save(tmp_path / "screen.png")
@@ -105,7 +105,7 @@ def test_imported_demonstrations_become_a_policy_without_an_oracle(services: Any
     AutoModelForImageTextToText.from_pretrained(folder)
 
 
-def test_a_build_from_imports_without_any_says_how_to_import_some(services: Any, tmp_path: Path) -> None:
+def test_a_build_from_imports_without_any_says_how_to_import_some(services, tmp_path):
     config, _ = configured(services, tmp_path)
     with pytest.raises(UserError, match="data import"):
         build.build(config, tasks.load(Path(config.tasks.file)), tmp_path / "policy", lambda *_: None, imported=True)

@@ -24,7 +24,7 @@ def published(model_dir: Path, uri: str) -> WeightVersion:
     return events.weight_version(7, uri=uri, sha256=sha256)
 
 
-def test_an_exported_version_has_its_weights_and_the_tokenizer_it_was_trained_with(tmp_path: Path) -> None:
+def test_an_exported_version_has_its_weights_and_the_tokenizer_it_was_trained_with(tmp_path):
     model_dir, target = tmp_path / "tiny", tmp_path / "there" / "trained"
     tiny.build(model_dir)
     version = published(model_dir, str(tmp_path / "v7"))
@@ -44,7 +44,7 @@ def test_an_exported_version_has_its_weights_and_the_tokenizer_it_was_trained_wi
     assert probe.mean_mismatch(plain_transformers.measured(model, renderers[0]), stored.logprobs) < 1e-6
 
 
-def test_nothing_is_written_over_and_nothing_half_is_left(tmp_path: Path) -> None:
+def test_nothing_is_written_over_and_nothing_half_is_left(tmp_path):
     model_dir = tmp_path / "tiny"
     tiny.build(model_dir)
     version = published(model_dir, str(tmp_path / "v7"))

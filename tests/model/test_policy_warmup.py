@@ -52,7 +52,7 @@ def demonstrated(renderer: Renderer) -> list[ReadyGroup]:
     return [ReadyGroup(group=group, samples=samples, images={name: data}, refused=Counter(), read_ms=0.0)]
 
 
-def test_a_few_steps_lower_the_loss_and_change_the_weights(model_dir: Path) -> None:
+def test_a_few_steps_lower_the_loss_and_change_the_weights(model_dir):
     renderer = Renderer(model_dir, 3136, 1_003_520)
     before = weights.digest_file(model_dir / weights.FILE)
     losses: list[float] = []
@@ -64,25 +64,25 @@ def test_a_few_steps_lower_the_loss_and_change_the_weights(model_dir: Path) -> N
     AutoModelForImageTextToText.from_pretrained(model_dir)
 
 
-def test_nothing_to_imitate_is_refused(model_dir: Path) -> None:
+def test_nothing_to_imitate_is_refused(model_dir):
     with pytest.raises(ValueError, match="no samples"):
         warm_up(model_dir, Renderer(model_dir, 3136, 1_003_520), [], Warmup(), lambda *_: None)
 
 
-def test_the_learning_rate_rises_and_falls() -> None:
+def test_the_learning_rate_rises_and_falls():
     shares = [schedule(step, 400) for step in range(400)]
     assert shares[0] < 0.1
     assert max(shares) == pytest.approx(1.0, abs=0.01)
     assert shares[-1] == pytest.approx(FLOOR, abs=0.01)
 
 
-def test_two_builds_from_one_seed_are_the_same(tmp_path: Path, model_dir: Path) -> None:
+def test_two_builds_from_one_seed_are_the_same(tmp_path, model_dir):
     tiny.build(tmp_path / "again")
     assert weights.digest_file(tmp_path / "again" / weights.FILE) == weights.digest_file(model_dir / weights.FILE)
 
 
 @pytest.mark.parametrize("architecture", ["qwen2_5_vl", "qwen3_vl"])
-def test_a_policy_has_the_width_that_is_asked_for_and_can_be_warmed_up(tmp_path: Path, architecture: str) -> None:
+def test_a_policy_has_the_width_that_is_asked_for_and_can_be_warmed_up(tmp_path, architecture):
     tiny.build(tmp_path / "wide", architecture=architecture, width=192)
     config = AutoConfig.from_pretrained(tmp_path / "wide")
     assert config.text_config.hidden_size == config.vision_config.out_hidden_size == 192
@@ -94,7 +94,7 @@ def test_a_policy_has_the_width_that_is_asked_for_and_can_be_warmed_up(tmp_path:
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_training_scores_what_generation_saw(model_dir: Path) -> None:
+def test_training_scores_what_generation_saw(model_dir):
     """Prompts of different lengths, padded together, score as each does alone while it is generated."""
     renderer = Renderer(model_dir, 3136, 1_003_520)
     model = AutoModelForImageTextToText.from_pretrained(model_dir, dtype=torch.float32).eval()
@@ -132,7 +132,7 @@ def test_training_scores_what_generation_saw(model_dir: Path) -> None:
     assert torch.allclose(trained, torch.stack(scores), atol=1e-4)
 
 
-def test_a_warmed_up_policy_has_a_probe_that_agrees_with_its_weights(model_dir: Path) -> None:
+def test_a_warmed_up_policy_has_a_probe_that_agrees_with_its_weights(model_dir):
     renderer = Renderer(model_dir, 3136, 1_003_520)
     assert probe.read(model_dir) is None
     settings = Warmup(demonstrations=3, steps=1, batch=2)

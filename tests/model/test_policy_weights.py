@@ -26,14 +26,14 @@ def version(uri: str, sha256: str) -> WeightPart:
     return WeightPart(version=3, uri=uri, sha256=sha256)
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_what_is_saved_is_loaded(tmp_path):
     sha256 = weights.save(STATE, str(tmp_path / "v3"))
     model = Model()
     weights.load(model, weights.fetch(version(str(tmp_path / "v3"), sha256), tmp_path / "cache"))
     assert torch.equal(model.a.weight, STATE["a.weight"])
 
 
-def test_weights_elsewhere_are_copied_once(tmp_path: Path) -> None:
+def test_weights_elsewhere_are_copied_once(tmp_path):
     sha256 = weights.save(STATE, "memory://runs/v3")
     announced = version("memory://runs/v3", sha256)
     folder = weights.fetch(announced, tmp_path)
@@ -43,7 +43,7 @@ def test_weights_elsewhere_are_copied_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["memory://runs/wrong", "local"])
-def test_other_weights_than_announced_are_refused_and_not_kept(tmp_path: Path, place: str) -> None:
+def test_other_weights_than_announced_are_refused_and_not_kept(tmp_path, place):
     uri = str(tmp_path / "local") if place == "local" else place
     weights.save(STATE, uri)
     with pytest.raises(weights.WrongDigest, match="version 3"):
@@ -52,18 +52,18 @@ def test_other_weights_than_announced_are_refused_and_not_kept(tmp_path: Path, p
 
 
 @pytest.mark.parametrize("uri", ["memory://nowhere/v3", "/nowhere/v3"])
-def test_missing_weights_name_the_place(tmp_path: Path, uri: str) -> None:
+def test_missing_weights_name_the_place(tmp_path, uri):
     with pytest.raises(UserError, match="nowhere/v3"):
         weights.fetch(version(uri, "0" * 64), tmp_path)
 
 
-def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+def test_weights_of_another_model_are_refused(tmp_path):
     weights.save({"a.weight": STATE["a.weight"], "c.weight": torch.ones(1)}, str(tmp_path))
     with pytest.raises(ValueError, match="another model"):
         weights.load(Model(), tmp_path)
 
 
-def test_tensors_that_share_memory_are_saved_once(tmp_path: Path) -> None:
+def test_tensors_that_share_memory_are_saved_once(tmp_path):
     shared = torch.ones(3)
     weights.save({"embed": shared, "head": shared}, str(tmp_path))
     from safetensors.torch import load_file
@@ -71,7 +71,7 @@ def test_tensors_that_share_memory_are_saved_once(tmp_path: Path) -> None:
     assert list(load_file(tmp_path / weights.FILE)) == ["embed"]
 
 
-def test_files_are_on_the_disk_before_they_have_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_on_the_disk_before_they_have_their_name(tmp_path, monkeypatch):
     """Each sync is looked at when it happens: what it is of, and what had its name by then."""
     seen: list[tuple[str, bool]] = []
     fsync = os.fsync
@@ -89,20 +89,20 @@ def test_files_are_on_the_disk_before_they_have_their_name(tmp_path: Path, monke
     ]
 
 
-def test_this_environment_speaks_the_protocol_of_the_object_store_that_clusters_are_given() -> None:
+def test_this_environment_speaks_the_protocol_of_the_object_store_that_clusters_are_given():
     settings = config.load(Path(__file__).parents[2] / "deploy/k8s/components/object-store/dart.toml")
     filesystem, folder = fsspec.core.url_to_fs(settings.trainer.weights_uri, anon=True)
     assert "s3" in weight_storage.Storage(filesystem, folder, settings.trainer.weights_uri).protocols
     assert f"s3://{folder}" == settings.trainer.weights_uri
 
 
-def test_what_lies_beside_weights_is_fetched_with_them(tmp_path: Path) -> None:
+def test_what_lies_beside_weights_is_fetched_with_them(tmp_path):
     sha256 = weights.save(STATE, "memory://runs/beside", {weights.PROBE: b"{}"})
     folder = weights.fetch(version("memory://runs/beside", sha256), tmp_path)
     assert (folder / weights.PROBE).read_bytes() == b"{}"
 
 
-def test_a_half_written_file_has_another_name(tmp_path: Path) -> None:
+def test_a_half_written_file_has_another_name(tmp_path):
     weights.save(STATE, str(tmp_path))
     assert [file.name for file in tmp_path.iterdir()] == [weights.FILE]
 
@@ -118,5 +118,5 @@ def test_a_half_written_file_has_another_name(tmp_path: Path) -> None:
     ],
     ids=["float32", "bfloat16", "scalar and empty", "tied", "several types"],
 )
-def test_a_digest_without_a_file_is_that_of_the_file(state: dict[str, torch.Tensor], tmp_path: Path) -> None:
+def test_a_digest_without_a_file_is_that_of_the_file(state, tmp_path):
     assert weights.digest_tensors(state) == weights.save(state, str(tmp_path))

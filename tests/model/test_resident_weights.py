@@ -2,7 +2,6 @@
 
 import dataclasses
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -89,7 +88,7 @@ def resident(tmp_path: Path) -> ResidentWeights:
     return ResidentWeights(tmp_path / "cache")
 
 
-def test_every_so_many_versions_are_whole_and_the_others_name_all_they_are_made_of(local: Chain) -> None:
+def test_every_so_many_versions_are_whole_and_the_others_name_all_they_are_made_of(local):
     found = [local.publish() for _ in range(9)]
     assert [version.kind for version in found] == ["full", *["delta"] * 3] * 2 + ["full"]
     assert [part.version for part in found[7].parts] == [4, 5, 6, 7]
@@ -98,7 +97,7 @@ def test_every_so_many_versions_are_whole_and_the_others_name_all_they_are_made_
     assert max(sizes[1:4]) < sizes[0] / 5
 
 
-def test_who_follows_fetches_one_delta_a_version(local: Chain, resident: ResidentWeights) -> None:
+def test_who_follows_fetches_one_delta_a_version(local, resident):
     fetched = Fetched(resident)
     for number in range(6):
         resident.advance(local.publish(), fetched)
@@ -106,7 +105,7 @@ def test_who_follows_fetches_one_delta_a_version(local: Chain, resident: Residen
     assert fetched.parts == [("full", 0), ("delta", 1), ("delta", 2), ("delta", 3), ("full", 4), ("delta", 5)]
 
 
-def test_who_missed_some_fetches_those(local: Chain, resident: ResidentWeights) -> None:
+def test_who_missed_some_fetches_those(local, resident):
     resident.advance(local.publish())
     newest = [local.publish() for _ in range(3)][-1]
     fetched = Fetched(resident)
@@ -115,7 +114,7 @@ def test_who_missed_some_fetches_those(local: Chain, resident: ResidentWeights) 
     assert local.serves(resident, 3)
 
 
-def test_who_missed_a_full_one_begins_with_it(local: Chain, resident: ResidentWeights) -> None:
+def test_who_missed_a_full_one_begins_with_it(local, resident):
     resident.advance(local.publish())
     newest = [local.publish() for _ in range(5)][-1]
     fetched = Fetched(resident)
@@ -124,7 +123,7 @@ def test_who_missed_a_full_one_begins_with_it(local: Chain, resident: ResidentWe
     assert local.serves(resident, 5)
 
 
-def test_who_joins_late_makes_it_from_the_full_one_wherever_it_lies(tmp_path: Path, chain: Chain) -> None:
+def test_who_joins_late_makes_it_from_the_full_one_wherever_it_lies(tmp_path, chain):
     newest = [chain.publish() for _ in range(4)][-1]
     late = ResidentWeights(tmp_path / "late")
     late.advance(newest)
@@ -147,9 +146,7 @@ def flipped(file: Path) -> None:
 
 @pytest.mark.parametrize("damage", [Path.unlink, truncated, flipped], ids=["missing", "torn", "altered"])
 @pytest.mark.parametrize("part", [0, 2], ids=["full", "delta"])
-def test_a_damaged_part_is_named_and_the_next_full_version_heals(
-    local: Chain, tmp_path: Path, damage: Callable[[Path], None], part: int
-) -> None:
+def test_a_damaged_part_is_named_and_the_next_full_version_heals(local, tmp_path, damage, part):
     follower, late = ResidentWeights(tmp_path / "one"), ResidentWeights(tmp_path / "two")
     follower.advance(local.publish())
     newest = [local.publish() for _ in range(3)][-1]
@@ -174,9 +171,7 @@ def test_a_damaged_part_is_named_and_the_next_full_version_heals(
         local.versions[3] = healed
 
 
-def test_weights_that_went_wrong_in_memory_are_made_anew_from_the_full_version(
-    local: Chain, resident: ResidentWeights
-) -> None:
+def test_weights_that_went_wrong_in_memory_are_made_anew_from_the_full_version(local, resident):
     resident.advance(local.publish())
     resident.tensors["b"][7] += 1
     fetched = Fetched(resident)
@@ -185,7 +180,7 @@ def test_weights_that_went_wrong_in_memory_are_made_anew_from_the_full_version(
     assert fetched.parts == [("delta", 1), ("full", 0), ("delta", 1)]
 
 
-def test_a_delta_of_another_version_is_refused_by_the_digest_of_the_whole(local: Chain, tmp_path: Path) -> None:
+def test_a_delta_of_another_version_is_refused_by_the_digest_of_the_whole(local, tmp_path):
     versions = [local.publish() for _ in range(3)]
     skipped = announced(versions[2].parts[2], [versions[0].parts[0]])
     late = ResidentWeights(tmp_path)
@@ -194,7 +189,7 @@ def test_a_delta_of_another_version_is_refused_by_the_digest_of_the_whole(local:
     assert (late.tensors, late.sha256) == ({}, ""), "half a version is never held"
 
 
-def test_what_would_be_larger_than_the_whole_is_published_whole(local: Chain, resident: ResidentWeights) -> None:
+def test_what_would_be_larger_than_the_whole_is_published_whole(local, resident):
     local.state.pop("b")
     local.publish()
     large = local.publish(share=1.0)
@@ -203,13 +198,13 @@ def test_what_would_be_larger_than_the_whole_is_published_whole(local: Chain, re
     assert local.serves(resident, 1)
 
 
-def test_without_deltas_nothing_is_kept_of_a_version(tmp_path: Path) -> None:
+def test_without_deltas_nothing_is_kept_of_a_version(tmp_path):
     chain = Chain(str(tmp_path), Trainer().publish)
     assert [chain.publish().kind for _ in range(3)] == ["full"] * 3
     assert not chain.writer.tensors
 
 
-def test_a_later_incarnation_begins_with_a_full_version_at_the_same_place(local: Chain, tmp_path: Path) -> None:
+def test_a_later_incarnation_begins_with_a_full_version_at_the_same_place(local, tmp_path):
     newest = [local.publish() for _ in range(3)][-1]
     for part in newest.base:
         shutil.rmtree(part.uri)

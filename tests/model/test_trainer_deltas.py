@@ -44,9 +44,7 @@ def publishing(services: Any, policy: Path) -> Callable[..., Run]:
 
 
 @pytest.mark.timeout(KILLS_S)
-def test_killed_anywhere_every_version_is_the_trainers_to_the_bit(
-    publishing: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_killed_anywhere_every_version_is_the_trainers_to_the_bit(publishing, tmp_path):
     """Each start that finds its checkpoint's weights published says so by announcing the same version again."""
     kills = [f"{point}:2" for point in crash_points.TRAINER]
     ours = publishing(max_train_steps=2 * len(kills) + 1, keep_versions=100)
@@ -119,7 +117,7 @@ def stored(publishing: Callable[..., Run]) -> Versions:
     return Versions(publishing(keep_versions=1, weights_uri=base), base)
 
 
-def test_all_that_a_kept_version_is_made_of_stays_and_no_more(stored: Versions, tmp_path: Path) -> None:
+def test_all_that_a_kept_version_is_made_of_stays_and_no_more(stored, tmp_path):
     with stored.publisher as publisher:
         publisher.begin(None, stored.snapshot(0))
         stored.announce(0)
@@ -135,9 +133,7 @@ def test_all_that_a_kept_version_is_made_of_stays_and_no_more(stored: Versions, 
         resident_weights.materialize_weights(stored.ours.versions()[-1], tmp_path)
 
 
-def test_what_a_worker_could_not_load_is_published_whole_also_while_the_trainer_waits(
-    stored: Versions, tmp_path: Path
-) -> None:
+def test_what_a_worker_could_not_load_is_published_whole_also_while_the_trainer_waits(stored, tmp_path):
     with stored.publisher as publisher:
         publisher.begin(None, stored.snapshot(0))
         stored.announce(0)
@@ -163,9 +159,7 @@ def test_what_a_worker_could_not_load_is_published_whole_also_while_the_trainer_
         assert stored.publish(4) == "full", "the next version is whole, without waiting to be idle"
 
 
-def test_the_probe_is_of_the_rounded_weights_and_the_trainers_stay_as_they_were(
-    publishing: Callable[..., Run], policy: Path
-) -> None:
+def test_the_probe_is_of_the_rounded_weights_and_the_trainers_stay_as_they_were(publishing, policy):
     """Otherwise the parity gate would take rounding for a fault: 0.01 nats of the tiny policy after its warm-up."""
     config = publishing().config
     renderer = Renderer(policy, config.policy.min_pixels, config.policy.max_pixels)

@@ -44,12 +44,14 @@ def run(services: Any, model: Path) -> Callable[..., Run]:
 
 
 def test_weights_that_make_no_numbers_are_refused_and_with_other_settings_every_group_is_trained(
-    run: Callable[..., Run],
-) -> None:
+    run,
+):
     ours = run()
     ours.add([ours.maker.group(index) for index in range(3)])
     for number, error in enumerate([*[VersionRefused] * (MAX_REFUSALS - 1), TrainingDiverged, TrainingDiverged]):
-        with pytest.raises(error, match=r"step 1 made weights that are not finite: .*largest weight is .*e\+37, in \S+") as said:
+        with pytest.raises(
+            error, match=r"step 1 made weights that are not finite: .*largest weight is .*e\+37, in \S+"
+        ) as said:
             ours.train(learning_rate=FAR)
         if error is VersionRefused:
             assert f"without the step's groups (group-{number})" in str(said.value)
@@ -62,7 +64,7 @@ def test_weights_that_make_no_numbers_are_refused_and_with_other_settings_every_
     assert [row["group_ids"] for row in ours.trained()] == [["group-0"], ["group-1"], ["group-2"]]
 
 
-def test_the_groups_of_a_refused_step_are_left_out_and_counted(run: Callable[..., Run]) -> None:
+def test_the_groups_of_a_refused_step_are_left_out_and_counted(run):
     ours = run(max_train_steps=2)
     ours.add([ours.maker.group(index) for index in range(3)])
     file = ours.config.run.folder / "checkpoints" / refusals.FILE
@@ -75,9 +77,7 @@ def test_the_groups_of_a_refused_step_are_left_out_and_counted(run: Callable[...
     assert ours.versions()[-1].groups_consumed == 3, "dispatch does not wait for it"
 
 
-def test_a_model_that_is_not_finite_is_refused_before_anything_is_published(
-    run: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_a_model_that_is_not_finite_is_refused_before_anything_is_published(run, tmp_path):
     ours, folder = run(), tmp_path / "model"
     tiny.build(folder)
     tensors = load_file(folder / weights.FILE)
@@ -93,7 +93,7 @@ def test_a_model_that_is_not_finite_is_refused_before_anything_is_published(
     assert ours.versions() == []
 
 
-def test_batches_without_a_finite_gradient_end_the_trainer_when_there_were_too_many() -> None:
+def test_batches_without_a_finite_gradient_end_the_trainer_when_there_were_too_many():
     loop = Loop(
         parse({}),
         Ranks(0, 1, torch.device("cpu")),

@@ -29,7 +29,6 @@ from tests.model.two_ranks import step_of
 from trainer.checkpoint import Checkpoints
 from trainer.learning import lora
 from trainer.learning.learner import Learner, WeightSnapshot
-from trainer.ranks import Ranks
 from trainer.state import TrainerState
 from trainer.version_writer import VersionWriter
 
@@ -47,9 +46,7 @@ def learn(learner: Learner, renderer: Renderer, index: int) -> None:
     assert learner.learn([group], 0, lambda: False).updated
 
 
-def test_a_step_trains_the_adapters_of_the_language_model_and_nothing_else(
-    policy: Path, renderer: Renderer, ranks: Ranks
-) -> None:
+def test_a_step_trains_the_adapters_of_the_language_model_and_nothing_else(policy, renderer, ranks):
     learner = Learner(policy, renderer, settings().trainer, ranks)
     before = {name: value.clone() for name, value in learner.weights().items()}
     learn(learner, renderer, 0)
@@ -67,7 +64,7 @@ def test_a_step_trains_the_adapters_of_the_language_model_and_nothing_else(
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-def test_a_step_is_that_of_peft_and_torch(policy: Path, renderer: Renderer, ranks: Ranks, recompute: bool) -> None:
+def test_a_step_is_that_of_peft_and_torch(policy, renderer, ranks, recompute):
     config = settings(recompute=recompute, grad_clip=0.5)
     learner = Learner(policy, renderer, config.trainer, ranks)
     group = ready(Maker(config, renderer).group(1), renderer)
@@ -98,8 +95,8 @@ def test_a_step_is_that_of_peft_and_torch(policy: Path, renderer: Renderer, rank
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_merged_weights_are_the_workers_to_the_bit_and_the_probe_is_theirs(
-    policy: Path, renderer: Renderer, ranks: Ranks, tmp_path: Path, dtype: str
-) -> None:
+    policy, renderer, ranks, tmp_path, dtype
+):
     config = settings(publish={"dtype": dtype})
     learner = Learner(policy, renderer, config.trainer, ranks)
     writer, resident = VersionWriter(config.trainer.publish), ResidentWeights(tmp_path / "cache")
@@ -128,9 +125,7 @@ def test_the_merged_weights_are_the_workers_to_the_bit_and_the_probe_is_theirs(
         assert difference <= (1e-6 if dtype == "float32" else 4e-3), f"{name}, as peft merges it"
 
 
-def test_what_is_published_leaves_the_trainers_own_weights_as_they_were(
-    policy: Path, renderer: Renderer, ranks: Ranks
-) -> None:
+def test_what_is_published_leaves_the_trainers_own_weights_as_they_were(policy, renderer, ranks):
     learner = Learner(policy, renderer, settings(publish={"dtype": "bfloat16"}).trainer, ranks)
     learn(learner, renderer, 0)
     before = {name: full(value).clone() for name, value in learner.scorer.state_dict().items()}
@@ -142,18 +137,14 @@ def test_what_is_published_leaves_the_trainers_own_weights_as_they_were(
 @pytest.mark.parametrize(
     ("targets", "found"), [(["q_proj", "v_proj"], {"q_proj", "v_proj"}), (["self_attn.o_proj"], {"o_proj"})]
 )
-def test_targets_are_layers_of_the_language_model_by_the_ends_of_their_names(
-    policy: Path, renderer: Renderer, ranks: Ranks, targets: list[str], found: set[str]
-) -> None:
+def test_targets_are_layers_of_the_language_model_by_the_ends_of_their_names(policy, renderer, ranks, targets, found):
     learner = Learner(policy, renderer, settings(lora={"rank": 2, "targets": targets}).trainer, ranks)
     names = [name for name, _ in lora.layers_of(learner.scorer.policy)]
     assert {name.rpartition(".")[2] for name in names} == found
     assert all("language_model" in name for name in names)
 
 
-def test_a_target_that_the_model_has_not_is_refused_with_those_it_has(
-    policy: Path, renderer: Renderer, ranks: Ranks
-) -> None:
+def test_a_target_that_the_model_has_not_is_refused_with_those_it_has(policy, renderer, ranks):
     """``qkv`` is of the vision tower, and ``proj`` the end of a name but no component of it."""
     for target in ("c_attn", "qkv", "proj"):
         config = settings(lora={"rank": 2, "targets": ["q_proj", target]})
@@ -162,8 +153,8 @@ def test_a_target_that_the_model_has_not_is_refused_with_those_it_has(
 
 
 def test_a_resumed_trainer_goes_on_to_the_bit_from_adapters_and_their_optimizer_alone(
-    policy: Path, renderer: Renderer, ranks: Ranks, tmp_path: Path
-) -> None:
+    policy, renderer, ranks, tmp_path
+):
     checkpoints = Checkpoints(tmp_path / "checkpoints", ranks)
     first = Learner(policy, renderer, settings().trainer, ranks)
     learn(first, renderer, 0)
@@ -187,9 +178,7 @@ def test_a_resumed_trainer_goes_on_to_the_bit_from_adapters_and_their_optimizer_
 @pytest.mark.parametrize(
     "other", [{"rank": 0}, {"rank": 8}, {"rank": RANK, "targets": ["q_proj"]}, {**ONE, "alpha": 32}]
 )
-def test_a_checkpoint_of_other_adapters_is_refused_with_the_key(
-    policy: Path, renderer: Renderer, ranks: Ranks, tmp_path: Path, other: dict[str, Any]
-) -> None:
+def test_a_checkpoint_of_other_adapters_is_refused_with_the_key(policy, renderer, ranks, tmp_path, other):
     checkpoints = Checkpoints(tmp_path / "checkpoints", ranks)
     saved = Learner(policy, renderer, settings(lora=ONE).trainer, ranks)
     learn(saved, renderer, 0)
@@ -209,8 +198,8 @@ def test_a_checkpoint_of_other_adapters_is_refused_with_the_key(
     ids=["base", "rounded base", "reference"],
 )
 def test_a_run_does_not_go_on_beside_other_frozen_weights_of_the_same_shape(
-    policy: Path, renderer: Renderer, ranks: Ranks, tmp_path: Path, trainer: dict[str, Any], is_other: bool, said: str
-) -> None:
+    policy, renderer, ranks, tmp_path, trainer, is_other, said
+):
     tiny.build(tmp_path / "other", seed=1)
     before = settings(**({} if "publish" in trainer else trainer)).trainer
     saved = Learner(policy, renderer, before, ranks)
@@ -227,7 +216,7 @@ def test_a_run_does_not_go_on_beside_other_frozen_weights_of_the_same_shape(
 
 
 @pytest.mark.parametrize("minibatches", [1, 3])
-def test_two_ranks_train_and_publish_what_one_does(policy: Path, tmp_path: Path, minibatches: int) -> None:
+def test_two_ranks_train_and_publish_what_one_does(policy, tmp_path, minibatches):
     """Rank 3 of an adapter on two ranks: A's rows are shared unequally, and each rank merges the rows it has."""
     one, two = (step_of(policy, count, tmp_path / f"{count}.pt", minibatches, rank=3) for count in (1, 2))
     assert one["updates"] == two["updates"] == minibatches
@@ -256,9 +245,7 @@ def publishing(services: Any, policy: Path) -> Callable[..., Run]:
 
 
 @pytest.mark.timeout(KILLS_S)
-def test_killed_anywhere_every_version_is_the_trainers_to_the_bit(
-    publishing: Callable[..., Run], policy: Path, tmp_path: Path
-) -> None:
+def test_killed_anywhere_every_version_is_the_trainers_to_the_bit(publishing, policy, tmp_path):
     kills = [f"{point}:2" for point in crash_points.TRAINER]
     ours = publishing(max_train_steps=2 * len(kills) + 1, keep_versions=2)
     ours.add([ours.maker.group(index) for index in range(2 * len(kills) + 1)])
@@ -315,8 +302,8 @@ class AdapterVersions(Versions):
 
 
 def test_the_base_stays_and_what_a_worker_could_not_load_is_published_whole_and_then_with_another_base(
-    publishing: Callable[..., Run], tmp_path: Path
-) -> None:
+    publishing, tmp_path
+):
     place = f"memory://{uuid.uuid4().hex}/weights"
     stored = AdapterVersions(publishing(keep_versions=1, weights_uri=place), place)
     late = ResidentWeights(tmp_path)

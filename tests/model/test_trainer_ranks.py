@@ -49,7 +49,7 @@ def run(services: Any, model: Path) -> Callable[[], Run]:
 
 
 @pytest.mark.timeout(KILLS_S)
-def test_killed_anywhere_with_one_rank_or_two_it_ends_as_one_that_was_left_alone(run: Callable[[], Run]) -> None:
+def test_killed_anywhere_with_one_rank_or_two_it_ends_as_one_that_was_left_alone(run):
     alone, killed = run(), run()
     for ours in (alone, killed):
         ours.add([ours.maker.group(index) for index in range(STEPS)])
@@ -78,14 +78,14 @@ def test_killed_anywhere_with_one_rank_or_two_it_ends_as_one_that_was_left_alone
 
 
 @pytest.mark.parametrize(("saved_by", "read_by"), [(2, 1), (1, 2)])
-def test_a_checkpoint_is_read_by_another_number_of_ranks(tmp_path: Path, saved_by: int, read_by: int) -> None:
+def test_a_checkpoint_is_read_by_another_number_of_ranks(tmp_path, saved_by, read_by):
     folder = tmp_path / "checkpoints"
     saved = sharded_layer.results(saved_by, folder, sharded_layer.two_steps, tmp_path / "saved")
     found = sharded_layer.results(read_by, folder, sharded_layer.resumed, tmp_path / "found")
     assert found == [[2, pytest.approx(saved[0])]] * read_by
 
 
-def test_a_torn_shard_of_the_second_rank_has_both_take_the_checkpoint_before(tmp_path: Path) -> None:
+def test_a_torn_shard_of_the_second_rank_has_both_take_the_checkpoint_before(tmp_path):
     folder = tmp_path / "checkpoints"
     sharded_layer.results(2, folder, sharded_layer.two_steps, tmp_path / "saved")
     shard = folder / "epoch-0001-step-00000002" / "__1_0.distcp"
@@ -100,7 +100,7 @@ def test_a_torn_shard_of_the_second_rank_has_both_take_the_checkpoint_before(tmp
 
 
 @pytest.mark.skipif(bool(disk.possible()), reason="mounting a small disk needs root")
-def test_on_a_full_disk_all_ranks_say_so_and_leave_the_checkpoint_before(tmp_path: Path) -> None:
+def test_on_a_full_disk_all_ranks_say_so_and_leave_the_checkpoint_before(tmp_path):
     with disk.small_disk(tmp_path / "disk", 1) as place:
         found = sharded_layer.results(2, place / "checkpoints", sharded_layer.a_full_disk, tmp_path / "found")
     for said, left, restored in found:
@@ -110,7 +110,7 @@ def test_on_a_full_disk_all_ranks_say_so_and_leave_the_checkpoint_before(tmp_pat
         assert restored == 1
 
 
-def test_ranks_that_share_no_folder_are_told_so(tmp_path: Path) -> None:
+def test_ranks_that_share_no_folder_are_told_so(tmp_path):
     place = tmp_path / "checkpoints"
     found = sharded_layer.results(2, place, sharded_layer.a_rank_without_the_folder, tmp_path / "found")
     assert all("check that all ranks share this folder" in str(said) for said in found)

@@ -87,7 +87,7 @@ def recorded(services: Any, tmp_path_factory: pytest.TempPathFactory, trainer: d
     return config, path
 
 
-def test_the_recorded_losses_come_again(run: tuple[Config, Path]) -> None:
+def test_the_recorded_losses_come_again(run):
     _, path = run
     again = reproduce.run(path, STEPS, None)
     assert [step.train_step for step in again] == [3], "two versions are kept: v2, which step 3 started from, and v3"
@@ -101,7 +101,7 @@ def test_the_recorded_losses_come_again(run: tuple[Config, Path]) -> None:
     assert json.loads(told.stdout)[0]["weights"] == "v2"
 
 
-def test_steps_whose_weights_or_records_are_gone_are_refused(run: tuple[Config, Path], tmp_path: Path) -> None:
+def test_steps_whose_weights_or_records_are_gone_are_refused(run, tmp_path):
     config, path = run
     with pytest.raises(UserError, match=r"v0.*keep_versions"):
         reproduce.run(path, 1, 1)
@@ -113,7 +113,7 @@ def test_steps_whose_weights_or_records_are_gone_are_refused(run: tuple[Config, 
         reproduce.run(tmp_path / "bare.dart", 1, 3)
 
 
-def test_what_a_step_imitated_comes_again_with_it(imitating: tuple[Config, Path]) -> None:
+def test_what_a_step_imitated_comes_again_with_it(imitating):
     _, path = imitating
     steps = RunState(keep_steps=True).fold(read_log(Bundle(path), READ)).trained
     assert [bool(steps[number].imitated) for number in (1, 2, 3)] == [False, True, True]
@@ -123,9 +123,7 @@ def test_what_a_step_imitated_comes_again_with_it(imitating: tuple[Config, Path]
     assert all(step.equal and step.refused == 0 for step in again), again
 
 
-def test_a_step_made_again_imitates_or_its_losses_differ(
-    imitating: tuple[Config, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_made_again_imitates_or_its_losses_differ(imitating, monkeypatch):
     """Guards the test above: with another success imitated, the recorded likelihood does not come again."""
     _, path = imitating
     state = RunState(keep_steps=True).fold(read_log(Bundle(path), READ))

@@ -200,7 +200,7 @@ def ended(process: BaseProcess) -> int | None:
         return process.exitcode
 
 
-def test_a_backlog_becomes_versions_rows_and_weights_that_load(run: Callable[..., Run], model: Path) -> None:
+def test_a_backlog_becomes_versions_rows_and_weights_that_load(run, model):
     ours = run(trainer={"keep_versions": 2, "max_train_steps": 3})
     ours.add([ours.maker.group(index) for index in range(6)])
     assert ours.train() == 0
@@ -242,7 +242,7 @@ def test_a_backlog_becomes_versions_rows_and_weights_that_load(run: Callable[...
         exporting.find(ours.config.bus, "tiny", 9)
 
 
-def test_bad_groups_lose_nothing_and_do_not_stop_the_others(run: Callable[..., Run]) -> None:
+def test_bad_groups_lose_nothing_and_do_not_stop_the_others(run):
     """Undecodable, repeated, stale, rendered otherwise, not in the store: each has its place and its count."""
     ours = run(trainer={"groups_per_step": 1, "max_train_steps": 4}, curation={"max_staleness": 1})
     with contextlib.closing(sync_clients.create_producer(ours.config.bus, "test")) as producer:
@@ -265,7 +265,7 @@ def test_bad_groups_lose_nothing_and_do_not_stop_the_others(run: Callable[..., R
     assert dict(record.headers)["dlq-offset"] == b"0"
 
 
-def test_each_version_takes_a_whole_batch_also_one_that_a_supervised_phase_is_part_of(run: Callable[..., Run]) -> None:
+def test_each_version_takes_a_whole_batch_also_one_that_a_supervised_phase_is_part_of(run):
     """Dispatch counts groups to bound staleness in versions: one made from no groups would make every rollout older."""
     size, steps = 2, 4
     phases = {"every": 2, "updates": 2, "trajectories": 1}
@@ -283,7 +283,7 @@ IMITATION = {
 }
 
 
-def test_a_step_imitates_past_successes_and_a_killed_trainer_the_same_ones(run: Callable[..., Run]) -> None:
+def test_a_step_imitates_past_successes_and_a_killed_trainer_the_same_ones(run):
     trainer = {"groups_per_step": 1, "max_train_steps": 6, **IMITATION}
     undisturbed, killed = run(trainer=trainer), run(trainer=trainer)
     for ours in (undisturbed, killed):
@@ -316,7 +316,7 @@ def test_a_step_imitates_past_successes_and_a_killed_trainer_the_same_ones(run: 
         assert [step.metrics.get(name, 0.0) for step in again] == pytest.approx(expected, abs=1e-5), name
 
 
-def test_two_ranks_imitate_what_one_imitates(run: Callable[..., Run]) -> None:
+def test_two_ranks_imitate_what_one_imitates(run):
     trainer = {"groups_per_step": 1, "max_train_steps": 4, **IMITATION}
     one, two = run(trainer=trainer), run(trainer={**trainer, "processes": 2})
     for ours in (one, two):
@@ -331,9 +331,7 @@ def test_two_ranks_imitate_what_one_imitates(run: Callable[..., Run]) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_step_takes_a_constant_number_of_tokens_from_as_many_groups_as_have_them(
-    run: Callable[..., Run], processes: int
-) -> None:
+def test_a_step_takes_a_constant_number_of_tokens_from_as_many_groups_as_have_them(run, processes):
     budget, longest = 64, 24
     ours = run(trainer={"c3po": {"tokens_per_step": budget}, "max_train_steps": 3, "processes": processes})
     ours.add([ours.maker.group(index) for index in range(24)])
@@ -353,7 +351,7 @@ def test_a_step_takes_a_constant_number_of_tokens_from_as_many_groups_as_have_th
     assert [event.groups_consumed for event in ours.versions()][-1] == sum(taken)
 
 
-def test_groups_dropped_while_waiting_are_told_to_dispatch(run: Callable[..., Run]) -> None:
+def test_groups_dropped_while_waiting_are_told_to_dispatch(run):
     """Otherwise they would count as backlog for ever, and no group would be opened any more."""
     ours = run(trainer={"groups_per_step": 1}, curation={"max_staleness": 0})
     ours.add([ours.maker.group(0), ours.maker.group(1), ours.maker.group(2)])
@@ -368,7 +366,7 @@ def test_groups_dropped_while_waiting_are_told_to_dispatch(run: Callable[..., Ru
         assert ended(trainer) == 0
 
 
-def test_groups_of_a_coupled_batch_that_teach_nothing_are_consumed_with_it(run: Callable[..., Run]) -> None:
+def test_groups_of_a_coupled_batch_that_teach_nothing_are_consumed_with_it(run):
     """A coupled dispatch orders the next batch when all of the last is consumed, also if nothing of it could teach."""
     ours = run(trainer={"groups_per_step": 2, "max_train_steps": 2})
     made = [ours.maker.group(index) for index in range(6)]
@@ -407,7 +405,7 @@ def killed_again_and_again(ours: Run, kills: Sequence[str]) -> None:
 
 
 @pytest.mark.timeout(KILLS_S)
-def test_killed_anywhere_it_trains_every_group_once_and_ends_as_if_undisturbed(run: Callable[..., Run]) -> None:
+def test_killed_anywhere_it_trains_every_group_once_and_ends_as_if_undisturbed(run):
     undisturbed, *disturbed = [run(trainer={"max_train_steps": STEPS_KILLED}) for _ in range(1 + len(KILLS))]
     groups = [undisturbed.maker.group(index) for index in range(2 * STEPS_KILLED)]
     for ours in (undisturbed, *disturbed):
@@ -441,7 +439,7 @@ def compare(disturbed: Run, undisturbed: Run, group_ids: Sequence[str]) -> None:
         torch.testing.assert_close(final[name], weight, rtol=0, atol=1e-6)
 
 
-def test_from_an_older_checkpoint_no_version_number_is_reused(run: Callable[..., Run]) -> None:
+def test_from_an_older_checkpoint_no_version_number_is_reused(run):
     ours = run(trainer={"max_train_steps": 3, "checkpoint_every": 2})
     ours.add([ours.maker.group(index) for index in range(8)])
     with training(ours.config, f"{crash_points.AFTER_EVENT}:3") as trainer:
@@ -454,7 +452,7 @@ def test_from_an_older_checkpoint_no_version_number_is_reused(run: Callable[...,
     assert [row["group_ids"] for row in ours.trained()] == [[f"group-{i}", f"group-{i + 1}"] for i in (0, 2, 4, 6)]
 
 
-def test_of_two_trainers_the_older_stops(run: Callable[..., Run], capfd: pytest.CaptureFixture[str]) -> None:
+def test_of_two_trainers_the_older_stops(run, capfd):
     ours = run(trainer={"groups_per_step": 1, "max_train_steps": 2})
     ours.add([ours.maker.group(0)])
     with training(ours.config) as older:
@@ -475,9 +473,7 @@ POINTS[3].append(f"{crash_points.IN_CHECKPOINT}:1")
 
 
 @pytest.mark.parametrize(("every", "point"), [(every, point) for every in POINTS for point in POINTS[every]])
-def test_a_trainer_that_stood_still_and_was_taken_over_changes_nothing_when_it_wakes(
-    run: Callable[..., Run], every: int, point: str
-) -> None:
+def test_a_trainer_that_stood_still_and_was_taken_over_changes_nothing_when_it_wakes(run, every, point):
     """It wakes at its worst moment, when the newer one has made all steps; without mends it overwrites a row of it."""
     ours = run(trainer={"groups_per_step": 1, "max_train_steps": 5, "checkpoint_every": every})
     ours.add([ours.maker.group(index) for index in range(5)])
@@ -502,7 +498,7 @@ def test_a_trainer_that_stood_still_and_was_taken_over_changes_nothing_when_it_w
     assert projected == before
 
 
-def test_while_what_was_read_ahead_is_over_its_bound_no_group_is_taken_from_the_log(run: Callable[..., Run]) -> None:
+def test_while_what_was_read_ahead_is_over_its_bound_no_group_is_taken_from_the_log(run):
     ours = run()
     ours.add([ours.maker.group(index) for index in range(6)])
     taken: list[str] = []
@@ -530,7 +526,7 @@ def test_while_what_was_read_ahead_is_over_its_bound_no_group_is_taken_from_the_
         until(lambda: len(taken) == 6, "the rest of the log")
 
 
-def test_a_version_stays_while_a_live_worker_may_be_fetching_it(run: Callable[..., Run]) -> None:
+def test_a_version_stays_while_a_live_worker_may_be_fetching_it(run):
     """On an object store; with two kept in any case."""
     base = f"memory://{uuid.uuid4().hex}/weights"
     ours = run(trainer={"keep_versions": 2, "weights_uri": base})
@@ -568,7 +564,7 @@ def test_a_version_stays_while_a_live_worker_may_be_fetching_it(run: Callable[..
         assert left_after(publisher, 6) == ["v000004-e1", "v000005-e1", "v000006-e1"]
 
 
-def test_a_version_announced_again_is_kept_once_and_a_fenced_one_not_at_all() -> None:
+def test_a_version_announced_again_is_kept_once_and_a_fenced_one_not_at_all():
     first = events.weight_version(1, epoch=2)
     publisher = WeightPublisher(parse({"policy": {"model_id": "tiny"}}), epoch=2)
     for record in (
@@ -582,7 +578,7 @@ def test_a_version_announced_again_is_kept_once_and_a_fenced_one_not_at_all() ->
     assert publisher.weights.newest == msgspec.structs.replace(first, groups_consumed=5)
 
 
-def test_two_ranks_publish_what_one_publishes_and_stop_together(run: Callable[..., Run]) -> None:
+def test_two_ranks_publish_what_one_publishes_and_stop_together(run):
     """Started by torchrun's launcher; the second rank reads its own share and never speaks."""
     one, two = run(trainer={"max_train_steps": 2}), run(trainer={"processes": 2})
     for ours in (one, two):
@@ -602,7 +598,7 @@ def test_two_ranks_publish_what_one_publishes_and_stop_together(run: Callable[..
         assert row["metrics"]["sequences"] == expected["metrics"]["sequences"]
 
 
-def test_sigterm_while_it_waits_ends_it_at_once(run: Callable[..., Run]) -> None:
+def test_sigterm_while_it_waits_ends_it_at_once(run):
     ours = run()
     with training(ours.config) as trainer:
         until(lambda: ours.versions(), "version 0")
@@ -610,7 +606,7 @@ def test_sigterm_while_it_waits_ends_it_at_once(run: Callable[..., Run]) -> None
         assert ended(trainer) == 0
 
 
-def test_without_a_model_it_says_what_to_do(tmp_path: Path) -> None:
+def test_without_a_model_it_says_what_to_do(tmp_path):
     tables: dict[str, Any] = {"run": {"state_dir": str(tmp_path)}, "tasks": {"file": str(TASKS)}}
     for path in ("", str(tmp_path / "nowhere")):
         with pytest.raises(UserError, match=r"no model directory .*dart-streams policy build"):
@@ -618,9 +614,7 @@ def test_without_a_model_it_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(bool(disk.possible()), reason="mounting a small disk needs root")
-def test_a_checkpoint_on_a_full_disk_is_named_and_once_there_is_room_every_group_is_trained_once(
-    run: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_a_checkpoint_on_a_full_disk_is_named_and_once_there_is_room_every_group_is_trained_once(run, tmp_path):
     ours, errors = run(trainer={"groups_per_step": 1, "max_train_steps": 4}), tmp_path / "errors"
     ours.add([ours.maker.group(index) for index in range(4)])
     with disk.small_disk(ours.config.run.folder, 256) as folder:
@@ -642,7 +636,7 @@ def test_a_checkpoint_on_a_full_disk_is_named_and_once_there_is_room_every_group
     assert [step.group_ids for step in ours.steps()] == [[f"group-{index}"] for index in range(4)]
 
 
-def test_a_trainer_that_is_started_again_leaves_its_last_step_as_it_was_recorded(run: Callable[..., Run]) -> None:
+def test_a_trainer_that_is_started_again_leaves_its_last_step_as_it_was_recorded(run):
     """Its checkpoint does not have what publishing took: the step would be in the log as two different ones."""
     ours = run(trainer={"groups_per_step": 1})
     ours.add([ours.maker.group(index) for index in range(2)])
@@ -653,9 +647,7 @@ def test_a_trainer_that_is_started_again_leaves_its_last_step_as_it_was_recorded
     assert all("publish_ms" in row["metrics"] for row in ours.trained())
 
 
-def test_damaged_weights_that_no_worker_can_load_end_the_trainer_which_writes_them_again_when_it_starts(
-    run: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_damaged_weights_that_no_worker_can_load_end_the_trainer_which_writes_them_again_when_it_starts(run, tmp_path):
     """Of its own accord it would publish no other version: without a worker that serves there is nothing to train."""
     ours, errors = run(trainer={"groups_per_step": 1}), tmp_path / "errors"
     ours.add([ours.maker.group(0)])

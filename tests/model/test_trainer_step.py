@@ -6,7 +6,7 @@ import io
 import math
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -82,7 +82,7 @@ def plain_logp(
     return logp.gather(1, ids[start:, None]).squeeze(1)
 
 
-def test_a_padded_batch_scores_each_answer_as_plain_transformers_does_alone(model: Path, renderer: Renderer) -> None:
+def test_a_padded_batch_scores_each_answer_as_plain_transformers_does_alone(model, renderer):
     group = ready(Maker(Config(), renderer).group(0), renderer)
     assert {len(item.images) for item in group.samples} == {1, 2}, "both prompt lengths are in the batch"
     batch = Collator(renderer).collate(group.samples, group.images)
@@ -95,7 +95,7 @@ def test_a_padded_batch_scores_each_answer_as_plain_transformers_does_alone(mode
     assert (entropy_BA[batch.mask_BA] > 0).all()
 
 
-def test_an_image_that_many_prompts_show_passes_the_vision_tower_once(renderer: Renderer) -> None:
+def test_an_image_that_many_prompts_show_passes_the_vision_tower_once(renderer):
     group = ready(Maker(Config(), renderer).group(0), renderer)
     first = [item for item in group.samples if item.step == 0]
     batch = Collator(renderer).collate(first, group.images)
@@ -104,7 +104,7 @@ def test_an_image_that_many_prompts_show_passes_the_vision_tower_once(renderer: 
     assert batch.shown_S.tolist() == [0] * 4
 
 
-def test_one_step_is_that_of_plain_transformers_and_torch(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+def test_one_step_is_that_of_plain_transformers_and_torch(model, renderer, ranks):
     config = parse({"trainer": {"micro_batch": 3, "grad_clip": 0.5}})
     group = ready(Maker(config, renderer).group(1), renderer)
     learner = Learner(model, renderer, config.trainer, ranks)
@@ -167,8 +167,8 @@ def assert_stepped(learner: Learner, policy: torch.nn.Module) -> None:
 
 
 def test_an_update_of_a_supervised_phase_is_on_the_mean_negative_log_likelihood_of_plain_transformers(
-    model: Path, renderer: Renderer, ranks: Ranks
-) -> None:
+    model, renderer, ranks
+):
     settings = {"micro_batch": 3, "grad_clip": 0.5, "minibatches": 2, "epochs": 2, "kl_beta": 0.1, "objective": "gspo"}
     config = parse({"trainer": settings})
     group = imitable(Maker(config, renderer), 1, renderer)
@@ -188,9 +188,7 @@ def test_an_update_of_a_supervised_phase_is_on_the_mean_negative_log_likelihood_
     assert_stepped(learner, policy)
 
 
-def test_imitation_beside_a_batch_is_that_of_plain_transformers_and_torch(
-    model: Path, renderer: Renderer, ranks: Ranks
-) -> None:
+def test_imitation_beside_a_batch_is_that_of_plain_transformers_and_torch(model, renderer, ranks):
     """The gradient is that of the policy loss plus ``weight`` times that of the mean negative log-likelihood."""
     weight = 0.3
     imitate = {"trajectories": 1, "weight": weight}
@@ -217,7 +215,7 @@ def test_imitation_beside_a_batch_is_that_of_plain_transformers_and_torch(
     assert_stepped(learner, policy)
 
 
-def test_of_several_updates_the_first_imitates(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+def test_of_several_updates_the_first_imitates(model, renderer, ranks):
     settings = {"minibatches": 2, "epochs": 2, "micro_batch": 3, "imitate": {"trajectories": 1}}
     config = parse({"trainer": settings})
     maker = Maker(config, renderer)
@@ -232,7 +230,7 @@ def test_of_several_updates_the_first_imitates(model: Path, renderer: Renderer, 
     assert learned.metrics["grad_norm"] != pytest.approx(alone.metrics["grad_norm"], rel=1e-3)
 
 
-def test_nothing_to_imitate_leaves_the_step_as_it_was(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+def test_nothing_to_imitate_leaves_the_step_as_it_was(model, renderer, ranks):
     config = parse({"trainer": {"imitate": {"trajectories": 1}}})
     group = ready(Maker(config, renderer).group(1), renderer)
     unreadable = msgspec.structs.replace(group, samples=[])
@@ -244,7 +242,7 @@ def test_nothing_to_imitate_leaves_the_step_as_it_was(model: Path, renderer: Ren
     assert not any(name.startswith("imitation") for name in learned[0])
 
 
-def test_a_step_stopped_while_it_imitates_changes_nothing(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+def test_a_step_stopped_while_it_imitates_changes_nothing(model, renderer, ranks):
     config = parse({"trainer": {"micro_batch": 50, "imitate": {"trajectories": 1}}})
     maker = Maker(config, renderer)
     learner = Learner(model, renderer, config.trainer, ranks)
@@ -256,7 +254,7 @@ def test_a_step_stopped_while_it_imitates_changes_nothing(model: Path, renderer:
     assert all(parameter.grad is None for parameter in learner.scorer.parameters())
 
 
-def test_several_updates_of_a_batch_are_those_of_plain_torch(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+def test_several_updates_of_a_batch_are_those_of_plain_torch(model, renderer, ranks):
     """PPO: the ratio is to the policy before the first update; each minibatch, drawn at random, has its own mean."""
     size, rate = 3, 1e-3
     settings = {"micro_batch": size, "minibatches": 2, "epochs": 2, "grad_clip": 0.5, "learning_rate": rate}
@@ -295,9 +293,7 @@ def test_several_updates_of_a_batch_are_those_of_plain_torch(model: Path, render
         torch.testing.assert_close(stepped[name], expected, rtol=0, atol=4 * rate * 0.1)
 
 
-def test_a_step_of_fewer_sequences_than_minibatches_has_an_update_for_each_and_says_so(
-    model: Path, renderer: Renderer, ranks: Ranks
-) -> None:
+def test_a_step_of_fewer_sequences_than_minibatches_has_an_update_for_each_and_says_so(model, renderer, ranks):
     """However they are packed: a single micro-batch holds all of them."""
     config = parse({"trainer": {"micro_batch": 50, "minibatches": 100, "learning_rate": 1e-5}})
     group = ready(Maker(config, renderer).group(0), renderer)
@@ -321,9 +317,7 @@ def of_lengths(group: ReadyGroup, renderer: Renderer, answers: list[str]) -> Rea
 
 
 @pytest.mark.parametrize("aggregate", ["tokens", "sequences"])
-def test_the_first_gradient_of_a_step_is_that_of_its_mean_over_tokens_or_answers(
-    model: Path, renderer: Renderer, ranks: Ranks, aggregate: str
-) -> None:
+def test_the_first_gradient_of_a_step_is_that_of_its_mean_over_tokens_or_answers(model, renderer, ranks, aggregate):
     config = parse({"trainer": {"aggregate": aggregate, "micro_batch": 2, "learning_rate": 0.0, "grad_clip": 1e9}})
     made = ready(Maker(config, renderer).group(0), renderer)
     group = of_lengths(made, renderer, ["click(start_box='(84,120)')", "wait()", "type(content='a b')"])
@@ -342,9 +336,7 @@ def test_the_first_gradient_of_a_step_is_that_of_its_mean_over_tokens_or_answers
 
 
 @pytest.mark.parametrize("objective", ["ppo", "gspo", "cispo"])
-def test_with_kl_and_entropy_the_gradient_of_padded_answers_is_that_of_each_alone(
-    model: Path, renderer: Renderer, ranks: Ranks, objective: str
-) -> None:
+def test_with_kl_and_entropy_the_gradient_of_padded_answers_is_that_of_each_alone(model, renderer, ranks, objective):
     """Padding is never sampled, so its log-probability is -inf. After an update the KL has a gradient too."""
     made = ready(Maker(Config(), renderer).group(0), renderer)
     group = of_lengths(made, renderer, ["click(start_box='(84,120)')", "wait()", "type(content='a b')", "wait()"])
@@ -374,7 +366,7 @@ def test_with_kl_and_entropy_the_gradient_of_padded_answers_is_that_of_each_alon
         assert (padded_gradients[name] - gradient).norm() <= 1e-4 * gradient.norm(), name
 
 
-def test_float_noise_is_not_counted_as_truncated(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+def test_float_noise_is_not_counted_as_truncated(model, renderer, ranks):
     """The engine's log-probabilities are the trainer's own, but in another packing: equal weights, other rounding."""
     group = ready(Maker(Config(), renderer).group(0), renderer)
     learner = Learner(model, renderer, Config().trainer, ranks)
@@ -387,7 +379,7 @@ def test_float_noise_is_not_counted_as_truncated(model: Path, renderer: Renderer
     assert learned.metrics["truncated_share"] == 0
 
 
-def test_a_step_is_not_stopped_between_its_updates(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+def test_a_step_is_not_stopped_between_its_updates(model, renderer, ranks):
     config = parse({"trainer": {"micro_batch": 50, "epochs": 3}})
     learner = Learner(model, renderer, config.trainer, ranks)
     looks = iter([False, False])
@@ -407,9 +399,7 @@ def gradients(model: Path, renderer: Renderer, ranks: Ranks, groups: list[ReadyG
     return Gradients(found, len(pieces), step.mean_metrics(sums, 1))
 
 
-def test_the_gradient_does_not_depend_on_how_micro_batches_are_packed(
-    model: Path, renderer: Renderer, ranks: Ranks
-) -> None:
+def test_the_gradient_does_not_depend_on_how_micro_batches_are_packed(model, renderer, ranks):
     groups = [ready(Maker(Config(), renderer).group(index), renderer) for index in range(2)]
     whole = gradients(model, renderer, ranks, groups, micro_batch=50)
     assert whole.micro_batches == 1
@@ -433,7 +423,7 @@ def uneven(group: ReadyGroup, renderer: Renderer) -> ReadyGroup:
     return msgspec.structs.replace(group, samples=samples)
 
 
-def test_answers_that_share_a_prompt_score_as_if_each_were_alone(model: Path, renderer: Renderer) -> None:
+def test_answers_that_share_a_prompt_score_as_if_each_were_alone(model, renderer):
     group = uneven(ready(Maker(Config(), renderer).group(0), renderer), renderer)
     samples = [msgspec.structs.replace(item, advantage=float(place)) for place, item in enumerate(group.samples)]
     assert len({len(item.answer) for item in samples}) == 3
@@ -450,7 +440,7 @@ def test_answers_that_share_a_prompt_score_as_if_each_were_alone(model: Path, re
                 assert found[row][: len(expected)] == pytest.approx(expected, abs=2e-5)
 
 
-def test_a_shared_prompt_without_a_screen_has_answers_of_several_temperatures(model: Path, renderer: Renderer) -> None:
+def test_a_shared_prompt_without_a_screen_has_answers_of_several_temperatures(model, renderer):
     texts = {"wait()": 1.0, "Action: click(start_box='(84,120)')": 0.5, "x": 2.0}
     prompt = renderer.answer_tokens("Click the button")
     samples = [
@@ -465,9 +455,7 @@ def test_a_shared_prompt_without_a_screen_has_answers_of_several_temperatures(mo
             torch.testing.assert_close(shared_BA[row, : len(item.answer)], alone_BA[0], rtol=1e-4, atol=2e-5)
 
 
-def test_the_gradient_does_not_depend_on_whether_answers_share_a_prompt(
-    model: Path, renderer: Renderer, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gradient_does_not_depend_on_whether_answers_share_a_prompt(model, renderer, ranks, monkeypatch):
     groups = [uneven(ready(Maker(Config(), renderer).group(index), renderer), renderer) for index in range(2)]
     shared = gradients(model, renderer, ranks, groups, micro_batch=3)
     monkeypatch.setattr(learner_module.model, "can_share_prompts", lambda *_: False)
@@ -478,7 +466,7 @@ def test_the_gradient_does_not_depend_on_whether_answers_share_a_prompt(
     assert shared.metrics == pytest.approx(alone.metrics, rel=1e-4, abs=1e-6)
 
 
-def test_answers_longer_together_than_the_budget_are_split(renderer: Renderer) -> None:
+def test_answers_longer_together_than_the_budget_are_split(renderer):
     group = uneven(ready(Maker(Config(), renderer).group(0), renderer), renderer)
     collator = Collator(renderer, share_prompts=True)
     for budget in (120, 160, 400):
@@ -491,8 +479,8 @@ def test_answers_longer_together_than_the_budget_are_split(renderer: Renderer) -
 
 
 def test_a_model_whose_attention_takes_no_mask_of_its_own_scores_each_answer_with_its_prompt(
-    model: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    model, renderer, monkeypatch
+):
     scorer = load(model, renderer, torch.device("cpu"))
     assert model_module.can_share_prompts(scorer, renderer)
     whole = model_module.shared_attention
@@ -521,11 +509,11 @@ def test_a_model_whose_attention_takes_no_mask_of_its_own_scores_each_answer_wit
         ({}, True),
     ],
 )
-def test_a_window_longer_than_the_probe_is_known_from_the_configuration(text: dict[str, Any], full: bool) -> None:
+def test_a_window_longer_than_the_probe_is_known_from_the_configuration(text, full):
     assert model_module.has_full_attention(SimpleNamespace(**text)) is full
 
 
-def test_no_micro_batch_is_larger_than_its_budget_of_tokens(renderer: Renderer) -> None:
+def test_no_micro_batch_is_larger_than_its_budget_of_tokens(renderer):
     groups = [ready(Maker(Config(), renderer).group(index), renderer) for index in range(3)]
     collator = Collator(renderer)
     for budget in (400, 800):
@@ -538,9 +526,7 @@ def test_no_micro_batch_is_larger_than_its_budget_of_tokens(renderer: Renderer) 
 
 
 @pytest.mark.parametrize("objective", ["ppo", "gspo", "cispo"])
-def test_the_first_update_of_a_step_is_the_same_by_every_objective(
-    model: Path, renderer: Renderer, ranks: Ranks, objective: str
-) -> None:
+def test_the_first_update_of_a_step_is_the_same_by_every_objective(model, renderer, ranks, objective):
     """All ratios are 1 then. In a second epoch they are not, and the objectives differ."""
     group = ready(Maker(Config(), renderer).group(1), renderer)
     figures = {}
@@ -553,7 +539,7 @@ def test_the_first_update_of_a_step_is_the_same_by_every_objective(
     assert (figures[objective, 2] == pytest.approx(figures["ppo", 2], rel=1e-4)) == (objective == "ppo")
 
 
-def test_a_step_that_is_stopped_changes_nothing(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+def test_a_step_that_is_stopped_changes_nothing(model, renderer, ranks):
     config = parse({"trainer": {"micro_batch": 2}})
     learner = Learner(model, renderer, config.trainer, ranks)
     before = copy.deepcopy(dict(learner.weights()))
@@ -564,7 +550,7 @@ def test_a_step_that_is_stopped_changes_nothing(model: Path, renderer: Renderer,
     assert all(parameter.grad is None for parameter in learner.scorer.parameters())
 
 
-def test_a_gradient_that_is_not_finite_changes_nothing(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+def test_a_gradient_that_is_not_finite_changes_nothing(model, renderer, ranks):
     config = Config()
     learner = Learner(model, renderer, config.trainer, ranks)
     before = copy.deepcopy(dict(learner.weights()))
@@ -575,7 +561,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(model: Path, renderer: Re
     assert all(torch.equal(before[name], value) for name, value in learner.weights().items())
 
 
-def test_tokens_of_the_same_version_measure_engine_against_trainer(model: Path, renderer: Renderer) -> None:
+def test_tokens_of_the_same_version_measure_engine_against_trainer(model, renderer):
     group = ready(Maker(Config(), renderer).group(0, version=4), renderer)
     scorer = load(model, renderer, torch.device("cpu"))
     collator = Collator(renderer)
@@ -592,7 +578,7 @@ def test_tokens_of_the_same_version_measure_engine_against_trainer(model: Path, 
     assert same.difference / same.corrected == pytest.approx(0.25, abs=1e-5)
 
 
-def test_tokens_of_a_member_from_the_pool_have_the_weight_one(model: Path, renderer: Renderer) -> None:
+def test_tokens_of_a_member_from_the_pool_have_the_weight_one(model, renderer):
     made = Maker(Config(), renderer).group(1)
     stored, *online = made.group.members
     members = [msgspec.structs.replace(stored, source="pool"), *online]
@@ -612,9 +598,7 @@ def test_tokens_of_a_member_from_the_pool_have_the_weight_one(model: Path, rende
     assert loss.item() == pytest.approx(-sum(parts) / tokens, abs=1e-4)
 
 
-def test_of_a_step_generated_across_a_switch_each_token_counts_for_its_own_version(
-    model: Path, renderer: Renderer
-) -> None:
+def test_of_a_step_generated_across_a_switch_each_token_counts_for_its_own_version(model, renderer):
     """The engine's log-probabilities are off by 0.25 nats before the switch and by 0.5 after it."""
     group = ready(Maker(Config(), renderer).group(0), renderer)
     scorer = load(model, renderer, torch.device("cpu"))
@@ -638,9 +622,7 @@ def test_of_a_step_generated_across_a_switch_each_token_counts_for_its_own_versi
     assert found[5].difference / found[5].corrected == pytest.approx(mean, abs=1e-5), "every token is corrected for"
 
 
-def test_the_kl_to_a_frozen_reference_is_zero_at_first_and_then_part_of_the_loss(
-    model: Path, renderer: Renderer, ranks: Ranks
-) -> None:
+def test_the_kl_to_a_frozen_reference_is_zero_at_first_and_then_part_of_the_loss(model, renderer, ranks):
     config = parse({"trainer": {"kl_beta": 0.1, "learning_rate": 1e-3}})
     learner = Learner(model, renderer, config.trainer, ranks)
     group = ready(Maker(config, renderer).group(0), renderer)
@@ -651,7 +633,7 @@ def test_the_kl_to_a_frozen_reference_is_zero_at_first_and_then_part_of_the_loss
     assert all(not parameter.requires_grad for parameter in learner.reference.parameters())
 
 
-def test_recomputed_activations_give_the_same_step(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+def test_recomputed_activations_give_the_same_step(model, renderer, ranks):
     learned = []
     for recompute in (False, True):
         config = parse({"trainer": {"recompute": recompute}})
@@ -660,7 +642,7 @@ def test_recomputed_activations_give_the_same_step(model: Path, renderer: Render
     assert learned[1] == pytest.approx(learned[0], rel=1e-4, abs=1e-6)
 
 
-def test_layers_in_half_precision_leave_the_weights_in_full(model: Path, renderer: Renderer, ranks: Ranks) -> None:
+def test_layers_in_half_precision_leave_the_weights_in_full(model, renderer, ranks):
     norms = []
     for dtype in ("float32", "bfloat16"):
         config = parse({"trainer": {"dtype": dtype}})
@@ -672,9 +654,7 @@ def test_layers_in_half_precision_leave_the_weights_in_full(model: Path, rendere
     assert norms[1] != norms[0]
 
 
-def test_a_release_has_what_plain_transformers_makes_of_the_probe_with_its_weights(
-    model: Path, renderer: Renderer, ranks: Ranks
-) -> None:
+def test_a_release_has_what_plain_transformers_makes_of_the_probe_with_its_weights(model, renderer, ranks):
     config = parse({"trainer": {"learning_rate": 1e-3}})
     learner = Learner(model, renderer, config.trainer, ranks)
     first = learner.snapshot().probe
@@ -687,9 +667,7 @@ def test_a_release_has_what_plain_transformers_makes_of_the_probe_with_its_weigh
 
 
 @pytest.mark.parametrize(("minibatches", "aggregate"), [(1, "tokens"), (3, "sequences")])
-def test_two_ranks_give_the_gradients_and_weights_of_one(
-    model: Path, tmp_path: Path, minibatches: int, aggregate: str
-) -> None:
+def test_two_ranks_give_the_gradients_and_weights_of_one(model, tmp_path, minibatches, aggregate):
     """Minibatches are of the same sequences, though the ranks share them otherwise."""
     results = [step_of(model, count, tmp_path / f"{count}.pt", minibatches, aggregate=aggregate) for count in (1, 2)]
     one, two = results
@@ -707,9 +685,7 @@ def test_two_ranks_give_the_gradients_and_weights_of_one(
         torch.testing.assert_close(two["weights"][name], weight, rtol=0, atol=1e-5)
 
 
-def test_the_tokens_that_stand_out_are_those_of_the_largest_gradients_to_their_logits(
-    model: Path, renderer: Renderer, ranks: Ranks
-) -> None:
+def test_the_tokens_that_stand_out_are_those_of_the_largest_gradients_to_their_logits(model, renderer, ranks):
     """Against the logits' own gradients, one answer at a time, by plain autograd on the scorer's log-probabilities."""
     group = ready(Maker(Config(), renderer).group(0), renderer)
     far = group.samples[1]

@@ -107,7 +107,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("size", [(160, 210), (640, 480), (30, 40)])
-def test_vllm_is_given_the_pixels_and_the_tokens_of_training(model: tuple[Renderer, Any], size: tuple[int, int]):
+def test_vllm_is_given_the_pixels_and_the_tokens_of_training(model, size):
     renderer, encoder = model
     image = Image.effect_noise(size, 80).convert("RGB")
     stream = io.BytesIO()
@@ -125,7 +125,7 @@ def test_vllm_is_given_the_pixels_and_the_tokens_of_training(model: tuple[Render
     assert embedded == encoded.tokens.count(renderer.image_token)
 
 
-def test_a_prompt_has_the_tokens_of_each_image_in_its_place(model: tuple[Renderer, Any]):
+def test_a_prompt_has_the_tokens_of_each_image_in_its_place(model):
     from workers.rollout import vllm_images
 
     renderer, encoder = model
@@ -142,7 +142,7 @@ def test_a_prompt_has_the_tokens_of_each_image_in_its_place(model: tuple[Rendere
     assert made["mm_hashes"]["image"] == [ref.sha256 for ref in screens.refs]
 
 
-def test_an_image_of_which_the_two_libraries_make_other_tokens_is_refused(model: tuple[Renderer, Any], monkeypatch):
+def test_an_image_of_which_the_two_libraries_make_other_tokens_is_refused(model, monkeypatch):
     renderer, encoder = model
     screens = Screens(1)
     monkeypatch.setattr(renderer, "expansion", lambda *_: [renderer.image_token])

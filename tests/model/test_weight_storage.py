@@ -3,7 +3,6 @@
 import errno
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,9 +45,7 @@ def part(sha256: str, uri: str = PLACE) -> WeightPart:
     return WeightPart(version=3, uri=uri, sha256=sha256)
 
 
-def test_on_an_object_store_the_weights_come_last_and_under_their_name(
-    store: type[ObjectStore], tmp_path: Path
-) -> None:
+def test_on_an_object_store_the_weights_come_last_and_under_their_name(store, tmp_path):
     sha256 = weights.save(STATE, PLACE, {weights.PROBE: b"{}"})
     puts = [act for act in store.done if not act.startswith("make")]
     assert puts == [f"put {weights.PROBE}", f"put {weights.FILE}"], "an object is there whole or not at all"
@@ -56,7 +53,7 @@ def test_on_an_object_store_the_weights_come_last_and_under_their_name(
     assert sorted(file.name for file in folder.iterdir()) == [weights.FILE, weights.PROBE]
 
 
-def test_a_bucket_is_never_made(store: type[ObjectStore], tmp_path: Path) -> None:
+def test_a_bucket_is_never_made(store, tmp_path):
     for attempt in (
         lambda: weights.save(STATE, "objects://bucket-misspelt/weights/v3"),
         lambda: weights.fetch(part("0" * 64, "objects://bucket-misspelt/weights/v3"), tmp_path),
@@ -68,9 +65,7 @@ def test_a_bucket_is_never_made(store: type[ObjectStore], tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("error", AWAY, ids=repr)
-def test_whatever_its_library_raises_a_store_that_is_away_is_unreachable(
-    store: type[ObjectStore], tmp_path: Path, error: Exception
-) -> None:
+def test_whatever_its_library_raises_a_store_that_is_away_is_unreachable(store, tmp_path, error):
     sha256 = weights.save(STATE, PLACE)
     for attempt in (
         lambda: weights.save(STATE, PLACE),
@@ -87,7 +82,7 @@ def test_whatever_its_library_raises_a_store_that_is_away_is_unreachable(
 
 
 @pytest.mark.parametrize("error", [PermissionError("denied"), OSError(errno.EINVAL, "bad request")], ids=repr)
-def test_a_store_that_answers_no_is_not_away(store: type[ObjectStore], error: OSError) -> None:
+def test_a_store_that_answers_no_is_not_away(store, error):
     store.away.append(error)
     with pytest.raises(type(error)) as raised:
         weights.save(STATE, PLACE)
@@ -95,12 +90,12 @@ def test_a_store_that_answers_no_is_not_away(store: type[ObjectStore], error: OS
 
 
 @pytest.mark.parametrize("uri", ["nothing://bucket/weights", "objects+http://x"])
-def test_a_protocol_that_is_not_known_is_the_users_to_mend(uri: str) -> None:
+def test_a_protocol_that_is_not_known_is_the_users_to_mend(uri):
     with pytest.raises(UserError, match=r"trainer\.weights_uri"):
         weights.save(STATE, uri)
 
 
-def test_damage_is_found_wherever_the_weights_lie(store: type[ObjectStore], tmp_path: Path) -> None:
+def test_damage_is_found_wherever_the_weights_lie(store, tmp_path):
     for uri in (PLACE, str(tmp_path / "v3"), "memory://damaged/v3"):
         sha256 = weights.save(STATE, uri)
         assert weights.find_damage(part(sha256, uri)) == ""
@@ -110,7 +105,7 @@ def test_damage_is_found_wherever_the_weights_lie(store: type[ObjectStore], tmp_
     assert weights.find_damage(part(sha256, PLACE)) == f"version 3: no full weights at {PLACE}"
 
 
-def test_what_is_written_waits_for_the_store_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_waits_for_the_store_and_says_so(monkeypatch):
     monkeypatch.setattr(version_writer, "RETRY_INTERVAL_S", 0.01)
     answers: list[Any] = [StorageUnreachable("away"), StorageUnreachable("away"), "written"]
 
@@ -132,7 +127,7 @@ def refusing(error: Exception) -> Callable[[], None]:
     return write
 
 
-def test_nothing_is_waited_for_that_does_not_mend_itself_or_by_one_who_is_to_stop() -> None:
+def test_nothing_is_waited_for_that_does_not_mend_itself_or_by_one_who_is_to_stop():
     stop = threading.Event()
     with pytest.raises(VersionNotWritten, match="check that it exists, is writable and has room"):
         write_patiently(refusing(FileNotFoundError("The specified bucket does not exist")), 3, PLACE, stop)
@@ -142,8 +137,8 @@ def test_nothing_is_waited_for_that_does_not_mend_itself_or_by_one_who_is_to_sto
 
 
 def test_a_torn_newest_version_beyond_the_local_disk_is_written_again_and_a_store_that_comes_back_is_gone_on_with(
-    services: Any, store: type[ObjectStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    services, store, monkeypatch
+):
     monkeypatch.setattr(version_writer, "RETRY_INTERVAL_S", 0.01)
     place = f"objects://{BUCKET}/weights"
     config = services.config(trainer={"weights_uri": place, "keep_versions": 1})
