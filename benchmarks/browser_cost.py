@@ -1,8 +1,7 @@
-"""What Chromium costs a step in each way of taking screens: ``dart-streams bench browser``.
+"""Chromium's cost per step for each way of taking screens: ``dart-streams bench browser``.
 
-Slots in one process play a task set's pages for themselves, without broker, policy or store: half of the actions the
-oracle's, half clicks anywhere, each task several times in a row. The ways take turns of some episodes each, and play
-the same ones, so their screens can be compared. Nothing is counted before the warm-up of each is over.
+Slots in one process play a task set without broker, policy or store; half of the actions are the oracle's, half random
+clicks. Both ways take turns with the same episodes, so their screens can be compared.
 """
 
 import asyncio
@@ -29,15 +28,15 @@ from workers.env.environment import EnvironmentFault, Screen
 
 CAPTURES: tuple[Capture, ...] = ("begin-frame", "screenshot")
 SEEDS = 10
-"""Training tasks of each page that are played."""
+"""Training tasks played of each page."""
 ROLLOUTS = 8
-"""Rollouts of a task in a row, as of a group."""
+"""Consecutive rollouts of a task, as in a group."""
 TOP = 50
-"""The first pixel below the instruction: clicks go beneath it."""
+"""First pixel below the instruction; clicks go beneath it."""
 
 
 class PlayedEpisode(msgspec.Struct, frozen=True):
-    """One episode: its times in seconds and a digest of each of its screens, ``fault`` if it had one."""
+    """An episode: times in seconds, a digest of each screen, and its ``fault``, if any."""
 
     reset_s: float
     step_s: tuple[float, ...]
@@ -46,16 +45,16 @@ class PlayedEpisode(msgspec.Struct, frozen=True):
 
 
 def draw_episodes(tasks: TaskSet, count: int, seed: int) -> list[tuple[Task, int]]:
-    """Return tasks drawn at random, each ``ROLLOUTS`` times in a row, with the number of the rollout."""
-    chance = random.Random(seed)
+    """Return random tasks, each ``ROLLOUTS`` times in a row, with the rollout's number."""
+    rng = random.Random(seed)
     chosen = [task for family in tasks.pages for task in family.tasks("train")[:SEEDS]]
-    groups = [chance.choice(chosen) for _ in range(-(-count // ROLLOUTS))]
+    groups = [rng.choice(chosen) for _ in range(-(-count // ROLLOUTS))]
     return [(task, rollout) for task in groups for rollout in range(ROLLOUTS)][:count]
 
 
 async def play(backend: MiniwobBackend, task: Task, rollout: int) -> PlayedEpisode:
-    """Play one episode, the same whenever task and rollout are."""
-    chance = random.Random(f"{task.task_id} {rollout}")
+    """Play one episode, determined by task and rollout."""
+    rng = random.Random(f"{task.task_id} {rollout}")
     started, steps, screens = time.perf_counter(), list[float](), list[str]()
     reset_s, page = 0.0, None
     try:
@@ -63,7 +62,7 @@ async def play(backend: MiniwobBackend, task: Task, rollout: int) -> PlayedEpiso
         screens.append(screen_digest(await page.reset(task)))
         reset_s = time.perf_counter() - started
         for number in range(task.max_steps):
-            action = await next_action(page, task, chance)
+            action = await next_action(page, task, rng)
             started = time.perf_counter()
             screen = await page.step(action, str(number), number + 1 == task.max_steps)
             steps.append(time.perf_counter() - started)
@@ -78,21 +77,21 @@ async def play(backend: MiniwobBackend, task: Task, rollout: int) -> PlayedEpiso
             await page.close()
 
 
-async def next_action(page: MiniwobPage, task: Task, chance: random.Random) -> Action:
-    """Return the oracle's action or, in half of the cases, a click anywhere."""
-    anywhere = Click(chance.randrange(WIDTH), chance.randrange(TOP, HEIGHT))
-    return anywhere if chance.random() < 0.5 else await anext(page.demonstrate(task), anywhere)
+async def next_action(page: MiniwobPage, task: Task, rng: random.Random) -> Action:
+    """Return the oracle's action or, half of the time, a random click."""
+    anywhere = Click(rng.randrange(WIDTH), rng.randrange(TOP, HEIGHT))
+    return anywhere if rng.random() < 0.5 else await anext(page.demonstrate(task), anywhere)
 
 
 def screen_digest(screen: Screen) -> str:
-    """Return a digest of a screen's pixels; empty without an image."""
+    """Return the digest of a screen's pixels; empty without an image."""
     if screen.image is None:
         return ""
     return hashlib.sha256(Image.open(io.BytesIO(screen.image)).convert("RGB").tobytes()).hexdigest()
 
 
 async def play_all(backend: MiniwobBackend, todo: list[tuple[Task, int]], slots: int) -> list[PlayedEpisode]:
-    """Play episodes in N slots at a time; return them in their order."""
+    """Play episodes in ``slots`` slots; return them in order."""
     played: dict[int, PlayedEpisode] = {}
     waiting = iter(enumerate(todo))
 
@@ -105,13 +104,13 @@ async def play_all(backend: MiniwobBackend, todo: list[tuple[Task, int]], slots:
 
 
 def browser_processes(backend: MiniwobBackend) -> list[psutil.Process]:
-    """Return the browsers' processes, the first browser's own first."""
+    """Return the processes of all browsers."""
     roots = [psutil.Process(one.browser.process.pid) for one in backend.browsers if one.browser is not None]
     return [process for root in roots for process in (root, *root.children(recursive=True))]
 
 
 def cpu_s(backend: MiniwobBackend) -> float:
-    """Return the CPU seconds of a browser's processes so far, those that have ended and were waited for included."""
+    """Return the CPU seconds of the browsers so far, ended children included."""
     total = 0.0
     for process in browser_processes(backend):
         try:
@@ -122,12 +121,12 @@ def cpu_s(backend: MiniwobBackend) -> float:
 
 
 def pss_mb(backend: MiniwobBackend) -> float:
-    """Return the proportional set size of a browser's processes, in MB."""
+    """Return the proportional set size of the browsers, in MB."""
     return sum(process.memory_full_info().pss for process in browser_processes(backend)) / 1e6
 
 
 class CaptureCost:
-    """What one way of taking screens has cost so far."""
+    """Accumulated cost of one way of taking screens."""
 
     def __init__(self, backend: MiniwobBackend) -> None:
         self.backend = backend
@@ -137,7 +136,7 @@ class CaptureCost:
         self.loads = 0
 
     async def turn(self, todo: list[tuple[Task, int]], slots: int) -> None:
-        """Play a round and count it."""
+        """Play and count a round."""
         cpu, own, started = cpu_s(self.backend), own_cpu_s(), time.perf_counter()
         loads = metrics.documents_loaded.total
         played = await play_all(self.backend, todo, slots)
@@ -150,7 +149,7 @@ class CaptureCost:
         self.played += played
 
     def figures(self) -> dict[str, Any]:
-        """Return what was measured."""
+        """Return the metrics."""
         step_s = sorted(taken for episode in self.played for taken in episode.step_s) or [0.0]
         reset_s = sorted(episode.reset_s for episode in self.played if not episode.fault) or [0.0]
         steps = len(step_s)
@@ -178,7 +177,7 @@ def own_cpu_s() -> float:
 
 
 def compare_screens(costs: dict[Capture, CaptureCost]) -> dict[str, int]:
-    """Return how many screens that two ways took of the same states are equal, pixel by pixel."""
+    """Return how many screens of the same states are equal, pixel by pixel."""
     one, other = (cost.played for cost in list(costs.values())[:2])
     pairs = [pair for a, b in zip(one, other, strict=True) for pair in zip(a.screens, b.screens, strict=False)]
     taken = [pair for pair in pairs if all(pair)]
@@ -186,7 +185,7 @@ def compare_screens(costs: dict[Capture, CaptureCost]) -> dict[str, int]:
 
 
 async def measure(tasks: TaskSet, config: Config, rounds: int, count: int, warm_up: int) -> dict[str, Any]:
-    """Return what each way of taking screens costs, over ``rounds`` turns of ``count`` episodes each."""
+    """Return the cost of each way of taking screens, over ``rounds`` turns of ``count`` episodes."""
     replace, own = msgspec.structs.replace, config.env.miniwob
     costs: dict[Capture, CaptureCost] = {}
     try:

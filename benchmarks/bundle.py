@@ -1,7 +1,4 @@
-"""A bundle of any size, made by the circle in memory: for tests, and for benchmarks of replay.
-
-The same numbers make the same bundle, byte for byte.
-"""
+"""Synthetic bundles of any size, deterministic, for tests and for benchmarks of replay."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,10 +23,10 @@ MADE_MS = 1_700_000_000_000
 
 
 class LoggingCircle(SimulatedCircle):
-    """A circle that keeps the curation log too, as the curator's shells do."""
+    """A circle that also keeps the curation log."""
 
     def apply(self, agent: Agent, record: InputRecord) -> ReducerResult:
-        """Apply one record, and log it."""
+        """Apply one record and log it."""
         result = super().apply(agent, record)
         if result.applied is not None:
             self.publish(curation_log.TOPIC.name, f"{agent.name}/{record.topic}/0/{record.offset}", result.applied)
@@ -37,7 +34,7 @@ class LoggingCircle(SimulatedCircle):
 
 
 def play_rollouts(config: Config, tasks: TaskSet, trajectories: int, odds: Odds, seed: int = 0) -> LoggingCircle:
-    """Return a circle in which N rollouts have ended, in the order they began."""
+    """Return a circle in which N rollouts have ended, in order of their start."""
     circle = LoggingCircle(config, tasks, odds, seed)
     circle.settle()
     for _ in range(trajectories):
@@ -49,7 +46,7 @@ def play_rollouts(config: Config, tasks: TaskSet, trajectories: int, odds: Odds,
 
 
 def write(path: Path, config: Config, tasks: TaskSet, circle: LoggingCircle) -> list[BundleSection]:
-    """Write a circle's logs as the bundle of a run."""
+    """Write a circle's logs as a bundle."""
     logs = [topic for topic in topics.ALL if topic.name in circle.logs]
     manifest = Manifest(
         run=config.bus.run,
@@ -66,7 +63,7 @@ def write(path: Path, config: Config, tasks: TaskSet, circle: LoggingCircle) -> 
 
 
 def make(path: Path, trajectories: int, tasks: int, slots: int) -> dict[str, Any]:
-    """Write a bundle of N rollouts, and return how large it is."""
+    """Write a bundle of N rollouts; return its size."""
     config, set_ = parse({"env": {"slots": slots}}), task_set(tasks)
     circle = play_rollouts(config, set_, trajectories, Odds(faults=0.02, partial=0.05, lift=0.0005))
     sections = write(path, config, set_, circle)

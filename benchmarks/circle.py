@@ -1,36 +1,39 @@
-"""Coupled against decoupled with real parts: ``dart-streams bench circle``.
+"""Coupled against decoupled modes with real parts: ``dart-streams bench circle``.
 
-MiniWoB++ in Chromium, the tiny policy on vLLM, the trainer on torch, everything else as ever; the same slots, batch,
-curation and processes in both modes, which take turns over the seeds. Figures are those of
-:mod:`benchmarks.utilization`, by the clock.
-
-What a step costs, once the run is warm, is given in parts. ``browser`` is what an env worker has started, ``engine`` a
-rollout worker without its event loop, ``trainer`` the trainer; the others are the circle's own overhead. With a
-configuration that has a ``[workload]`` the circle turns without browser, model and optimizer, at the workload's pace:
-then the overhead is nearly all there is.
+Both modes have the same slots, batch, curation and processes, and alternate over the seeds. Metrics are those of
+:mod:`benchmarks.utilization`, by wall clock. The cost of a step has parts: ``browser`` (children of env workers),
+``engine`` (rollout worker without its event loop), ``trainer``; the rest is this project's overhead. With a
+``[workload]`` there is no browser, model and optimizer, and overhead is nearly all.
 """
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
 import msgspec
+from rich.console import Console
 
+from benchmarks import decoupling_run
 from benchmarks.decoupling import Play, by_turns, median_metrics, median_ratios, ratio_spreads
+from benchmarks.decoupling_run import ModeRunner
 from benchmarks.modes import DISPATCH, Mode
 from benchmarks.process_costs import by_kind
 from benchmarks.utilization import UtilizationMetrics, utilization_metrics
 from dart_streams.config import Config
-from dart_streams.console.runs.process_usage import ProcessUsage, cpu_seconds
+from dart_streams.console.launch import processes
+from dart_streams.console.launch.session import Finish, Session
+from dart_streams.console.runs import run_folder as folder
+from dart_streams.console.runs.process_usage import USAGE_FILE, ProcessUsage, cpu_seconds, read_usage
 
 COMPARED: tuple[Mode, ...] = ("coupled", "dart")
 WARM_S = 60.0
-"""Figures begin with the first version after N seconds."""
+"""Seconds before the first version that counts."""
 NOT_OURS = frozenset(["browser", "engine", "trainer"])
 
 
 class CircleRow(msgspec.Struct, frozen=True):
-    """A mode, for people."""
+    """A mode in the printed table."""
 
     mode: str
     steps_per_s: float
@@ -43,7 +46,7 @@ class CircleRow(msgspec.Struct, frozen=True):
 
 
 def circle_config(base: Config, mode: Mode, seed: int) -> Config:
-    """Return the configuration of a mode: ``base`` but for who waits for whom."""
+    """Return ``base`` with a mode's dispatch and switch width."""
     replace, coupled = msgspec.structs.replace, DISPATCH[mode] == "coupled"
     dispatch = replace(base.curation.dispatch, mode=DISPATCH[mode], seed=seed)
     return replace(
@@ -56,14 +59,14 @@ def circle_config(base: Config, mode: Mode, seed: int) -> Config:
 def measure(
     base: Config, seeds: int, play: Play, modes: Sequence[Mode] = COMPARED
 ) -> dict[Mode, list[UtilizationMetrics]]:
-    """Play the modes with every seed, and return the figures of each."""
+    """Play the modes with every seed; return the metrics of each."""
     return by_turns(
         modes, seeds, lambda mode, seed: utilization_metrics(play(circle_config(base, mode, seed), mode, seed), WARM_S)
     )
 
 
 def step_costs(usage: Iterable[ProcessUsage], start_ms: int, end_ms: int, steps: int) -> dict[str, Any]:
-    """Return what a step cost between two times (epoch milliseconds), in core-milliseconds, by part and in all."""
+    """Return the cost of a step between two times (epoch ms), in core-milliseconds, by part and in total."""
     usage = list(usage)
     tree, own, loop = (
         by_kind(cpu_seconds(usage, start_ms, end_ms, attrgetter(what))) for what in ("cpu_s", "own_s", "loop_s")
@@ -84,7 +87,7 @@ def step_costs(usage: Iterable[ProcessUsage], start_ms: int, end_ms: int, steps:
 
 
 def compare_runs(found: dict[Mode, list[UtilizationMetrics]], cpu: dict[Mode, dict[str, Any]]) -> dict[str, Any]:
-    """Return medians, ratios and costs as one value for ``--json``; ratios are to the first mode."""
+    """Return medians, ratios to the first mode, and costs, as printed with ``--json``."""
     first = next(iter(found.values()))
     return {
         "modes": {mode: median_metrics(runs) for mode, runs in found.items()},
@@ -96,7 +99,7 @@ def compare_runs(found: dict[Mode, list[UtilizationMetrics]], cpu: dict[Mode, di
 
 
 def table_rows(comparison: dict[str, Any]) -> list[CircleRow]:
-    """Return the table."""
+    """Return the rows of the table."""
     return [
         CircleRow(
             mode=mode,
@@ -110,3 +113,41 @@ def table_rows(comparison: dict[str, Any]) -> list[CircleRow]:
         )
         for mode, made in comparison["modes"].items()
     ]
+
+
+class CircleRunner(ModeRunner):
+    """Runs a mode for N minutes of wall clock with its configured processes."""
+
+    def __init__(self, minutes: float, tell: Callable[[str], None]) -> None:
+        super().__init__(minutes, tell, bounded=limit_run, wired=session_of)
+
+
+def limit_run(config: Config, minutes: float) -> Config:
+    """Return a configuration that only trains, for ``minutes``."""
+    if config.workload is not None:
+        return decoupling_run.clock_config(config, minutes)
+    run = msgspec.structs.replace(config.run, minutes=minutes, demonstrate=False)
+    return msgspec.structs.replace(config, run=run, evaluation=msgspec.structs.replace(config.evaluation, episodes=0))
+
+
+def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
+    """Return the session of a run, which builds the tiny policy if needed; a workload has a stand-in trainer."""
+    if made.config().workload is not None:
+        return decoupling_run.session_of(made, console, finish)
+    found = processes.find_programs()
+    run_processes = processes.processes_of(made.config(), made.config_file, found)
+    find_policy = functools.partial(processes.find_policy, made, found=found)
+    return Session(made, run_processes, finish, console, find_policy=find_policy)
+
+
+def measure_costs(played: CircleRunner) -> dict[Mode, dict[str, Any]]:
+    """Return the cost of a step in the last run of each mode, after its warm-up."""
+    found = {}
+    for mode, made in played.folders.items():
+        phase = made.journal().phase("circle")
+        assert phase is not None and phase.ended_ms is not None
+        start_ms, end_ms = phase.started_ms + round(1000 * WARM_S), phase.ended_ms
+        steps = sum(at_s >= WARM_S for at_s in played.newest[mode].actions)
+        samples = read_usage(made.path / "metrics" / USAGE_FILE)
+        found[mode] = step_costs(samples, start_ms, end_ms, steps)
+    return found

@@ -1,11 +1,9 @@
-"""How fast the four agents are over Kafka: ``dart-streams bench agents``.
+"""Throughput and latency of the four agents over Kafka: ``dart-streams bench agents``.
 
-Writes finished rollouts to a fresh set of topics, starts a curator process, and prints JSON: trajectories a second
-through all four agents until nothing is left to read, by the clock and by the curator's CPU time; the curator's lag,
-from its first commit until nothing is left of it; and how long it takes from a lone trajectory until dispatch has acted
-on it. Give the curator a core of its own, and the broker and this program the others::
+Writes finished rollouts to new topics, starts a curator process, and reports trajectories per second by wall clock and
+by CPU time, the lag until it is zero, and the latency of single trajectories. Give the curator its own core::
 
-    taskset -c 0 dart-streams bench agents --core 1
+taskset -c 0 dart-streams bench agents --core 1
 """
 
 import asyncio
@@ -36,16 +34,16 @@ SLOTS = 64
 FLOOD_TIMEOUT_S = 600.0
 AGENTS = ("difficulty", "budget", "groups", "dispatch")
 CURATOR = "curator"
-"""The curator's consumer group."""
+"""Consumer group of the curator."""
 LAG_TIMEOUT_S = 30.0
 LAG_POLL_INTERVAL_S = 0.5
 POLL_TIMEOUT_MS = 200
 LONE_TRAJECTORIES = 50
-"""How many lone trajectories are timed."""
+"""Number of single trajectories timed."""
 
 
 def write_config(folder: Path, servers: str) -> Config:
-    """Write the files of a deployment of its own and return its configuration."""
+    """Write the files of a deployment; return its configuration."""
     (folder / "tasks.toml").write_text(
         tomli_w.dumps(
             {
@@ -72,7 +70,7 @@ def write_config(folder: Path, servers: str) -> Config:
 
 
 def finished_trajectories(config: Config, count: int) -> list[Trajectory]:
-    """Return N trajectories, as the circle in memory makes them."""
+    """Return N trajectories of a circle in memory."""
     circle = SimulatedCircle(config, task_set(TASKS), Odds(faults=0.02, partial=0.05))
     circle.settle()
     while len(circle.logs.get(trajectories.TOPIC.name, ())) < count:
@@ -83,7 +81,7 @@ def finished_trajectories(config: Config, count: int) -> list[Trajectory]:
 
 
 async def write(publisher: Publisher, events: list[Trajectory]) -> None:
-    """Publish trajectories, many at a time."""
+    """Publish trajectories in batches."""
     name = publisher.bus.prefix + trajectories.TOPIC.name
     for start in range(0, len(events), 1000):
         sent = []
@@ -94,10 +92,7 @@ async def write(publisher: Publisher, events: list[Trajectory]) -> None:
 
 
 class Flood(NamedTuple):
-    """A flood: its seconds by the clock and of the curator's CPU time, and the records that each agent applied.
-
-    ``lag`` has (seconds since the first look, records still to do), from the first commit until nothing was left.
-    """
+    """Wall and CPU seconds of a flood, records applied by agent, and ``lag`` as (seconds, records) until zero."""
 
     wall_s: float
     cpu_s: float
@@ -106,7 +101,7 @@ class Flood(NamedTuple):
 
 
 async def measure_flood(log: AIOKafkaConsumer, count: int, curator: psutil.Process, bus: Bus) -> Flood:
-    """Read until every agent has applied ``count`` records, and the curator has committed all of its inputs."""
+    """Wait until every agent has applied ``count`` records and the curator has committed its inputs."""
     lag = asyncio.create_task(lag_until_none(bus))
     try:
         wall_s, spent_s, seen = await count_applied(log, count, curator)
@@ -119,7 +114,7 @@ async def measure_flood(log: AIOKafkaConsumer, count: int, curator: psutil.Proce
 async def count_applied(
     log: AIOKafkaConsumer, count: int, curator: psutil.Process
 ) -> tuple[float, float, dict[str, int]]:
-    """Read until every agent has applied ``count`` records; return seconds by the clock, of CPU time, and records."""
+    """Wait until every agent has applied ``count`` records; return wall seconds, CPU seconds, and records."""
     seen = dict.fromkeys(AGENTS, 0)
     first = last = spent_s = 0.0
     while min(seen.values()) < count:
@@ -133,13 +128,13 @@ async def count_applied(
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """Return how much CPU time a process has used (seconds)."""
+    """Return the CPU time of a process (seconds)."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
 async def lag_until_none(bus: Bus) -> list[tuple[float, int]]:
-    """Look at the curator's lag again and again until it has one no more."""
+    """Poll the curator's lag until it is zero; return the readings."""
     looks: list[tuple[float, int]] = []
     started = time.perf_counter()
     async with lag_reader(bus) as lags:
@@ -152,7 +147,7 @@ async def lag_until_none(bus: Bus) -> list[tuple[float, int]]:
 
 
 async def time_lone(publisher: Publisher, log: AIOKafkaConsumer, events: list[Trajectory], count: int) -> list[float]:
-    """Return how long each trajectory, alone, took until dispatch had settled what came of it (milliseconds)."""
+    """Return the latency (ms) of each trajectory published alone, until dispatch has handled its results."""
     took = []
     for offset, event in enumerate(events, start=count):
         started = time.perf_counter()
@@ -166,7 +161,7 @@ async def time_lone(publisher: Publisher, log: AIOKafkaConsumer, events: list[Tr
 
 
 async def measure(folder: Path, servers: str, count: int, core: int | None = None) -> dict[str, Any]:
-    """Flood a curator with ``count`` trajectories, then let some come alone; it may run on ``core`` only."""
+    """Measure a flood of ``count`` trajectories, then single ones; pin the curator to ``core`` if given."""
     config = write_config(folder, servers)
     changelogs = importlib.import_module("workers.curator.changelogs")
     admin.apply_all(config.bus, changelogs.changelog_topics(config))
@@ -198,7 +193,7 @@ async def measure(folder: Path, servers: str, count: int, core: int | None = Non
 
 
 def start_curator(folder: Path, core: int | None) -> subprocess.Popen[bytes]:
-    """Start a curator process of this deployment, on one core if one is given."""
+    """Start a curator process, on one core if given."""
     program = Path(sys.executable).parent / "dart-streams"
     curator = subprocess.Popen([program, "worker", "curator", "--config", folder / "config.toml"])
     if core is not None:

@@ -1,8 +1,7 @@
-"""How fast the four reducers are, and whether their states stay small.
+"""Throughput and state sizes of the four reducers: ``dart-streams bench reducers``.
 
-``dart-streams bench reducers`` plays the circle in memory and prints JSON: for each agent the events it applied a
-second of CPU time, and the largest and the last size of its state (bytes, as in a snapshot) of 20 looks on the way; of
-all states together the largest size, and the slope over the second half, in bytes a finished group.
+Plays the circle in memory and reports events per CPU second by agent, the largest and last snapshot sizes (bytes) of 20
+samples, and the growth over the second half, in bytes per finished group.
 """
 
 import time
@@ -19,7 +18,7 @@ PARTS = 20
 
 
 class TimedCircle(SimulatedCircle):
-    """A circle that notes how long each agent worked, in seconds of CPU time, and on how many events."""
+    """A circle that measures CPU seconds and events of each agent."""
 
     def __init__(self, *args: Any) -> None:
         self.spent = dict.fromkeys(("difficulty", "budget", "groups", "dispatch"), 0.0)
@@ -36,7 +35,7 @@ class TimedCircle(SimulatedCircle):
 
 
 def measure(trajectories: int, tasks: int, slots: int) -> dict[str, Any]:
-    """Play N rollouts and return the figures of each agent."""
+    """Play N rollouts; return the metrics of each agent."""
     config = parse({"env": {"slots": slots}})
     circle = TimedCircle(config, task_set(tasks), Odds(faults=0.02, partial=0.05))
     circle.settle()

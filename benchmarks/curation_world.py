@@ -1,8 +1,7 @@
-"""Simulated rollouts for the in-memory circle: how one ends is a pure function of its order and a seed.
+"""Simulated rollouts of the in-memory circle; an outcome is a pure function of order and seed.
 
-Used by benchmarks and tests: the same orders give the same trajectories in any order and at any time. What happens next
-(which rollout ends, which agent reads) is for the caller to say, or drawn from a seeded generator, so a property test
-can try any interleaving and a failure can be repeated.
+The same orders give the same trajectories in any order. The caller or a seeded generator chooses the next rollout and
+agent, so property tests can try any interleaving and repeat a failure.
 """
 
 import random
@@ -10,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dart_streams import stateless_random as chance
+from dart_streams import stateless_random
 from dart_streams.config import Config
 from dart_streams.config.tasks import Page, TaskSet
 from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle, Subscription, Written
@@ -22,12 +21,12 @@ from topics.weights_serving import WeightsServing
 
 
 class Odds(msgspec.Struct, frozen=True):
-    """How rollouts end: ``faults`` is the share of faults, ``partial`` that of failures with partial credit."""
+    """Outcome odds: share of ``faults``, and of ``partial`` credit among failures."""
 
     faults: float = 0.0
     partial: float = 0.0
     lift: float = 0.0
-    """How much every task's success rate rises with each weight version."""
+    """Rise of every task's success rate per weight version."""
 
 
 def task_set(tasks: int, max_steps: int = 10) -> TaskSet:
@@ -43,17 +42,17 @@ def task_set(tasks: int, max_steps: int = 10) -> TaskSet:
 
 
 def success_rate(task_id: str, version: int, odds: Odds, seed: int = 0) -> float:
-    """Return how likely a task is solved by a version: its own share, spread over [0, 1], and what was learnt since."""
-    return min(1.0, chance.share("skill", seed, task_id) + odds.lift * version)
+    """Return a task's success probability under a version: a fixed share in [0, 1], plus the lift."""
+    return min(1.0, stateless_random.share("skill", seed, task_id) + odds.lift * version)
 
 
 def play(order: RolloutOrder, version: int, odds: Odds, seed: int = 0) -> Trajectory:
-    """Return the trajectory of an order whose tokens all come from ``version``."""
-    faulty = chance.share("fault", seed, order.order_id) < odds.faults
-    won = chance.share("win", seed, order.order_id) < success_rate(order.task_id, version, odds, seed)
+    """Return the trajectory of an order whose tokens come from ``version``."""
+    faulty = stateless_random.share("fault", seed, order.order_id) < odds.faults
+    won = stateless_random.share("win", seed, order.order_id) < success_rate(order.task_id, version, odds, seed)
     outcome: OutcomeKind = "env_error" if faulty else "success" if won else "failure"
-    partly = chance.share("part", seed, order.order_id) < odds.partial
-    steps = 1 + chance.number("steps", seed, order.order_id) % max(1, order.max_steps)
+    partly = stateless_random.share("part", seed, order.order_id) < odds.partial
+    steps = 1 + stateless_random.number("steps", seed, order.order_id) % max(1, order.max_steps)
     return Trajectory(
         trajectory_id=f"t-{order.order_id}",
         order_id=order.order_id,
@@ -65,7 +64,7 @@ def play(order: RolloutOrder, version: int, odds: Odds, seed: int = 0) -> Trajec
         outcome=outcome,
         reward=None if faulty else 1.0 if won else 0.5 if partly else 0.0,
         steps=steps,
-        step_entropies=[chance.share("entropy", seed, order.order_id, step) for step in range(steps)],
+        step_entropies=[stateless_random.share("entropy", seed, order.order_id, step) for step in range(steps)],
         version_min=version,
         version_max=version,
         started_ms=0,
@@ -74,7 +73,7 @@ def play(order: RolloutOrder, version: int, odds: Odds, seed: int = 0) -> Trajec
 
 
 class SimulatedCircle(InMemoryCircle):
-    """The in-memory circle with rollouts under way and a trainer that counts."""
+    """In-memory circle with running rollouts and a counting trainer."""
 
     def __init__(self, config: Config, tasks: TaskSet, odds: Odds, seed: int = 0) -> None:
         super().__init__(config, tasks)
@@ -86,23 +85,23 @@ class SimulatedCircle(InMemoryCircle):
         self.publish(weights.TOPIC.name, "", self.trainer.weights())
 
     def publish(self, topic: str, record_id: str, event: object) -> None:
-        """Append to a topic; orders start at once, with the weights of this moment."""
+        """Append to a topic; orders start at once with the present weights."""
         super().publish(topic, record_id, event)
         if isinstance(event, RolloutOrder):
             self.running.append((event, self.trainer.version))
 
     def choose(self, waiting: list[Subscription]) -> Subscription:
-        """Draw who reads next."""
+        """Draw the next reader."""
         return self.random.choice(waiting)
 
     def end_one(self, index: int | None = None) -> None:
-        """Let one of the rollouts under way end."""
+        """End one of the running rollouts."""
         order, version = self.running.pop(self.random.randrange(len(self.running)) if index is None else index)
         trajectory = play(order, version, self.odds, self.seed)
         self.publish(trajectories.TOPIC.name, trajectory.trajectory_id, trajectory)
 
     def train(self, most: int = 1_000_000) -> None:
-        """Let the trainer take up to ``most`` of the groups that wait for it."""
+        """Let the trainer take up to ``most`` waiting groups."""
         groups: Sequence[Written] = self.logs.get(curated.TOPIC.name, [])
         taken = len(self.trainer.trained) + len(self.trainer.waiting)
         for written in groups[taken : taken + most]:
@@ -111,6 +110,6 @@ class SimulatedCircle(InMemoryCircle):
                 self.publish(weights.TOPIC.name, "", version)
 
     def serve(self, worker: int, version: int) -> None:
-        """Let a rollout worker announce what it serves; only a coupled dispatch reads it."""
+        """Announce a rollout worker's version; only coupled dispatch reads it."""
         event = WeightsServing(worker_id=f"rollout-{worker}", version=version, since_ms=0, alive_ms=0)
         self.publish(weights_serving.TOPIC.name, "", event)

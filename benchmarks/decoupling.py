@@ -1,8 +1,7 @@
-"""Decoupled against coupled: ``dart-streams bench decoupling``.
+"""Comparison of decoupled and coupled modes: ``dart-streams bench decoupling``.
 
-The modes of :mod:`benchmarks.modes` on one workload, over the same seeds, each seed's modes one after another
-and in another order than the last one's, so that what else the machine does meets all alike. Figures are medians over
-seeds; a ratio is the median of the seeds' own ratios, with the smallest and the largest beside it.
+The modes of :mod:`benchmarks.modes` run on one workload and the same seeds, in alternating order, so that other load
+meets all alike. Metrics are medians over seeds; ratios are medians, minima and maxima of the seeds' ratios.
 """
 
 import statistics
@@ -29,16 +28,16 @@ COMPARED = (
 )
 CHECKED = ("env_utilisation", "rollout_utilisation", "actions_per_min", "trained_steps_per_min")
 SIMULATED_SEEDS = 10
-"""A simulation is held against real runs by the medians of N seeds."""
+"""Seeds of the simulation that real runs are compared with."""
 WARM_S = 1800.0
-"""Figures begin with the first version after so much of the desktops' time."""
+"""Seconds of simulated time before the first version that counts."""
 
 Play = Callable[[Config, Mode, int], Account]
-"""Lets a mode's deployment live, with this seed, and returns what happened."""
+"""Runs a mode's deployment with a seed; returns its account."""
 
 
 class DecouplingRow(msgspec.Struct, frozen=True):
-    """A mode, for people: a figure, and under it its ratio to coupled with the smallest and the largest over seeds."""
+    """A mode in the printed table: each metric with its ratio to coupled, minimum and maximum."""
 
     mode: str
     env_utilisation: str
@@ -50,7 +49,7 @@ class DecouplingRow(msgspec.Struct, frozen=True):
 
 
 def measure(base: Config, shape: DeploymentShape, seeds: int, play: Play) -> dict[Mode, list[UtilizationMetrics]]:
-    """Play every mode with every seed, and return the figures of each."""
+    """Play every mode with every seed; return the metrics of each."""
     return by_turns(
         MODES,
         seeds,
@@ -61,7 +60,7 @@ def measure(base: Config, shape: DeploymentShape, seeds: int, play: Play) -> dic
 def by_turns(
     compared: Sequence[Mode], seeds: int, play: Callable[[Mode, int], UtilizationMetrics]
 ) -> dict[Mode, list[UtilizationMetrics]]:
-    """Play each seed's modes one after another, and in the other order than the last one's."""
+    """Play each seed's modes in alternating order."""
     found: dict[Mode, list[UtilizationMetrics]] = {mode: [] for mode in compared}
     for seed in range(seeds):
         for mode in compared if seed % 2 else compared[::-1]:
@@ -70,9 +69,9 @@ def by_turns(
 
 
 class SimulatedRun:
-    """Plays deployments as discrete events, for N hours of the desktops' time each, with a mode's overheads.
+    """Plays deployments as discrete events for N simulated hours, with a mode's overheads.
 
-    ``newest`` has each mode's last account, with what its first ``traced`` slots did.
+    ``newest`` has each mode's last account; its first ``traced`` slots are recorded.
     """
 
     def __init__(
@@ -85,14 +84,14 @@ class SimulatedRun:
         self.newest: dict[Mode, Account] = {}
 
     def play(self, config: Config, mode: Mode, seed: int) -> Account:
-        """Let a deployment live, and return what happened."""
+        """Simulate a deployment; return its account."""
         simulation = Simulation(config, self.tasks, seed, self.overheads.get(mode), self.traced)
         self.newest[mode] = simulation.run(self.seconds)
         return self.newest[mode]
 
 
 def compare_modes(found: dict[Mode, list[UtilizationMetrics]], base: Config, shape: DeploymentShape) -> dict[str, Any]:
-    """Return medians and ratios as one value for ``--json``."""
+    """Return medians and ratios as printed with ``--json``."""
     return {
         "modes": {mode: median_metrics(runs) for mode, runs in found.items()},
         "ratios": {mode: median_ratios(runs, found["coupled"]) for mode, runs in found.items()},
@@ -108,7 +107,7 @@ def compare_modes(found: dict[Mode, list[UtilizationMetrics]], base: Config, sha
 def add_simulation(
     comparison: dict[str, Any], base: Config, shape: DeploymentShape, hours: float, overheads: Mapping[Mode, Overheads]
 ) -> dict[str, Any]:
-    """Return a comparison of real runs with what a simulation of the same length says, and the ratios to that."""
+    """Return a comparison of real runs with a simulation of the same length, and their ratios."""
     found = measure(base, shape, SIMULATED_SEEDS, SimulatedRun(base, hours, overheads).play)
     simulated = {mode: median_metrics(runs) for mode, runs in found.items()}
     return comparison | {
@@ -122,7 +121,7 @@ def add_simulation(
 
 
 def median_metrics(runs: Sequence[UtilizationMetrics]) -> dict[str, float]:
-    """Return the median of each known figure over seeds; of the largest staleness, the largest."""
+    """Return the median of each known metric over seeds, and the maximum of ``staleness_max``."""
     rows = [msgspec.structs.asdict(run) for run in runs]
     known = {name: [row[name] for row in rows if row[name] is not None] for name in rows[0]}
     found = {name: round(statistics.median(values), 4) for name, values in known.items() if values}
@@ -130,25 +129,25 @@ def median_metrics(runs: Sequence[UtilizationMetrics]) -> dict[str, float]:
 
 
 def paired_ratios(runs: Sequence[UtilizationMetrics], others: Sequence[UtilizationMetrics], name: str) -> list[float]:
-    """Return the ratio of a figure to that of another mode, a seed at a time."""
+    """Return a metric's ratio to another mode's, seed by seed."""
     return [ratio_to(getattr(run, name), getattr(other, name), 3) for run, other in zip(runs, others, strict=True)]
 
 
 def median_ratios(runs: Sequence[UtilizationMetrics], others: Sequence[UtilizationMetrics]) -> dict[str, float]:
-    """Return the median ratio of each figure that is compared."""
+    """Return the median ratio of each compared metric."""
     return {name: round(statistics.median(paired_ratios(runs, others, name)), 3) for name in COMPARED}
 
 
 def ratio_spreads(
     runs: Sequence[UtilizationMetrics], others: Sequence[UtilizationMetrics]
 ) -> dict[str, tuple[float, float]]:
-    """Return the smallest and the largest ratio over seeds."""
+    """Return the minimum and maximum ratio over seeds."""
     pairs = {name: paired_ratios(runs, others, name) for name in COMPARED}
     return {name: (min(values), max(values)) for name, values in pairs.items()}
 
 
 def table_rows(comparison: dict[str, Any]) -> list[DecouplingRow]:
-    """Return the table: each figure with its ratio to coupled."""
+    """Return the rows of the table."""
 
     def reported(mode: str, name: str, form: str) -> str:
         low, high = comparison["spread"][mode][name]

@@ -1,4 +1,4 @@
-"""Pictures of a comparison: bars of each figure, and for each mode what every slot did, a row a slot (SVG)."""
+"""Plots of a comparison (SVG): bars of each metric, and a timeline of slots for each mode."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,9 +26,9 @@ LABELS: dict[SlotActivity, str] = {
 
 
 MAX_SLOTS = 32
-"""Slots that are drawn, at most."""
+"""Maximum number of slots drawn."""
 PICTURE_S = 1800.0
-"""So much of the desktops' time is drawn of each mode."""
+"""Simulated seconds drawn of each mode."""
 
 
 def draw(
@@ -38,7 +38,7 @@ def draw(
     picture: Path | None,
     start: float,
 ) -> None:
-    """Write the pictures that were asked for."""
+    """Write the requested plots."""
     if plot is not None:
         plot.write_text(draw_bars(comparison))
     if picture is not None:
@@ -48,7 +48,7 @@ def draw(
 
 
 def draw_bars(comparison: dict[str, Any]) -> str:
-    """Draw the modes beside each other, a panel a figure."""
+    """Draw one panel a metric with a bar a mode."""
     names = list(comparison["modes"])
     with draw_svg(12.0, 3.0, columns=len(BARS)) as made:
         for axes, (name, label) in zip(made.axes, BARS.items(), strict=True):
@@ -61,7 +61,7 @@ def draw_bars(comparison: dict[str, Any]) -> str:
 
 
 def draw_timeline(accounts: Mapping[str, Account], start: float, end: float, most_slots: int = MAX_SLOTS) -> str:
-    """Draw what slots did between two times (seconds), a panel a mode; white is idle, lines are new versions."""
+    """Draw the activity of slots between two times (seconds), one panel a mode; white is idle, lines are versions."""
     with draw_svg(12.0, 2.2 * len(accounts), rows=len(accounts)) as made:
         for axes, (mode, account) in zip(made.axes, accounts.items(), strict=True):
             for state, color in STATES.items():
@@ -83,7 +83,7 @@ def draw_timeline(accounts: Mapping[str, Account], start: float, end: float, mos
 def state_spans(
     account: Account, state: SlotActivity, start: float, end: float, most_slots: int
 ) -> dict[int, list[tuple[float, float]]]:
-    """Return when each slot was in a state between two times: (beginning, length), minutes since ``start``."""
+    """Return the spans of a state by slot: (start, length), in minutes since ``start``."""
     found: dict[int, list[tuple[float, float]]] = {}
     for span in account.spans:
         if span.state == state and span.slot < most_slots and span.end > start and span.start < end:

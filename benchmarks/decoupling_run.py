@@ -1,4 +1,4 @@
-"""One mode as a real run: Kafka, Cassandra, Faust and every process but the model's, whose times are modeled."""
+"""Real run of one mode: Kafka, Cassandra, Faust and all processes, with modeled environment and model."""
 
 import asyncio
 import contextlib
@@ -30,12 +30,12 @@ from dart_streams.console.runs.run_state import RunState
 from dart_streams.telemetry import names
 
 REQUEST_TIMEOUT_S = 60.0
-"""How long a request may take on the clock: a busy machine must not be taken for a lost answer."""
+"""Wall-clock timeout of a request, so that a busy machine does not lose answers."""
 TRAINER = "benchmarks.stand_in_trainer"
 
 
 def clock_config(config: Config, minutes: float) -> Config:
-    """Return a configuration whose bounds are the workload's, on the clock of the run."""
+    """Return a configuration whose timeouts are the workload's in wall-clock time."""
     replace, workload = msgspec.structs.replace, workload_of(config)
     return replace(
         config,
@@ -51,7 +51,7 @@ def clock_config(config: Config, minutes: float) -> Config:
 
 
 def place_config(config: Config, running: Config) -> Config:
-    """Return a configuration that uses the services of ``running``, with its runs in a folder of their own."""
+    """Return a configuration with the services of ``running`` and its own runs folder."""
     replace, state = msgspec.structs.replace, Path(config.run.state_dir) / "bench"
     return replace(
         config,
@@ -63,10 +63,7 @@ def place_config(config: Config, running: Config) -> Config:
 
 @contextlib.contextmanager
 def with_services(config: Config, *, optimise: bool = True) -> Iterator[Config]:
-    """Yield a configuration whose broker and database are this block's own, linked to where a run looks for theirs.
-
-    They use both of their compilers (``optimise``), as they would on a cluster.
-    """
+    """Yield a configuration with private broker and database; ``optimise`` enables both JVM compilers."""
     with private_services(optimise=optimise) as running:
         ours = place_config(config, running)
         link = folder_of(ours)
@@ -80,10 +77,10 @@ def with_services(config: Config, *, optimise: bool = True) -> Iterator[Config]:
 
 
 class ModeRunner:
-    """Lets deployments live for N minutes of the clock each.
+    """Runs deployments for N minutes of wall clock.
 
-    ``bounded`` makes a deployment's configuration one that lives for so long, and ``wired`` makes it a session.
-    ``newest`` has each mode's last account, and ``folders`` where its run is.
+    ``bounded`` limits a configuration to that time, ``wired`` makes its session. ``newest`` has each mode's last
+    account, ``folders`` its run folder.
     """
 
     def __init__(
@@ -102,18 +99,12 @@ class ModeRunner:
 
     @property
     def core_ms(self) -> dict[str, dict[str, float]]:
-        """What each kind of process cost in a mode's last run, in core-milliseconds an executed action."""
+        """Core-milliseconds per executed action by kind of process, in each mode's last run."""
         return {mode: core_ms(made, len(self.newest[mode].actions)) for mode, made in self.folders.items()}
 
     def play(self, config: Config, mode: Mode, seed: int) -> Account:
-        """Let a deployment live, and return what happened.
-
-        Raises
-        ------
-        UserError
-            If a process is beyond help, or something that was waited for did not come; the text says what to do.
-        """
-        self.tell(f"{mode}, seed {seed}: {self.minutes:g} minutes and what starting and draining take")
+        """Run a deployment and return its account; raise UserError if a process fails for good or a wait times out."""
+        self.tell(f"{mode}, seed {seed}: {self.minutes:g} minutes plus start and drain")
         name = f"{mode}-{seed}-{uuid.uuid4().hex[:6]}"
         made = folder.create(self.bounded(config, self.minutes), Path(config.tasks.file), name, resume=False)
         found: list[Account] = []
@@ -127,17 +118,14 @@ class ModeRunner:
 
 
 def session_of(made: folder.RunFolder, console: Console, finish: Finish) -> Session:
-    """Return the session of a run with the stand-in for the trainer."""
+    """Return the session of a run with the stand-in trainer."""
     stand_in = ProcessSpec("trainer", (sys.executable, "-m", TRAINER, str(made.config_file)))
     run = processes.processes_of(made.config(), made.config_file, processes.find_programs())
     return Session(made, msgspec.structs.replace(run, trainer=(stand_in,)), finish, console)
 
 
 def core_ms(made: folder.RunFolder, actions: int) -> dict[str, float]:
-    """Return the core-milliseconds that each kind of process cost while the circle turned, an action.
-
-    A process without actions still beats its heart: that is in it.
-    """
+    """Return core-milliseconds per action by kind of process, heartbeats included."""
     phase = made.journal().phase("circle")
     if phase is None or not actions:
         return {}
@@ -146,12 +134,12 @@ def core_ms(made: folder.RunFolder, actions: int) -> dict[str, float]:
 
 
 def measure_overheads(player: ModeRunner) -> dict[Mode, Overheads]:
-    """Return what the system took of a step in the last run of each mode, on average, in the desktops' seconds."""
+    """Return the mean overhead of a step in each mode's last run, in simulated seconds."""
     return {mode: Overheads(step_s=overhead_s(made)) for mode, made in player.folders.items()}
 
 
 def overhead_s(made: folder.RunFolder) -> float:
-    """Return what a step took beside its generation and execution, on average, in the desktops' seconds."""
+    """Return the mean time of a step beside generation and execution, in simulated seconds."""
     phase, metrics = made.journal().phase("circle"), MetricsReader(made.path / "metrics")
     assert phase is not None
     found = metrics.distribution(names.ENV_OVERHEAD_MS, phase.started_ms, phase.ended_ms or 0)
@@ -160,14 +148,14 @@ def overhead_s(made: folder.RunFolder) -> float:
 
 
 def clock_of(circle: TrainingRun) -> Clock:
-    """Return the clock of the phase in which the circle turned."""
+    """Return the clock of the training phase."""
     phase = next(phase for phase in circle.journal.phases if phase.name == "circle")
     workload = circle.config.workload
     return Clock(phase.started_ms, phase.ended_ms or phase.started_ms, workload.time_scale if workload else 1.0)
 
 
 def account_of(config: Config, clock: Clock) -> Account:
-    """Read the topics of a run and return its account."""
+    """Return the account of a run from its topics."""
     state = RunState(keep_steps=True).fold(read_log(config.bus, READ))
     slots = config.env.workers * config.env.slots
     return build_account(state, clock, slots, config.rollout.workers, config.rollout.max_in_flight)

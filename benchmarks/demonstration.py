@@ -1,8 +1,7 @@
-"""Whole runs of a configuration, one after another, and what they gain: ``dart-streams bench demonstration``.
+"""Repeated whole runs of a configuration and their gains: ``dart-streams bench demonstration``.
 
-A run's gain depends on its chance and on the machine's other work, so one run says little: the summary has the median
-and the worst. ``episodes`` ends each run's training at N finished training episodes, which compares learning at
-equal data instead of equal time.
+Gains vary with seeds and machine load, so the summary has median and worst. ``episodes`` ends training at N finished
+training episodes, to compare learning at equal data.
 """
 
 import statistics
@@ -27,7 +26,7 @@ from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views import report
 
 REPORTED = ("episodes", "train_steps", "env_steps_per_s", "lost", "open", "staleness", "evaluation")
-"""What each run reports."""
+"""Report keys of each run."""
 
 
 class EpisodeSession(Session):
@@ -50,13 +49,7 @@ def train_episodes(state: RunState) -> int:
 
 
 def measure(config: Config, runs: int, episodes: int | None, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Run a configuration N times; return the runs and their summary.
-
-    Raises
-    ------
-    UserError
-        If a run fails; the text says what to do.
-    """
+    """Run a configuration N times; return the runs and their summary. Raises UserError if a run fails."""
     found = []
     for number in range(1, runs + 1):
         found.append(run_once(config, episodes))
@@ -65,7 +58,7 @@ def measure(config: Config, runs: int, episodes: int | None, tell: Callable[[str
 
 
 def run_once(config: Config, episodes: int | None) -> dict[str, Any]:
-    """Make one run, with its terminal output in the run's folder; return what its report says."""
+    """Make one run, with its terminal output in the run's folder; return its metrics."""
     _, services = process_registry.end_leftovers(Path(config.run.state_dir).absolute() / "runs")
     made = run_folder.create(config, Path(config.tasks.file), f"bench-{uuid.uuid4().hex[:8]}", resume=False)
     programs = processes.find_programs()
@@ -91,7 +84,7 @@ def run_once(config: Config, episodes: int | None) -> dict[str, Any]:
 
 
 def report_metrics(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run reports: the gain is that of the held-out success rate, as a share of 1."""
+    """Return the metrics of a report; ``gain`` is the change of the held-out success rate."""
     gains = {item["temperature"]: item["change"]["mean"] for item in written.get("further_temperatures") or []}
     pages = {page: [found["before"]["rate"], found["after"]["rate"]] for page, found in written["per_task"].items()}
     return {name: written.get(name) for name in REPORTED} | {
@@ -102,7 +95,7 @@ def report_metrics(written: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summarize_runs(found: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Return the median and the worst over runs."""
+    """Return the median, worst and best gain over runs."""
     gains = [run["gain"] for run in found]
     return {
         "runs": len(found),
@@ -115,7 +108,7 @@ def summarize_runs(found: Sequence[Mapping[str, Any]]) -> dict[str, float | None
 
 
 def busy_s() -> float:
-    """Return the CPU seconds that this machine has spent since its start, on anything."""
+    """Return the busy CPU seconds of this machine since its start."""
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
 
@@ -126,7 +119,7 @@ def own_s() -> float:
 
 
 def machine_load(made: run_folder.RunFolder, busy: float) -> dict[str, float]:
-    """Return the cores that the run's processes used on average, and those that anything else on the machine did."""
+    """Return the mean cores used by the run and by everything else."""
     phases = made.journal().phases
     start_ms, end_ms = phases[0].started_ms, phases[-1].ended_ms or phases[-1].started_ms
     own = sum(cpu_seconds(read_usage(made.path / "metrics" / USAGE_FILE), start_ms, end_ms).values())

@@ -1,8 +1,7 @@
-"""What desktops cost side by side: ``dart-streams bench desktops``.
+"""Cost of concurrent desktops: ``dart-streams bench desktops``.
 
-Slots in one process let the oracle play families, without broker, policy or store. CPU time is that of each desktop's
-control group, taken around each call, so that what ended meanwhile counts too; without a control group there is none.
-Nothing is counted before each slot has played an episode.
+Slots in one process let the oracle play task families, without broker, policy or store. CPU time is that of a desktop's
+control group around each call; without one it is not measured. The first episode of each slot does not count.
 """
 
 import asyncio
@@ -24,20 +23,20 @@ from workers.env.backends.desktop.environment import DesktopEnvironment
 from workers.env.environment import EnvironmentFault
 
 IDLE_S = 10.0
-"""How long the desktops are left alone to see what they cost then."""
+"""Seconds over which idle cost is measured."""
 PROBES = 4
-"""Clicks into each window that no oracle makes: a policy's most frequent step."""
+"""Plain clicks into each window: a policy's most frequent step."""
 
 
 class Calls:
-    """Seconds and core-seconds of the calls of one kind."""
+    """Seconds and core-seconds of calls of one kind."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self.core_s: list[float] = []
 
     def figures(self) -> dict[str, Any]:
-        """Return quantiles of the time in ms, and the mean and median core-ms (None if they were not measured)."""
+        """Return time quantiles (ms), and mean and median core-ms (None if not measured)."""
         if not self.seconds:
             return {"count": 0}
         ordered, cost = sorted(self.seconds), sorted(self.core_s)
@@ -51,7 +50,7 @@ class Calls:
 
 
 class DesktopCosts:
-    """What the calls of each family have cost so far."""
+    """Cost of the calls of each family."""
 
     def __init__(self) -> None:
         self.calls: defaultdict[tuple[str, str], Calls] = defaultdict(Calls)
@@ -61,7 +60,7 @@ class DesktopCosts:
         self.solved = self.episodes = 0
 
     async def play(self, backend: DesktopBackend, task: Task, only_reset: bool = False) -> None:
-        """Let the oracle play an episode, if not ``only_reset``, and count it."""
+        """Let the oracle play an episode, or only reset it, and count the calls."""
         began = time.perf_counter()
         environment = await backend.open(task)
         prepared = environment.prepared is not None
@@ -87,7 +86,7 @@ class DesktopCosts:
             await environment.close()
 
     async def probe(self, environment: DesktopEnvironment, task: Task) -> None:
-        """Count clicks here and there, where nothing is but what can be selected."""
+        """Count plain clicks that hit no control."""
         for number in range(PROBES):
             width, height = environment.size
             click = Click(width * (3 + number) // 8, height * (3 + number % 2) // 8)
@@ -105,7 +104,7 @@ class DesktopCosts:
         return result
 
     def figures(self) -> dict[str, Any]:
-        """Return what was measured, by family."""
+        """Return the metrics by family."""
         pages = sorted({page for page, _ in self.calls})
         return {
             page: {kind: calls.figures() for (of, kind), calls in sorted(self.calls.items()) if of == page}
@@ -115,7 +114,7 @@ class DesktopCosts:
 
 
 def kind_of(action: Action) -> str:
-    """Return how an action is named in the figures; saving is a kind of its own, for the application then works."""
+    """Return an action's name in the metrics; ``save`` is separate, as the application then works."""
     name = type(action).__name__.lower()
     keys = getattr(action, "keys", ())
     return "save" if tuple(keys) == ("ctrl", "s") else name
@@ -135,7 +134,7 @@ def pss_mb(environment: DesktopEnvironment) -> float:
 async def side_by_side(
     backend: DesktopBackend, tasks: Sequence[Task], costs: DesktopCosts, slots: int
 ) -> dict[str, Any]:
-    """Hold ``slots`` desktops at once; return the memory of each by family, and what they cost while left alone."""
+    """Hold ``slots`` desktops at once; return their memory by family and their idle cost."""
     environments = [(await backend.open(task), task) for task in (tasks[n % len(tasks)] for n in range(slots))]
     try:
         await asyncio.gather(*(environment.reset(task) for environment, task in environments))
@@ -156,7 +155,7 @@ async def side_by_side(
 
 
 def cpu_s(environment: DesktopEnvironment) -> float:
-    """Return the CPU seconds of a desktop, 0 if they are not known."""
+    """Return the CPU seconds of a desktop; 0 if unknown."""
     group = environment.sandbox.group
     return (group.cpu_s() if group else None) or 0.0
 
@@ -174,7 +173,7 @@ def busy_processors(count: int) -> Iterator[None]:
 
 
 async def hand_overs(config: Config, task: Task, count: int) -> dict[str, Any]:
-    """Return what it takes to be given a desktop that is prepared, ``count`` times one after the other."""
+    """Return the time to receive a prepared desktop, ``count`` times in a row."""
     backend, costs = DesktopBackend(config), DesktopCosts()
     await backend.start()
     try:
@@ -201,10 +200,10 @@ async def measure(
     hogged: int = 0,
     same: bool = False,
 ) -> dict[str, Any]:
-    """Return what ``episodes`` episodes of each slot cost, after one more that is not counted.
+    """Return the cost of ``episodes`` episodes per slot, after a warm-up episode.
 
-    ``hogged`` processors do other work meanwhile. With ``same`` each family has one task only, whose desktops are reset
-    and not played, and whose first screens are compared.
+    ``hogged`` processors are kept busy. With ``same`` each family's one task is only reset, and first screens are
+    compared.
     """
     env = msgspec.structs.replace(config.env, slots=slots)
     backend = DesktopBackend(msgspec.structs.replace(config, env=env))

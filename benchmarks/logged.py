@@ -1,7 +1,6 @@
-"""The account of a real run, from its log alone: what slots, rollout workers and trainer did, and when. Pure.
+"""Account of a real run from its log: activity of slots, rollout workers and trainer. Pure.
 
-The log does not say in which slot an episode was played, so episodes are put into rows as slots would take them: each
-into the row that was free for the longest time.
+The log has no slot numbers, so each episode goes to the row that has been free for longest.
 """
 
 import heapq
@@ -15,27 +14,27 @@ from dart_streams.console.runs.run_state import RunState
 from topics import actions, curated, observations, trained
 
 READ = (observations.TOPIC, actions.TOPIC, curated.TOPIC, trained.TOPIC)
-"""The topics that the account needs."""
+"""Topics needed."""
 
 
 class Clock(NamedTuple):
-    """Turns epoch milliseconds into seconds of the desktops' time since the run began; what is later is cut."""
+    """Converts epoch ms to simulated seconds since the start of the run, cut at its end."""
 
     began_ms: int
     ended_ms: int
     time_scale: float
 
     def at(self, epoch_ms: float) -> float:
-        """Return the desktops' time of a moment, at most that of the run's end."""
+        """Return the simulated time of a moment, at most that of the end."""
         return (min(epoch_ms, self.ended_ms) - self.began_ms) / 1000 * self.time_scale
 
     def has(self, epoch_ms: float) -> bool:
-        """Say whether a moment was before the end."""
+        """Return whether a moment is before the end."""
         return epoch_ms <= self.ended_ms
 
 
 class LoggedEpisode(NamedTuple):
-    """A trajectory's time, and its observations in the order of their steps."""
+    """Start and end of a trajectory, and its observations in step order."""
 
     began_ms: int
     ended_ms: int
@@ -59,7 +58,7 @@ def build_account(state: RunState, clock: Clock, slots: int, workers: int, place
 
 
 def episodes_of(state: RunState, clock: Clock) -> list[LoggedEpisode]:
-    """Return training trajectories in the order in which they began; one that has not ended lasts until the end."""
+    """Return training trajectories in order of start; unfinished ones last until the end."""
     episodes = []
     for identity, records in state.observations.items():
         steps = [records[number].event for number in sorted(records)]
@@ -70,12 +69,12 @@ def episodes_of(state: RunState, clock: Clock) -> list[LoggedEpisode]:
 
 
 def began_ms(trajectory_id: str) -> int:
-    """Return when a trajectory began: its id is a UUID of version 7."""
+    """Return the start of a trajectory from its UUIDv7 id."""
     return uuid.UUID(trajectory_id).int >> 80
 
 
 def in_rows(episodes: Sequence[LoggedEpisode]) -> list[int]:
-    """Return a row for each episode, in the order in which they began: the one that was free first."""
+    """Return the row of each episode: the one that was free first."""
     free: list[tuple[int, int]] = []
     rows = []
     for episode in episodes:
@@ -86,7 +85,7 @@ def in_rows(episodes: Sequence[LoggedEpisode]) -> list[int]:
 
 
 def episode_spans(episode: LoggedEpisode, row: int, clock: Clock) -> list[SlotSpan]:
-    """Return what an episode's slot did: reset, then waiting and stepping by turns, and the evaluator."""
+    """Return a slot's activity during an episode."""
     found, at_ms = [], float(episode.began_ms)
     for step in episode.steps:
         hung = step.end is not None and step.end.kind == "env_error"
@@ -105,7 +104,7 @@ def episode_spans(episode: LoggedEpisode, row: int, clock: Clock) -> list[SlotSp
 
 
 def generation_spans(responses: Sequence[LogRecord], clock: Clock) -> list[tuple[int, float, float]]:
-    """Return when each response was generated, and by which rollout worker (numbered in the order of their names)."""
+    """Return worker number, start and end of each response's generation."""
     records = [record for record in responses if clock.has(record.metadata.at_ms)]
     names = sorted({record.event.worker_id for record in records})
     found = []
@@ -117,7 +116,7 @@ def generation_spans(responses: Sequence[LogRecord], clock: Clock) -> list[tuple
 
 
 def optimizer_steps(state: RunState, clock: Clock) -> list[OptimizerStep]:
-    """Return the optimizer steps with what they took."""
+    """Return the optimizer steps with the data they took."""
     found = []
     for step in state.trained.values():
         if not clock.has(step.at_ms):

@@ -1,4 +1,4 @@
-"""``dart-streams bench``: the commands that compare decoupled modes with coupled ones, and one that counts slots."""
+"""``dart-streams bench``: decoupled against coupled modes, and the number of slots."""
 
 import itertools
 from pathlib import Path
@@ -13,21 +13,21 @@ from dart_streams.console.cli.options import AsJson
 app = typer.Typer()
 
 DESKTOP = Path("deploy/config/workload/desktop.toml")
-WorkloadFile = Annotated[Path, typer.Option("--workload", help="A configuration with a workload section.")]
-Plot = Annotated[Path | None, typer.Option(help="Where to draw the figures (svg).", show_default=False)]
-Timeline = Annotated[Path | None, typer.Option(help="Where to draw what each slot did (svg).", show_default=False)]
+WorkloadFile = Annotated[Path, typer.Option("--workload", help="Configuration file with a workload section.")]
+Plot = Annotated[Path | None, typer.Option(help="SVG file for a plot of the metrics.", show_default=False)]
+Timeline = Annotated[Path | None, typer.Option(help="SVG file for a timeline of the slots.", show_default=False)]
 Staleness = Annotated[int, typer.Option(help="Maximum staleness of training data, in weight versions.", min=0)]
-Seeds = Annotated[int, typer.Option(help="Runs of each mode.", min=1)]
-Curated = Annotated[bool, typer.Option(help="DART's rules of curation, in all modes.")]
+Seeds = Annotated[int, typer.Option(help="Number of runs of each mode.", min=1)]
+Curated = Annotated[bool, typer.Option(help="Use DART's curation rules in all modes.")]
 
 
 @app.command()
 def decoupling(
-    slots: Annotated[int, typer.Option(help="Slots.", min=1)] = 16,
-    batch: Annotated[int, typer.Option(help="Groups a training step; 2 of 8 rollouts fill 16 slots.", min=1)] = 2,
+    slots: Annotated[int, typer.Option(help="Number of slots.", min=1)] = 16,
+    batch: Annotated[int, typer.Option(help="Groups per training step; 2 of 8 rollouts fill 16 slots.", min=1)] = 2,
     staleness: Staleness = 3,
     minutes: Annotated[
-        float, typer.Option(help="Minutes on the clock, a seed and mode; answers are kept for 15.", max=14)
+        float, typer.Option(help="Wall-clock minutes per seed and mode; answers are kept for 15.", max=14)
     ] = 4.0,
     scale: Annotated[
         float | None, typer.Option(help="Time scale. \\[default: the workload's]", show_default=False)
@@ -39,10 +39,10 @@ def decoupling(
     timeline: Timeline = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decoupled against coupled as real runs: Kafka, Cassandra and every process; times drawn from the workload.
+    """Decoupled against coupled modes in real runs with times from a workload.
 
-    Starts a Kafka and a Cassandra, and ends them. Takes about an hour: four modes, three seeds, four minutes each and
-    what starting and draining take. Configurations and logs of the runs stay in .dart/bench.
+    Starts and ends a Kafka and a Cassandra. Takes about an hour: four modes, three seeds, four minutes each.
+    Configurations and logs stay in .dart/bench.
     """
     from benchmarks import decoupling as comparing
     from benchmarks import decoupling_plot, decoupling_run, modes
@@ -58,27 +58,28 @@ def decoupling(
         output.show_json(comparison | {"core_ms_per_action": player.core_ms})
     else:
         show_comparison(comparison)
-        typer.echo("core-milliseconds an executed action, of the last run of each mode")
+        typer.echo("core-milliseconds per executed action, last run of each mode")
         show_lines(player.core_ms)
-        typer.echo("figures as a share of what the simulation says, with the runs' own overhead a step")
+        typer.echo("metrics as a ratio to the simulation with measured overheads")
         show_lines(comparison["to_simulated"])
 
 
 @app.command()
 def simulate(
     envs: Annotated[
-        list[int] | None, typer.Option("--envs", help="Slots; may be given again. \\[default: 180]", show_default=False)
+        list[int] | None,
+        typer.Option("--envs", help="Number of slots; may be repeated. \\[default: 180]", show_default=False),
     ] = None,
     batch: Annotated[
         list[int] | None,
         typer.Option(
-            help="Groups a training step, for 180 slots; other sizes in proportion. May be given again. "
+            help="Groups per training step at 180 slots, scaled for other sizes; may be repeated. "
             "\\[default: 24, which fill the slots]",
             show_default=False,
         ),
     ] = None,
     staleness: Staleness = 3,
-    hours: Annotated[float, typer.Option(help="Hours of the desktops' time, a seed and mode.")] = 4.0,
+    hours: Annotated[float, typer.Option(help="Simulated hours per seed and mode.")] = 4.0,
     seeds: Seeds = 3,
     curation: Curated = True,
     workload: WorkloadFile = DESKTOP,
@@ -86,7 +87,7 @@ def simulate(
     timeline: Timeline = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decoupled against coupled as discrete events: the same reducers, times drawn from the workload, no services."""
+    """Decoupled against coupled modes as discrete events with times from a workload, without services."""
     from benchmarks import decoupling as comparing
     from benchmarks import decoupling_plot, modes
 
@@ -105,27 +106,27 @@ def simulate(
 
 @app.command()
 def circle(
-    minutes: Annotated[float, typer.Option(help="Minutes of training, a seed and mode.", min=2)] = 5.0,
-    seeds: Annotated[int, typer.Option(help="Seeds; each plays both modes.", min=1)] = 1,
+    minutes: Annotated[float, typer.Option(help="Minutes of training per seed and mode.", min=2)] = 5.0,
+    seeds: Annotated[int, typer.Option(help="Number of seeds; each plays both modes.", min=1)] = 1,
     config: DeploymentFile = DEMO,
     mode: Annotated[
-        Literal["coupled", "dart"] | None, typer.Option(help="Play this mode alone.", show_default=False)
+        Literal["coupled", "dart"] | None, typer.Option(help="Play this mode only.", show_default=False)
     ] = None,
     timeline: Timeline = None,
     as_json: AsJson = False,
 ) -> None:
-    """Coupled against decoupled with real parts: browsers, vLLM and torch; and where the CPU time goes.
+    """Decoupled against coupled modes with real browsers, vLLM and torch, and their CPU time by part.
 
-    Starts a Kafka and a Cassandra, and ends them. Takes a quarter of an hour, and five minutes more where the tiny
-    policy is still to be built. Logs of the runs stay in .dart/bench. Figures of CPU time begin after a minute.
+    Starts and ends a Kafka and a Cassandra. Takes a quarter of an hour, and five minutes more to build the tiny policy.
+    Logs stay in .dart/bench. CPU metrics begin after a minute.
     """
     from benchmarks import circle as comparing
-    from benchmarks import circle_run, decoupling_plot, decoupling_run, modes
+    from benchmarks import decoupling_plot, decoupling_run, modes
 
-    player = circle_run.CircleRunner(minutes, output.note)
+    player = comparing.CircleRunner(minutes, output.note)
     with decoupling_run.with_services(modes.load_config(config), optimise=False) as base:
         played = comparing.measure(base, seeds, player.play, [mode] if mode else comparing.COMPARED)
-        found = comparing.compare_runs(played, circle_run.measure_costs(player))
+        found = comparing.compare_runs(played, comparing.measure_costs(player))
     if timeline is not None:
         decoupling_plot.draw(found, player.newest, None, timeline, comparing.WARM_S)
     if as_json:
@@ -133,46 +134,45 @@ def circle(
         return
     output.show(comparing.table_rows(found), as_json=False, title="MiniWoB++, vLLM and torch on this machine")
     for name, cpu in found["cpu"].items():
-        show_lines({f"{name}: core-ms a step": cpu["core_ms_per_step"], "share of CPU time": cpu["share"]})
+        show_lines({f"{name}: core-ms per step": cpu["core_ms_per_step"], "share of CPU time": cpu["share"]})
 
 
 @app.command()
 def slots(
     counts: Annotated[
         list[int] | None,
-        typer.Option("--slots", help="Slots; may be given again. \\[default: 1000]", show_default=False, min=1),
+        typer.Option("--slots", help="Number of slots; may be repeated. \\[default: 1000]", show_default=False, min=1),
     ] = None,
-    pace: Annotated[float, typer.Option(help="Seconds from one step of a slot to its next.", min=0.01)] = 3.0,
-    minutes: Annotated[float, typer.Option(help="Minutes on the clock for each number of slots.", max=14)] = 6.0,
+    pace: Annotated[float, typer.Option(help="Seconds between steps of a slot.", min=0.01)] = 3.0,
+    minutes: Annotated[float, typer.Option(help="Wall-clock minutes for each number of slots.", max=14)] = 6.0,
     workload: WorkloadFile = DESKTOP,
     as_json: AsJson = False,
 ) -> None:
-    """How many simulated slots this machine holds at the pace of desktops, and what they cost.
+    """Number of simulated slots that this machine serves at the pace of desktops, and their cost.
 
-    Starts a Kafka and a Cassandra, and ends them. Figures begin after three minutes. Logs and reports of the runs
-    stay in .dart/bench.
+    Starts and ends a Kafka and a Cassandra. Metrics begin after three minutes. Logs and reports stay in .dart/bench.
     """
-    from benchmarks import decoupling_run, modes, slots_run
+    from benchmarks import decoupling_run, modes
     from benchmarks import slots as crowd
 
     found = []
     with decoupling_run.with_services(modes.load_workload(workload)) as base:
         for count in counts or [1000]:
-            output.note(f"{count} slots: {minutes:g} minutes and what starting and draining take")
-            found.append(slots_run.measure(base, count, pace, minutes))
+            output.note(f"{count} slots: {minutes:g} minutes plus start and drain")
+            found.append(crowd.measure(base, count, pace, minutes))
     if as_json:
         output.show_json(found)
         return
-    output.show(crowd.table_rows(found), as_json=False, title=f"a step each {pace:g} s and slot")
-    typer.echo("core-milliseconds a step, services included")
+    output.show(crowd.table_rows(found), as_json=False, title=f"one step per slot every {pace:g} s")
+    typer.echo("core-milliseconds per step, services included")
     for one in found:
         show_lines({f"{one['slots']} slots": one["core_ms_per_step"]})
 
 
 def show_comparison(comparison: dict[str, Any]) -> None:
-    """Print a comparison of modes for people."""
+    """Print a comparison of modes as a table."""
     from benchmarks.decoupling import table_rows
 
     shape = comparison["shape"]
-    title = f"{shape['slots']} slots, steps of {shape['batch']} groups, staleness at most {shape['max_staleness']}"
-    output.show(table_rows(comparison), as_json=False, title=f"{title}\nunder each figure: its ratio to coupled")
+    title = f"{shape['slots']} slots, steps of {shape['batch']} groups, maximum staleness {shape['max_staleness']}"
+    output.show(table_rows(comparison), as_json=False, title=f"{title}\nunder each metric: its ratio to coupled")

@@ -31,12 +31,11 @@ DISPATCH: dict[Mode, Literal["rollout-wise", "task-wise", "coupled"]] = {
 }
 
 ROLLS = 4
-"""Groups of rollout workers that switch one after another. One worker at a time is too few where there are hundreds:
-versions come quicker than the last of them has one."""
+"""Groups of rollout workers that switch in turn; one worker at a time is too slow among hundreds."""
 
 
 class DeploymentShape(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of a deployment: slots, rollout workers with ``places`` requests each, and groups a training step."""
+    """Size of a deployment: slots, rollout workers with ``places`` requests each, groups per training step."""
 
     slots: int
     workers: int
@@ -47,7 +46,7 @@ class DeploymentShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scale_shape(slots: int, batch: float, max_staleness: int, *, curated: bool = True) -> DeploymentShape:
-    """Return a shape in which all is as for 180 slots: ``batch`` groups a step, and four workers of 32 places."""
+    """Return a shape scaled from 180 slots with ``batch`` groups a step and four workers of 32 places."""
     workers = max(2, round(slots / 45))
     return DeploymentShape(
         slots=slots,
@@ -60,21 +59,21 @@ def scale_shape(slots: int, batch: float, max_staleness: int, *, curated: bool =
 
 
 def workload_of(config: Config) -> Workload:
-    """Return the workload of a configuration; raise :class:`ConfigError` if it has none."""
+    """Return the workload of a configuration; raise :class:`ConfigError` without one."""
     if config.workload is None:
-        raise ConfigError("this needs a configuration with a [workload], such as deploy/config/workload/desktop.toml")
+        raise ConfigError("a configuration with a [workload] is needed, such as deploy/config/workload/desktop.toml")
     return config.workload
 
 
 def load_config(path: Path) -> Config:
-    """Return the configuration of a file, with ``tasks.file`` made absolute."""
+    """Return the configuration in a file, with an absolute ``tasks.file``."""
     config = configuration.load(path)
     tasks = msgspec.structs.replace(config.tasks, file=str((path.parent / config.tasks.file).absolute()))
     return msgspec.structs.replace(config, tasks=tasks)
 
 
 def load_workload(path: Path, time_scale: float | None = None) -> Config:
-    """Return the configuration of a workload's file, as :func:`load_config`, at another scale if given."""
+    """Return the configuration of a workload, with another time scale if given."""
     config = load_config(path)
     workload = workload_of(config)
     scaled = msgspec.structs.replace(workload, time_scale=time_scale or workload.time_scale)
@@ -82,7 +81,7 @@ def load_workload(path: Path, time_scale: float | None = None) -> Config:
 
 
 def mode_config(base: Config, mode: Mode, shape: DeploymentShape, seed: int) -> Config:
-    """Return the configuration of a mode: ``base`` but for what the mode and the shape say."""
+    """Return ``base`` with the settings of mode and shape."""
     replace, workload, coupled = msgspec.structs.replace, workload_of(base), DISPATCH[mode] == "coupled"
     curation = replace(
         base.curation,
@@ -109,7 +108,7 @@ def mode_config(base: Config, mode: Mode, shape: DeploymentShape, seed: int) -> 
 
 
 def disable_curation(curation: configuration.Curation) -> configuration.Curation:
-    """Return the same data manager without any of DART's four rules."""
+    """Return the data manager's settings without DART's four rules."""
     replace = msgspec.structs.replace
     return replace(
         curation,

@@ -1,4 +1,4 @@
-"""A Kafka and a Cassandra of one's own, on free ports, while a block or a command runs: for tests and benchmarks.
+"""Private Kafka and Cassandra on free ports during a block or a command, for tests and benchmarks.
 
 ``python -m benchmarks.private_services COMMAND …`` runs a command with ``DART_TEST_SERVICES`` naming them.
 """
@@ -8,12 +8,15 @@ import os
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import tomli_w
 from filelock import FileLock, Timeout
 
-from dart_streams.config import Bus, Config, Run, Services, Store
+from dart_streams.config import Bus, Config, Run, Services, Store, parse
 from dart_streams.console.launch.services import local
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.launch.services.jars import RECIPES
@@ -24,15 +27,14 @@ HOMES = RECIPES.parents[1] / ".dart" / "private"
 OWNER = "owner.lock"
 SWEEPER = "sweeper.lock"
 READY_TIMEOUT_S = 180.0
-"""Generous: tests run on machines that do other things at the same time."""
+"""Start timeout on a busy machine."""
 
 
 @contextlib.contextmanager
 def private_services(homes: Path = HOMES, *, optimise: bool = False) -> Iterator[Config]:
-    """Yield a configuration whose broker and database are this block's own, or those that the environment names.
+    """Yield a configuration with private broker and database, or those that the environment names.
 
-    They are stopped and their data removed at the end; ``optimise`` is that of the configuration. What a killed process
-    left behind is cleaned up first.
+    They are stopped and their data removed at the end, as are leftovers of killed processes.
     """
     if named := os.environ.get(ENVIRONMENT):
         yield named_services(named)
@@ -50,7 +52,7 @@ def private_services(homes: Path = HOMES, *, optimise: bool = False) -> Iterator
 
 @contextlib.contextmanager
 def private_folder(homes: Path = HOMES, suffix: str = "") -> Iterator[Path]:
-    """Yield a state folder of this process's; services that were started in it are stopped and removed at the end."""
+    """Yield a private state folder; its services are stopped and removed at the end."""
     homes.mkdir(parents=True, exist_ok=True)
     folder = homes / f"{os.getpid()}{suffix}"
     owner = FileLock(folder / OWNER)
@@ -68,12 +70,12 @@ def private_folder(homes: Path = HOMES, suffix: str = "") -> Iterator[Path]:
 
 
 def stop_services(folder: Path) -> None:
-    """Stop the services of a state folder, and remove their data."""
+    """Stop the services of a state folder and remove their data."""
     local.stop_services(Config(run=Run(state_dir=str(folder))), wipe=True)
 
 
 def named_services(text: str) -> Config:
-    """Read ``host:kafka-port,host:cql-port``."""
+    """Parse ``host:kafka-port,host:cql-port``."""
     kafka, _, cassandra = text.partition(",")
     host, _, port = cassandra.rpartition(":")
     if not kafka or not host or not port.isdecimal():
@@ -82,7 +84,7 @@ def named_services(text: str) -> Config:
 
 
 def sweep(homes: Path) -> None:
-    """Stop and remove the services whose owner is gone: its lock was released with it."""
+    """Remove services whose owner is dead, as its released lock shows."""
     for folder in homes.iterdir():
         if (folder / OWNER).exists():
             with contextlib.suppress(Timeout), FileLock(folder / OWNER, timeout=0):
@@ -90,8 +92,20 @@ def sweep(homes: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+def write_config(running: Config, folder: Path, run: str = "bench", **tables: dict[str, Any]) -> Config:
+    """Write and return the configuration of a deployment on running services, with a new topic prefix."""
+    deployment = {
+        "run": {"id": run, "state_dir": str(folder)},
+        "bus": {"servers": running.bus.servers, "prefix": f"bench.{uuid.uuid4().hex[:8]}."},
+        "store": {"hosts": list(running.store.hosts), "port": running.store.port},
+        **tables,
+    }
+    (folder / "config.toml").write_text(tomli_w.dumps(deployment))
+    return parse(deployment)
+
+
 def main(command: list[str]) -> int:
-    """Run a command with services of its own and return its exit code."""
+    """Run a command with private services; return its exit code."""
     with private_services() as config:
         names = f"{config.bus.servers},{config.store.hosts[0]}:{config.store.port}"
         return subprocess.run(command, env={**os.environ, ENVIRONMENT: names}, check=False).returncode

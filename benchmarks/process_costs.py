@@ -1,11 +1,11 @@
-"""CPU and memory by kind of process: what the benchmarks of real runs add up."""
+"""CPU and memory by kind of process."""
 
 import re
 from collections import defaultdict
 
 
 def by_kind(by_process: dict[str, float]) -> dict[str, float]:
-    """Add up the values of processes of a kind: ``env-0`` and ``env-1`` are ``env``."""
+    """Sum values by kind of process: ``env-0`` and ``env-1`` are ``env``."""
     found: defaultdict[str, float] = defaultdict(float)
     for name, value in by_process.items():
         found[re.sub(r"-\d+$", "", name)] += value

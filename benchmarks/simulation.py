@@ -1,8 +1,7 @@
-"""A deployment as discrete events: slots, rollout workers and a trainer around the data manager's own reducers.
+"""Discrete-event simulation of a deployment: slots, rollout workers and trainer around the real reducers.
 
-What is ordered, curated and admitted is decided by the code that decides it in a real run; only the times are drawn,
-from the workload. :class:`Overheads` is what the system itself takes, as measured in a real run. Pure, and the same for
-the same seed.
+The data manager's code decides what is ordered, curated and admitted; times are drawn from the workload.
+:class:`Overheads` are measured in real runs. Pure and deterministic by seed.
 """
 
 import heapq
@@ -32,18 +31,14 @@ from topics.weights_serving import WeightsServing
 
 
 class Overheads(msgspec.Struct, frozen=True):
-    """What the system itself takes, in seconds of the desktops' time.
-
-    ``step_s`` is what a step takes beside its generation and execution; ``order_s`` what lies between the end of an
-    episode and the start of one that is ordered because of it.
-    """
+    """Overheads in simulated seconds: ``step_s`` of a step, ``order_s`` from an episode's end to the next start."""
 
     step_s: float = 0.0
     order_s: float = 0.0
 
 
 class SimulatedWorker:
-    """A rollout worker: its version, its requests under way and those that wait, and its pauses."""
+    """A rollout worker: version, running and waiting requests, pauses."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -56,7 +51,7 @@ class SimulatedWorker:
 
 
 class SimulatedRollout:
-    """An episode under way in a slot."""
+    """A running episode in a slot."""
 
     def __init__(self, order: RolloutOrder, slot: int, worker: SimulatedWorker, course: Course, now: float) -> None:
         self.order = order
@@ -72,10 +67,7 @@ class SimulatedRollout:
 
 
 class Simulation:
-    """One deployment. :meth:`run` lets it live for N seconds of the desktops' time.
-
-    What the first ``traced`` slots do is noted for a picture.
-    """
+    """One deployment; :meth:`run` simulates N seconds and traces the first ``traced`` slots."""
 
     def __init__(
         self, config: Config, tasks: TaskSet, seed: int, overheads: Overheads | None = None, traced: int = 0
@@ -85,7 +77,7 @@ class Simulation:
         self.workload = workload_of(config)
         self.overheads = overheads or Overheads()
         self.traced = traced
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.curator = InMemoryCircle(config, tasks)
         self.places = config.rollout.max_in_flight
         self.workers = [SimulatedWorker(number) for number in range(config.rollout.workers)]
@@ -100,7 +92,7 @@ class Simulation:
         self._number = itertools.count()
 
     def run(self, seconds: float) -> Account:
-        """Let so much time pass, and return what happened; episodes under way count as far as they have come."""
+        """Simulate ``seconds``; return the account, running episodes included."""
         self.trainer.publish()
         for worker in self.workers:
             self.serve(worker)
@@ -113,11 +105,11 @@ class Simulation:
         return self.account
 
     def after(self, seconds: float, act: Callable[..., None], *arguments: Any) -> None:
-        """Let something happen after so long."""
+        """Schedule an event."""
         heapq.heappush(self._due, (self.now + seconds, next(self._number), act, arguments))
 
     def publish(self, topic: str, event: Any) -> None:
-        """Publish an event, and act on what the agents decide."""
+        """Publish an event and apply the agents' decisions."""
         self.curator.publish(topic, "", event)
         self.curator.settle()
         for group in self.curator.poll(curated.TOPIC.name):
@@ -134,12 +126,12 @@ class Simulation:
             self.start(self.orders.popleft(), self.free.pop())
 
     def start(self, order: RolloutOrder, slot: int) -> None:
-        """Begin an episode with its reset."""
+        """Start an episode with its reset."""
         typical = typical_steps(self.tasks.get(order.task_id).page) or 1
-        drawn = draw_course(self.workload, order.task_id, typical, self.chance)
-        rollout = SimulatedRollout(order, slot, self.chance.choice(self.workers), drawn, self.now)
+        drawn = draw_course(self.workload, order.task_id, typical, self.rng)
+        rollout = SimulatedRollout(order, slot, self.rng.choice(self.workers), drawn, self.now)
         self.playing[rollout] = None
-        self.call(rollout, "reset", 0, self.workload.reset_s.draw(self.chance), self.ask)
+        self.call(rollout, "reset", 0, self.workload.reset_s.draw(self.rng), self.ask)
 
     def call(
         self,
@@ -149,37 +141,37 @@ class Simulation:
         seconds: float,
         then: Callable[[SimulatedRollout], None],
     ) -> None:
-        """Call the environment; a call that hangs is given up after its bound, and the episode with it."""
+        """Call the environment; a hanging call ends the episode at its timeout."""
         if number is not None and number == rollout.course.hangs_at:
             state, seconds, then = "hang", self.workload.call_s, self.fault
         self.span(rollout, state, self.now, self.now + seconds)
         self.after(seconds, then, rollout)
 
     def span(self, rollout: SimulatedRollout, state: SlotActivity, start: float, end: float) -> None:
-        """Note what a slot does, if a picture is to be made of it."""
+        """Record a traced slot's activity."""
         if rollout.slot < self.traced:
             self.account.spans.append(SlotSpan(rollout.slot, state, start, end))
 
     def ask(self, rollout: SimulatedRollout) -> None:
-        """Ask for the next action, or judge the episode if there is none."""
+        """Request the next action, or evaluate the episode at its end."""
         if rollout.steps >= rollout.course.steps or rollout.steps >= rollout.order.max_steps:
-            self.call(rollout, "evaluate", None, self.workload.evaluate_s.draw(self.chance), self.judge)
+            self.call(rollout, "evaluate", None, self.workload.evaluate_s.draw(self.rng), self.judge)
             return
         rollout.asked = self.now
         self.after(self.overheads.step_s, self.queue, rollout)
 
     def queue(self, rollout: SimulatedRollout) -> None:
-        """Let the worker begin with a request, or keep it until there is room."""
+        """Start a request, or queue it while the worker is full."""
         if rollout.worker.under_way >= self.places:
             rollout.worker.queue.append(rollout)
         else:
             self.generate(rollout)
 
     def generate(self, rollout: SimulatedRollout) -> None:
-        """Begin to generate; what pauses meanwhile is added."""
+        """Start a generation; pauses extend it."""
         worker, engine = rollout.worker, self.workload.generation
         worker.under_way += 1
-        tokens = engine.tokens.draw(self.chance)
+        tokens = engine.tokens.draw(self.rng)
         takes_s = engine.takes_s(tokens, (worker.under_way - 1) / self.places)
         if rollout.version_min is None:
             rollout.version_min = worker.version
@@ -187,7 +179,7 @@ class Simulation:
         self.after(waits_s + takes_s, self.answer, rollout, self.now + waits_s, worker.paused_s)
 
     def answer(self, rollout: SimulatedRollout, began: float, paused_s: float) -> None:
-        """End a generation, unless a pause has come between; then act on it."""
+        """End a generation unless a pause extended it; then execute the action."""
         worker = rollout.worker
         if worker.paused_s > paused_s:
             self.after(worker.paused_s - paused_s, self.answer, rollout, began, worker.paused_s)
@@ -198,12 +190,12 @@ class Simulation:
         self.span(rollout, "wait", rollout.asked, self.now)
         if worker.queue:
             self.generate(worker.queue.popleft())
-        self.call(rollout, "step", rollout.steps + 1, self.workload.settle_s.draw(self.chance), self.acted)
+        self.call(rollout, "step", rollout.steps + 1, self.workload.settle_s.draw(self.rng), self.acted)
 
     def acted(self, rollout: SimulatedRollout) -> None:
-        """Note an executed action."""
+        """Record an executed action."""
         rollout.steps += 1
-        rollout.entropies.append(self.chance.random())
+        rollout.entropies.append(self.rng.random())
         self.account.actions.append(self.now)
         self.ask(rollout)
 
@@ -214,11 +206,11 @@ class Simulation:
         self.end(rollout, "truncated" if cut else "success" if won else "failure", float(won))
 
     def fault(self, rollout: SimulatedRollout) -> None:
-        """End an episode as a fault of its environment."""
+        """End an episode with an environment fault."""
         self.end(rollout, "env_error", None)
 
     def end(self, rollout: SimulatedRollout, outcome: OutcomeKind, reward: float | None) -> None:
-        """Free the slot and tell the trajectory."""
+        """Free the slot and publish the trajectory."""
         del self.playing[rollout]
         self.account.episodes.append((rollout.began, self.now))
         if reward is not None:
@@ -247,7 +239,7 @@ class Simulation:
         self.publish(trajectories.TOPIC.name, trajectory)
 
     def roll(self) -> None:
-        """Let workers that are behind switch, as many at a time as may, in turn."""
+        """Start switches of outdated workers, within the roll width."""
         switching = sum(worker.switching for worker in self.workers)
         for worker in self.workers:
             if switching >= self.config.rollout.roll_width:
@@ -266,13 +258,13 @@ class Simulation:
         self.roll()
 
     def serve(self, worker: SimulatedWorker) -> None:
-        """Announce what a worker serves."""
+        """Announce a worker's version."""
         event = WeightsServing(worker_id=f"rollout-{worker.number}", version=worker.version, since_ms=0, alive_ms=0)
         self.publish(weights_serving.TOPIC.name, event)
 
 
 class SimulatedTrainer:
-    """Takes groups in the order in which they come, leaves out those too old, and makes a version of each batch."""
+    """Takes groups in order, drops stale ones, and makes a version of each batch."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -283,12 +275,12 @@ class SimulatedTrainer:
         self.chosen: list[CuratedGroup] = []
 
     def take(self, group: CuratedGroup) -> None:
-        """Take a group, and begin a step if that completes a batch."""
+        """Take a group; start a step if the batch is full."""
         self.arrived.append(group)
         self.compose()
 
     def compose(self) -> None:
-        """Choose groups until there are enough, and begin a step with them; nothing happens while one lasts."""
+        """Choose groups until a batch is full and start its step, unless one is running."""
         config = self.simulation.config
         while self.arrived and not self.busy:
             group = self.arrived.popleft()
@@ -297,12 +289,12 @@ class SimulatedTrainer:
                 self.chosen.append(group)
             if len(self.chosen) >= config.trainer.groups_per_step:
                 self.busy = True
-                lasts_s = self.simulation.workload.optimizer_s.draw(self.simulation.chance)
+                lasts_s = self.simulation.workload.optimizer_s.draw(self.simulation.rng)
                 self.simulation.after(lasts_s, self.made, self.chosen, self.simulation.now, self.consumed)
                 self.chosen = []
 
     def made(self, groups: list[CuratedGroup], began: float, consumed: int) -> None:
-        """End a step: announce its version, let workers switch, and go on."""
+        """End a step: announce its version and start switches."""
         steps = sum(len(member.selected) for group in groups for member in group.members if member.source == "online")
         oldest = max((group_staleness(group, self.version) for group in groups), default=0)
         self.simulation.account.trained.append(OptimizerStep(self.simulation.now, began, steps, oldest))

@@ -1,43 +1,53 @@
-"""How many slots this machine holds at the pace of desktops: ``dart-streams bench slots``.
+"""Capacity of this machine in slots at the pace of desktops: ``dart-streams bench slots``.
 
-Real Kafka, Cassandra, Faust and every process but the model's and the desktops', whose times are drawn from a workload;
-its time scale is chosen so that each slot takes a step every ``pace_s`` seconds of the clock, resets included. Figures
-begin after :data:`WARM_S`.
+All services and processes are real; model and desktops take times from a workload, scaled so that each slot steps every
+``pace_s`` wall-clock seconds, resets included. Metrics begin after :data:`WARM_S`.
 """
 
 import math
 import random
 import statistics
+import uuid
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
+from rich.console import Console
 
+from benchmarks.decoupling_run import clock_config, session_of
 from benchmarks.modes import workload_of
 from benchmarks.process_costs import by_kind
 from dart_streams.config import Config
+from dart_streams.config import tasks as task_sets
 from dart_streams.config.tasks import Task, TaskSet
 from dart_streams.config.workload import Workload, draw_course, typical_steps
+from dart_streams.console.launch.services import jars
+from dart_streams.console.launch.session import run_session
+from dart_streams.console.launch.training_run import TrainingRun
+from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.metrics_reader import MetricsReader
-from dart_streams.console.runs.process_usage import ProcessUsage, cpu_seconds
+from dart_streams.console.runs.process_usage import USAGE_FILE, ProcessUsage, cpu_seconds, read_usage
+from dart_streams.console.views import report
 from dart_streams.console.views.report_metrics import round_optional
+from dart_streams.errors import UserError
 from dart_streams.telemetry import names
 
 WARM_S = 180.0
-"""When all slots are past their first reset, and the JVMs have compiled what they do most."""
+"""Time for all first resets and for the JVMs' compilers."""
 SETTLE_S = 5.0
-"""Nobody waits for the episodes under way at the end."""
+"""Time that running episodes get at the end."""
 SLOTS_A_WORKER = 500
-"""Slots of one env worker process: more of them go to more processes."""
+"""Slots per env worker process."""
 DRAWS = 2000
 FULLNESS = 0.3
-"""How full engines are taken to be."""
+"""Assumed utilization of engines."""
 GROUP = 8
-"""Rollouts of a group, for the size of a training step."""
+"""Rollouts per group, for the size of a training step."""
 
 
 class SlotsRow(msgspec.Struct, frozen=True):
-    """A number of slots, for people."""
+    """A number of slots in the printed table."""
 
     slots: int
     steps_per_s: str
@@ -51,7 +61,7 @@ class SlotsRow(msgspec.Struct, frozen=True):
 
 
 def pace_config(base: Config, tasks: TaskSet, slots: int, pace_s: float) -> Config:
-    """Return a deployment of N slots, each of which takes a step every ``pace_s`` seconds of the clock."""
+    """Return a deployment of N slots that step every ``pace_s`` wall-clock seconds."""
     replace, workers = msgspec.structs.replace, -(-slots // SLOTS_A_WORKER)
     workload = workload_of(base)
     return replace(
@@ -66,35 +76,33 @@ def pace_config(base: Config, tasks: TaskSet, slots: int, pace_s: float) -> Conf
 
 
 def step_s(workload: Workload, tasks: TaskSet) -> float:
-    """Return the desktops' seconds from one step of a slot to its next, on average, with resets and hangs between."""
-    chance = random.Random(workload.seed)
-    played_s = statistics.mean(rollout_s(workload, chance.choice(tasks.train), chance) for _ in range(DRAWS))
+    """Return the mean simulated seconds between steps of a slot, with resets and hangs."""
+    rng = random.Random(workload.seed)
+    played_s = statistics.mean(rollout_s(workload, rng.choice(tasks.train), rng) for _ in range(DRAWS))
     steps = statistics.mean(typical_steps(task.page) or task.max_steps for task in tasks.train)
     return played_s / (steps * math.exp(workload.steps_sigma**2 / 2))
 
 
-def rollout_s(workload: Workload, task: Task, chance: random.Random) -> float:
-    """Return how long a rollout takes; one that hangs is played again."""
-    drawn = draw_course(workload, task.task_id, typical_steps(task.page) or 1, chance)
+def rollout_s(workload: Workload, task: Task, rng: random.Random) -> float:
+    """Return the duration of a rollout; one that hangs is repeated."""
+    drawn = draw_course(workload, task.task_id, typical_steps(task.page) or 1, rng)
     if drawn.hangs_at is None:
-        return played_s(workload, drawn.steps, chance) + workload.evaluate_s.draw(chance)
-    before_s = played_s(workload, drawn.hangs_at - 1, chance) if drawn.hangs_at else 0.0
-    return before_s + workload.call_s + rollout_s(workload, task, chance)
+        return played_s(workload, drawn.steps, rng) + workload.evaluate_s.draw(rng)
+    before_s = played_s(workload, drawn.hangs_at - 1, rng) if drawn.hangs_at else 0.0
+    return before_s + workload.call_s + rollout_s(workload, task, rng)
 
 
-def played_s(workload: Workload, steps: int, chance: random.Random) -> float:
-    """Return how long a reset and N steps take."""
+def played_s(workload: Workload, steps: int, rng: random.Random) -> float:
+    """Return the duration of a reset and N steps."""
     engine = workload.generation
-    acted_s = sum(
-        workload.settle_s.draw(chance) + engine.takes_s(engine.tokens.draw(chance), FULLNESS) for _ in range(steps)
-    )
-    return workload.reset_s.draw(chance) + acted_s
+    acted_s = sum(workload.settle_s.draw(rng) + engine.takes_s(engine.tokens.draw(rng), FULLNESS) for _ in range(steps))
+    return workload.reset_s.draw(rng) + acted_s
 
 
 def slot_metrics(
     slots: int, pace_s: float, span_ms: tuple[int, int], readings: MetricsReader, usage: Iterable[ProcessUsage]
 ) -> dict[str, Any]:
-    """Return what was measured between two times (epoch milliseconds)."""
+    """Return the metrics between two times (epoch ms)."""
     usage = list(usage)
     seconds = (span_ms[1] - span_ms[0]) / 1000
     steps = readings.counter(names.ENV_STEPS, *span_ms)
@@ -122,18 +130,18 @@ def slot_metrics(
 
 
 def stolen_s(usage: Iterable[ProcessUsage], start_ms: int, end_ms: int) -> float:
-    """Return the CPU seconds between two times that the machine's host gave to others."""
+    """Return the CPU seconds stolen by the machine's host between two times."""
     inside = [one.stolen_s for one in usage if one.process == "supervisor" and start_ms <= one.at_ms <= end_ms]
     return max(inside, default=0.0) - min(inside, default=0.0)
 
 
 def names_of(usage: Iterable[ProcessUsage]) -> set[str]:
-    """Return the processes that were sampled."""
+    """Return the sampled processes."""
     return {sample.process for sample in usage}
 
 
 def largest_lags(readings: MetricsReader, span_ms: tuple[int, int]) -> dict[str, int]:
-    """Return the largest lag that the monitor saw of each consumer group and topic."""
+    """Return the largest lag of each consumer group and topic."""
     found: dict[str, int] = {}
     for (_, attributes, _), points in readings.points.get(names.MONITOR_LAG, {}).items():
         inside = [int(point["value"]) for point in points if span_ms[0] <= point["at_ms"] <= span_ms[1]]
@@ -143,7 +151,7 @@ def largest_lags(readings: MetricsReader, span_ms: tuple[int, int]) -> dict[str,
 
 
 def table_rows(found: Iterable[dict[str, Any]]) -> list[SlotsRow]:
-    """Return the figures as a table."""
+    """Return the rows of the table."""
     return [
         SlotsRow(
             slots=one["slots"],
@@ -158,3 +166,28 @@ def table_rows(found: Iterable[dict[str, Any]]) -> list[SlotsRow]:
         )
         for one in found
     ]
+
+
+def measure(base: Config, slots: int, pace_s: float, minutes: float) -> dict[str, Any]:
+    """Run a deployment for ``minutes``; return its metrics.
+
+    Raises UserError if a process fails or the run is too short.
+    """
+    if minutes * 60 <= WARM_S:
+        raise UserError(f"metrics begin after {WARM_S:g} s: set --minutes above {WARM_S / 60:g}")
+    config = pace_config(base, task_sets.load(Path(base.tasks.file)), slots, pace_s)
+    # A bound of the workload's scale would be the machine's as well: requests have theirs by the clock (`clocked`).
+    config = clock_config(config, minutes)
+    made = folder.create(config, Path(base.tasks.file), f"slots-{slots}-{uuid.uuid4().hex[:6]}", resume=False)
+
+    async def finish(run: TrainingRun) -> None:
+        await report.finish(run.folder, run.follower, run.lags, jars.plots_folder())
+
+    run_session(made, lambda log: session_of(made, Console(file=log), finish))
+    phase = made.journal().phase("circle")
+    assert phase is not None and phase.ended_ms is not None
+    metrics = made.path / "metrics"
+    span_ms = (phase.started_ms + int(WARM_S * 1000), phase.ended_ms)
+    found = slot_metrics(slots, pace_s, span_ms, MetricsReader(metrics), read_usage(metrics / USAGE_FILE))
+    reported = msgspec.json.decode((made.path / "report.json").read_bytes())
+    return found | {"lost": reported["lost"], "train_steps": reported["train_steps"]}

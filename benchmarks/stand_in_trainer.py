@@ -1,8 +1,7 @@
-"""A stand-in for the trainer, for tests and benchmarks: counts groups instead of learning from them.
+"""Stand-in for the trainer, for tests and benchmarks: ``python -m benchmarks.stand_in_trainer CONFIG``.
 
-It takes the trainer's place in the circle: version 0 at once, then one for every ``trainer.groups_per_step`` curated
-groups, with the row of what it was made of; it ends after ``trainer.max_train_steps``. With a ``[workload]`` each step
-takes as long as the workload's optimizer. Usage: ``python -m benchmarks.stand_in_trainer CONFIG``.
+It publishes version 0, then a version and its row for every ``trainer.groups_per_step`` groups, up to
+``trainer.max_train_steps``. With a ``[workload]`` a step takes the workload's time.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ from topics.weights import WeightVersion
 
 
 def version_of(config: Config, version: int, groups: int, epoch: int) -> WeightVersion:
-    """Return a version as the trainer would announce it; there are no files."""
+    """Return a version as the trainer announces it, without files."""
     return WeightVersion(
         model_id=config.policy.model_id,
         version=version,
@@ -42,7 +41,7 @@ def version_of(config: Config, version: int, groups: int, epoch: int) -> WeightV
 
 
 def row_of(groups: list[CuratedGroup], version: int, consumed: int, epoch: int, train_ms: float) -> dict[str, Any]:
-    """Return the row of a step that took so long."""
+    """Return the row of a step."""
     reward = sum(group.mean for group in groups) / len(groups)
     return {
         "version": version,
@@ -57,7 +56,7 @@ def row_of(groups: list[CuratedGroup], version: int, consumed: int, epoch: int, 
 async def run_trainer(config: Config) -> None:
     """Take groups and announce versions until SIGTERM."""
     stop, workload = asyncio.Event(), config.workload
-    chance = random.Random(workload.seed if workload else 0)
+    rng = random.Random(workload.seed if workload else 0)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     session = connect(config.store)
     store = SyncStore(session, config.bus.run, 1)
@@ -88,7 +87,7 @@ async def run_trainer(config: Config) -> None:
                 groups = [g for g in (*groups, *new) if group_staleness(g, version) <= config.curation.max_staleness]
             if len(groups) == config.trainer.groups_per_step:
                 version += 1
-                lasts_s = workload.clock_s(workload.optimizer_s.draw(chance)) if workload else 0.0
+                lasts_s = workload.clock_s(workload.optimizer_s.draw(rng)) if workload else 0.0
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(lasts_s):
                         await stop.wait()

@@ -1,7 +1,4 @@
-"""A prepared backlog: curated groups with stored steps and screenshots, as a run leaves them, but made up.
-
-For the trainer's tests and benchmarks. The same seed makes the same groups. Torch-free: the renderer is passed in.
-"""
+"""Synthetic backlog of curated groups with stored steps and screenshots, deterministic by seed. Torch-free."""
 
 import hashlib
 import io
@@ -21,7 +18,7 @@ from topics.values import BlobRef, VersionSpan
 
 
 class BacklogShape(NamedTuple):
-    """What groups look like: trajectories each, actions each (at most), screenshot size in pixels."""
+    """Shape of groups: trajectories, maximum actions each, screenshot size (pixels)."""
 
     members: int = 4
     steps: int = 3
@@ -30,7 +27,7 @@ class BacklogShape(NamedTuple):
 
 
 class SyntheticBacklog(NamedTuple):
-    """A group, its trajectories' observations in order, and the bytes of the screenshots that they show."""
+    """A group, observations by trajectory, and screenshots by sha256."""
 
     group: CuratedGroup
     observations: dict[str, list[Observation]]
@@ -49,17 +46,17 @@ class Maker:
         self.shape = shape
 
     def group(self, index: int, version: int = 0) -> SyntheticBacklog:
-        """Return group ``index``, acted by weight ``version``. All its members begin on the same screen."""
-        chance = random.Random(index)
+        """Return group ``index`` played by weight ``version``; all members start on the same screen."""
+        rng = random.Random(index)
         blobs: dict[str, bytes] = {}
-        first = self._screenshot(chance, blobs)
+        first = self._screenshot(rng, blobs)
         observations, members = {}, []
         for number in range(self.shape.members):
-            steps = chance.randint(1, self.shape.steps)
-            screens = [first, *(self._screenshot(chance, blobs) for _ in range(steps))]
+            steps = rng.randint(1, self.shape.steps)
+            screens = [first, *(self._screenshot(rng, blobs) for _ in range(steps))]
             order = self._order(index, number, version)
             trajectory = f"trajectory-{index}-{number}"
-            observations[trajectory] = self._play(trajectory, order, screens, chance)
+            observations[trajectory] = self._play(trajectory, order, screens, rng)
             members.append(
                 Member(
                     trajectory_id=trajectory,
@@ -88,14 +85,14 @@ class Maker:
             after_version=version,
         )
 
-    def _screenshot(self, chance: random.Random, blobs: dict[str, bytes]) -> BlobRef:
-        """Draw a page with a few boxes into ``blobs`` and return its reference."""
+    def _screenshot(self, rng: random.Random, blobs: dict[str, bytes]) -> BlobRef:
+        """Draw a page with boxes into ``blobs``; return its reference."""
         width, height = self.shape.width, self.shape.height
         image = Image.new("RGB", (width, height), "white")
         draw = ImageDraw.Draw(image)
         for _ in range(6):
-            x, y = chance.randrange(width), chance.randrange(height)
-            draw.rectangle((x, y, x + width // 5, y + height // 10), fill=chance.choice(["grey", "blue", "red"]))
+            x, y = rng.randrange(width), rng.randrange(height)
+            draw.rectangle((x, y, x + width // 5, y + height // 10), fill=rng.choice(["grey", "blue", "red"]))
         stream = io.BytesIO()
         image.save(stream, "PNG")
         data = stream.getvalue()
@@ -104,7 +101,7 @@ class Maker:
         return BlobRef(sha256=sha256, size=len(data), width=width, height=height)
 
     def _play(
-        self, trajectory: str, order: RolloutOrder, screens: Sequence[BlobRef], chance: random.Random
+        self, trajectory: str, order: RolloutOrder, screens: Sequence[BlobRef], rng: random.Random
     ) -> list[Observation]:
         """Return the observations of a trajectory over ``screens``; every second sample succeeds."""
         success = order.sample % 2
@@ -118,7 +115,7 @@ class Maker:
                     step=step,
                     instruction=f'Click on the "{order.task_id}" button.',
                     screenshot=screen,
-                    taken=self._take(observations, order, chance) if step else None,
+                    taken=self._take(observations, order, rng) if step else None,
                     end=end if step == len(screens) - 1 else None,
                     env_host="made-up",
                     at_ms=step,
@@ -126,18 +123,18 @@ class Maker:
             )
         return observations
 
-    def _take(self, observations: Sequence[Observation], order: RolloutOrder, chance: random.Random) -> ExecutedAction:
-        """Return a click somewhere, as generated from the prompt that ``observations`` make."""
+    def _take(self, observations: Sequence[Observation], order: RolloutOrder, rng: random.Random) -> ExecutedAction:
+        """Return a random click, generated from the prompt of ``observations``."""
         limits = self.config.policy
         prompt = self.renderer.prompt(prompts.prompt_turns(observations, limits))
-        text = f"click(start_box='({chance.randrange(self.shape.width)},{chance.randrange(self.shape.height)})')"
+        text = f"click(start_box='({rng.randrange(self.shape.width)},{rng.randrange(self.shape.height)})')"
         tokens = self.renderer.answer_tokens(text)
         return ExecutedAction(
             request_id=f"{order.order_id}-{len(observations)}",
             text=text,
             action=text,
             tokens=tokens,
-            logprobs=[-2.0 * chance.random() for _ in tokens],
+            logprobs=[-2.0 * rng.random() for _ in tokens],
             entropies=[1.0 for _ in tokens],
             versions=[VersionSpan(version=order.after_version, start=0, end=len(tokens))],
             prompt_sha=prompt.sha,
@@ -148,7 +145,7 @@ class Maker:
 
 
 async def write(made: Sequence[SyntheticBacklog], store: Any) -> None:
-    """Write the steps and screenshots of groups through an :class:`~dart_streams.store.AsyncStore`."""
+    """Write steps and screenshots of groups to an :class:`~dart_streams.store.AsyncStore`."""
     for group in made:
         for observations in group.observations.values():
             for observation in observations:
@@ -159,7 +156,7 @@ async def write(made: Sequence[SyntheticBacklog], store: Any) -> None:
 
 
 def alter_group(made: SyntheticBacklog, trajectory: str, step: int, **changes: Any) -> SyntheticBacklog:
-    """Return the same group with ``changes`` to the action that led to ``step`` of a trajectory."""
+    """Return the group with ``changes`` to the action that led to ``step`` of a trajectory."""
     observations = list(made.observations[trajectory])
     taken = observations[step].taken
     if taken is None:

@@ -1,39 +1,35 @@
-"""The trainer over a prepared backlog, with nothing else under way: ``dart-streams bench trainer``.
+"""Data wait and memory growth of the trainer over a prepared backlog: ``dart-streams bench trainer``.
 
-How large the wait for data is when there are always groups to take, and how much memory a batch of screenshots leaves
-behind: the slope of the process's resident memory over its steps, after a warm-up. Every screenshot is another one.
+Every screenshot is distinct; growth is the slope of resident memory over steps after a warm-up.
 """
 
 import asyncio
 import contextlib
 import subprocess
 import sys
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import linear_regression
 from typing import Any, NamedTuple
 
-import tomli_w
-
-from benchmarks.private_services import private_services
+from benchmarks.private_services import private_services, write_config
 from benchmarks.synthetic_groups import Maker, SyntheticBacklog, write
 from dart_streams.bus import admin, sync_clients
 from dart_streams.bus.codec import encode
-from dart_streams.config import Config, parse
+from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.store import AsyncStore, SyncStore, connect, create_schema
 from topics import curated
 
 WARM_SHARE = 0.2
-"""This share of the steps is warm-up: caches and pools fill."""
+"""Share of steps that are warm-up."""
 CONCURRENCY = 20
-"""Groups that are made and written together."""
+"""Groups made and written together."""
 TRAINING_TIMEOUT_S = 1800.0
 
 
 class StepSample(NamedTuple):
-    """What a step of the trainer measured of itself."""
+    """Metrics of a trainer step."""
 
     wait_ms: float
     train_ms: float
@@ -42,7 +38,7 @@ class StepSample(NamedTuple):
 
 
 def measure(folder: Path, steps: int, groups_per_step: int) -> dict[str, Any]:
-    """Train ``steps`` batches with services of its own and return the figures."""
+    """Train ``steps`` batches with private services; return the metrics."""
     # Here and not above, so that the command's help works without torch.
     from dart_streams.policy import tiny
     from dart_streams.policy.rendering import renderer_of
@@ -50,7 +46,13 @@ def measure(folder: Path, steps: int, groups_per_step: int) -> dict[str, Any]:
     model = folder / "policy"
     tiny.build(model)
     with private_services() as running:
-        config = write_config(running, folder, model, steps, groups_per_step)
+        config = write_config(
+            running,
+            folder,
+            policy={"path": str(model)},
+            curation={"max_staleness": steps},
+            trainer={"groups_per_step": groups_per_step, "max_train_steps": steps},
+        )
         admin.apply_all(config.bus)
         create_schema(config.store)
         maker = Maker(config, renderer_of(model, config.policy))
@@ -76,20 +78,6 @@ def summarize_steps(steps: Sequence[StepSample]) -> dict[str, Any]:
     }
 
 
-def write_config(running: Config, folder: Path, model: Path, steps: int, groups_per_step: int) -> Config:
-    """Write the trainer's configuration file and return it."""
-    tables: dict[str, Any] = {
-        "run": {"id": "bench", "state_dir": str(folder)},
-        "bus": {"servers": running.bus.servers, "prefix": f"bench.{uuid.uuid4().hex[:8]}."},
-        "store": {"hosts": list(running.store.hosts), "port": running.store.port},
-        "policy": {"path": str(model)},
-        "curation": {"max_staleness": steps},
-        "trainer": {"groups_per_step": groups_per_step, "max_train_steps": steps},
-    }
-    (folder / "config.toml").write_text(tomli_w.dumps(tables))
-    return parse(tables)
-
-
 def prepare(config: Config, groups: Sequence[SyntheticBacklog]) -> None:
     """Store the steps and screenshots of groups, then announce them on ``curated``."""
 
@@ -111,7 +99,7 @@ def prepare(config: Config, groups: Sequence[SyntheticBacklog]) -> None:
 
 
 def train(folder: Path) -> None:
-    """Be a trainer's parent until it has made all its steps."""
+    """Run a trainer process to its end."""
     program = Path(sys.executable).parent / "dart-streams"
     log = folder / "trainer.log"
     with log.open("wb") as said:
@@ -122,7 +110,7 @@ def train(folder: Path) -> None:
 
 
 def steps_of(config: Config) -> list[StepSample]:
-    """Return what the trainer wrote of each step, in order."""
+    """Return the trainer's metrics of each step."""
     session = connect(config.store)
     try:
         rows = SyncStore(session, config.bus.run, 1).trained()

@@ -1,7 +1,6 @@
-"""What slots, rollout workers and trainer did over a stretch of time, and the figures that are made of it. Pure.
+"""Activity of slots, rollout workers and trainer over time, and its metrics. Pure.
 
-The same account is filled by a simulation and from the log of a real run, so that one can be held against the other.
-Times are seconds of the desktops' time.
+Simulations and logs of real runs fill the same account. Times are simulated seconds.
 """
 
 from typing import Literal, NamedTuple
@@ -14,7 +13,7 @@ SlotActivity = Literal["reset", "step", "wait", "evaluate", "hang"]
 
 
 class SlotSpan(NamedTuple):
-    """Slot ``slot`` was in ``state`` from ``start`` to ``end``; where a slot has no span it was idle."""
+    """State of a slot from ``start`` to ``end``; slots without a span are idle."""
 
     slot: int
     state: SlotActivity
@@ -23,7 +22,7 @@ class SlotSpan(NamedTuple):
 
 
 class OptimizerStep(NamedTuple):
-    """An optimizer step that ended at ``at``: the environment steps it took, and how stale its oldest token was."""
+    """An optimizer step: end, start, environment steps taken, staleness of the oldest token."""
 
     at: float
     began: float
@@ -32,11 +31,11 @@ class OptimizerStep(NamedTuple):
 
 
 class Account(msgspec.Struct):
-    """Everything that happened.
+    """Activity of a run.
 
-    ``episodes`` are (start, end), ``actions`` the times at which an action was executed, ``generated`` spans (rollout
-    worker, start, end), and ``finished`` (time, steps) of trajectories that carry a reward. ``left_out`` counts the
-    trajectories, and the steps in them, that were too old when their group closed; None where it is not known.
+    ``episodes`` are (start, end), ``actions`` execution times, ``generated`` (worker, start, end), ``finished`` (time,
+    steps) of rewarded trajectories. ``left_out`` counts trajectories, and their steps, too stale at their group's
+    close.
     """
 
     slots: int
@@ -52,14 +51,12 @@ class Account(msgspec.Struct):
 
 
 class UtilizationMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What a mode came to, between two versions.
+    """Metrics of a mode between two versions, rates per simulated minute.
 
-    ``env_utilisation`` is the share of slot time with an episode under way, ``rollout_utilisation`` the share of the
-    rollout workers' time in which at least one request was generated, as a device's own meter counts it;
-    ``rollout_occupancy`` the share of their places in use, ``trainer_utilisation`` the share of time in an optimizer
-    step. Rates are by the minute of the desktops' time. ``wasted`` is the share of played steps never trained on.
-    ``stale_share`` is the share of rewarded trajectories of the whole run that were too old when their group closed,
-    and ``stale_length`` how many times as long as the mean of all those are.
+    ``env_utilisation`` is the share of slot time with an episode, ``rollout_utilisation`` of worker time with a
+    request, ``rollout_occupancy`` of request places in use, ``trainer_utilisation`` of time in optimizer steps.
+    ``wasted`` is the share of steps never trained on. ``stale_share`` and ``stale_length`` are of trajectories too
+    stale at their group's close: their share, and their relative length.
     """
 
     env_utilisation: float
@@ -78,20 +75,11 @@ class UtilizationMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def utilization_metrics(account: Account, after: float) -> UtilizationMetrics:
-    """Return the figures between the first version made ``after`` this time and the last one.
-
-    Whole steps of the trainer only: a coupled mode is not judged by a part of its cycle.
-
-    Raises
-    ------
-    UserError
-        If fewer than two versions were made after that time.
-    """
+    """Return the metrics from the first version ``after`` this time to the last; raise UserError for fewer than two."""
     made = [step for step in account.trained if step.at >= after]
     if len(made) < 2:
         raise UserError(
-            f"{len(made)} optimizer steps after the first {after / 60:g} minutes of the desktops' time: too few to "
-            "judge, let it run for longer"
+            f"{len(made)} optimizer steps after the first {after / 60:g} simulated minutes are too few: run for longer"
         )
     start, end = made[0].at, made[-1].at
     lasted, taken = end - start, made[1:]
@@ -119,7 +107,7 @@ def utilization_metrics(account: Account, after: float) -> UtilizationMetrics:
 
 
 def staleness_bias(account: Account) -> tuple[float | None, float | None]:
-    """Return the share of rewarded trajectories that were too old to train on, and their length against all's mean."""
+    """Return share and relative length of rewarded trajectories that were too stale."""
     if account.left_out is None or not account.finished:
         return None, None
     trajectories, steps = account.left_out
@@ -128,12 +116,12 @@ def staleness_bias(account: Account) -> tuple[float | None, float | None]:
 
 
 def overlap(spans: list[tuple[float, float]], start: float, end: float) -> float:
-    """Return how much of the time from ``start`` to ``end`` all spans cover, together."""
+    """Return the total length of spans between ``start`` and ``end``."""
     return sum(max(0.0, min(b, end) - max(a, start)) for a, b in spans)
 
 
 def covered_time(spans: list[tuple[int, float, float]], start: float, end: float) -> float:
-    """Return how long at least one span of a worker lasts between ``start`` and ``end``, summed over workers."""
+    """Return the time with at least one span between ``start`` and ``end``, summed over workers."""
     reached: dict[int, float] = {}
     total = 0.0
     for worker, a, b in sorted(spans, key=lambda span: span[1]):

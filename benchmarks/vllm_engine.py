@@ -1,8 +1,7 @@
-"""Measures the vllm engine alone: CPU time a request, requests a second, latency, and the pause of a weight switch.
+"""Benchmark of the vllm engine alone: ``python -m benchmarks.vllm_engine`` prints one JSON object.
 
-``python -m benchmarks.vllm_engine`` prints one JSON object. Requests come as in an episode: the present screenshot is
-new, the one before it was shown already. By default the untrained tiny policy answers; its answers are as long as
-``--tokens`` lets them be.
+It measures CPU time per request, throughput, latency, and switch pauses. In each request the present screenshot is new
+and the previous one is known. By default the untrained tiny policy answers ``--tokens`` tokens.
 """
 
 import argparse
@@ -33,18 +32,18 @@ from workers.rollout import vllm_settings
 from workers.rollout.engine import Engine
 
 STEPS = 4
-"""Requests of one made-up episode."""
+"""Requests of a synthetic episode."""
 
 
 class Screens:
-    """Made-up screenshots of a small page, by their sha256."""
+    """Synthetic screenshots by sha256."""
 
     def __init__(self, width: int, height: int) -> None:
         self.size = (width, height)
         self.blobs: dict[str, bytes] = {}
 
     def draw(self, seed: int) -> BlobRef:
-        """Make one screenshot."""
+        """Draw one screenshot."""
         draw = random.Random(seed)
         image = Image.new("RGB", self.size, "white")
         canvas = ImageDraw.Draw(image)
@@ -64,7 +63,7 @@ class Screens:
 
 
 def episode_requests(screens: Screens, seed: int, images: int, tokens: int) -> Iterator[ActionRequest]:
-    """Yield the requests of one made-up episode."""
+    """Yield the requests of a synthetic episode."""
     shown: list[BlobRef] = []
     for step in range(STEPS):
         shown = [*shown, screens.draw(seed * STEPS + step)][-images:]
@@ -82,7 +81,7 @@ def episode_requests(screens: Screens, seed: int, images: int, tokens: int) -> I
 
 
 async def measure(arguments: argparse.Namespace) -> dict:
-    """Run the whole measurement and return its figures."""
+    """Run the measurement; return its metrics."""
     os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
     from workers.rollout.vllm_engine import VllmEngine
 
@@ -108,7 +107,7 @@ async def measure(arguments: argparse.Namespace) -> dict:
 async def measure_load(
     engine: Engine, screens: Screens, arguments: argparse.Namespace, in_flight: int, number: int
 ) -> dict:
-    """Keep ``in_flight`` episodes going and return what a request costs."""
+    """Keep ``in_flight`` episodes running; return the cost of a request."""
     episodes = max(in_flight, arguments.requests // STEPS if in_flight > 1 else 10)
     prepared = [
         list(episode_requests(screens, number * 10_000 + seed, arguments.images, arguments.tokens))
@@ -148,7 +147,7 @@ async def measure_switches(
     first: WeightVersion,
     numbers: Iterator[int],
 ) -> dict:
-    """Switch weights again and again under load; return the pauses (milliseconds) and what the requests saw."""
+    """Switch weights under load; return pauses (ms) and effects on requests."""
     spans: list[int] = []
     took_ms: list[float] = []
     made = 0
@@ -199,7 +198,7 @@ def renumbered_version(first: WeightVersion, version: int) -> WeightVersion:
 
 
 def prepare_policy(scratch: Path, model: Path | None) -> tuple[Path, WeightVersion]:
-    """Return the model directory (the untrained tiny policy if none is given) and its weights as version 0."""
+    """Return the model directory (default: an untrained tiny policy) and its version 0."""
     from dart_streams.policy import tiny, weights
 
     folder = model or scratch / "tiny"
@@ -214,7 +213,7 @@ def prepare_policy(scratch: Path, model: Path | None) -> tuple[Path, WeightVersi
 
 
 def engine_config(model: Path, scratch: str, arguments: argparse.Namespace) -> Config:
-    """Return the configuration of the engine to measure."""
+    """Return the configuration of the measured engine."""
     return parse(
         {
             "policy": {"path": str(model), "max_images": arguments.images},

@@ -1,9 +1,8 @@
-"""What a weight version costs in bytes and in time, by kind: ``dart-streams bench weights --kinds``.
+"""Size and latency of weight versions by kind: ``dart-streams bench weights --kinds``.
 
-A policy made from scratch is trained by the trainer's own model, optimizer and publisher, on made-up screens and
-answers, and a real rollout worker with vLLM follows. Time is from the end of an optimizer step until the worker serves
-its weights, as it announces on ``weights-serving``, with a digest that must be the published one. Nothing else is under
-way: no requests, no other worker, and files on a local disk.
+The trainer's model, optimizer and publisher train a new policy on synthetic data, and a real rollout worker with vLLM
+follows. Latency is from the end of an optimizer step to the worker's announcement, with equal digests. There is no
+other load, and files are on a local disk.
 """
 
 import asyncio
@@ -11,19 +10,15 @@ import contextlib
 import dataclasses
 import statistics
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import msgspec
-import tomli_w
-
-from benchmarks.private_services import private_services
+from benchmarks.private_services import private_services, write_config
 from benchmarks.weights_switching import START_TIMEOUT_S, SWITCH_TIMEOUT_S, Workers
 from dart_streams.bus import admin
 from dart_streams.clock import now_ms
-from dart_streams.config import Config, parse
+from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.store import create_schema
 
@@ -35,7 +30,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "delta": {"publish": {"dtype": "bfloat16", "full_every": 1000}},
     "adapter": {"publish": {"dtype": "bfloat16"}, "lora": {"rank": 16, "alpha": 32}},
 }
-"""What of ``trainer`` makes each kind; an adapter is of all linear layers of the language model."""
+"""Trainer settings of each kind; adapters cover all linear layers of the language model."""
 LARGER: dict[str, dict[str, Any]] = {
     "text_config": {
         "hidden_size": 1024,
@@ -47,15 +42,15 @@ LARGER: dict[str, dict[str, Any]] = {
     },
     "vision_config": {"out_hidden_size": 1024, "initializer_range": 0.02},
 }
-"""What the larger policy has other than the tiny one: 140 million parameters, of a size as trained models have them."""
+"""Differences of the larger policy: 140 million parameters."""
 ROWS = 8
-"""Answers that a step is made of."""
+"""Answers per step."""
 PARITY_NATS = 1.0
-"""The probe is of the unrounded weights: what rounding does to an untrained policy is no matter here."""
+"""Parity bound; the probe has unrounded weights, and rounding an untrained policy matters little here."""
 
 
 class KindsPlan(NamedTuple):
-    """How much to measure: ``versions`` of each kind after the first, made by AdamW with a ``learning_rate``."""
+    """Versions of each kind after the first, made by AdamW with ``learning_rate``."""
 
     size: Size
     versions: int
@@ -64,7 +59,7 @@ class KindsPlan(NamedTuple):
 
 @dataclasses.dataclass
 class MeasuredVersion:
-    """One version: the time from its optimizer step to its files' event, and to being served (seconds)."""
+    """Size of a version, and seconds from its optimizer step to its event and to its service."""
 
     size_bytes: int
     changed_share: float | None
@@ -89,7 +84,7 @@ def build(folder: Path, size: Size) -> None:
 
 
 class OptimizerSteps:
-    """The trainer's learner, stepping on the likelihood of answers that differ from step to step."""
+    """Trainer's learner, stepping on the likelihood of changing answers."""
 
     def __init__(self, config: Config, ranks: Any) -> None:
         from dart_streams.policy.rendering import Renderer
@@ -101,7 +96,7 @@ class OptimizerSteps:
         self.made = 0
 
     def step(self) -> None:
-        """Make one step of AdamW."""
+        """Make one AdamW step."""
         from dart_streams.policy import probe
         from trainer.data.samples import TrainingSample
         from trainer.learning import step
@@ -124,13 +119,20 @@ class OptimizerSteps:
 
 
 def measure(folder: Path, plan: KindsPlan) -> dict[str, Any]:
-    """Measure with services of its own and return the figures."""
+    """Measure with private services; return the metrics."""
     model = folder / "policy"
     build(model, plan.size)
     found: dict[str, Any] = {}
     with private_services() as running, joined_alone() as ranks:
         for kind in PUBLISHED:
-            config = write_config(running, folder, model, plan, kind)
+            config = write_config(
+                running,
+                folder,
+                f"bench-{kind}",
+                policy={"path": str(model)},
+                rollout={"vllm": {"parity_nats": PARITY_NATS}},
+                trainer={"weights_uri": str(folder / kind), "learning_rate": plan.learning_rate, **PUBLISHED[kind]},
+            )
             admin.apply_all(config.bus)
             create_schema(config.store)
             steps = OptimizerSteps(config, ranks)
@@ -157,10 +159,7 @@ def joined_alone() -> Iterator[Any]:
 
 
 async def follow(config: Config, folder: Path, steps: OptimizerSteps, versions: int) -> list[MeasuredVersion]:
-    """Publish versions one after the other, each when the one before is served; return those after the first two.
-
-    The first is what training begins with, and after the second kernels are compiled.
-    """
+    """Publish versions one by one, each once the previous is served; return those after the first two (warm-up)."""
     from trainer.publish import WeightPublisher
     from trainer.state import TrainerState
 
@@ -186,7 +185,7 @@ async def follow(config: Config, folder: Path, steps: OptimizerSteps, versions: 
 
 
 def kind_metrics(measured: Sequence[MeasuredVersion]) -> dict[str, Any]:
-    """Return the figures of one kind."""
+    """Return the metrics of one kind."""
     shares = [version.changed_share for version in measured if version.changed_share is not None]
     return {
         "bytes": median_and_max([version.size_bytes for version in measured], 0),
@@ -198,23 +197,5 @@ def kind_metrics(measured: Sequence[MeasuredVersion]) -> dict[str, Any]:
 
 
 def median_and_max(values: Sequence[float], digits: int) -> dict[str, float]:
-    """Return the median and the largest of values."""
+    """Return median and maximum."""
     return {"p50": round(statistics.median(values), digits or None), "max": round(max(values), digits or None)}
-
-
-def write_config(running: Config, folder: Path, model: Path, plan: KindsPlan, kind: str) -> Config:
-    """Write the worker's configuration file for one kind and return it."""
-    tables: dict[str, Any] = {
-        "run": {"id": f"bench-{kind}", "state_dir": str(folder)},
-        "bus": {"servers": running.bus.servers, "prefix": f"bench.{uuid.uuid4().hex[:8]}."},
-        "store": {"hosts": list(running.store.hosts), "port": running.store.port},
-        "policy": {"path": str(model)},
-        "rollout": {"vllm": {"parity_nats": PARITY_NATS}},
-        "trainer": {
-            "weights_uri": str(folder / kind),
-            "learning_rate": plan.learning_rate,
-            **PUBLISHED[kind],
-        },
-    }
-    (folder / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(tables)))
-    return parse(tables)

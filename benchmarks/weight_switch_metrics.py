@@ -1,4 +1,4 @@
-"""What the benchmark of weight switches makes of its records. Pure."""
+"""Metrics of weight switches. Pure."""
 
 import itertools
 import statistics
@@ -9,7 +9,7 @@ from benchmarks.ratios import ratio_to
 
 
 class SwitchRecord(NamedTuple):
-    """A worker's switch in place: it generated nothing for ``pause_ms`` before ``since_ms`` (epoch milliseconds)."""
+    """A switch in place: no generation for ``pause_ms`` before ``since_ms`` (epoch ms)."""
 
     worker_id: str
     version: int
@@ -18,7 +18,7 @@ class SwitchRecord(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A reply that came ``at_ms``: how many tokens it has, of how many versions, and how long it took."""
+    """A reply at ``at_ms``: tokens, number of versions, latency."""
 
     at_ms: int
     worker_id: str
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A span of time (epoch milliseconds) under load, with a weight switch of every worker in it or without any."""
+    """Time span (epoch ms) under load, with or without a weight switch."""
 
     begin_ms: int
     end_ms: int
@@ -36,7 +36,7 @@ class Window(NamedTuple):
 
 
 class Records(NamedTuple):
-    """All that one run recorded; ``failed`` requests had an error for an answer, or none in time."""
+    """Records of one run; ``failed`` requests had an error or no answer in time."""
 
     workers: int
     switches: Sequence[SwitchRecord]
@@ -70,7 +70,7 @@ def switch_metrics(records: Records) -> dict[str, Any]:
 
 
 def capacity_min(switches: Sequence[SwitchRecord], workers: int) -> float:
-    """Return the smallest share of workers that generated at any moment."""
+    """Return the minimum share of workers that generated at any moment."""
     # At the same millisecond an end counts before a beginning: who was waited for has announced itself by then.
     edges = sorted(
         itertools.chain.from_iterable(

@@ -1,4 +1,4 @@
-"""Steady load on rollout workers: slots that each ask for an action, wait for the answer, and ask again."""
+"""Steady load on rollout workers: slots that request actions one after another."""
 
 import asyncio
 import itertools
@@ -19,13 +19,13 @@ from topics.actions import ActionResponse
 from topics.values import MessagePart
 
 PARTITION = 0
-"""Where the answers come."""
+"""Partition of the answers."""
 
 
 class SteadyLoad:
-    """Use it as a context: it asks while the block runs, and awaits what is under way at its end.
+    """Requests while the block runs, then waits for running requests.
 
-    ``answers`` grows; ``failed`` counts requests that were answered by an error, or not within ``timeout_s``.
+    ``failed`` counts error answers and requests without an answer within ``timeout_s``.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class SteadyLoad:
             await self._records.stop()
 
     def check(self) -> None:
-        """Raise what ended the load before its time, if anything did."""
+        """Raise the error that ended the load early, if any."""
         for task in (*self._slots, self._listener):
             if task.done():
                 task.result()

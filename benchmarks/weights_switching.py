@@ -1,9 +1,8 @@
-"""A weight switch in place against an engine restart, under load: ``dart-streams bench weights``.
+"""Weight switch in place against engine restart, under load: ``dart-streams bench weights``.
 
-Real rollout workers with vLLM and the untrained tiny policy, on a Kafka and a Cassandra of their own. Windows with a
-new version alternate with windows without; then each worker in turn is ended and started again, as DART's release does
-for each version. A restart is timed from the end of the old process until the new one has announced that it serves,
-which includes its first generation and neither the drain before nor what the supervisor takes.
+Real rollout workers serve the untrained tiny policy. Windows with and without a new version alternate; then each worker
+is restarted, as DART's release does for each version. Restart time is from process end to the announcement of service,
+first generation included, without drain and supervisor.
 """
 
 import asyncio
@@ -11,22 +10,20 @@ import itertools
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-import tomli_w
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from benchmarks.private_services import private_services
+from benchmarks.private_services import private_services, write_config
 from benchmarks.synthetic_groups import Maker, SyntheticBacklog
 from benchmarks.weight_switch_metrics import Records, SwitchRecord, Window, switch_metrics
 from benchmarks.weights_load import SteadyLoad
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
 from dart_streams.clock import now_ms
-from dart_streams.config import Config, parse
+from dart_streams.config import Config
 from dart_streams.console.launch import subreaper
 from dart_streams.episodes import prompts
 from dart_streams.errors import UserError
@@ -37,19 +34,19 @@ from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 
 GROUPS = 24
-"""Made-up groups whose prompts are asked for, in turn."""
+"""Synthetic groups whose prompts are requested in turn."""
 START_TIMEOUT_S = 300.0
 SWITCH_TIMEOUT_S = 60.0
 EXIT_TIMEOUT_S = 30.0
 REQUEST_TIMEOUT_S = 60.0
 POLL_INTERVAL_S = 0.05
 WARM_ANSWERS = 100
-"""Answers of each worker before anything is measured."""
+"""Answers of each worker before the measurement."""
 MODEL_ID = "bench"
 
 
 class SwitchPlan(NamedTuple):
-    """How much to measure: ``slots`` requests under way, windows of ``window_s``."""
+    """Amount to measure: ``slots`` concurrent requests, windows of ``window_s``."""
 
     workers: int
     switches: int
@@ -59,7 +56,7 @@ class SwitchPlan(NamedTuple):
 
 
 class Versions:
-    """The untrained tiny policy, and versions of it that differ a little."""
+    """The untrained tiny policy, and slightly different versions of it."""
 
     def __init__(self, folder: Path) -> None:
         # Here and not above, so that the command's help works without torch.
@@ -72,7 +69,7 @@ class Versions:
         self.state: Mapping[str, Any] = weight_files.model_state(self.model)
 
     def publish(self, number: int) -> WeightVersion:
-        """Write version ``number`` and return its announcement."""
+        """Write version ``number``; return its announcement."""
         from dart_streams.policy import weights as weight_files
 
         state = {name: tensor * (1 + 1e-3 * number) for name, tensor in self.state.items()}
@@ -96,7 +93,7 @@ class Versions:
 
 
 class Workers:
-    """The rollout workers' processes, and what they announce; use it as a context."""
+    """Processes of rollout workers and their announcements; use as a context."""
 
     def __init__(self, config: Config, folder: Path, count: int) -> None:
         self.config = config
@@ -125,7 +122,7 @@ class Workers:
         await self._records.stop()
 
     def start(self, worker_id: str) -> None:
-        """Start a worker's process; what it says goes to a file."""
+        """Start a worker's process, with its output in a file."""
         program = Path(sys.executable).parent / "dart-streams"
         command: list[str | Path] = [
             program,
@@ -141,14 +138,14 @@ class Workers:
             self.processes[worker_id] = subprocess.Popen(supervised, stdin=subprocess.PIPE, stdout=said, stderr=said)
 
     async def end(self, worker_id: str) -> int:
-        """Let a worker drain and end; return when it had (epoch milliseconds)."""
+        """Drain and end a worker; return the time (epoch ms)."""
         process = self.processes.pop(worker_id)
         process.terminate()
         await asyncio.to_thread(await_exit, process)
         return now_ms()
 
     async def all_serve(self, version: int, within_s: float) -> None:
-        """Return when every worker has announced ``version``."""
+        """Wait until every worker has announced ``version``."""
         await self.until(
             lambda: all(name in self.serving and self.serving[name].version >= version for name in self.names),
             f"all workers to serve version {version}",
@@ -156,13 +153,7 @@ class Workers:
         )
 
     async def until(self, condition: Callable[[], bool], what: str, within_s: float) -> None:
-        """Return when ``condition`` holds.
-
-        Raises
-        ------
-        UserError
-            If a worker has ended, or it does not hold within ``within_s``.
-        """
+        """Wait for ``condition``; raise UserError if a worker ends or ``within_s`` passes."""
         deadline = time.monotonic() + within_s
         while not condition():
             for name, process in self.processes.items():
@@ -186,10 +177,11 @@ class Workers:
 
 
 async def measure(folder: Path, plan: SwitchPlan) -> dict[str, Any]:
-    """Measure with services of its own and return the figures."""
+    """Measure with private services; return the metrics."""
     versions = Versions(folder)
     with private_services() as running:
-        config = write_config(running, folder, versions.model)
+        policy = {"path": str(versions.model), "model_id": MODEL_ID}
+        config = write_config(running, folder, policy=policy, trainer={"weights_uri": str(folder)})
         admin.apply_all(config.bus)
         create_schema(config.store)
         made = versions.made_up(config)
@@ -214,7 +206,7 @@ async def measure(folder: Path, plan: SwitchPlan) -> dict[str, Any]:
 
 
 async def warm_up(workers: Workers, load: SteadyLoad) -> None:
-    """Return when every worker has answered so often that its kernels are compiled."""
+    """Wait until every worker has answered often enough to compile its kernels."""
 
     def answered() -> bool:
         load.check()
@@ -226,7 +218,7 @@ async def warm_up(workers: Workers, load: SteadyLoad) -> None:
 async def switch_again_and_again(
     plan: SwitchPlan, versions: Versions, publisher: Publisher, workers: Workers, load: SteadyLoad
 ) -> list[Window]:
-    """Let windows without a new version alternate with windows with one, and return them."""
+    """Alternate windows without and with a new version; return them."""
     windows = []
     for number in range(1, plan.switches + 1):
         announced = await asyncio.to_thread(versions.publish, number)
@@ -243,26 +235,13 @@ async def switch_again_and_again(
 
 
 async def time_restart(workers: Workers, worker_id: str) -> float:
-    """End a worker and start it again; return how long nothing served in its place (milliseconds)."""
+    """Restart a worker; return its outage (ms)."""
     ended_ms = await workers.end(worker_id)
     workers.start(worker_id)
     await workers.until(
         lambda: workers.serving[worker_id].since_ms > ended_ms, f"{worker_id} to serve again", START_TIMEOUT_S
     )
     return float(workers.serving[worker_id].since_ms - ended_ms)
-
-
-def write_config(running: Config, folder: Path, model: Path) -> Config:
-    """Write the workers' configuration file and return it."""
-    tables: dict[str, Any] = {
-        "run": {"id": "bench", "state_dir": str(folder)},
-        "bus": {"servers": running.bus.servers, "prefix": f"bench.{uuid.uuid4().hex[:8]}."},
-        "store": {"hosts": list(running.store.hosts), "port": running.store.port},
-        "policy": {"path": str(model), "model_id": MODEL_ID},
-        "trainer": {"weights_uri": str(folder)},
-    }
-    (folder / "config.toml").write_text(tomli_w.dumps(tables))
-    return parse(tables)
 
 
 def prompts_of(config: Config, made: Sequence[SyntheticBacklog]) -> list[list[MessagePart]]:
@@ -277,7 +256,7 @@ def prompts_of(config: Config, made: Sequence[SyntheticBacklog]) -> list[list[Me
 
 
 async def store(config: Config, made: Sequence[SyntheticBacklog]) -> None:
-    """Store the screenshots that the prompts show."""
+    """Store the screenshots of the prompts."""
     session = await connect_async(config.store)
     try:
         rows = AsyncStore(session, config.bus.run, 1)
@@ -295,7 +274,7 @@ async def store(config: Config, made: Sequence[SyntheticBacklog]) -> None:
 
 
 def await_exit(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process that was asked to end; kill one that does not."""
+    """Wait for a process to end; kill it after a timeout."""
     try:
         process.wait(EXIT_TIMEOUT_S + 5)
     except subprocess.TimeoutExpired:

@@ -1,5 +1,5 @@
-"""How much a deployment learns, and what each of its rules contributes: ``dart-streams bench learning``.
+"""Learning of a deployment and its variants: ``dart-streams bench learning``.
 
-The demonstration in one process and on recorded screens: the real reducers, trainer objective and warm-up; no browser,
-broker, store or engine. What needs torch is in ``network``, ``circle``, ``evaluate`` and ``play``; the rest does not.
+One process plays recorded screens with the real reducers, objective and warm-up; no browser, broker, store or engine.
+Only ``network``, ``circle``, ``evaluate``, ``policy`` and ``play`` use torch.
 """

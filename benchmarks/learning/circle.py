@@ -1,7 +1,7 @@
-"""The circle in one process: the real data manager and trainer, recorded problems, and a policy that answers at once.
+"""Training loop in one process: the real data manager and trainer, recorded problems, and a local policy.
 
-Nothing takes time: ``env.slots`` episodes are played at once with the newest weights, then the trainer trains on what
-was curated. So data is younger than in a deployment, where the optimizer step lasts as long as some episodes.
+``env.slots`` episodes are played at once with the newest weights, then the trainer takes the curated groups. Data is
+therefore younger than in a deployment, where episodes run during the optimizer step.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,11 +38,11 @@ from trainer.learning.learner import Learner, never_stop
 from trainer.ranks import Ranks
 
 MICRO_BATCH, MICRO_BATCH_TOKENS = 256, 65_536
-"""Sequences and tokens of a forward pass: all of a step share their prompts. The gradient is the same sum."""
+"""Sequences and tokens of a forward pass; all sequences of a step share their prompts."""
 
 
 class RecordedScreens:
-    """The store of a circle in memory: recorded screens, and the observations of the episodes that were played."""
+    """In-memory store: recorded screens and observations of played episodes."""
 
     def __init__(self, recording: Recording, renderer: Renderer) -> None:
         self.images = recording.images
@@ -60,30 +60,30 @@ class RecordedScreens:
         return {ref.sha256: self.images[ref.sha256] for ref in refs}
 
     def image_of(self, sha256: str) -> ModelImage:
-        """Return a screenshot as the model's input."""
+        """Return a screenshot as model input."""
         return self.image_in(self.images[sha256])
 
     def image_in(self, data: bytes) -> ModelImage:
-        """Return a screenshot's bytes as the model's input, which is made once."""
+        """Return a screenshot's bytes as model input, encoded once."""
         if data not in self.encoded:
             self.encoded[data] = self.encoder.encode(data)
         return self.encoded[data]
 
 
 class ImageKeepingCollator(Collator):
-    """The trainer's collator, which encodes no screen twice."""
+    """Trainer's collator with a cache of encoded screens."""
 
     def __init__(self, renderer: Renderer, screens: RecordedScreens) -> None:
         super().__init__(renderer, share_prompts=True)
         self.screens = screens
 
     def encode(self, data: bytes) -> ModelImage:
-        """Return a screenshot as the model's input."""
+        """Return a screenshot as model input."""
         return self.screens.image_in(data)
 
 
 class InProcessLearner(Learner):
-    """The trainer's learner without shards."""
+    """Trainer's learner without sharding."""
 
     scorer: PrefixScorer
 
@@ -105,7 +105,7 @@ def scorer_of(folder: Path, renderer: Renderer) -> PrefixScorer:
 
 
 class LocalPolicy:
-    """Answers action requests in the rollout worker's place, with the weights as they are."""
+    """Answers action requests with the present weights."""
 
     def __init__(self, config: Config, renderer: Renderer, scorer: PrefixScorer, screens: RecordedScreens) -> None:
         self.renderer = renderer
@@ -113,7 +113,7 @@ class LocalPolicy:
         self.version = 0
 
     def answers(self, generator: torch.Generator) -> Answer:
-        """Return the policy as episodes ask it, with its chance."""
+        """Return the policy as a function of requests, sampling with ``generator``."""
 
         def answer(requests: Sequence[ActionRequest]) -> list[ActionResponse]:
             prompts = [self.renderer.prompt(request.turns) for request in requests]
@@ -142,14 +142,14 @@ class LocalPolicy:
 
 
 class LearningCircle:
-    """Dispatch, difficulty, budgets and groups in memory; episodes and optimizer steps in turns.
+    """Dispatch, difficulty, budgets and groups in memory; episodes and optimizer steps alternate.
 
-    ``seed`` decides the order of tasks and the chance of sampling; the policy starts from ``folder`` with any seed.
+    ``seed`` determines task order and sampling; the policy starts from ``folder``.
     """
 
     def __init__(self, config: Config, tasks: TaskSet, recording: Recording, folder: Path, seed: int) -> None:
         if config.trainer.c3po.tokens_per_step or config.curation.dispatch.mode != "rollout-wise":
-            raise UserError("the benchmark of learning plays rollout-wise dispatch and steps of groups only")
+            raise UserError("bench learning supports rollout-wise dispatch and group steps only")
         self.config = config = seed_config(config, seed)
         self.tasks = tasks
         self.recording = recording
@@ -170,13 +170,13 @@ class LearningCircle:
         self.publish_weights()
 
     def demonstrate(self) -> None:
-        """Put a demonstration of each training task into the pool."""
+        """Add a demonstration of each training task to the pool."""
         for task in self.tasks.train:
             order = single_order(task, "demonstration", 0, Sampling())
             self.record(play_demonstration(self.recording, self.config.policy, order, task.max_steps))
 
     def run(self, episodes: int) -> None:
-        """Play and train until at least N training episodes have ended, since the beginning."""
+        """Play and train until ``episodes`` training episodes have ended in total."""
         while self.episodes < episodes:
             self.circle.settle()
             self.orders += self.circle.poll(rollout_orders.TOPIC.name)
@@ -194,13 +194,13 @@ class LearningCircle:
         return RecordedEpisode.begin(self.recording, self.config.policy, order, self.tasks.get(order.task_id).max_steps)
 
     def record(self, observations: list[Observation]) -> None:
-        """Store a trajectory and announce it, as the recorder does."""
+        """Store and announce a trajectory, as the recorder does."""
         trajectory = summarize(observations)
         self.screens.observations[trajectory.trajectory_id] = observations
         self.circle.publish(trajectories.TOPIC.name, trajectory.trajectory_id, trajectory)
 
     def train(self) -> None:
-        """Make a step of every ``groups_per_step`` groups that are fresh enough; wait with the others."""
+        """Make a step of every ``groups_per_step`` fresh groups; keep the rest."""
         for group in self.circle.poll(curated.TOPIC.name):
             self.consumed += 1
             if group_staleness(group, self.policy.version) > self.config.curation.max_staleness:
@@ -212,7 +212,7 @@ class LearningCircle:
                 self.groups = []
 
     def step(self, groups: Sequence[ReadyGroup]) -> None:
-        """Make one optimizer step, with what it imitates, and announce the version."""
+        """Make one optimizer step with its imitation; announce the version."""
         settings, version = self.config.trainer, self.policy.version
         imitation = plan_imitation(self.memory, settings, self.config.curation.dispatch.seed, version + 1)
         beside = [self.reader.read(group) for group in imitation.beside]
@@ -244,7 +244,7 @@ class LearningCircle:
 
 
 def seed_config(config: Config, seed: int) -> Config:
-    """Return a configuration whose order of tasks is drawn from ``seed``, and whose forward passes are large."""
+    """Return a configuration with dispatch seeded by ``seed`` and large forward passes."""
     replace = msgspec.structs.replace
     dispatch = replace(config.curation.dispatch, seed=seed)
     trainer = replace(config.trainer, micro_batch=MICRO_BATCH, micro_batch_tokens=MICRO_BATCH_TOKENS)

@@ -1,4 +1,4 @@
-"""Both halves of the benchmark: screens are recorded here, runs are played by the model environment's Python."""
+"""The two halves of the benchmark: record screens here, play runs in the model environment."""
 
 import asyncio
 import subprocess
@@ -16,11 +16,11 @@ from dart_streams.errors import UserError
 Note = Callable[[str], None]
 RESULTS = "learning.jsonl"
 REPORT_INTERVAL = 100
-"""Recorded problems between two notes."""
+"""Recorded problems between two progress notes."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to compare: ``only`` names variants, all if it is empty; ``folder`` keeps what is made."""
+    """A comparison; ``only`` names variants (empty: all), ``folder`` keeps recordings and results."""
 
     file: Path
     folder: Path
@@ -30,13 +30,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def play_plan(plan: Plan, note: Note) -> list[LearningRun]:
-    """Make the runs that are not there yet, and return all of the plan.
-
-    Raises
-    ------
-    UserError
-        If the model environment is missing, or playing failed.
-    """
+    """Make missing runs; return all runs of the plan. Raises UserError if the model environment or a run fails."""
     chosen = variants.select_variants(variants.read(plan.file), plan.only)
     recorded = recorded_screens(plan, note)
     play(plan, recorded, note)
@@ -50,7 +44,7 @@ def play_plan(plan: Plan, note: Note) -> list[LearningRun]:
 
 
 def recorded_screens(plan: Plan, note: Note) -> Path:
-    """Return the file of the recorded screens, recorded now if it is not there."""
+    """Return the file of recorded screens, recorded now if missing."""
     base = variants.read(plan.file)[variants.BASE]
     task_set = tasks.load(Path(base.tasks.file))
     file = screens.file_of(plan.folder, task_set)
@@ -65,7 +59,7 @@ def recorded_screens(plan: Plan, note: Note) -> Path:
 
 
 def play(plan: Plan, recorded: Path, note: Note) -> None:
-    """Play runs in the model environment, and pass on what it says of each."""
+    """Play runs in the model environment; pass on its output."""
     python = processes.find_programs().model.with_name("python")
     if not python.exists():
         raise UserError(f"{python} is missing: run `make setup`")

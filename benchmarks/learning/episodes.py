@@ -1,7 +1,4 @@
-"""Episodes on recorded problems, many at once: what the env worker decides, with a recorded page and a local policy.
-
-The state machine is the env worker's own (:mod:`dart_streams.episodes.episode`), and so are prompts and summaries.
-"""
+"""Episodes on recorded problems, in batches, with the env worker's state machine, prompts and summaries."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,12 +19,12 @@ from workers.env.environment import Size, rescale
 from workers.env.episode_runner import LOOP_LIMIT, REQUEST_ATTEMPTS
 
 Answer = Callable[[Sequence[ActionRequest]], list[ActionResponse]]
-"""A policy: answers requests, all of the same sampling parameters."""
+"""Policy that answers requests of equal sampling parameters."""
 
 
 @dataclass
 class RecordedEpisode:
-    """One episode under way on a recorded problem."""
+    """A running episode on a recorded problem."""
 
     recording: Recording
     policy: Policy
@@ -38,7 +35,7 @@ class RecordedEpisode:
 
     @classmethod
     def begin(cls, recording: Recording, policy: Policy, order: RolloutOrder, max_steps: int) -> "RecordedEpisode":
-        """Return the episode of an order, at its first screen."""
+        """Return the episode of an order at its first screen."""
         limits = EpisodeLimits(
             max_steps=min(order.max_steps, max_steps), request_attempts=REQUEST_ATTEMPTS, loop_limit=LOOP_LIMIT
         )
@@ -51,32 +48,32 @@ class RecordedEpisode:
 
     @property
     def state(self) -> RecordedState:
-        """What is recorded of where it is."""
+        """Recording of the present state."""
         return self.recording.problems[self.order.task_id].states[self.at]
 
     @property
     def screen_size(self) -> Size:
-        """The size of its screen."""
+        """Size of the screen."""
         return self.state.screen.width, self.state.screen.height
 
     @property
     def policy_size(self) -> Size:
-        """The size at which the policy sees its screen."""
+        """Size of the screen as the policy sees it."""
         return smart_resize(*self.screen_size, self.policy.min_pixels, self.policy.max_pixels)
 
     def request(self) -> ActionRequest:
-        """Return the request for its next action."""
+        """Return the request for the next action."""
         self.episode = self.episode.mark_published()
         turns = prompts.prompt_turns(self.episode.observations, self.policy)
         return self.episode.request(0, turns, 0, 0)
 
     def respond(self, response: ActionResponse) -> list[Observation] | None:
-        """Go on by a response; return the observations of all steps if that ends the episode."""
+        """Apply a response; return all observations if the episode ends."""
         self.episode, move = self.episode.apply_response(response, 0)
         return self.follow(move)
 
     def demonstrate(self) -> list[Observation] | None:
-        """Go on by what the oracle does; return the observations of all steps if that ends the episode."""
+        """Apply the oracle's action; return all observations if the episode ends."""
         self.episode = self.episode.mark_published()
         if self.state.oracle is None:
             return self.follow(Evaluate(cut=False))
@@ -85,7 +82,7 @@ class RecordedEpisode:
         return self.follow(move)
 
     def follow(self, move: Move) -> list[Observation] | None:
-        """Do what the episode decides until it wants an action or is over."""
+        """Follow the episode's decisions until it requests an action or ends."""
         while not isinstance(move, RequestAction):
             if isinstance(move, Stop):
                 return [*self.episode.published, self.episode.last_observation(move.end, 0)]
@@ -96,7 +93,7 @@ class RecordedEpisode:
         return None
 
     def execute(self, move: Execute) -> Move:
-        """Execute an action on the recorded page; the screen after the last one is not shown."""
+        """Execute an action on the recorded page."""
         action = rescale(move.action, self.policy_size, self.screen_size)
         landing = self.recording.act(self.order.task_id, self.at, action)
         over = landing.done or self.episode.on_last_step
@@ -109,7 +106,7 @@ class RecordedEpisode:
 
 
 def play(episodes: Sequence[RecordedEpisode], answer: Answer) -> list[list[Observation]]:
-    """Play episodes to their ends, a step of all of them at a time; return the observations of each."""
+    """Play episodes to their ends, one step of all at a time; return the observations of each."""
     ended: dict[int, list[Observation]] = {}
     while waiting := [number for number in range(len(episodes)) if number not in ended]:
         responses = answer([episodes[number].request() for number in waiting])
@@ -129,7 +126,7 @@ def play_demonstration(recording: Recording, policy: Policy, order: RolloutOrder
 
 
 def single_order(task: Task, purpose: Purpose, number: int, sampling: Sampling) -> RolloutOrder:
-    """Return an order of one rollout that no dispatch made."""
+    """Return an order of one rollout."""
     name = f"{purpose}-{task.task_id}-{number}"
     return RolloutOrder(
         order_id=name,

@@ -1,7 +1,7 @@
-"""What a policy of a circle solves of the held-out tasks, at several temperatures.
+"""Evaluation of a policy on the held-out tasks at several temperatures.
 
-Sampling at a lower temperature solves more with the same weights, and training sharpens a policy too. So a gain at
-temperature 1 alone need not be skill: what is left of it at 0.5, and greedily, is less easily had by sharpening.
+Training sharpens a policy, and so does a lower temperature. A gain that remains at 0.5 and greedily is more likely
+skill.
 """
 
 from collections import defaultdict
@@ -15,14 +15,14 @@ from benchmarks.learning.results import Evaluated
 from dart_streams.episodes.trajectory_summary import summarize
 
 ROLLOUTS = {1.0: 3, 0.5: 2, 0.0: 1}
-"""Rollouts of each held-out task; a greedy one is the same each time."""
+"""Rollouts of each held-out task by temperature; greedy ones are all equal."""
 CONCURRENCY = 384
 SEED = 5
-"""The chance of sampling is the same in each evaluation."""
+"""Sampling seed of every evaluation."""
 
 
 def evaluate(circle: LearningCircle, temperature: float, rollouts: int | None = None) -> Evaluated:
-    """Play every held-out task with the circle's policy as it is, ``rollouts`` times; nothing is recorded."""
+    """Play every held-out task ``rollouts`` times with the present policy; record nothing."""
     sampling = circle.config.sampling(temperature)
     answer = circle.policy.answers(torch.Generator().manual_seed(SEED))
     tasks = [(task, number) for task in circle.tasks.heldout for number in range(rollouts or ROLLOUTS[temperature])]

@@ -1,7 +1,7 @@
-"""The policy on one core: the trainer's scorer, and sampling as the engine does, each distinct prompt computed once.
+"""Policy on one core: the trainer's scorer, and sampling that computes each distinct prompt once.
 
-All rollouts of a group begin with the same prompt, and an answer has four tokens after a hundred of the prompt, so this
-saves most of the work. Shapes as in ``trainer.data.collate``; U distinct prompts, P tokens of the longest.
+Prompts are shared in groups and far longer than answers, so this saves most work. Shapes as in
+``trainer.data.collate``; U distinct prompts, P tokens of the longest.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from trainer.learning.model import Scorer
 
 
 class Prefix(NamedTuple):
-    """Prompts that were computed: each layer's keys and values, and what an answer's first token is predicted from."""
+    """Computed prompts: keys and values of each layer, and the last hidden state."""
 
     layers: list[tuple[Tensor, Tensor]]
     last_UD: Tensor
@@ -28,7 +28,7 @@ class Prefix(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """A sampled answer: its tokens, and of each the log-probability and the entropy it was drawn with (nats)."""
+    """A sampled answer with log-probability and entropy (nats) of each token."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -36,10 +36,10 @@ class Generation(NamedTuple):
 
 
 class PrefixScorer(Scorer):
-    """The trainer's scorer, which also computes prompts for answers that are still to be drawn."""
+    """Trainer's scorer that also computes prompts for sampling."""
 
     def prefix(self, ids_UP: Tensor, mask_UP: Tensor, images: Sequence[ModelImage], shown_S: Tensor) -> Prefix:
-        """Compute prompts, padded on the left; each image passes the vision tower once."""
+        """Compute prompts padded on the left; each image passes the vision tower once."""
         inputs = {name: torch.cat([image.inputs[name] for image in images]) for name in images[0].inputs}
         encoded = vision.encode(self.policy, inputs)
         is_image_UP = ids_UP == self.policy.config.image_token_id
@@ -61,7 +61,7 @@ class PrefixScorer(Scorer):
         return Prefix(layers, hidden_UPD[:, -1], mask_UP, next_U)
 
     def continued(self, cache: DynamicCache, tokens_BA: Tensor, mask_BL: Tensor, position_B: Tensor) -> Tensor:
-        """Return the last hidden states (B, A, D) of tokens that follow what is in the cache, which takes them up."""
+        """Return the last hidden states (B, A, D) of tokens appended to the cache."""
         positions_BA = position_B[:, None] + torch.arange(tokens_BA.shape[1])
         hidden: Tensor = self.policy.model.language_model(
             inputs_embeds=self.policy.get_input_embeddings()(tokens_BA),
@@ -82,7 +82,7 @@ def expand_cache(prefix: Prefix, index_B: Tensor) -> DynamicCache:
 
 
 class Sampler:
-    """Answers prompts as the engine does: tokens that may be sampled, at a temperature, until the end."""
+    """Samples allowed tokens at a temperature until the end, as the engine does."""
 
     def __init__(self, scorer: PrefixScorer, renderer: Renderer, images: Callable[[str], ModelImage]) -> None:
         self.scorer = scorer
@@ -123,7 +123,7 @@ class Sampler:
         return found
 
     def prefix(self, prompts: Sequence[Prompt]) -> Prefix:
-        """Compute prompts, and each image that they show once."""
+        """Compute prompts, and each of their images once."""
         order = list(dict.fromkeys(ref.sha256 for prompt in prompts for ref in prompt.images))
         images = {sha256: self.images(sha256) for sha256 in order}
         rows = [
@@ -137,7 +137,7 @@ class Sampler:
     def draw(
         self, logits_BV: Tensor, temperature: float, generator: torch.Generator
     ) -> tuple[list[int], list[float], list[float]]:
-        """Draw a token from each row; temperature 0 takes the most likely, with the log-probability of 1."""
+        """Draw a token from each row; temperature 0 is greedy, with log-probabilities of temperature 1."""
         allowed_BV = (logits_BV.float() / (temperature or 1.0)).masked_fill(self.scorer.forbidden_V, -torch.inf)
         logp_BV = allowed_BV.log_softmax(-1)
         if temperature == 0.0:

@@ -1,7 +1,4 @@
-"""Plays the runs of a comparison, one after another: the half of ``dart-streams bench learning`` that needs torch.
-
-``.venv/model/bin/python -m benchmarks.learning.play --help``. One thread, so that runs beside each other do not wait.
-"""
+"""Plays the runs of a comparison in one thread: the half of ``dart-streams bench learning`` that needs torch."""
 
 import argparse
 import sys
@@ -25,7 +22,7 @@ METRICS = ("entropy", "grad_norm", "clip_share", "kl_reference", "imitation_nll"
 
 
 class Player:
-    """Plays runs over one recording; each starts from the same warm policy."""
+    """Plays runs over one recording, each from the same warm policy."""
 
     def __init__(self, recording: Path, episodes: int, marks: int = MARKS) -> None:
         self.file = recording
@@ -77,7 +74,7 @@ def first_and_last(metrics: Sequence[dict[str, float]]) -> dict[str, tuple[float
 def compare(
     player: Player, chosen: dict[str, Config], seeds: Sequence[int], file: Path, tell: Callable[[str], None]
 ) -> None:
-    """Make the runs that ``file`` lacks, and add them to it: all variants with one seed, then with the next."""
+    """Append missing runs to ``file``, all variants seed by seed."""
     for seed in seeds:
         for variant, config in chosen.items():
             maker = results.made_by(config, player.file.name, player.episodes)
@@ -90,7 +87,7 @@ def compare(
 
 
 def main() -> None:
-    """Read the arguments and play."""
+    """Parse the arguments and play."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recording", type=Path, help="recorded screens, as `dart-streams bench learning` makes them")
     parser.add_argument("results", type=Path, help="where runs are added to, a line each")

@@ -1,4 +1,4 @@
-"""The warm policy of a deployment, built on recorded demonstrations instead of those of a running environment."""
+"""Warm policy of a deployment, built on recorded demonstrations."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from trainer.warmup.demonstrations import demonstration_orders
 
 
 def warm_policy(config: Config, tasks: TaskSet, recording: Recording, parent: Path) -> Path:
-    """Return the directory of the policy, built in ``parent`` if it is not there; the same seeds give the same."""
+    """Return the policy's directory, built in ``parent`` if missing; deterministic."""
     folder = parent / f"policy-{recipe.tiny_policy_digest(config, tasks)}"
     if not folder.is_dir():
         with scratch(folder) as partial:
@@ -30,7 +30,7 @@ def warm_policy(config: Config, tasks: TaskSet, recording: Recording, parent: Pa
 
 
 def demonstration_groups(config: Config, tasks: TaskSet, recording: Recording, renderer: Renderer) -> list[ReadyGroup]:
-    """Return what the warm-up imitates, in its own order: a group a demonstration that succeeded."""
+    """Return successful demonstrations as groups, in the warm-up's order."""
     screens = RecordedScreens(recording, renderer)
     reader = GroupReader(screens, renderer, config.policy)  # type: ignore[arg-type]
     groups = []

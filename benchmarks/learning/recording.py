@@ -1,8 +1,7 @@
-"""Records problems from the real pages, with the env worker's own browser backend: ``dart-streams bench learning``.
+"""Recorder of problems from real pages with the env worker's browser: ``dart-streams bench learning``.
 
-Every state that clicks on parts can reach within a task's step limit is visited, and every part is clicked there; of a
-demonstration's task only what the oracle clicks. What a click beside all parts changes on the screen (a focus ring that
-goes away) is not recorded.
+It visits every state that clicks on parts can reach within a task's step limit, and clicks every part there; for
+demonstration tasks only what the oracle clicks. Effects of clicks beside all parts (focus rings) are not recorded.
 """
 
 import asyncio
@@ -31,11 +30,11 @@ from workers.env.backends.miniwob.page import MiniwobPage
 from workers.env.environment import EnvironmentFault, Screen
 
 CLICKABLE = "#area button, #area a, #area input, #area h3, .ui-dialog button"
-"""The elements that are parts, in the order of the document: a click elsewhere does nothing on these pages."""
+"""Elements that are parts, in document order; other clicks have no effect on these pages."""
 CONCURRENCY = 6
-"""Problems that are recorded at once. More pages than about six let a browser on two cores miss its deadlines."""
+"""Problems recorded concurrently; with more pages a browser on two cores misses deadlines."""
 ATTEMPTS = 3
-"""A busy machine can make a browser miss a deadline."""
+"""Attempts per problem, as a busy machine may miss browser deadlines."""
 
 PARTS = f"""(() => {{
   const parts = Array.from(document.querySelectorAll({CLICKABLE!r}));
@@ -49,7 +48,7 @@ PARTS = f"""(() => {{
 
 
 class ProblemRecorder:
-    """Records one task's problem on one page, which it resets as often as it needs to."""
+    """Records one task's problem on a page that it resets as needed."""
 
     def __init__(self, page: MiniwobPage, task: Task, images: dict[str, bytes]) -> None:
         self.page = page
@@ -60,7 +59,7 @@ class ProblemRecorder:
         self.actions = 0
 
     async def record(self) -> RecordedProblem:
-        """Visit all states, from the reset on."""
+        """Visit all states from the reset on."""
         waiting = [START]
         while waiting:
             state = waiting.pop(0)
@@ -82,7 +81,7 @@ class ProblemRecorder:
         return [seen.part_at(*seen.oracle)] if seen.oracle and seen.part_at(*seen.oracle) else []
 
     async def visit(self, state: str) -> RecordedState:
-        """Go to a state, and return what is seen there, without clicks."""
+        """Go to a state; return its screen and parts, without clicks."""
         screen = await self.go(state)
         image = screen.image
         assert image is not None
@@ -93,12 +92,12 @@ class ProblemRecorder:
         return RecordedState(ref, parts, {}, (oracle["x"], oracle["y"]) if oracle and "x" in oracle else None)
 
     async def click(self, seen: RecordedState, part: int) -> ClickResult:
-        """Return what a click on a part does in the state that the page is in."""
+        """Return the result of a click on a part in the page's state."""
         await self.act(click_on(seen, part), last=True)
         return ClickResult(self.page.done, await self.page.evaluate() if self.page.done else 0.0)
 
     async def go(self, state: str) -> Screen:
-        """Reset the problem, and click the parts that lead to a state; return its screen."""
+        """Reset and click the parts that lead to a state; return its screen."""
         screen = await self.page.reset(self.task)
         self.instruction = screen.instruction
         reached = START
@@ -108,13 +107,13 @@ class ProblemRecorder:
         return screen
 
     async def act(self, action: Action, last: bool = False) -> Screen:
-        """Execute an action; its screen is not needed if it is the ``last``."""
+        """Execute an action; the ``last`` one needs no screen."""
         self.actions += 1
         return await self.page.step(action, str(self.actions), last)
 
 
 def click_on(seen: RecordedState, part: int) -> Click:
-    """Return a click on a part: where the oracle clicks, or on the middle one of its cells."""
+    """Return a click on a part: the oracle's point, or the middle one of its cells."""
     if seen.oracle is not None and seen.part_at(*seen.oracle) == part:
         return Click(*seen.oracle)
     cells = [index for index, value in enumerate(seen.parts) if value == part]
@@ -123,13 +122,7 @@ def click_on(seen: RecordedState, part: int) -> Click:
 
 
 async def record(config: Config, tasks: Sequence[Task], report: Callable[[int, int], None]) -> Recording:
-    """Record the problems of tasks, in a browser of its own; ``report`` is called with how many are done, of all.
-
-    Raises
-    ------
-    UserError
-        If a problem had ``ATTEMPTS`` faults.
-    """
+    """Record the problems of tasks in a new browser; raise UserError after ``ATTEMPTS`` faults of one."""
     problems: dict[str, RecordedProblem] = {}
     images: dict[str, bytes] = {}
     faults: Counter[str] = Counter()

@@ -1,7 +1,7 @@
-"""The runs of a comparison as a table: gains with intervals, and each variant's difference to the base. Without torch.
+"""Comparison of runs as a table: gains with intervals, and differences to the base. Without torch.
 
-A seed's run of a variant is compared with the same seed's run of the base. Intervals are Student's, of the mean over
-seeds: they say how far chance moves a result, not how far another deployment or task set would.
+Runs are paired by seed. Intervals are Student's, of the mean over seeds: they measure chance, not other deployments or
+task sets.
 """
 
 import math
@@ -16,12 +16,12 @@ from benchmarks.learning.results import TEMPERATURES, LearningRun
 from benchmarks.learning.variants import BASE
 
 STUDENT_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
-"""Quantiles 0.975 of Student's t distribution, for 1, 2, ... degrees of freedom."""
+"""0.975 quantiles of Student's t distribution for 1, 2, ... degrees of freedom."""
 MAX_SEEDS = len(STUDENT_95) + 1
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """A mean over seeds, its standard error, and half the width of its 95 % interval; None of one value."""
+    """Mean over seeds, standard error, and half of the 95 % interval (None for one seed)."""
 
     mean: float
     error: float | None
@@ -29,12 +29,12 @@ class Estimate(msgspec.Struct, frozen=True):
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the whole interval is on one side of 0."""
+        """Whether the interval excludes 0."""
         return self.half is not None and abs(self.mean) > self.half
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """A variant's gains by temperature, and of how much more it gains than the base, over N seeds."""
+    """A variant's gains and its differences to the base, by temperature, over N seeds."""
 
     variant: str
     seeds: int
@@ -43,7 +43,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Return the mean of at least one value, with its uncertainty."""
+    """Return the mean of values with its uncertainty."""
     mean, count = statistics.fmean(values), len(values)
     if count == 1:
         return Estimate(mean, None, None)
@@ -52,10 +52,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def compare_variants(runs: Sequence[LearningRun]) -> list[Comparison]:
-    """Return a comparison of each variant, the base first, the others in their order.
-
-    A variant is compared over the seeds that the base has too; one without any is left out.
-    """
+    """Return a comparison of each variant that shares seeds with the base, the base first."""
     of_variants: dict[str, dict[int, LearningRun]] = {}
     for run in runs:
         of_variants.setdefault(run.variant, {})[run.seed] = run
@@ -75,7 +72,7 @@ def compare_variant(name: str, own: Mapping[int, LearningRun], base: Mapping[int
 
 
 class GainRow(msgspec.Struct, frozen=True):
-    """A row of the table: gains, and what they are more than the base's, in points, at temperatures 1, 0.5 and 0."""
+    """A row: gains, and differences to the base, in points, at temperatures 1, 0.5 and 0."""
 
     variant: str
     seeds: int
@@ -88,7 +85,7 @@ class GainRow(msgspec.Struct, frozen=True):
 
 
 def table_rows(comparisons: Sequence[Comparison]) -> list[GainRow]:
-    """Return the table's rows."""
+    """Return the rows of the table."""
     return [
         GainRow(
             one.variant,
@@ -101,14 +98,14 @@ def table_rows(comparisons: Sequence[Comparison]) -> list[GainRow]:
 
 
 def format_points(value: Estimate) -> str:
-    """Return an estimate in points, with half of its interval; marked if the interval excludes 0."""
+    """Return an estimate in points with half of its interval; ``*`` if that excludes 0."""
     if value.half is None:
         return f"{100 * value.mean:+.1f}"
     return f"{100 * value.mean:+.1f} ± {100 * value.half:.1f}{' *' if value.excludes_zero else ''}"
 
 
 def learning_curves(runs: Sequence[LearningRun]) -> dict[str, list[tuple[int, Estimate]]]:
-    """Return each variant's learning curve: the mean rate at each mark, over the seeds that have it."""
+    """Return each variant's mean rate at each mark, over its seeds."""
     rates: dict[str, dict[int, list[float]]] = {}
     for run in runs:
         own = rates.setdefault(run.variant, {})
@@ -120,7 +117,7 @@ def learning_curves(runs: Sequence[LearningRun]) -> dict[str, list[tuple[int, Es
 
 
 def draw(runs: Sequence[LearningRun], path: Path) -> None:
-    """Draw each variant's learning curve beside the base's, with 95 % intervals where there are several seeds."""
+    """Draw each variant's learning curve beside the base's, with 95 % intervals."""
     from matplotlib.figure import Figure
 
     lines = learning_curves(runs)

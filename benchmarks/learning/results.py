@@ -1,4 +1,4 @@
-"""What runs of the benchmark found, a line of JSON each: runs that were made by this code are not made again."""
+"""Results of runs, one JSON line each; runs of the same code are not repeated."""
 
 import functools
 import hashlib
@@ -23,13 +23,13 @@ SOURCES = (
     "trainer/warmup",
     "dart_streams/episodes/episode.py",
 )
-"""Code that decides what is learned."""
+"""Code that affects learning."""
 TEMPERATURES = (1.0, 0.5, 0.0)
-"""At which a policy is evaluated; 0 is greedy."""
+"""Evaluation temperatures; 0 is greedy."""
 
 
 class Evaluated(msgspec.Struct, frozen=True):
-    """Success rates on the held-out tasks at a temperature: the mean over pages, and that of each page."""
+    """Held-out success rates at a temperature: the mean over pages, and each page's."""
 
     temperature: float
     rate: float
@@ -37,17 +37,17 @@ class Evaluated(msgspec.Struct, frozen=True):
 
 
 class CurvePoint(msgspec.Struct, frozen=True):
-    """The success rate at temperature 1 after N training episodes."""
+    """Success rate at temperature 1 after N training episodes."""
 
     episodes: int
     rate: float
 
 
 class LearningRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant with one seed. ``made_by`` names its configuration, length and code.
+    """One variant with one seed; ``made_by`` identifies configuration, length and code.
 
-    ``before`` and ``after`` are evaluations at each temperature; ``steps`` the optimizer steps; ``metrics`` their means
-    over the first and the last tenth of the steps, by name.
+    ``before`` and ``after`` are evaluations by temperature; ``metrics`` are means over the first and last tenth of the
+    ``steps``.
     """
 
     variant: str
@@ -61,24 +61,24 @@ class LearningRun(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float
 
     def gain(self, temperature: float) -> float:
-        """Return the change of the success rate at a temperature, as a share of 1."""
+        """Return the change of the success rate at a temperature."""
         return rate_at(self.after, temperature) - rate_at(self.before, temperature)
 
 
 def rate_at(evaluations: Iterable[Evaluated], temperature: float) -> float:
-    """Return the success rate at a temperature; raise KeyError if it was not evaluated."""
+    """Return the success rate at a temperature; raise KeyError if not evaluated."""
     return {one.temperature: one.rate for one in evaluations}[temperature]
 
 
 def made_by(config: Config, recording: str, episodes: int) -> str:
-    """Return the name of what makes a run: its configuration, its screens (and so its tasks), its length, the code."""
+    """Return the digest of configuration, screens, length and code."""
     config = msgspec.structs.replace(config, tasks=Tasks())
     return hashlib.sha256(msgspec.json.encode([config, recording, episodes, code_digest()])).hexdigest()[:16]
 
 
 @functools.cache
 def code_digest() -> str:
-    """Return the name of the code as it was when this was first called: what the process runs may change on disk."""
+    """Return the digest of the code at the first call, as files may change while the process runs."""
     state = hashlib.sha256()
     for source in SOURCES:
         for file in files_of(ROOT / source):
@@ -87,13 +87,13 @@ def code_digest() -> str:
 
 
 def read(file: Path) -> list[LearningRun]:
-    """Return the runs of a file; none if it is not there."""
+    """Return the runs in a file; none if it is missing."""
     lines = file.read_bytes().splitlines() if file.is_file() else []
     return [msgspec.json.decode(line, type=LearningRun) for line in lines]
 
 
 def append(file: Path, run: LearningRun) -> None:
-    """Add a run to a file."""
+    """Append a run to a file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab") as lines:
         lines.write(msgspec.json.encode(run) + b"\n")

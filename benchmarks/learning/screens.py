@@ -1,7 +1,7 @@
-"""Recorded problems: their screens, and what a click on each part of them does. Without browser and torch.
+"""Recorded problems: screens, and the effect of clicks on their parts. Without browser and torch.
 
-A problem is a small state machine. A state is named by the parts clicked since the reset, for instance ``"1/2"``; a
-click beside all parts leaves it, and so do actions other than clicks, which the pages of the demonstration ignore.
+A problem is a state machine whose states are named by the parts clicked since the reset, such as ``"1/2"``. Clicks
+beside all parts and other actions change nothing.
 """
 
 import hashlib
@@ -16,25 +16,22 @@ from dart_streams.errors import UserError
 from topics.values import BlobRef
 
 CELL = 2
-"""Pixels of a side of a cell: a point hits what its cell's first pixel hits."""
+"""Side of a cell in pixels; a point hits what its cell's first pixel hits."""
 START = ""
 ROOT = Path(__file__).parents[2]
 SOURCES = ("benchmarks/learning/recording.py", "benchmarks/learning/screens.py", "workers/env/backends/miniwob")
-"""Code that decides what is recorded."""
+"""Code that affects recordings."""
 
 
 class ClickResult(msgspec.Struct, frozen=True):
-    """What a click on a part does: whether it ends the episode, and the page's reward then, in [0, 1]."""
+    """Result of a click on a part: end of the episode, and reward in [0, 1]."""
 
     done: bool
     reward: float
 
 
 class RecordedState(msgspec.Struct, frozen=True):
-    """A screen; the part under each cell (0: none), row by row; what a click on each part does.
-
-    ``oracle`` is the point, in pixels of the screen, that a demonstration clicks next.
-    """
+    """A screen, the part under each cell (0: none), the result of each part's click, and the oracle's next click."""
 
     screen: BlobRef
     parts: bytes
@@ -47,14 +44,14 @@ class RecordedState(msgspec.Struct, frozen=True):
 
 
 class RecordedProblem(msgspec.Struct, frozen=True):
-    """A task's problem: its instruction, and its states by the parts that lead there."""
+    """A task's instruction, and its states by the parts that lead there."""
 
     instruction: str
     states: dict[str, RecordedState]
 
 
 class Landing(msgspec.Struct, frozen=True):
-    """Where an action led to; ``state`` is None where no further state was recorded: the episode is at its end."""
+    """Result of an action; ``state`` is None at the end of the recording."""
 
     state: str | None
     done: bool
@@ -62,13 +59,13 @@ class Landing(msgspec.Struct, frozen=True):
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """The problems of a task set by task id, and their screens by sha256."""
+    """Problems of a task set by task id, and screens by sha256."""
 
     problems: dict[str, RecordedProblem]
     images: dict[str, bytes]
 
     def act(self, task_id: str, state: str, action: Action) -> Landing:
-        """Return what an action, in pixels of the screen, does in a state; a double click counts as a click."""
+        """Return the result of an action in a state; a double click counts as a click."""
         recorded = self.problems[task_id].states[state]
         if not (isinstance(action, Click) and action.button == "left"):
             return Landing(state, False, 0.0)
@@ -76,24 +73,24 @@ class Recording(msgspec.Struct, frozen=True):
         if part == 0:
             return Landing(state, False, 0.0)
         if part not in recorded.clicks:
-            raise UserError(f"{task_id}: a click on part {part} of state {state!r} was not recorded: record it again")
+            raise UserError(f"{task_id}: a click on part {part} of state {state!r} is not recorded: record again")
         result, after = recorded.clicks[part], path_of(state, part)
         known = after in self.problems[task_id].states
         return Landing(after if known else None, result.done, result.reward)
 
 
 def path_of(state: str, part: int) -> str:
-    """Return the name of the state that a click on a part leads to."""
+    """Return the state that a click on a part leads to."""
     return f"{state}/{part}" if state else str(part)
 
 
 def parts_of(state: str) -> list[int]:
-    """Return the parts whose clicks lead to a state, in order."""
+    """Return the parts whose clicks lead to a state."""
     return [int(part) for part in state.split("/")] if state else []
 
 
 def file_of(folder: Path, tasks: TaskSet) -> Path:
-    """Return the file of a task set's recording, named by its tasks and by the code that records."""
+    """Return the recording's file, named by the tasks and the recording code."""
     everything = (*tasks.train, *tasks.heldout, *tasks.demonstration)
     state = hashlib.sha256(msgspec.json.encode(everything))
     for source in SOURCES:
@@ -103,12 +100,12 @@ def file_of(folder: Path, tasks: TaskSet) -> Path:
 
 
 def files_of(source: Path) -> Iterable[Path]:
-    """Return the source files of a module or package, in a fixed order."""
+    """Return the source files of a module or package in a fixed order."""
     return [source] if source.is_file() else sorted(path for path in source.iterdir() if path.suffix in (".py", ".js"))
 
 
 def write(file: Path, recording: Recording) -> None:
-    """Write a recording, complete or not at all."""
+    """Write a recording atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
     partial.write_bytes(msgspec.msgpack.encode(recording))
@@ -116,7 +113,7 @@ def write(file: Path, recording: Recording) -> None:
 
 
 def read(file: Path) -> Recording:
-    """Read a recording; raise :class:`UserError` if it is not there."""
+    """Read a recording; raise :class:`UserError` if it is missing."""
     if not file.is_file():
-        raise UserError(f"no recorded screens {file}: `.venv/streams/bin/dart-streams bench learning` makes them")
+        raise UserError(f"no recorded screens {file}: run `.venv/streams/bin/dart-streams bench learning`")
     return msgspec.msgpack.decode(file.read_bytes(), type=Recording)

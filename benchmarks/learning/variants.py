@@ -1,4 +1,4 @@
-"""The variants of a comparison: one deployment, and for each name what differs from it."""
+"""Variants of a comparison: one deployment with overrides by name."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,11 +15,7 @@ FILE = Path(__file__).with_name("variants.toml")
 
 
 class VariantFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file: a ``deployment``, and for each of the ``variants`` the keys that differ.
-
-    ``tasks`` is a task file in place of the deployment's, ``base`` what else differs from it for all variants. Both
-    files are relative to this one.
-    """
+    """A ``deployment`` and each variant's overrides; ``tasks`` and ``base`` override for all. Paths are relative."""
 
     deployment: str
     tasks: str = ""
@@ -28,13 +24,7 @@ class VariantFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def read(file: Path = FILE) -> dict[str, Config]:
-    """Return the configuration of each variant by its name, the base first.
-
-    Raises
-    ------
-    ConfigError
-        If a file is missing or wrong, or a variant is no configuration or the same as the base.
-    """
+    """Return each variant's configuration, base first; raise ConfigError for an invalid or identical one."""
     listed = parse_as(VariantFile, read_tables(file, f"no variants file {file}"), str(file))
     deployment = file.parent / listed.deployment
     tables = read_tables(deployment, f"{file}: no deployment {deployment}")
@@ -45,13 +35,13 @@ def read(file: Path = FILE) -> dict[str, Config]:
     for name, overrides in listed.variants.items():
         made = parse(merge_tables(tables, overrides), f"{file}: variant {name!r}")
         if name == BASE or made == found[BASE]:
-            raise ConfigError(f"{file}: variant {name!r} has to differ from the base")
+            raise ConfigError(f"{file}: variant {name!r} must differ from the base")
         found[name] = made
     return found
 
 
 def merge_tables(tables: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested tables with the keys of others over their own."""
+    """Return nested tables with overrides applied."""
     result = dict(tables)
     for key, value in overrides.items():
         both = isinstance(value, dict) and isinstance(result.get(key), dict)
@@ -60,13 +50,7 @@ def merge_tables(tables: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
 
 
 def select_variants(known: Mapping[str, Config], names: Sequence[str]) -> dict[str, Config]:
-    """Return the variants of these names, the base always first, or all if none is named.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of a name.
-    """
+    """Return the base and the named variants, or all; raise ConfigError for an unknown name."""
     if missing := [name for name in names if name not in known]:
         raise ConfigError(f"no variant {missing[0]!r}: known are {', '.join(known)}")
     return {name: config for name, config in known.items() if not names or name in (BASE, *names)}

@@ -1,6 +1,5 @@
-"""What a user would pick instead, on the same pages, problems, actions and cores.
+"""Comparisons with other projects on the same pages, problems, actions and cores.
 
-``browsers`` compares environments, ``trainers`` compares training. Each peer runs in a virtual environment of its own
-(``make peers``), as a program that is started by path and knows nothing of this project: ``browsergym_player`` and
-``trl_trainer`` import their peer and the standard library only.
+``browsers`` compares environments, ``trainers`` training. Peers run in their own virtual environments (``make peers``);
+``browsergym_player`` and ``trl_trainer`` import only their peer and the standard library.
 """

@@ -29,14 +29,14 @@ CLIP = {"x": 0, "y": 0, "width": 160, "height": 210}
 STATE = "() => [WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL]"
 START = "seed => { Math.seedrandom(seed); core.EPISODE_MAX_TIME = 1e6; core.startEpisodeReal(); }"
 DISABLE_ANIMATIONS = "() => { if (window.jQuery) jQuery.fx.off = true; }"
-"""Without a delay a click would meet a page that still moves."""
+"""Without delays a click would meet a moving page."""
 PR_SET_CHILD_SUBREAPER = 36
 SAME_ZOOM = 1.5
-"""BrowserGym's screenshots are N times as large as the page, and so are the coordinates of actions."""
+"""Scale of BrowserGym's screenshots and action coordinates."""
 
 
 class ActionFailed(Exception):
-    """BrowserGym reports a failed action, and goes on."""
+    """BrowserGym reports a failed action."""
 
 
 class Player(Protocol):
@@ -46,17 +46,17 @@ class Player(Protocol):
         """Start an episode and take its first screen."""
 
     def click(self, x: int, y: int) -> tuple[bool, float]:
-        """Click, take a screen, and say whether the episode ended and its raw reward."""
+        """Click and take a screen; return whether the episode ended, and its raw reward."""
 
     def rest(self) -> None:
-        """Give up what the next episode would not use."""
+        """Release what the next episode does not use."""
 
     def close(self) -> None:
         """End the browser."""
 
 
 class GymPlayer:
-    """BrowserGym's environment, started on the very problem that is asked for."""
+    """BrowserGym's environment, started on a given problem."""
 
     def __init__(self, lean: bool) -> None:
         from browsergym.core.action.highlevel import HighLevelActionSet
@@ -86,12 +86,12 @@ class GymPlayer:
         return info["task_info"]["DONE_GLOBAL"], info["task_info"]["RAW_REWARD_GLOBAL"]
 
     def look(self) -> None:
-        """Take the screenshot that the lean environment leaves to its user."""
+        """Take the screenshot that the lean environment leaves out."""
         if self.lean:
             self.env.page.screenshot(clip=CLIP)
 
     def rest(self) -> None:
-        """See :class:`Player`: the next reset ends the browser and starts another."""
+        """See :class:`Player`; each reset starts a new browser."""
         self.close()
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class GymPlayer:
 
 
 def seed_task(task: Any) -> Any:
-    """Return a task class whose page gets the seed itself instead of a number drawn with it."""
+    """Return a task class whose page gets the seed itself."""
 
     class SeededTask(task):
         def __init__(self, seed: int, **options: Any) -> None:
@@ -115,7 +115,7 @@ def seed_task(task: Any) -> Any:
 
 
 class PagePlayer:
-    """Plain Playwright: what one would write by hand."""
+    """Plain Playwright."""
 
     def __init__(self) -> None:
         self.driver = playwright.sync_api.sync_playwright().start()
@@ -140,7 +140,7 @@ class PagePlayer:
         return done, reward
 
     def rest(self) -> None:
-        """See :class:`Player`: the page goes on."""
+        """See :class:`Player`; the page stays."""
 
     def close(self) -> None:
         """See :class:`Player`."""
@@ -150,7 +150,7 @@ class PagePlayer:
 
 
 def play(player: Player, plays: list[dict[str, Any]], start: int, seconds: float) -> dict[str, Any]:
-    """Play episodes from the ``start``-th on until the time is over; return times in seconds and how each ended."""
+    """Play episodes from ``start`` on until the time is over; return times (seconds) and results."""
     resets, steps, ends = list[float](), list[float](), list[tuple[int, bool, float]]()
     began = time.perf_counter()
     number, faults = start, 0
@@ -179,19 +179,19 @@ def play(player: Player, plays: list[dict[str, Any]], start: int, seconds: float
 
 
 def use_browser(path: str) -> None:
-    """Let Playwright start this browser wherever none is named: BrowserGym starts two, and takes a path for one."""
+    """Make Playwright start this browser by default; BrowserGym starts two, and sets one path only."""
     launch = BrowserType.launch
     BrowserType.launch = lambda self, **options: launch(self, **{"executable_path": path} | options)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of renderers that outlive their browser, so that their CPU time is counted (Linux only)."""
+    """Become the parent of orphaned renderers, so that their CPU time counts (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def reap() -> None:
-    """Wait for those that have ended."""
+    """Reap ended children."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -1,8 +1,7 @@
-"""Environments side by side, without policy: ``dart-streams bench browsergym``.
+"""Comparison of environments without policy: ``dart-streams bench browsergym``.
 
-All play the same recorded episodes with the same browser program, in turns of some seconds each whose order changes,
-so that whatever else the machine does meets all of them. Resets, steps and the screens after each are timed; CPU time
-is that of the whole process tree, the peer's Python and Playwright's driver included.
+All play the same recorded episodes with the same browser binary, in turns whose order alternates, so that other load
+meets all alike. CPU time is that of the whole process tree, Python and Playwright's driver included.
 """
 
 import statistics
@@ -21,19 +20,16 @@ from dart_streams.config.tasks import TaskSet
 from dart_streams.quantiles import interpolate_quantile
 
 EPISODES = 64
-"""Recorded ones; players go round."""
+"""Recorded episodes, played in a cycle."""
 VARIANTS = ("default", "lean", "playwright")
 SHIFT = 7
-"""Episodes by which a round begins later than the one before."""
+"""Offset of a round's first episode to the previous round's."""
 
 
 async def measure(config: Config, tasks: TaskSet, rounds: int, seconds: float, processes: list[int]) -> dict[str, Any]:
-    """Return what each environment does a second and costs a step, over ``rounds`` turns of ``seconds`` each.
+    """Return each environment's rate and cost over ``rounds`` turns.
 
-    Raises
-    ------
-    UserError
-        If the peer's virtual environment is missing.
+    Raises UserError without the peer's environment.
     """
     recorded = await plays.record_plays(config, tasks, EPISODES)
     with tempfile.TemporaryDirectory() as folder:
@@ -59,7 +55,7 @@ async def measure(config: Config, tasks: TaskSet, rounds: int, seconds: float, p
 
 
 def enter(config: Config, recorded: list[Play], file: Path, processes: list[int]) -> list[Contestant]:
-    """Return all contestants; the first is the one that others are compared with."""
+    """Return all contestants, the baseline first."""
     slots = config.env.slots
     found: list[Contestant] = [
         Ours("ours, as in the demonstration", config, slots, recorded),
@@ -71,7 +67,7 @@ def enter(config: Config, recorded: list[Play], file: Path, processes: list[int]
 
 
 def contestant_metrics(turns: list[Turn], recorded: list[Play]) -> dict[str, Any]:
-    """Return the figures of one contestant; of those by round the median, the smallest and the largest."""
+    """Return the metrics of one contestant, as median, minimum and maximum over rounds."""
     slots = [slot for turn in turns for slot in turn.slots]
     ends = [end for slot in slots for end in slot.ends]
     return {
@@ -96,7 +92,7 @@ def contestant_metrics(turns: list[Turn], recorded: list[Play]) -> dict[str, Any
 
 
 def compare_contestants(turns: dict[str, list[Turn]], baseline: str) -> dict[str, dict[str, list[float]]]:
-    """Return each contestant's figures as multiples of the baseline's, round by round."""
+    """Return each contestant's ratios to the baseline, round by round."""
     return {
         name: {
             "steps_per_s": median_range(
@@ -112,5 +108,5 @@ def compare_contestants(turns: dict[str, list[Turn]], baseline: str) -> dict[str
 
 
 def median_range(values: list[float], digits: int = 1) -> list[float]:
-    """Return the median, the smallest and the largest."""
+    """Return median, minimum and maximum."""
     return [round(one, digits) for one in (statistics.median(values), min(values), max(values))]

@@ -1,4 +1,4 @@
-"""``dart-streams bench``: the commands that compare with peers."""
+"""``dart-streams bench``: comparisons with peers."""
 
 import asyncio
 from pathlib import Path
@@ -14,17 +14,17 @@ app = typer.Typer()
 
 @app.command()
 def browsergym(
-    rounds: Annotated[int, typer.Option(help="Turns of each environment.", min=1)] = 3,
-    seconds: Annotated[float, typer.Option(help="Seconds a turn.", min=1)] = 12.0,
+    rounds: Annotated[int, typer.Option(help="Rounds of each environment.", min=1)] = 3,
+    seconds: Annotated[float, typer.Option(help="Seconds per round.", min=1)] = 12.0,
     processes: Annotated[
         list[int] | None,
-        typer.Option(help="Processes of a peer; may be given again. \\[default: 1, 4]", show_default=False),
+        typer.Option(help="Processes of a peer; may be repeated. \\[default: 1, 4]", show_default=False),
     ] = None,
     config: DeploymentFile = DEMO,
 ) -> None:
-    """Steps a second and CPU time a step of this project's browser, BrowserGym's and plain Playwright's, in turns.
+    """Steps per second and CPU time per step of this project's browser, BrowserGym and plain Playwright.
 
-    All play the same recorded episodes of the same pages. Needs `make peers`. Takes about 8 minutes.
+    All play the same recorded episodes in turns. Needs `make peers`. Takes about 8 minutes.
     """
     from benchmarks import modes
     from benchmarks.peers import browsers
@@ -37,16 +37,16 @@ def browsergym(
 
 @app.command()
 def trl(
-    minutes: Annotated[float, typer.Option(help="Minutes of training, each.", min=0.1)] = 4.0,
-    runs: Annotated[int, typer.Option(help="Runs of each, in turns.", min=1)] = 1,
+    minutes: Annotated[float, typer.Option(help="Minutes of training per run.", min=0.1)] = 4.0,
+    runs: Annotated[int, typer.Option(help="Runs of each side, in turns.", min=1)] = 1,
     side: Annotated[
-        str | None, typer.Option(help="Only trl, or only circle. \\[default: both]", show_default=False)
+        str | None, typer.Option(help="Side to run: trl or circle. \\[default: both]", show_default=False)
     ] = None,
     config: DeploymentFile = DEMO,
 ) -> None:
-    """Held-out success of the circle and of TRL's GRPO trainer, from the same policy on the same pages of one action.
+    """Held-out success of this project and of TRL's GRPO trainer, from the same policy on the same single-action pages.
 
-    Needs `make peers`, and the tiny policy that `make demo` builds. Takes about 12 minutes a run of both.
+    Needs `make peers` and the tiny policy that `make demo` builds. Takes about 12 minutes for both.
     """
     from benchmarks import modes
     from benchmarks.peers import trainers

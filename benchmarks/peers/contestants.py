@@ -1,4 +1,4 @@
-"""Who plays in a comparison of environments: this project's browser code, and processes of a peer, in turns."""
+"""Contestants of a comparison of environments: this project's browser code, and peer processes."""
 
 import asyncio
 import json
@@ -24,18 +24,15 @@ from workers.env.environment import EnvironmentFault
 PYTHON = Path(".venv/browsergym/bin/python")
 PLAYER = Path(__file__).with_name("browsergym_player.py")
 WARM_S = 2.0
-"""Seconds of playing before the first turn; for each slot whose seat keeps the documents that it loads."""
+"""Seconds of play before the first turn, per slot if documents are kept."""
 STRIDE = 17
-"""Episodes by which each process of a peer begins later than the one before."""
+"""Offset of a peer process's first episode to the previous one's."""
 TURN_TIMEOUT_S = 120.0
-"""How long a peer may take to end a turn that is over."""
+"""Time that a peer may take to end a finished turn."""
 
 
 class SlotTurn(msgspec.Struct, frozen=True):
-    """What one environment did in a turn.
-
-    ``ends`` has the number of each episode, whether it ended, and its reward; ``faults`` is how many had none.
-    """
+    """A turn of one environment; ``ends`` has episode number, whether it ended, and reward."""
 
     seconds: float
     reset_s: list[float]
@@ -45,7 +42,7 @@ class SlotTurn(msgspec.Struct, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """A turn of all environments of a contestant, and the CPU seconds by kind of process."""
+    """A turn of a contestant's environments, and CPU seconds by kind of process."""
 
     slots: list[SlotTurn]
     cpu_s: dict[str, float]
@@ -57,31 +54,31 @@ class Turn(msgspec.Struct, frozen=True):
 
     @property
     def steps_per_s(self) -> float:
-        """Steps a second, as if each environment had gone on at its pace until the last one ended."""
+        """Steps per second, as if each environment had continued at its pace."""
         return sum(len(slot.step_s) / slot.seconds for slot in self.slots)
 
     def core_ms(self, kind: str | None = None) -> float:
-        """Return the core-milliseconds a step of one kind of process, or of all."""
+        """Return core-milliseconds per step of one kind of process, or of all."""
         total = sum(self.cpu_s.values()) if kind is None else self.cpu_s[kind]
         return 1000 * total / max(1, self.steps)
 
 
 class Contestant(Protocol):
-    """Several environments of one kind."""
+    """Environments of one kind."""
 
     name: str
     warm_s: float
     """How long it plays before its first turn."""
 
     async def turn(self, start: int, seconds: float) -> Turn:
-        """Play recorded episodes, from the ``start``-th on, until the time is over."""
+        """Play recorded episodes from ``start`` on until the time is over."""
 
     async def stop(self) -> None:
         """End all processes."""
 
 
 class Ours:
-    """The browser code of this project without the rest: one browser for all environments, in this process."""
+    """Browser code of this project in this process, one browser for all environments."""
 
     def __init__(self, name: str, config: Config, slots: int, plays: list[Play], **options: Any) -> None:
         own = msgspec.structs.replace(config.env.miniwob, **options)
@@ -140,10 +137,7 @@ class Ours:
 
 
 class Peer:
-    """N processes of a peer, with an environment each, on the same pages and with the same browser.
-
-    They have the low priority of this project's browser, so that other work on the machine slows all alike.
-    """
+    """N processes of a peer with the same pages, browser and priority, so that other load slows all alike."""
 
     def __init__(self, variant: str, slots: int, plays: Path) -> None:
         if not PYTHON.is_file():
@@ -189,7 +183,7 @@ class Peer:
         process.stdin.flush()
         answer = process.stdout.readline()
         if not answer:
-            raise UserError(f"{self.name} ended: run {PLAYER} by hand to see why")
+            raise UserError(f"{self.name} ended: run {PLAYER} by hand to see the error")
         return msgspec.json.decode(answer, type=SlotTurn)
 
     async def stop(self) -> None:

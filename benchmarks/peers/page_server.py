@@ -1,8 +1,7 @@
-"""Pages for a peer's trainer: this project's browser behind a socket, so that only the trainer differs.
+"""Pages for a peer's trainer: this project's browser behind a Unix socket, one JSON line per request and answer.
 
-Lines of JSON over a Unix socket, an answer for each in order. ``{"screens": [[page, seed], …]}`` is answered with
-instruction and first screen (PNG, base64) of each; ``{"answers": [[page, seed, text], …]}`` plays an episode of one
-action for each, as many at a time as there are slots, and is answered with their rewards.
+``{"screens": [[page, seed], …]}`` returns instruction and first screen (PNG, base64) of each. ``{"answers": [[page,
+seed, text], …]}`` plays a single-action episode of each and returns the rewards.
 """
 
 import asyncio
@@ -26,20 +25,20 @@ from workers.env.environment import EnvironmentFault, Size, rescale
 
 MESSAGE_BYTES = 64 * 1024 * 1024
 FAULTS = 3
-"""How often an episode may have a fault of its environment and is played again."""
+"""Retries of an episode after environment faults."""
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of the two lists."""
+    """One of the two requests."""
 
     screens: list[tuple[str, int]] = msgspec.field(default_factory=list)
     answers: list[tuple[str, int, str]] = msgspec.field(default_factory=list)
 
 
 class PageServer:
-    """Serves one connection at a time; ``busy_s`` is how long it worked, ``episodes`` how many it played."""
+    """Serves one connection at a time; counts ``episodes`` and ``busy_s``."""
 
     def __init__(self, config: Config) -> None:
         self.slots = config.env.slots
@@ -71,7 +70,7 @@ class PageServer:
             writer.close()  # The trainer ends where a request can't be answered.
 
     async def answer(self, request: Request) -> dict[str, list[Any]]:
-        """Do what a request asks for."""
+        """Return the answer to a request."""
         if request.screens:
             return {"screens": await self._all(self._screen, request.screens)}
         self.episodes += len(request.answers)
@@ -111,10 +110,7 @@ class PageServer:
 
 
 async def play_answer(page: MiniwobPage, text: str, size: Size, policy: Policy) -> float:
-    """Execute an answer as the episode's only action; return the reward in [0, 1]: none for what is no action.
-
-    Its coordinates are pixels of what the policy sees of a screen of ``size``.
-    """
+    """Execute an answer as the only action; return the reward in [0, 1], 0 for an unparsable answer."""
     try:
         action = actions.parse(text)
     except actions.Unparsable:

@@ -1,7 +1,7 @@
-"""Recorded episodes: what every environment of a comparison plays, click for click.
+"""Recorded episodes that all environments of a comparison play click for click.
 
-Each is played once here, half of its clicks the oracle's and half anywhere. The same problem and the same clicks have
-the same reward wherever the page is the same, so a comparison can say whether all did the same work.
+Half of the clicks are the oracle's, half random. Equal clicks on equal problems have equal rewards, which shows that
+all did the same work.
 """
 
 import asyncio
@@ -19,30 +19,30 @@ from workers.env.environment import EnvironmentFault
 
 
 class Play(msgspec.Struct, frozen=True):
-    """An episode: the page, what its random numbers start from, clicks in page pixels, and how it ended."""
+    """An episode: page, seed, clicks in page pixels, result."""
 
     page: str
     seed: int
     clicks: tuple[tuple[int, int], ...]
     done: bool
     reward: float
-    """Raw: -1 to 1, and 0 while nothing is decided."""
+    """Raw reward, -1 to 1; 0 while undecided."""
 
     @property
     def task(self) -> Task:
-        """The task, of as many steps as were recorded."""
+        """The task, with as many steps as recorded."""
         return Task(environment="miniwob", page=self.page, seed=self.seed, max_steps=len(self.clicks), split="train")
 
 
 async def record(backend: MiniwobBackend, task: Task, rollout: int) -> Play | None:
-    """Play an episode; return nothing if it had a fault, or an action that is no click."""
-    chance = random.Random(f"{task.task_id} {rollout}")
+    """Play an episode; return None after a fault or an action other than a click."""
+    rng = random.Random(f"{task.task_id} {rollout}")
     clicks: list[tuple[int, int]] = []
     page = await backend.open(task)
     try:
         await page.reset(task)
         while not page.done and len(clicks) < task.max_steps:
-            action = await browser_cost.next_action(page, task, chance)
+            action = await browser_cost.next_action(page, task, rng)
             if not isinstance(action, Click):
                 return None
             await page.step(action, str(len(clicks)))
@@ -55,7 +55,7 @@ async def record(backend: MiniwobBackend, task: Task, rollout: int) -> Play | No
 
 
 async def record_plays(config: Config, tasks: TaskSet, count: int) -> list[Play]:
-    """Return N episodes of a task set's pages, mixed, each in a browser context of its own."""
+    """Return N mixed episodes of a task set, each in its own browser context."""
     own = msgspec.structs.replace(config.env.miniwob, isolation="context")
     backend = MiniwobBackend(msgspec.structs.replace(config, env=msgspec.structs.replace(config.env, miniwob=own)))
     chosen = [task for page in tasks.pages for task in page.tasks("train")]
@@ -75,6 +75,6 @@ async def record_plays(config: Config, tasks: TaskSet, count: int) -> list[Play]
 
 
 def write(plays: list[Play], file: Path) -> Path:
-    """Write episodes as JSON for the players of peers; return the file."""
+    """Write episodes as JSON; return the file."""
     file.write_bytes(msgspec.json.encode(plays))
     return file

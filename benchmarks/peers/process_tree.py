@@ -1,4 +1,4 @@
-"""CPU time of a process and all that it started, by kind: the benchmark's own Python, Playwright's driver, Chromium."""
+"""CPU time of a process tree by kind: Python, Playwright's driver, Chromium."""
 
 import psutil
 
@@ -6,10 +6,7 @@ DRIVER = "node"
 
 
 def cpu_s(root: psutil.Process) -> dict[str, float]:
-    """Return the CPU seconds so far of ``python`` (the root), ``node`` and ``chromium``, its other descendants.
-
-    Those that have ended and were waited for count too: what the root or a driver started was a browser.
-    """
+    """Return CPU seconds of ``python`` (the root), ``node`` and ``chromium`` (the rest, and all ended children)."""
     found = {"python": 0.0, "node": 0.0, "chromium": 0.0}
     for process in (root, *root.children(recursive=True)):
         try:

@@ -1,8 +1,7 @@
-"""Training side by side: ``dart-streams bench trl``, this project's circle and TRL's GRPOTrainer in turns.
+"""Comparison of training: ``dart-streams bench trl``, this project and TRL's GRPOTrainer in turns.
 
-Both start from the demonstration's warm policy, play the demonstration's pages of one action with its browser code, and
-are measured on the same held-out tasks: TRL has no prompt of the newest screen alone, so pages of several actions are
-left out. No demonstrations enter the circle's pool. Each has the machine's cores for itself for as many minutes.
+Both start from the same warm policy, play the same single-action pages with the same browser code, and are evaluated on
+the same held-out tasks, with all cores for as many minutes. The pool gets no demonstrations.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ TRAINER = Path(__file__).with_name("trl_trainer.py")
 POINTS = 5
 """Evaluations of TRL's policy after the first."""
 THREADS = 1
-"""Torch's, as in this project's trainer: so small a model gains nothing from a second one."""
+"""Threads of torch, as in this project's trainer."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
 
 
@@ -42,13 +41,7 @@ SIDES = ("trl", "circle")
 def measure(
     config: Config, minutes: float, runs: int, sides: Sequence[str], tell: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return the runs of both, or of one of ``SIDES``, one after another.
-
-    Raises
-    ------
-    UserError
-        If the peer's virtual environment or the policy is missing.
-    """
+    """Return the runs of ``sides``, in turns. Raises UserError without the peer's environment or the policy."""
     if not PYTHON.is_file():
         raise UserError(f"the peer's environment {PYTHON.parents[1]} is missing: run `make peers`")
     model = recipe.model_folder(config).absolute()
@@ -73,7 +66,7 @@ def measure(
 
 
 def single_steps(config: Config, tasks: TaskSet, model: Path, minutes: float, folder: Path) -> Config:
-    """Return the deployment for pages of one action only, from a given policy, with one held-out episode a task."""
+    """Return the deployment with single-action pages and a given policy, one held-out episode a task."""
     replace = msgspec.structs.replace
     file = folder / "tasks.toml"
     file.write_text(tomli_w.dumps({"pages": [page_table(page) for page in tasks.pages]}))
@@ -87,14 +80,14 @@ def single_steps(config: Config, tasks: TaskSet, model: Path, minutes: float, fo
 
 
 def page_table(page: Page) -> dict[str, Any]:
-    """Return a page as it stands in a task file."""
+    """Return a page as a table of a task file."""
     return {
         name: list(value) if isinstance(value, tuple) else value for name, value in msgspec.structs.asdict(page).items()
     }
 
 
 def trl_settings(config: Config, tasks: TaskSet, seed: int, socket: Path) -> dict[str, Any]:
-    """Return the settings of ``trl_trainer.py``: what both have in common is the deployment's."""
+    """Return the settings of ``trl_trainer.py``, the deployment's where both have them."""
     seconds = 60 * config.run.minutes
     return {
         "model": config.policy.path,
@@ -120,7 +113,7 @@ def trl_settings(config: Config, tasks: TaskSet, seed: int, socket: Path) -> dic
 
 
 async def train_with_trl(python: Path, config: Config, tasks: TaskSet, seed: int, folder: Path) -> dict[str, Any]:
-    """Return the points of a training run: training seconds, steps, episodes, and success on the held-out tasks."""
+    """Return the points of a training run: seconds, steps, episodes, held-out success."""
     socket, file = folder / "pages", folder / "trl.json"
     server = PageServer(config)
     async with server.serving(socket):
@@ -131,7 +124,7 @@ async def train_with_trl(python: Path, config: Config, tasks: TaskSet, seed: int
 
 
 async def run_trl(python: Path, file: Path, folder: Path) -> tuple[dict[str, Any], float]:
-    """Run the trainer in its own environment; return what it printed at its end, and its CPU seconds."""
+    """Run the trainer in its environment; return its last output line, and its CPU seconds."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | OFFLINE
     process = await asyncio.create_subprocess_exec(
         python,

@@ -1,7 +1,7 @@
-"""Trains the tiny policy with TRL's GRPOTrainer: ``trl_trainer.py SETTINGS``, a JSON file of :class:`Settings`.
+"""Trains the tiny policy with TRL's GRPOTrainer, in ``.venv/trl``: ``trl_trainer.py SETTINGS`` (JSON).
 
-Runs in ``.venv/trl``. The screens of all tasks are taken before the clock starts; each rollout's action is then played
-by a page server. Evaluations on the held-out tasks stop the clock. Prints a line of JSON for each, and one at the end.
+Screens are taken before the clock starts; a page server plays the actions. Evaluations stop the clock and print a JSON
+line each, as does the end.
 """
 
 import base64
@@ -33,7 +33,7 @@ EVALUATION_BATCH = 100
 
 @dataclass(frozen=True)
 class Settings:
-    """What one training run is made of."""
+    """Settings of a training run."""
 
     model: str
     socket: str
@@ -42,7 +42,7 @@ class Settings:
     heldout: list[tuple[str, int]]
     seconds: float
     every_s: float
-    """Seconds of training from one evaluation to the next."""
+    """Seconds of training between evaluations."""
     groups: int
     group_size: int
     learning_rate: float
@@ -58,7 +58,7 @@ class Settings:
 
 
 class Pages:
-    """The page server, asked over its socket."""
+    """Client of the page server."""
 
     def __init__(self, path: str) -> None:
         self.connection = socket.socket(socket.AF_UNIX)
@@ -79,14 +79,14 @@ class Pages:
         self.connection.sendall(json.dumps(request).encode() + b"\n")
         line = self.lines.readline()
         if not line:
-            raise ConnectionError("the page server closed the connection: see its process for the reason")
+            raise ConnectionError("the page server closed the connection: see its output")
         answer = json.loads(line)
         self.waited_s += time.perf_counter() - started
         return answer
 
 
 def build_dataset(pages: Pages, tasks: list[tuple[str, int]], system: str) -> Dataset:
-    """Return the prompts of tasks: system, instruction and first screen, as this project's policy is shown them."""
+    """Return the prompts of tasks as this project's policy sees them."""
     rows = []
     for (page, seed), shown in zip(tasks, pages.screens(tasks), strict=True):
         user = [{"type": "text", "text": shown["instruction"]}, {"type": "image", "text": None}]
@@ -100,7 +100,7 @@ def build_dataset(pages: Pages, tasks: list[tuple[str, int]], system: str) -> Da
 
 
 class Clock(TrainerCallback):
-    """Evaluates before the first step and every so often, ends training, and counts neither as training time."""
+    """Evaluates before the first step and periodically, and ends training; neither counts as training time."""
 
     def __init__(self, settings: Settings, pages: Pages, heldout: Dataset) -> None:
         self.settings = settings
@@ -113,11 +113,11 @@ class Clock(TrainerCallback):
         self.points: list[dict[str, float]] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure the policy as it is."""
+        """Evaluate the initial policy."""
         self.measure(0)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Evaluate when it is time to, and end training when its time is over."""
+        """Evaluate when due, and end training when its time is over."""
         trained = self.trained_s + time.perf_counter() - self.resumed
         if trained >= self.settings.seconds or trained >= self.due_s:
             self.trained_s = trained
@@ -126,7 +126,7 @@ class Clock(TrainerCallback):
         control.should_training_stop = trained >= self.settings.seconds
 
     def measure(self, step: int) -> None:
-        """Note the success rate on the held-out tasks, one sampled episode each."""
+        """Record the held-out success rate, one sampled episode a task."""
         waited = self.pages.waited_s
         rewards = evaluate(self.trainer, self.pages, self.heldout, self.settings)
         self.pages.waited_s = waited
@@ -162,7 +162,7 @@ def print_json(found: dict[str, Any]) -> None:
 
 
 def grpo_config(settings: Settings, processor: Any) -> GRPOConfig:
-    """Return the trainer's settings: those of the demonstration, where both have them."""
+    """Return the trainer's settings, the demonstration's where both have them."""
     tokenizer = processor.tokenizer
     return GRPOConfig(
         output_dir="unused",
@@ -190,7 +190,7 @@ def grpo_config(settings: Settings, processor: Any) -> GRPOConfig:
 
 
 def main(file: str) -> None:
-    """Train, and tell of it."""
+    """Train and report."""
     with open(file) as read:  # noqa: PTH123
         settings = Settings(**json.load(read))
     torch.set_num_threads(settings.threads)

@@ -256,8 +256,7 @@ def test_without_adapters_a_later_incarnation_publishes_the_whole(local, residen
 
 
 def test_a_worker_that_could_not_load_an_adapter_is_heard(local):
-
     newest = [local.publish() for _ in range(3)][-1]
     record = events.weights_serving(failed_version=2, error="torn")
-    assert asks_for_whole(newest, [record], {"r"})
+    assert asks_for_whole(newest, [record], {record.worker_id})
     assert not asks_for_whole(newest, [record], set())

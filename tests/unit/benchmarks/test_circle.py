@@ -10,7 +10,7 @@ import msgspec
 import psutil
 import pytest
 
-from benchmarks import circle, circle_run, modes
+from benchmarks import circle, modes
 from dart_streams.config import Config
 from dart_streams.console.launch import process_usage as usage
 from dart_streams.console.runs.process_usage import ProcessUsage
@@ -34,12 +34,12 @@ def test_the_modes_differ_in_who_waits_for_whom_and_in_nothing_else():
 
 
 def test_a_mode_trains_for_as_long_as_it_is_told_and_evaluates_nothing():
-    run = circle_run.limit_run(BASE, 5.0).run
+    run = circle.limit_run(BASE, 5.0).run
     assert (run.minutes, run.demonstrate) == (5.0, False)
 
 
 def test_a_workload_trains_by_its_own_bounds():
-    config = circle_run.limit_run(modes.load_config(CONFIGS / "workload/pages/pages.toml"), 2.0)
+    config = circle.limit_run(modes.load_config(CONFIGS / "workload/pages/pages.toml"), 2.0)
     assert (config.run.minutes, config.run.demonstrate, config.evaluation.episodes) == (2.0, False, 0)
     assert config.env.episode_timeout_s > 60.0
 

@@ -91,8 +91,8 @@ def test_all_variants_have_what_the_base_has_instead_of_the_deployment(tmp_path:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("variants.same.trainer.learning_rate = 1e-3", "'same' has to differ"),
-        ("variants.base.trainer.learning_rate = 2e-3", "'base' has to differ"),
+        ("variants.same.trainer.learning_rate = 1e-3", "'same' must differ"),
+        ("variants.base.trainer.learning_rate = 2e-3", "'base' must differ"),
         ("variants.wrong.trainer.lr = 1", "variant 'wrong'"),
         ("unknown = 1\n[variants]", "unknown"),
     ],
@@ -127,7 +127,7 @@ def test_a_click_that_was_not_recorded_is_refused():
     problem = RECORDING.problems[task]
     unclicked = msgspec.structs.replace(problem.states[""], clicks={2: ClickResult(True, 0.0)})
     recording = screens.Recording({task: screens.RecordedProblem("", {"": unclicked})}, {})
-    with pytest.raises(UserError, match="record it again"):
+    with pytest.raises(UserError, match="is not recorded"):
         recording.act(task, "", Click(*(unclicked.oracle or BESIDE)))
 
 
