@@ -26,7 +26,7 @@ from tests.integration.miniwob_backend import (
     where_different,
 )
 from workers.env.backends.miniwob import backend as backend_module
-from workers.env.backends.miniwob import unresponsive
+from workers.env.backends.miniwob import watchdogs
 from workers.env.backends.miniwob.browser import NICENESS, Browser, lower_priority
 from workers.env.backends.miniwob.context_pool import DOCUMENTS_MIN
 from workers.env.backends.miniwob.page import RESTARTABLE, MiniwobPage
@@ -312,8 +312,8 @@ async def test_what_an_episode_holds_is_released_when_it_ends(one_seat):
             await holding.step(action, f"{number}")
         assert await holding.evaluate_script("left") == []
     following = await one_seat.open(wanted)
-    assert following.seat is holding.seat
-    assert await following.seat.shown.evaluate_script("left") == [0, "Control", "Shift"]
+    assert following.pooled is holding.pooled
+    assert await following.pooled.shown.evaluate_script("left") == [0, "Control", "Shift"]
     await following.reset(wanted)
     await following.evaluate_script(
         "addEventListener('mousemove', (e) => { window.seen = [e.shiftKey, e.ctrlKey, e.buttons]; }, true); 0"
@@ -444,7 +444,7 @@ async def test_a_frozen_browser_is_replaced_long_before_the_time_out(capture):
 
 
 async def test_a_browser_whose_page_hangs_is_not_replaced(monkeypatch):
-    monkeypatch.setattr(unresponsive, "SILENT_S", 0.2)
+    monkeypatch.setattr(watchdogs, "SILENT_S", 0.2)
     async with browser(call_timeout_s=60.0) as backend:
         async with playing(backend, TASK) as page:
             old = backend.browsers[0].browser

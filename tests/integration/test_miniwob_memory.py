@@ -6,7 +6,7 @@ import structlog
 
 from tests.integration.env_harness import Harness, serving, worker
 from tests.integration.test_miniwob_faults import TASKS, fed
-from workers.env.backends.miniwob import memory_bound
+from workers.env.backends.miniwob import watchdogs
 from workers.env.backends.miniwob.browser import Browser
 from workers.env.backends.miniwob.oracle import NEXT
 
@@ -25,7 +25,7 @@ BOUND_S = 30.0
 
 async def test_a_page_that_fills_memory_costs_its_episode_alone(services, tmp_path, monkeypatch):
     monkeypatch.setitem(NEXT, "click-color", LEAKS)
-    monkeypatch.setattr(memory_bound, "RENDERER_BYTES", BOUND_BYTES)
+    monkeypatch.setattr(watchdogs, "RENDERER_BYTES", BOUND_BYTES)
     (tmp_path / "tasks.toml").write_text(TASKS)
     own = {"isolation": "problem", "last_screen": False, "call_timeout_s": CALL_TIMEOUT_S}
     config = services.config(
@@ -51,8 +51,8 @@ async def test_a_page_that_fills_memory_costs_its_episode_alone(services, tmp_pa
 
 
 async def test_a_browser_whose_own_process_grows_is_ended(monkeypatch):
-    monkeypatch.setattr(memory_bound, "BROWSER_BYTES", 1)
-    monkeypatch.setattr(memory_bound, "POLL_INTERVAL_S", 0.1)
+    monkeypatch.setattr(watchdogs, "BROWSER_BYTES", 1)
+    monkeypatch.setattr(watchdogs, "MEMORY_INTERVAL_S", 0.1)
     browser = await Browser.launch(CALL_TIMEOUT_S)
     try:
         async with asyncio.timeout(BOUND_S):

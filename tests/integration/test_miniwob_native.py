@@ -403,7 +403,7 @@ async def test_what_has_a_window_of_its_own_is_carried_out(browsers, name, captu
     finally:
         await page.close()
     again = await backend.open(TASK)
-    assert again.seat is page.seat
+    assert again.pooled is page.pooled
     try:
         assert (await again.reset(TASK)).image == fresh.image
     finally:

@@ -1,12 +1,17 @@
-"""The memory of this process, and how many documents of pages it is enough for."""
+"""Memory limit of the process, and the number of documents that fit into it."""
 
 import os
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.env.backends.miniwob.context_pool import DOCUMENT_BYTES, DOCUMENTS_MIN, MEMORY_SHARE, documents_kept
-from workers.env.backends.miniwob.memory import memory_limit
+from workers.env.backends.miniwob.context_pool import (
+    DOCUMENT_BYTES,
+    DOCUMENTS_MIN,
+    MEMORY_SHARE,
+    documents_kept,
+    memory_limit,
+)
 
 GIB = 2**30
 
@@ -20,10 +25,10 @@ def test_the_limit_is_the_containers_where_that_is_less_than_the_machines_memory
     assert memory_limit([tmp_path / "none", tmp_path / "small"]) == 67108864
 
 
-@given(seats=st.integers(0, 500), memory=st.integers(0, 2**45))
-def test_documents_stay_within_their_share_of_the_memory_but_for_a_minimum(seats, memory):
-    kept = documents_kept(seats, memory)
-    assert kept == DOCUMENTS_MIN or kept * seats * DOCUMENT_BYTES <= MEMORY_SHARE * memory
+@given(contexts=st.integers(0, 500), memory=st.integers(0, 2**45))
+def test_documents_stay_within_their_share_of_the_memory_but_for_a_minimum(contexts, memory):
+    kept = documents_kept(contexts, memory)
+    assert kept == DOCUMENTS_MIN or kept * contexts * DOCUMENT_BYTES <= MEMORY_SHARE * memory
 
 
 def test_a_laptop_keeps_more_documents_than_a_small_container():

@@ -12,10 +12,10 @@ import pytest
 
 from dart_streams.deadline import Deadline
 from tests.unit.workers.env.backends.miniwob.test_begin_frames import STARVED, WAITING, Answer, ScriptedBrowser
-from workers.env.backends.miniwob import unresponsive
+from workers.env.backends.miniwob import watchdogs
 from workers.env.backends.miniwob.devtools import DevTools
 from workers.env.backends.miniwob.process_load import ProcessLoad, load_alone, rests
-from workers.env.backends.miniwob.unresponsive import LOOKS, QUESTION, end_when_silent
+from workers.env.backends.miniwob.watchdogs import LOOKS, QUESTION, end_when_silent
 from workers.env.environment import EnvironmentFault
 
 BOUND_S = 60.0
@@ -23,8 +23,8 @@ BOUND_S = 60.0
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
-    monkeypatch.setattr(unresponsive, "SILENT_S", 0.05)
-    monkeypatch.setattr(unresponsive, "POLL_INTERVAL_S", 0.02)
+    monkeypatch.setattr(watchdogs, "SILENT_S", 0.05)
+    monkeypatch.setattr(watchdogs, "POLL_INTERVAL_S", 0.02)
 
 
 async def test_a_browser_at_rest_that_answers_nothing_is_lost_and_every_call_fails():

@@ -1,1 +1,1 @@
-"""Real desktops without a virtual machine: a process tree in a sandbox each, with real applications."""
+"""The ``desktop`` backend: real applications in sandboxes, each a process tree without a virtual machine."""

@@ -1,4 +1,4 @@
-"""The ``desktop`` environment: small tasks on real X applications, each desktop in a sandbox of its own."""
+"""The ``desktop`` backend: small tasks on real X applications, each desktop in its own sandbox."""
 
 import structlog
 
@@ -20,17 +20,17 @@ class DesktopBackend:
 
     def __init__(self, config: Config) -> None:
         self.settings = config.env.desktop
-        kept = config.env.slots + self.settings.spares
-        self.pool = DesktopPool(self.settings.width, self.settings.height, self.settings.call_timeout_s, spare=kept)
+        spare = config.env.slots + self.settings.spares
+        self.pool = DesktopPool(self.settings.width, self.settings.height, self.settings.call_timeout_s, spare)
         self.spares = PreparedDesktops(self.pool, self.settings.spares)
 
     @property
     def ahead(self) -> int:
-        """How many tasks are worth knowing ahead of their episodes."""
+        """Number of tasks that are useful to know ahead of their episodes."""
         return self.spares.limit
 
     async def start(self) -> None:
-        """Remove what a killed worker left; raise ServiceUnavailable with what to run if a program is missing."""
+        """Remove the remains of killed workers; raise ServiceUnavailable if a program is missing."""
         require_programs()
         sweep()
         group = limits.make_group()
@@ -39,13 +39,13 @@ class DesktopBackend:
         await group.remove()
 
     def expect(self, task: Task) -> None:
-        """Prepare a desktop for an episode of ``task`` that is to come."""
+        """Prepare a desktop for a future episode of ``task``."""
         self.spares.expect(task)
 
     async def open(self, task: Task) -> DesktopEnvironment:
-        """Return a desktop that no other episode has, the one that was prepared for the task if there is one.
+        """Return a desktop for one episode, preferably the one that was prepared for the task.
 
-        Raises EnvironmentFault if it does not start, or lacks what the task needs.
+        Raises EnvironmentFault if it does not start, or a program of the task is missing.
         """
         require_for(problem_of(task.page, task.seed))
         sandbox = await self.spares.claim(task)

@@ -1,7 +1,7 @@
-"""The command line of a sandbox: bubblewrap with namespaces of its own, and of the host nothing but programs to read.
+"""The command line of a sandbox: bubblewrap with new namespaces, and programs of the host read-only.
 
-It has no network and no route, sees no other process, and writes to memory only. The programs that serve it are handed
-over by file descriptors, so that it needs no folder of the host but /usr and some of /etc.
+A sandbox has no network, sees no other process, and writes to memory only. Its server is passed by file descriptors, so
+that it needs no folder of the host but /usr and parts of /etc.
 """
 
 import os
@@ -11,14 +11,14 @@ from pathlib import PurePosixPath
 from workers.env.backends.desktop import office_profile
 
 PROGRAMS = ("bwrap", "Xvfb", "openbox", "dbus-daemon", "zenity", "mousepad", "pcmanfm", "galculator", "wmctrl")
-"""What ``make demo-desktop`` installs, as far as a program says it."""
+"""Programs that ``make demo-desktop`` installs."""
 TRIAL = ("bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "true")
-"""Makes a sandbox and does nothing in it."""
+"""Command that makes an empty sandbox."""
 GUEST = PurePosixPath("/opt/desktop")
 MODULES = PurePosixPath("/opt/python")
-"""What programs of the session import beside the system's modules; the server does not."""
+"""Folder of further Python modules for programs of the session; the server does not import them."""
 SERVER = "workers.env.backends.desktop.guest"
-"""The package that serves it, by the same name as on the host."""
+"""Package of the server, with the same name as on the host."""
 HOME = "/home/user"
 ETC = (
     "alternatives",
@@ -32,7 +32,7 @@ ETC = (
     "ssl/certs",
     "xdg",
 )
-"""What programs need of /etc; no passwords, keys or configuration of services."""
+"""Parts of /etc that programs need: no passwords, keys or configuration of services."""
 ENVIRONMENT = {
     "PATH": "/opt/bin:/usr/local/bin:/usr/bin:/usr/games:/usr/sbin",
     "PYTHONPATH": str(MODULES),
@@ -52,16 +52,15 @@ ACCOUNTS = {
     "/etc/nsswitch.conf": b"passwd: files\ngroup: files\nhosts: files\n",
     "/etc/machine-id": b"00000000000000000000000000000001\n",
 }
-"""Files of /etc that are the sandbox's own; the machine id is the same everywhere, for nothing may depend on it."""
+"""Files of /etc for each sandbox; the machine id is constant, since nothing may depend on it."""
 PROFILE = "--user-data-dir=$HOME/.config/google-chrome"
 HIDDEN = ("/usr/bin/gpgconf", "/usr/bin/gpg", "/usr/bin/gpgsm")
-"""Programs that are not there inside. LibreOffice starts each of these in every start, a tenth of what that costs, to
-learn of keys that nobody has."""
+"""Programs that are hidden: LibreOffice looks for keys with each of them, which takes a tenth of its start."""
 SHIMS = {
     "/opt/bin/sudo": b'#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nexec "$@"\n',
     "/opt/bin/google-chrome": f'#!/bin/sh\nexec /opt/bin/chrome --no-sandbox --no-first-run {PROFILE} "$@"\n'.encode(),
 }
-"""Programs of OSWorld's image by their names there; nothing needs another user, for the desktop is the sandbox."""
+"""Programs of OSWorld's image by their names there; nothing needs another user in a sandbox."""
 HOME_FILES = {
     "/opt/home/.config/gtk-3.0/settings.ini": b"""[Settings]
 gtk-font-name=Sans 8
@@ -76,15 +75,15 @@ gtk-cursor-blink=0
 gtk-toolbar-style=0
 """,
 }
-"""Files of the home that each session begins with. A caret that blinks would make a screen depend on its time."""
+"""Initial files of each home. With a blinking caret, screens would depend on time."""
 WRITABLE = ("/tmp", "/run", "/var", "/dev/shm", HOME)
 
 
 def command(files: Mapping[str, int], megabytes: int, refusals: int) -> list[str]:
     """Return the command of a sandbox, without the program that it runs.
 
-    ``files`` are paths in it, and the file descriptors with their contents. Each writable folder holds ``megabytes`` at
-    most. ``refusals`` is the file descriptor of its filter of system calls.
+    ``files`` maps paths in it to file descriptors with their contents. Each writable folder holds at most
+    ``megabytes``. ``refusals`` is the file descriptor of its system call filter.
     """
     arguments = ["bwrap", "--unshare-user", "--uid", "1000", "--gid", "1000", "--disable-userns"]
     arguments += ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
@@ -115,9 +114,9 @@ def command(files: Mapping[str, int], megabytes: int, refusals: int) -> list[str
 
 
 def own_files(guest: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the contents of all files that a sandbox is given, by path; ``guest`` are the modules that serve it."""
+    """Return the contents of a sandbox's files by path; ``guest`` has the modules of its server."""
     folder = GUEST.joinpath(*SERVER.split("."))
     modules = {str(folder / name): content for name, content in guest.items()}
-    stand_ins = {str(MODULES / name): guest[name] for name in ("pyautogui.py",) if name in guest}
+    replaced = {str(MODULES / name): guest[name] for name in ("pyautogui.py",) if name in guest}
     home = {**HOME_FILES, **{f"/opt/home/{path}": content for path, content in office_profile.profile_files().items()}}
-    return {**ACCOUNTS, **home, **SHIMS, **modules, **stand_ins}
+    return {**ACCOUNTS, **home, **SHIMS, **modules, **replaced}

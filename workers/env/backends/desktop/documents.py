@@ -1,4 +1,4 @@
-"""OpenDocument files: written from a few values, and what a saved one contains (OASIS OpenDocument 1.2)."""
+"""Writer and reader of small OpenDocument files (OASIS OpenDocument 1.2)."""
 
 import io
 import zipfile
@@ -17,20 +17,20 @@ SPACES = {
     "svg": f"{OASIS}svg-compatible:1.0",
 }
 ARCHIVE_DATE = (2024, 1, 1, 0, 0, 0)
-"""The date of each file in an archive: an archive is the same each time."""
+"""Date of each file in an archive, so that archives are reproducible."""
 MAX_CELLS = 1000
-"""Rows and columns that are looked at: a sheet's last empty ones are repeated a million times."""
+"""Maximum number of read rows and columns: the last empty ones of a sheet are repeated a million times."""
 Cell = str | float
 
 
 def write_spreadsheet(rows: Sequence[Sequence[Cell]]) -> bytes:
-    """Return a spreadsheet of one table, with numbers and texts."""
+    """Return a spreadsheet with one table of numbers and texts."""
     table = "".join(f"<table:table-row>{''.join(map(cell_xml, row))}</table:table-row>" for row in rows)
     return pack_document("spreadsheet", f'<table:table table:name="Sheet1">{table}</table:table>')
 
 
 def cell_xml(value: Cell) -> str:
-    """Return a cell of a table."""
+    """Return the XML of a cell."""
     if isinstance(value, str):
         return f'<table:table-cell office:value-type="string"><text:p>{escape(value)}</text:p></table:table-cell>'
     number = f'office:value-type="float" office:value="{value:g}"'
@@ -38,7 +38,7 @@ def cell_xml(value: Cell) -> str:
 
 
 def write_text_document(paragraphs: Sequence[str]) -> bytes:
-    """Return a text of paragraphs."""
+    """Return a text document."""
     return pack_document("text", "".join(f"<text:p>{escape(paragraph)}</text:p>" for paragraph in paragraphs))
 
 
@@ -60,7 +60,7 @@ MASTER = (
 
 
 def pack_document(kind: str, body: str, styles: str = "") -> bytes:
-    """Return a document of a kind whose body is given, and its page styles."""
+    """Return a document of a kind with this body and page styles."""
     names = " ".join(f'xmlns:{name}="{space}"' for name, space in SPACES.items())
     declared = f'{names} office:version="1.2"'
     files = {
@@ -76,35 +76,35 @@ def pack_document(kind: str, body: str, styles: str = "") -> bytes:
     manifest = f'<manifest:manifest xmlns:manifest="{OASIS}manifest:1.0" manifest:version="1.2">{listed}'
     files["META-INF/manifest.xml"] = f"{manifest}</manifest:manifest>"
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as made:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for path, content in files.items():
-            made.writestr(zipfile.ZipInfo(path, ARCHIVE_DATE), content)
+            archive.writestr(zipfile.ZipInfo(path, ARCHIVE_DATE), content)
     return buffer.getvalue()
 
 
 def content_of(saved: bytes | None) -> ElementTree.Element | None:
-    """Return the content of a saved document, None if there is none that can be read: it is being written."""
+    """Return the content of a saved document, None if it cannot be read because it is being written."""
     try:
-        with zipfile.ZipFile(io.BytesIO(saved or b"")) as opened:
-            return ElementTree.fromstring(opened.read("content.xml"))
+        with zipfile.ZipFile(io.BytesIO(saved or b"")) as archive:
+            return ElementTree.fromstring(archive.read("content.xml"))
     except (zipfile.BadZipFile, KeyError, ElementTree.ParseError):
         return None
 
 
 def cells_of(saved: bytes | None) -> dict[str, Cell]:
-    """Return the cells of a spreadsheet's first table that are not empty, by name (``B3``)."""
+    """Return the non-empty cells of a spreadsheet's first table by name (``B3``)."""
     content = content_of(saved)
     table = None if content is None else content.find(".//table:table", SPACES)
-    found: dict[str, Cell] = {}
-    for row, one in enumerate(expand_repeats(table, "row", "rows") if table is not None else (), 1):
-        for column, here in enumerate(expand_repeats(one, "cell", "columns")):
-            if (value := value_of(here)) is not None and column < 26:
-                found[f"{chr(ord('A') + column)}{row}"] = value
-    return found
+    values: dict[str, Cell] = {}
+    for number, row in enumerate(expand_repeats(table, "row", "rows") if table is not None else (), 1):
+        for column, cell in enumerate(expand_repeats(row, "cell", "columns")):
+            if (value := value_of(cell)) is not None and column < 26:
+                values[f"{chr(ord('A') + column)}{number}"] = value
+    return values
 
 
 def expand_repeats(parent: ElementTree.Element, kind: str, several: str) -> Iterator[ElementTree.Element]:
-    """Yield rows or cells, those that are repeated as often, up to :data:`FARTHEST`."""
+    """Yield rows or cells, repeated ones repeatedly, up to :data:`MAX_CELLS`."""
     number = 0
     for child in parent.iterfind(f".//table:table-{kind}", SPACES):
         for _ in range(int(child.get(f"{{{SPACES['table']}}}number-{several}-repeated", "1"))):
@@ -114,12 +114,12 @@ def expand_repeats(parent: ElementTree.Element, kind: str, several: str) -> Iter
             yield child
 
 
-def value_of(one: ElementTree.Element) -> Cell | None:
+def value_of(cell: ElementTree.Element) -> Cell | None:
     """Return a cell's number or text, None if it is empty."""
-    number = one.get(f"{{{SPACES['office']}}}value")
+    number = cell.get(f"{{{SPACES['office']}}}value")
     if number is not None:
         return float(number)
-    return "\n".join(paragraph_texts(one)) or None
+    return "\n".join(paragraph_texts(cell)) or None
 
 
 def paragraphs_of(saved: bytes | None) -> list[str]:
@@ -131,4 +131,4 @@ def paragraphs_of(saved: bytes | None) -> list[str]:
 
 def paragraph_texts(parent: ElementTree.Element) -> list[str]:
     """Return the texts of the paragraphs in an element."""
-    return ["".join(one.itertext()) for one in parent.iterfind(".//text:p", SPACES)]
+    return ["".join(paragraph.itertext()) for paragraph in parent.iterfind(".//text:p", SPACES)]

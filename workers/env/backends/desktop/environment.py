@@ -1,4 +1,4 @@
-"""One episode at a desktop."""
+"""One episode on a desktop of the pool."""
 
 from collections.abc import AsyncIterator, Mapping
 
@@ -16,11 +16,11 @@ from workers.env.environment import EnvironmentFault, Screen, Size
 
 
 class DesktopEnvironment:
-    """An episode: a desktop of the pool, a session for the task, and what the task says of its end."""
+    """One episode: a desktop of the pool with a session for the task, which decides about its end."""
 
     def __init__(self, pool: DesktopPool, sandbox: Sandbox, last_screen: bool, prepared: Task | None = None) -> None:
         self.prepared = prepared
-        """The task whose session was started ahead, until it is used."""
+        """Task whose session was started ahead, until it is used."""
         self.pool = pool
         self.sandbox = sandbox
         self.last_screen = last_screen
@@ -31,7 +31,7 @@ class DesktopEnvironment:
         self._closed = False
 
     async def reset(self, task: Task) -> Screen:
-        """Start a session for the task, in which nothing of another one is left."""
+        """Start a clean session for the task, unless one was prepared."""
         self.problem = problem_of(task.page, task.seed)
         self.size = self.problem.screen(self.pool.size)
         self.pool.base = self.problem.base(self.pool.size)
@@ -44,20 +44,20 @@ class DesktopEnvironment:
         return self._screen(content, headers)
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
-        """Carry out an action, given in screen pixels, and wait until the desktop is at rest."""
+        """Perform an action, given in screen pixels, and wait until the desktop is at rest."""
         wanted = self.last_screen or not last
         body = {"id": action_id, "events": input_events(action), "image": wanted}
         content, headers = await self._request("POST", "step", body)
         return self._screen(content if wanted else None, headers)
 
     async def evaluate(self) -> float:
-        """Return 1 if the task says that it is solved, else 0."""
+        """Return 1 if the task is solved, else 0."""
         outcome = await self._outcome()
         elements = await self._elements() if self._task().reads_elements and outcome.exit_code is None else []
         return float(self._task().solved(outcome, elements))
 
     async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
-        """Yield the oracle's actions, each from the elements that are then shown; raise EnvironmentFault without."""
+        """Yield the oracle's actions, each from the shown elements; raise EnvironmentFault if one is missing."""
         number = 0
         while not self.over:
             try:
@@ -94,8 +94,7 @@ class DesktopEnvironment:
         try:
             return await self.sandbox.request(method, endpoint, body)
         except BaseException:
-            # Its state is unknown: it is not used again.
-            self.faulty = True
+            self.faulty = True  # Its state is unknown: it is not used again.
             raise
 
     def _screen(self, content: bytes | None, headers: Mapping[str, str]) -> Screen:

@@ -1,4 +1,4 @@
-"""Families of small tasks on real applications, each a problem of its seed: dialogs, forms, lists, an editor, ..."""
+"""Families of small tasks on real applications (dialogs, forms, lists, an editor); a seed determines each task."""
 
 import random
 from collections.abc import Callable
@@ -15,11 +15,11 @@ TOWNS = ("Rome", "Oslo", "Bern", "Lima", "Kyiv", "Pune", "Faro", "Graz")
 ROWS = 4
 
 
-def answer(chance: random.Random) -> Problem:
-    """A question with two buttons, of which one is named."""
-    names = list(chance.choice(ANSWERS))
-    chance.shuffle(names)
-    wanted = chance.randrange(2)
+def answer(rng: random.Random) -> Problem:
+    """Make a question with two buttons; the instruction names one."""
+    names = list(rng.choice(ANSWERS))
+    rng.shuffle(names)
+    wanted = rng.randrange(2)
     labels = ("--ok-label", names[0], "--cancel-label", names[1])
     return Problem(
         instruction=f'Press "{names[wanted]}".',
@@ -29,10 +29,10 @@ def answer(chance: random.Random) -> Problem:
     )
 
 
-def choose(chance: random.Random) -> Problem:
-    """A list, one row of which is to be selected and confirmed."""
-    rows = chance.sample(WORDS, ROWS)
-    wanted = chance.choice(rows)
+def choose(rng: random.Random) -> Problem:
+    """Make a list, of which one row is to be selected and confirmed."""
+    rows = rng.sample(WORDS, ROWS)
+    wanted = rng.choice(rows)
     return Problem(
         instruction=f'Select "{wanted}" and press OK.',
         command=("zenity", "--list", "--hide-header", "--text", "", "--column", "Fruit", *rows),
@@ -41,10 +41,10 @@ def choose(chance: random.Random) -> Problem:
     )
 
 
-def tick(chance: random.Random) -> Problem:
-    """A list of boxes, two of which are to be ticked."""
-    rows = chance.sample(WORDS, ROWS)
-    boxes = sorted(chance.sample(range(ROWS), 2))
+def tick(rng: random.Random) -> Problem:
+    """Make a list of boxes, of which two are to be ticked."""
+    rows = rng.sample(WORDS, ROWS)
+    boxes = sorted(rng.sample(range(ROWS), 2))
     wanted = [rows[box] for box in boxes]
     cells = [argument for row in rows for argument in ("FALSE", row)]
     columns = ("--column", "", "--column", "")
@@ -56,9 +56,9 @@ def tick(chance: random.Random) -> Problem:
     )
 
 
-def enter(chance: random.Random) -> Problem:
-    """A field for a word."""
-    wanted = chance.choice(WORDS).lower()
+def enter(rng: random.Random) -> Problem:
+    """Make a field, into which a word is to be typed."""
+    wanted = rng.choice(WORDS).lower()
     return Problem(
         instruction=f'Type "{wanted}" and press OK.',
         command=("zenity", "--entry", "--text", "Your word"),
@@ -67,9 +67,9 @@ def enter(chance: random.Random) -> Problem:
     )
 
 
-def fill_form(chance: random.Random) -> Problem:
-    """Two fields, each for its own text."""
-    name, town = chance.choice(NAMES), chance.choice(TOWNS)
+def fill_form(rng: random.Random) -> Problem:
+    """Make a form with two fields."""
+    name, town = rng.choice(NAMES), rng.choice(TOWNS)
     return Problem(
         instruction=f"Name: {name}, town: {town}. Press OK.",
         command=("zenity", "--forms", "--text", "", "--add-entry", "Name", "--add-entry", "Town"),
@@ -84,9 +84,9 @@ def fill_form(chance: random.Random) -> Problem:
     )
 
 
-def edit(chance: random.Random) -> Problem:
-    """A text in an editor, to which a word is to be added."""
-    first, wanted = chance.sample(WORDS, 2)
+def edit(rng: random.Random) -> Problem:
+    """Make a text in an editor, to which a word is to be added."""
+    first, wanted = rng.sample(WORDS, 2)
     path = "note.txt"
     return Problem(
         instruction=f'Put the word "{wanted}" before the text and save it.',
@@ -98,10 +98,10 @@ def edit(chance: random.Random) -> Problem:
     )
 
 
-def remove(chance: random.Random) -> Problem:
-    """A folder in a file manager, of which one file is to be deleted."""
-    names = [f"{word.lower()}.txt" for word in chance.sample(WORDS, ROWS)]
-    wanted = chance.choice(names)
+def remove(rng: random.Random) -> Problem:
+    """Make a folder in a file manager, of which one file is to be deleted."""
+    names = [f"{word.lower()}.txt" for word in rng.sample(WORDS, ROWS)]
+    wanted = rng.choice(names)
     left = sorted(set(names) - {wanted})
     return Problem(
         instruction=f"Delete {wanted}.",
@@ -115,9 +115,9 @@ def remove(chance: random.Random) -> Problem:
     )
 
 
-def calculate(chance: random.Random) -> Problem:
-    """A calculator that is to show a product; not all of its buttons are on a small screen, but it takes keys too."""
-    one, other = chance.randrange(2, 10), chance.randrange(10, 100)
+def calculate(rng: random.Random) -> Problem:
+    """Make a calculator that is to show a product; it takes keys, as a small screen lacks some of its buttons."""
+    one, other = rng.randrange(2, 10), rng.randrange(10, 100)
     return Problem(
         instruction=f"Calculate {one}*{other}.",
         command=("galculator",),
@@ -143,12 +143,12 @@ FAMILIES: dict[str, Callable[[random.Random], Problem]] = {
 
 
 def printed_line(outcome: SessionOutcome, wanted: str) -> bool:
-    """Return whether the application was confirmed, and wrote this line."""
+    """Return whether the application was confirmed and printed this line."""
     return outcome.exit_code == 0 and outcome.output.rstrip("\n") == wanted
 
 
 def problem_of(family: str, seed: int) -> Problem:
-    """Return the problem of a family with a seed; raise EnvironmentFault if there is no such family."""
+    """Return the problem of a family and a seed; raise EnvironmentFault for an unknown family."""
     if family not in FAMILIES:
         raise EnvironmentFault(f"no desktop family {family!r}: there are {', '.join(FAMILIES)}")
     return FAMILIES[family](random.Random(f"{family}#{seed}"))

@@ -1,4 +1,4 @@
-"""Typed actions as a desktop's input events, which the server inside carries out in order."""
+"""Conversion of typed actions to input events, which the sandbox's server performs in order."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ from dart_streams import actions
 from dart_streams.actions import keys
 
 Event = list[Any]
-"""A kind (``move``, ``press``, ``release``, ``scroll``, ``down``, ``up``, ``text``) and its arguments."""
+"""Kind (``move``, ``press``, ``release``, ``scroll``, ``down``, ``up``, ``text``) and arguments."""
 NOTCHES = 5
-"""Of a scroll without an amount, as OSWorld's ``scroll``."""
+"""Notches of a scroll without an amount, as in OSWorld."""
 NAMED_KEYS = {
     "enter": "Return",
     "tab": "Tab",
@@ -38,7 +38,7 @@ NAMED_KEYS = {
 
 
 def input_events(action: actions.Action) -> list[Event]:
-    """Return the input events that carry out ``action``, given in screen pixels; none for those that have no input."""
+    """Return the input events of ``action``, given in screen pixels; none for an action without input."""
     match action:
         case actions.Click(x, y, button, count):
             return [["move", x, y], *[[kind, button] for _ in range(count) for kind in ("press", "release")]]
@@ -59,7 +59,7 @@ def input_events(action: actions.Action) -> list[Event]:
 
 
 def drag(action: actions.Drag) -> list[Event]:
-    """Return a press at the start, moves over the middle to the end, and a release there."""
+    """Return a press at the start, moves through the middle to the end, and a release there."""
     middle = (action.x + action.to_x) // 2, (action.y + action.to_y) // 2
     return [
         ["move", action.x, action.y],
@@ -71,7 +71,7 @@ def drag(action: actions.Drag) -> list[Event]:
 
 
 def keyboard_events(action: actions.Action) -> list[Event]:
-    """Return the events of a keyboard action; a key that no keyboard has is none."""
+    """Return the events of a keyboard action; an unknown key has none."""
     match action:
         case actions.Hotkey((name,)) if len(keys.canonical_name(name)) == 1:
             return [["text", key] for key in keys.combine_keys([name])]
@@ -86,5 +86,5 @@ def keyboard_events(action: actions.Action) -> list[Event]:
 
 
 def server_name(key: str, shift: bool = False) -> str:
-    """Return what the server calls a key, by its one name or what it types; while Shift is held, by its key."""
+    """Return the server's name of a key, given by name or character; while Shift is held, of its key."""
     return NAMED_KEYS.get(key, keys.without_shift(key) if shift and key.isascii() else key)

@@ -1,7 +1,7 @@
-"""Bounds of memory, processes and processors for a sandbox, by control groups where this worker may make them.
+"""Limits of memory, processes and processors of a sandbox, by control groups if this worker may create them.
 
-Version 1 as root; version 2 where the worker may make groups beside its own, and their controllers are enabled. Without
-either there are only the bounds of its folders.
+Version 1 needs root; version 2 needs the right to create groups beside the worker's, with enabled controllers. Without
+either, only the sizes of its folders are limited.
 """
 
 import asyncio
@@ -21,35 +21,34 @@ PROCESSES = 512
 PROCESSORS = 2
 PERIOD_US = 100_000
 NICE = 10
-"""As the browsers': a slow desktop delays one episode only, unlike the policy, the broker or the trainer. A group has a
-priority of its own; that of its processes counts only among them."""
+"""Priority as of the browsers: a slow desktop delays one episode only, unlike the policy, the broker or the trainer."""
 SHARES = 110
-"""The kernel's weight of that priority (``sched_prio_to_weight``), where 1024 is a process without any."""
+"""Weight of that priority in the kernel (``sched_prio_to_weight``), where the default is 1024."""
 REMOVE_S = 30.0
-"""How long the killed processes of a group may take to end: hundreds of them at a low weight, on a busy machine."""
+"""Time limit for the killed processes of a group to end: hundreds at a low priority, on a busy machine."""
 POLL_INTERVAL_S = 0.02
 PREFIX = "dart-desktop-"
 CPU_TIMES: dict[str, Callable[[str], float]] = {
     "cpuacct.usage": lambda text: int(text) / 1e9,
     "cpu.stat": lambda text: int(text.split()[1]) / 1e6,
 }
-"""Files of CPU seconds: version 1's, and version 2's, whose name has other contents in version 1."""
+"""Files of CPU time with their parsers, first version 1: a file of version 2 has other contents there."""
 COUNTS = {
     "pids.events": ("max", f"its {PROCESSES} processes"),
     "memory.oom_control": ("oom_kill", f"its {MEMORY_MB} MB of memory"),
     "memory.events": ("oom_kill", f"its {MEMORY_MB} MB of memory"),
 }
-"""Files with a count of how often a bound was reached: of both versions, version 1's, and version 2's."""
+"""Files that count how often a limit was reached, with key and limit: of both versions, 1 and 2."""
 _number = itertools.count()
 
 
 class ControlGroup(msgspec.Struct, frozen=True):
-    """The folders of a control group, none if it could not be made."""
+    """Folders of a control group, none if it could not be created."""
 
     folders: tuple[Path, ...] = ()
 
     def command(self) -> list[str]:
-        """Return the beginning of a command that joins the group and then becomes what follows it."""
+        """Return the prefix of a command that joins the group and then executes the rest."""
         if not self.folders:
             return []
         joined = " ".join(f"'{folder}/cgroup.procs'" for folder in self.folders)
@@ -57,13 +56,13 @@ class ControlGroup(msgspec.Struct, frozen=True):
 
     @property
     def bounded(self) -> bool:
-        """Whether it bounds memory and processes."""
+        """Whether it limits memory and processes."""
         return any((folder / "pids.max").exists() for folder in self.folders) and any(
             (folder / name).exists() for folder in self.folders for name in ("memory.max", "memory.limit_in_bytes")
         )
 
     def exceeded(self) -> str:
-        """Return the bound that it has run into, empty if none: then processes of it were refused or killed."""
+        """Return the limit that it has reached, at which processes are refused or killed; empty if none."""
         for name, (key, bound) in COUNTS.items():
             for folder in self.folders:
                 with contextlib.suppress(OSError):
@@ -72,7 +71,7 @@ class ControlGroup(msgspec.Struct, frozen=True):
         return ""
 
     def cpu_s(self) -> float | None:
-        """Return the CPU seconds of all that ever ran in the group; None without one."""
+        """Return the CPU seconds of all processes so far, None without a group."""
         for name, read in CPU_TIMES.items():
             for folder in self.folders:
                 with contextlib.suppress(FileNotFoundError):
@@ -80,7 +79,7 @@ class ControlGroup(msgspec.Struct, frozen=True):
         return None
 
     async def remove(self) -> None:
-        """Remove the group, once its processes are gone; never raises."""
+        """Remove the group once its processes have ended; never raises."""
         deadline = Deadline(REMOVE_S)
         for folder in self.folders:
             while not remove_folder(folder):
@@ -90,20 +89,20 @@ class ControlGroup(msgspec.Struct, frozen=True):
 
 
 def make_group(root: Path = ROOT) -> ControlGroup:
-    """Make a group with its bounds, of those hierarchies that allow it."""
+    """Create a group with its limits in the hierarchies that allow it."""
     name = f"{PREFIX}{os.getpid()}-{next(_number)}"
     wanted = version_2(root, name) if is_version_2(root) else version_1(root, name)
-    made: list[Path] = []
+    folders: list[Path] = []
     for folder, bounds in wanted.items():
         try:
             folder.mkdir()
             for file, value in bounds.items():
                 (folder / file).write_text(value)
-            made.append(folder)
+            folders.append(folder)
         except OSError:
             with contextlib.suppress(OSError):
                 folder.rmdir()
-    return ControlGroup(tuple(made))
+    return ControlGroup(tuple(folders))
 
 
 def lines_of(path: Path) -> list[str]:
@@ -112,7 +111,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 def remove_folder(folder: Path) -> bool:
-    """Remove a group's folder; return False if a process is still in it."""
+    """Remove a group's folder; return False if it still has a process."""
     try:
         folder.rmdir()
     except FileNotFoundError:
@@ -123,7 +122,7 @@ def remove_folder(folder: Path) -> bool:
 
 
 def sweep(root: Path = ROOT, proc: Path = Path("/proc")) -> None:
-    """Remove the groups of workers that are no more; those of a living one may be without a process yet."""
+    """Remove the groups of dead workers; a group of a live one may have no process yet."""
     beside = beside_own(root).glob(f"{PREFIX}*") if is_version_2(root) else ()
     for folder in {*root.glob(f"*/{PREFIX}*"), *root.glob(f"{PREFIX}*"), *beside}:
         worker = folder.name.removeprefix(PREFIX).partition("-")[0]
@@ -132,7 +131,7 @@ def sweep(root: Path = ROOT, proc: Path = Path("/proc")) -> None:
 
 
 def version_1(root: Path, name: str) -> dict[Path, dict[str, str]]:
-    """Return the folders and bounds of version 1."""
+    """Return the folders and limits of version 1."""
     quota = {
         "cpu.cfs_period_us": str(PERIOD_US),
         "cpu.cfs_quota_us": str(PROCESSORS * PERIOD_US),
@@ -147,7 +146,7 @@ def version_1(root: Path, name: str) -> dict[Path, dict[str, str]]:
 
 
 def version_2(root: Path, name: str) -> dict[Path, dict[str, str]]:
-    """Return the folder and bounds of version 2: beside this worker's own group."""
+    """Return the folder and limits of version 2, beside this worker's group."""
     bounds = {
         "memory.max": str(MEMORY_MB * 2**20),
         "pids.max": str(PROCESSES),
@@ -158,11 +157,11 @@ def version_2(root: Path, name: str) -> dict[Path, dict[str, str]]:
 
 
 def is_version_2(root: Path) -> bool:
-    """Return whether the groups are those of version 2."""
+    """Return whether the system has version 2."""
     return (root / "cgroup.controllers").exists()
 
 
 def beside_own(root: Path) -> Path:
-    """Return the folder in which version 2 has this worker's own group."""
+    """Return the parent folder of this worker's group in version 2."""
     own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
     return (root / own).parent

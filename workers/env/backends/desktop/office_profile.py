@@ -1,4 +1,4 @@
-"""LibreOffice's profile in each home: a screen does not depend on its time, and a start is short."""
+"""LibreOffice's profile in each home, which makes screens independent of time and shortens its start."""
 
 import re
 from pathlib import Path
@@ -17,21 +17,21 @@ SETTINGS = (
     ("Office.Recovery/AutoSave", "Enabled", "false"),
     ("Office.Linguistic/SpellChecking", "IsSpellAuto", "false"),
 )
-"""Paths in its registry, names and values: no tips, no questions (those for donations are asked at a date, in the year
-2100), nothing that is saved or underlined later by itself."""
+"""Paths in its registry, names and values: no tips, no questions (it asks for donations in 2100), and nothing that it
+saves or underlines later."""
 
 
 def profile_files(version: Path = VERSION) -> dict[str, bytes]:
-    """Return the profile's files, by path in the home."""
-    made = {f"{FOLDER}/registrymodifications.xcu": registry_xml(*SETTINGS)}
+    """Return the profile's files by path in the home."""
+    contents = {f"{FOLDER}/registrymodifications.xcu": registry_xml(*SETTINGS)}
     if version.exists() and (build := re.search(r"^buildid=(.+)$", version.read_text(), re.MULTILINE)):
-        # It looks for extensions, and starts again, if those were last looked for by another build.
-        made[f"{FOLDER}/extensions/buildid"] = build[1].encode()
-    return made
+        # After a change of the build it looks for extensions, and restarts.
+        contents[f"{FOLDER}/extensions/buildid"] = build[1].encode()
+    return contents
 
 
 def registry_xml(*settings: tuple[str, str, str]) -> bytes:
-    """Return LibreOffice's file of settings, each a path in its registry, a name and a value."""
+    """Return LibreOffice's settings file, each setting with its path, name and value."""
     items = "".join(
         f'<item oor:path="/org.openoffice.{path}"><prop oor:name="{name}" oor:op="fuse"><value>{value}</value></prop>'
         "</item>"

@@ -1,4 +1,4 @@
-"""Sandboxes that episodes take in turn; a sandbox that had a fault, or has served long, is replaced."""
+"""Pool of sandboxes; one that had a fault, or has served many episodes, is replaced."""
 
 import asyncio
 import contextlib
@@ -12,27 +12,27 @@ from workers.env.backends.desktop.sandbox import Sandbox
 from workers.env.environment import EnvironmentFault
 
 EPISODES = 200
-"""Of a sandbox, which bounds what its server accumulates."""
+"""Maximum number of episodes of a sandbox, which bounds its server's memory."""
 CONCURRENT_STARTS = 2
-"""Sandboxes that start at once: more would only delay each other."""
+"""Maximum number of concurrent starts: more would only delay each other."""
 FAILURES = 3
-"""Desktops that failed one after the other, before those who want another one wait."""
+"""Consecutive failures after which starts are delayed."""
 REST_S = 1.0
-"""The first such wait; each further failure doubles it."""
+"""First delay; each further failure doubles it."""
 LONGEST_REST_S = 30.0
 
 log = structlog.get_logger()
 
 
 class DesktopPool:
-    """Sandboxes of one size; at most ``spare`` of them are kept while nobody has them."""
+    """Sandboxes of one screen size, of which at most ``spare`` free ones are kept."""
 
     def __init__(self, width: int, height: int, call_timeout_s: float, spare: int) -> None:
         self.size = width, height
         self.call_timeout_s = call_timeout_s
         self.spare = spare
         self.base: Mapping[str, Any] = {}
-        """What the next task is likely to need: what the last one did."""
+        """Screen and accessibility for which free sandboxes are prepared: those of the last task."""
         self._free: list[Sandbox] = []
         self._preparing: dict[Sandbox, asyncio.Task[None]] = {}
         self._taken: set[Sandbox] = set()
@@ -41,7 +41,7 @@ class DesktopPool:
         self._failed = 0
 
     async def take(self) -> Sandbox:
-        """Return one for one episode, a new one if none is free; raise EnvironmentFault if it does not start."""
+        """Return a sandbox for one episode, a new one if none is free; raise EnvironmentFault if it does not start."""
         sandbox = None
         while self._free and sandbox is None:
             sandbox = self._free.pop(0)
@@ -55,7 +55,7 @@ class DesktopPool:
         return sandbox
 
     async def give_back(self, sandbox: Sandbox, faulty: bool) -> None:
-        """Keep a sandbox for the next episode, and start all but its application; or end it; never raises."""
+        """Prepare a sandbox for the next episode, or end it; never raises."""
         self._taken.discard(sandbox)
         self._failed = self._failed + 1 if faulty else 0
         fit = sandbox.alive and not faulty and self._episodes.get(sandbox, 0) < EPISODES
@@ -79,7 +79,7 @@ class DesktopPool:
             await sandbox.request("POST", "prepare", self.base)
 
     async def _prepared(self, sandbox: Sandbox) -> bool:
-        """Wait until a sandbox is prepared; return whether it can be used."""
+        """Wait until a sandbox is prepared; return whether it is usable."""
         try:
             await self._preparing.pop(sandbox)
         except EnvironmentFault:
@@ -113,5 +113,5 @@ class DesktopPool:
 
 
 def rest_s(failed: int) -> float:
-    """Return how long to wait before another desktop is started, after ``failed`` failures in a row."""
+    """Return the delay of a start after ``failed`` consecutive failures."""
     return 0.0 if failed < FAILURES else min(REST_S * 2 ** (failed - FAILURES), LONGEST_REST_S)

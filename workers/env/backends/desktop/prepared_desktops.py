@@ -1,4 +1,4 @@
-"""Desktops prepared ahead: each has the session of a task whose order is known, and waits for its episode."""
+"""Desktops that are prepared ahead, each with the session of a task whose order is known."""
 
 import asyncio
 import contextlib
@@ -12,14 +12,14 @@ from workers.env.environment import EnvironmentFault
 
 
 class PreparedDesktop(NamedTuple):
-    """A desktop that is prepared, or being prepared, for a task."""
+    """A desktop in or after preparation for a task."""
 
     task_id: str
     preparation: asyncio.Task[Sandbox]
 
 
 class PreparedDesktops:
-    """At most ``limit`` desktops of the pool, besides those that episodes have."""
+    """At most ``limit`` prepared desktops of the pool."""
 
     def __init__(self, pool: DesktopPool, limit: int) -> None:
         self.pool = pool
@@ -28,7 +28,7 @@ class PreparedDesktops:
         self._ending: set[asyncio.Task[None]] = set()
 
     def expect(self, task: Task) -> None:
-        """Prepare a desktop for an episode of ``task``, in place of the one that waits longest if there are enough."""
+        """Prepare a desktop for a future episode of ``task``; the oldest one makes room for it."""
         if not self.limit:
             return
         while len(self._spares) >= self.limit:
@@ -36,7 +36,7 @@ class PreparedDesktops:
         self._spares.append(PreparedDesktop(task.task_id, asyncio.create_task(self._prepare(task))))
 
     async def claim(self, task: Task) -> Sandbox | None:
-        """Return a desktop that is prepared for the task, once it is; None if none was expected, or it failed."""
+        """Wait for a desktop that is prepared for the task; return None if there is none, or it failed."""
         spare = next((spare for spare in self._spares if spare.task_id == task.task_id), None)
         if spare is None:
             return None
@@ -54,11 +54,11 @@ class PreparedDesktops:
         return None
 
     async def prepared(self) -> None:
-        """Wait until all that is expected is prepared, or has failed."""
+        """Wait until all desktops are prepared or have failed."""
         await asyncio.gather(*(spare.preparation for spare in self._spares), return_exceptions=True)
 
     async def stop(self) -> None:
-        """Give all back."""
+        """Give all desktops back."""
         while self._spares:
             self._discard(self._spares.pop())
         await asyncio.gather(*self._ending)

@@ -1,7 +1,8 @@
-"""One sandboxed desktop: its process, and requests to the server inside, each bounded and sent once."""
+"""One sandboxed desktop: its process, and requests to its server, each bounded in time and sent once."""
 
 import asyncio
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -17,28 +18,35 @@ import aiohttp
 
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.socket_folder import socket_folder
-from workers.env.backends.desktop import command_line, host_user, limits, syscall_filter
-from workers.env.backends.desktop.guest import terminals
+from workers.env.backends.desktop import command_line, limits, syscall_filter
+from workers.env.backends.desktop.guest import processes
 from workers.env.backends.desktop.problem import Problem
 from workers.env.environment import EnvironmentFault
 
 PYTHON = ("/usr/bin/python3", "-E", "-s")
-"""The system's, without settings of the user."""
+"""The system's Python without settings of the user."""
 LOW_PRIORITY = ("nice", "-n", str(limits.NICE))
-"""Where there is no control group."""
+"""Priority for systems without control groups."""
 ERROR_BYTES = 1000
 READY_S = 20.0
-"""How long the server inside may take to answer, also on a machine that does other work."""
+"""Time limit for the server to respond, also on a busy machine."""
 ENDED_S = 1.0
-"""How long after its last connection a sandbox may take to end."""
+"""Time limit for a sandbox to end after its last connection."""
 STARTING_S = 60.0
-"""A folder is as old as this before it is looked at whether somebody serves its socket."""
+"""Minimum age of a folder before its socket is checked for a server."""
 WORKAREA_MB = 256
-"""Of each writable folder."""
+"""Size of each writable folder."""
+NOBODY = 65534
+FIRST_USER = 0x70000000
+"""Above the users of systems and containers."""
+USERS = 256
+"""Users of a worker, which it assigns to its sandboxes in turn."""
+UID_MAP = Path("/proc/self/uid_map")
+_user_numbers = itertools.count()
 
 
 class Sandbox:
-    """A sandbox with its server; usable until a call fails. Its session is started by the environment."""
+    """A sandbox with its server, usable until a call fails. The environment starts its session."""
 
     def __init__(self, width: int, height: int, call_timeout_s: float) -> None:
         self.size = width, height
@@ -48,8 +56,8 @@ class Sandbox:
         self._folder = ""
         self._session: aiohttp.ClientSession | None = None
         self._lifeline: int | None = None
-        """The end of a pipe that nobody else has: the server inside ends once it is closed, also if this worker is
-        killed. Bubblewrap's ``--die-with-parent`` holds only from when its program starts."""
+        """Pipe to the server, which ends once this end is closed, also if this worker is killed. Bubblewrap's
+        ``--die-with-parent`` applies only after its program has started."""
 
     async def start(self) -> None:
         """Start the sandbox and wait for its server; raise EnvironmentFault if it does not come up."""
@@ -80,7 +88,7 @@ class Sandbox:
             try:
                 self.process = await asyncio.shield(starting)
             except asyncio.CancelledError:
-                # Cancelled itself it would kill this one process, but not what that has started: `stop` ends all.
+                # Cancelling it would kill this process but not its children; `stop` ends all.
                 self.process = await starting
                 raise
         try:
@@ -93,14 +101,14 @@ class Sandbox:
     async def request(
         self, method: str, endpoint: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None
     ) -> tuple[bytes, Mapping[str, str]]:
-        """Send a request once, and return the answer's body and headers; raise EnvironmentFault for any other end."""
+        """Send a request once, and return the response's body and headers; raise EnvironmentFault if it fails."""
         if self._session is None:
             raise EnvironmentFault("the desktop was not started")
         limit_s = timeout_s or self.call_timeout_s
         bound = aiohttp.ClientTimeout(total=limit_s)
         request = self._session.request(method, f"http://desktop/{endpoint}", json=body, timeout=bound)
         answer = asyncio.ensure_future(read_response(request))
-        # One that is cancelled below may end by a time-out of its own, which then nobody waits for.
+        # Retrieves the exception of a request that is cancelled below.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         ended = asyncio.ensure_future(self._ended())
         try:
@@ -126,21 +134,21 @@ class Sandbox:
 
     @property
     def socket(self) -> str:
-        """The path of the Unix socket on which the server inside answers."""
+        """Path of the server's Unix socket."""
         return f"{self._folder}/http"
 
     @property
     def alive(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether it has started and not ended."""
         return self.process is not None and self.process.returncode is None
 
     @property
     def exceeded(self) -> str:
-        """The bound that its processes have run into, empty if none; what works in it then is a matter of chance."""
+        """The limit that its processes have reached, empty if none; its further behavior is undefined then."""
         return self.group.exceeded() if self.group is not None else ""
 
     async def stop(self) -> None:
-        """End everything in it; never raises."""
+        """End all its processes; never raises."""
         if self._session is not None:
             await self._session.close()
         if self.process is not None and self.process.returncode is None:
@@ -160,34 +168,41 @@ class Sandbox:
 
 
 def drop_privileges() -> list[str]:
-    """Return the beginning of a command that is not to run as root, empty if this worker does not either.
-
-    Even what a sandbox may read of the host, root's files are not.
-    """
+    """Return the beginning of a command that must not run as root; empty if this worker does not."""
     if os.geteuid() != 0:
         return []
-    user = host_user.next_user()
+    user = next_user()
     return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs"]
 
 
+def next_user(uid_map: Path = UID_MAP) -> int:
+    """Return a user that no other sandbox has, so that the kernel's limits for each user apply to one desktop.
+
+    Returns nobody where this worker's namespace lacks such users.
+    """
+    user = FIRST_USER + os.getpid() * USERS + next(_user_numbers) % USERS
+    ranges = ([int(word) for word in line.split()] for line in uid_map.read_text().splitlines())
+    return user if any(first <= user < first + count for first, _, count in ranges) else NOBODY
+
+
 def why_ended(code: int) -> str:
-    """Return an exit code in words."""
+    """Return the reason for an exit code."""
     return (
-        f"it had opened more than {terminals.MAX_TERMINALS} terminals"
-        if code == terminals.EXCEEDED
+        f"it had opened more than {processes.MAX_TERMINALS} terminals"
+        if code == processes.EXCEEDED
         else f"exit code {code}"
     )
 
 
 async def read_response(request: Any) -> tuple[int, bytes, Mapping[str, str]]:
-    """Return status, body and headers of the answer to a request."""
+    """Return status, body and headers of the response to a request."""
     async with request as response:
         return response.status, await response.read(), response.headers
 
 
 @contextlib.contextmanager
 def open_new_file(path: str) -> Iterator[int]:
-    """A file descriptor to write to a new file."""
+    """Yield a file descriptor to write to a new file."""
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
     try:
         yield descriptor
@@ -196,13 +211,13 @@ def open_new_file(path: str) -> Iterator[int]:
 
 
 def read_end(path: str) -> str:
-    """Return the end of a file."""
+    """Return the last bytes of a file as text."""
     return Path(path).read_bytes()[-ERROR_BYTES:].decode(errors="replace").strip()
 
 
 @contextlib.contextmanager
 def memory_file(content: bytes) -> Iterator[int]:
-    """A file descriptor to read ``content`` from."""
+    """Yield a file descriptor to read ``content`` from."""
     descriptor = os.memfd_create("dart-desktop")
     try:
         os.write(descriptor, content)
@@ -220,7 +235,7 @@ def own_files() -> dict[str, bytes]:
 
 
 def sweep() -> None:
-    """Remove what workers left that were killed: groups of nothing, and folders whose socket nobody serves."""
+    """Remove the control groups and folders of killed workers; such a folder has a socket without a server."""
     limits.sweep()
     for folder in socket_folder().glob(f"{limits.PREFIX}*"):
         if folder.stat().st_mtime > time.time() - STARTING_S:
@@ -231,21 +246,21 @@ def sweep() -> None:
             except ConnectionRefusedError:
                 shutil.rmtree(folder, ignore_errors=True)
             except OSError:
-                continue  # It has none yet, or is another user's.
+                continue  # It has no socket yet, or belongs to another user.
 
 
 def require_programs() -> None:
-    """Raise ServiceUnavailable if a program is missing that every desktop needs."""
+    """Raise ServiceUnavailable if a program of every desktop is missing."""
     if missing := missing_programs(command_line.PROGRAMS):
         raise ServiceUnavailable(f"the desktop needs {', '.join(missing)}: run `make desktop`")
 
 
 def require_for(problem: Problem) -> None:
-    """Raise EnvironmentFault if a program is missing that a task needs."""
+    """Raise EnvironmentFault if a program of a task is missing."""
     if missing := missing_programs(problem.programs):
         raise EnvironmentFault(f"the task needs {', '.join(missing)}: run `make desktop`")
 
 
 def missing_programs(programs: Iterable[str]) -> list[str]:
-    """Return those programs that are not installed."""
+    """Return the programs that are not installed."""
     return [name for name in programs if shutil.which(name) is None]

@@ -1,8 +1,7 @@
-"""What programs in a sandbox may not ask of the kernel, as a seccomp filter for bubblewrap.
+"""Seccomp filter for bubblewrap: the system calls that programs in a sandbox may not use.
 
-A sandbox has no network, but some families of sockets do not belong to a network namespace, such as AF_VSOCK, which
-reaches the host of a virtual machine. Keyrings are of the host's user, and io_uring, bpf and perf are needed by nothing
-there and where many of the kernel's faults have been.
+Some socket families ignore network namespaces, such as AF_VSOCK, which reaches the host of a virtual machine. Keyrings
+belong to the host's user. Nothing needs io_uring, bpf and perf, which have had many of the kernel's vulnerabilities.
 """
 
 import errno
@@ -13,18 +12,18 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
-"""Families of sockets that desktops use; other ones are refused as if the kernel had not been built with them."""
+"""Socket families that desktops use; others fail as if the kernel did not support them."""
 LOAD, EQUAL, GREATER_EQUAL, RETURN = 0x20, 0x15, 0x35, 0x06
 """BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_JMP|JGE|K, BPF_RET|K."""
 NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
-"""Offsets in ``struct seccomp_data``; of the first argument the lower half, which is all of an ``int``."""
+"""Offsets in ``struct seccomp_data``; of the first argument the lower half, an ``int``."""
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 X32 = 0x40000000
-"""From here on numbers of x86-64 are of its 32-bit pointers' calls, which nothing here uses."""
+"""First call number of x86-64's x32 ABI, which nothing here uses."""
 
 
 class Architecture(NamedTuple):
-    """An architecture: its number for audits, the calls that open sockets, and those that are refused."""
+    """An architecture: its audit number, the calls that open sockets, and the refused calls."""
 
     audit: int
     sockets: tuple[int, ...]
@@ -66,7 +65,7 @@ ARCHITECTURES = {
 
 
 class Instruction(NamedTuple):
-    """One instruction of classic BPF; jumps are numbers of instructions that are passed over."""
+    """One instruction of classic BPF; jumps are numbers of skipped instructions."""
 
     code: int
     value: int
@@ -75,11 +74,8 @@ class Instruction(NamedTuple):
 
 
 def build_filter(architecture: Architecture) -> list[Instruction]:
-    """Return the filter of an architecture: what is not refused is allowed.
-
-    Calls of another architecture than the machine's own (32-bit programs) are refused altogether.
-    """
-    made = [
+    """Return the filter of an architecture, which also refuses all calls of other architectures (32-bit programs)."""
+    instructions = [
         Instruction(LOAD, ARCHITECTURE),
         Instruction(EQUAL, architecture.audit, if_true=1),
         Instruction(RETURN, ERRNO | errno.ENOSYS),
@@ -88,12 +84,12 @@ def build_filter(architecture: Architecture) -> list[Instruction]:
         Instruction(RETURN, ERRNO | errno.ENOSYS),
     ]
     for number in sorted(architecture.refused.values()):
-        made += [Instruction(EQUAL, number, if_false=1), Instruction(RETURN, ERRNO | errno.ENOSYS)]
-    return made + family_check(architecture.sockets)
+        instructions += [Instruction(EQUAL, number, if_false=1), Instruction(RETURN, ERRNO | errno.ENOSYS)]
+    return instructions + family_check(architecture.sockets)
 
 
 def family_check(calls: Sequence[int]) -> list[Instruction]:
-    """Return the end of a filter: these calls are allowed with the known families, and all others are."""
+    """Return the end of a filter: these calls are allowed with the known families, other calls always."""
     check = [Instruction(LOAD, FIRST_ARGUMENT)]
     for place, family in enumerate(FAMILIES):
         check.append(Instruction(EQUAL, family, if_true=len(FAMILIES) - place))
@@ -103,10 +99,10 @@ def family_check(calls: Sequence[int]) -> list[Instruction]:
 
 
 def compile_filter(name: str | None = None) -> bytes:
-    """Return the filter of this machine as bubblewrap takes it; empty for one that is not known."""
+    """Return the filter of this machine in bubblewrap's format, empty for an unknown architecture."""
     architecture = ARCHITECTURES.get(name or platform.machine())
     if architecture is None:
         return b""
     return b"".join(
-        struct.pack("=HBBI", one.code, one.if_true, one.if_false, one.value) for one in build_filter(architecture)
+        struct.pack("=HBBI", step.code, step.if_true, step.if_false, step.value) for step in build_filter(architecture)
     )

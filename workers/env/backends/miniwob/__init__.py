@@ -1,4 +1,1 @@
-"""The ``miniwob`` backend: MiniWoB++ pages in headless Chromium, driven by raw DevTools messages over a pipe.
-
-Knows screens and actions only; no topic, no policy.
-"""
+"""The ``miniwob`` backend: MiniWoB++ pages in headless Chromium, driven by DevTools messages over a pipe."""

@@ -1,12 +1,11 @@
-"""The backend: browsers with their seats, and an environment for each episode."""
+"""The ``miniwob`` backend: browsers with pooled contexts, and an environment for each episode."""
 
 import asyncio
 import math
 
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
-from workers.env.backends.miniwob.context_pool import documents_kept
-from workers.env.backends.miniwob.memory import memory_limit
+from workers.env.backends.miniwob.context_pool import documents_kept, memory_limit
 from workers.env.backends.miniwob.own_pages import OwnPage, find_page
 from workers.env.backends.miniwob.page import ANY, MiniwobPage, document_of
 from workers.env.backends.miniwob.pooled_browser import PooledBrowser
@@ -16,7 +15,7 @@ from workers.env.environment import EnvironmentFault
 class MiniwobBackend:
     """Opens pages in its browsers; a slot whose page or browser crashed recovers with the next :meth:`open`.
 
-    Each browser has its share of the episodes, also while it is replaced: the others do not wait for it.
+    Each browser has its share of the episodes, so that a browser under replacement delays only those.
     """
 
     def __init__(self, config: Config) -> None:
@@ -34,22 +33,22 @@ class MiniwobBackend:
             await browser.start()
 
     async def open(self, task: Task) -> MiniwobPage:
-        """Return a page that no open episode shares; raise :class:`EnvironmentFault` if the browser refuses."""
+        """Return a page for one episode; raise :class:`EnvironmentFault` if the browser refuses."""
         own = find_page(self.own.pages_folder, task.page)
         document = ANY if own else document_of(task.page, self.own.isolation)
         browser = self._browser_for(document)
         try:
-            seat = await browser.take(document)
+            context = await browser.take(document)
         except KeyError as missing:
             raise EnvironmentFault(f"the browser's response lacks {missing}") from None
-        return (OwnPage if own else MiniwobPage)(browser, seat, self.own)
+        return (OwnPage if own else MiniwobPage)(browser, context, self.own)
 
     async def stop(self) -> None:
         """End the browsers."""
         await asyncio.gather(*(browser.stop() for browser in self.browsers))
 
     def _browser_for(self, document: str) -> PooledBrowser:
-        """Return the browser with the fewest episodes, of those with room that have the document if there are any."""
+        """Return the browser with the fewest episodes, preferably one with room that has the document."""
         room = [browser for browser in self.browsers if browser.under_way < self.share] or self.browsers
         having = [browser for browser in room if browser.keeps(document)]
         return min(having or room, key=lambda browser: browser.under_way)

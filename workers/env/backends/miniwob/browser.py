@@ -1,4 +1,4 @@
-"""The browser process: found, started as it can draw, killed with its children."""
+"""The browser process: it is found, started in a mode in which it can draw, and killed with its children."""
 
 import asyncio
 import contextlib
@@ -14,12 +14,11 @@ import structlog
 
 from dart_streams.config import Capture
 from dart_streams.errors import ServiceUnavailable
-from workers.env.backends.miniwob.capture import BeginFrames, Capturing, Screenshots
+from workers.env.backends.miniwob.capture import BeginFrames, Screenshots
 from workers.env.backends.miniwob.devtools import MESSAGE_BYTES, DevTools
-from workers.env.backends.miniwob.memory_bound import end_what_grows
 from workers.env.backends.miniwob.process_load import load_alone, load_of
 from workers.env.backends.miniwob.target import Target
-from workers.env.backends.miniwob.unresponsive import end_when_silent
+from workers.env.backends.miniwob.watchdogs import end_large_processes, end_when_silent
 from workers.env.environment import EnvironmentFault
 
 PLACES = (
@@ -34,7 +33,7 @@ PLACES = (
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
 )
-"""Where a browser may be; deploy/local/setup.sh looks there too. Debian's binary comes before its shell wrapper, whose
+"""Candidate paths of a browser, also in deploy/local/setup.sh. Debian's binary comes before its shell wrapper, whose
 child would outlive a SIGKILL."""
 FLAGS = (
     "--headless",
@@ -59,15 +58,15 @@ FLAGS = (
     "--force-color-profile=srgb",
     "--font-render-hinting=none",
     "--in-process-gpu",
-    # A screen is of one page: what it would open elsewhere is not shown, and would stay when the episode ends.
+    # A screen shows one page: another window would not be shown, and would stay when the episode ends.
     "--block-new-web-contents",
-    # Contexts never share a renderer, so this is one for each.
+    # Contexts never share a renderer, so each has one.
     "--renderer-process-limit=2",
 )
-"""Frames stay limited to 60 Hz: without the limit an idle browser uses a whole core."""
+"""The limit of 60 frames a second stays: without it an idle browser uses a whole core."""
 NICENESS = 10
-"""Browsers do most of the work, and a slow page delays one episode only, unlike the policy, the broker or the trainer.
-Started by root, Chromium would even raise its own priority above theirs."""
+"""A slow page delays one episode only, unlike the policy, the broker or the trainer. Started by root, Chromium would
+raise its own priority above theirs."""
 START_S = 30.0
 END_S = 5.0
 
@@ -85,10 +84,10 @@ def find_browser() -> str:
 
 
 class Browser:
-    """A running browser and its connection."""
+    """A running browser with its connection and watchdogs."""
 
     def __init__(
-        self, process: "subprocess.Popen[bytes]", devtools: DevTools, profile: Path, capturing: Capturing
+        self, process: "subprocess.Popen[bytes]", devtools: DevTools, profile: Path, capturing: Screenshots
     ) -> None:
         self.process = process
         self.devtools = devtools
@@ -97,7 +96,7 @@ class Browser:
         silence = end_when_silent(devtools, functools.partial(load_alone, process.pid))
         self._watches = [
             asyncio.create_task(silence, name="browser watch"),
-            asyncio.create_task(end_what_grows(devtools), name="browser memory"),
+            asyncio.create_task(end_large_processes(devtools), name="browser memory"),
         ]
 
     @property
@@ -107,10 +106,9 @@ class Browser:
 
     @classmethod
     async def launch(cls, timeout_s: float, capture: Capture = "auto") -> "Browser":
-        """Start a browser with a profile of its own; raise :class:`ServiceUnavailable` if it does not come up.
+        """Start a browser with a fresh profile; raise :class:`ServiceUnavailable` if it does not come up.
 
-        ``capture`` is ``env.miniwob.capture``: with ``auto`` a browser that does not draw under begin-frame control is
-        started again for screenshots.
+        With ``capture="auto"`` a browser that does not draw under begin-frame control is restarted for screenshots.
         """
         if capture == "screenshot":
             return await cls._launch(timeout_s, Screenshots)
@@ -133,7 +131,7 @@ class Browser:
             raise
 
     @classmethod
-    async def _launch(cls, timeout_s: float, capturing: type[BeginFrames] | type[Screenshots]) -> "Browser":
+    async def _launch(cls, timeout_s: float, capturing: type[Screenshots]) -> "Browser":
         path = find_browser()
         profile = Path(tempfile.mkdtemp(prefix="dart-chromium-"))
         command = [path, *FLAGS, *capturing.flags, f"--user-data-dir={profile}", "about:blank"]
@@ -151,7 +149,7 @@ class Browser:
         return browser
 
     async def _draw_once(self) -> None:
-        """Raise EnvironmentFault or KeyError if it has no begin-frame control."""
+        """Raise EnvironmentFault or KeyError if the browser has no begin-frame control."""
         context = (await self.devtools.call("Target.createBrowserContext", disposeOnDetach=True))["browserContextId"]
         target = Target(self.devtools, self.capturing)
         await target.open(context)
@@ -171,11 +169,11 @@ class Browser:
 
 
 def spawn(command: list[str]) -> tuple["subprocess.Popen[bytes]", int, int]:
-    """Start a browser in its own session; return it and our ends of its two pipes, to read and to write."""
+    """Start a browser in a new session; return it, the pipe to read from and the pipe to write to."""
     read_fd, its_out = os.pipe()
     its_in, write_fd = os.pipe()
     process = subprocess.Popen(
-        # The protocol wants file descriptors 3 and 4; the plain shell duplicates only those below 10 by number.
+        # The protocol uses file descriptors 3 and 4; a POSIX shell can redirect only those below 10.
         ["/bin/sh", "-c", f'exec "$0" "$@" 3</dev/fd/{its_in} 4>/dev/fd/{its_out}', *command],
         pass_fds=(its_in, its_out),
         stdin=subprocess.DEVNULL,
@@ -190,17 +188,14 @@ def spawn(command: list[str]) -> tuple["subprocess.Popen[bytes]", int, int]:
 
 
 def lower_priority(pid: int) -> None:
-    """Lower the priority of a process and its future children.
-
-    With autogroup scheduling niceness counts only within a session, so the session's own is set too.
-    """
-    with contextlib.suppress(OSError):  # it has ended already, or this is not permitted
+    """Lower the priority of a process and its future children, and of its session for autogroup scheduling."""
+    with contextlib.suppress(OSError):  # It has ended already, or this is not permitted.
         os.setpriority(os.PRIO_PROCESS, pid, NICENESS)
         Path(f"/proc/{pid}/autogroup").write_text(str(NICENESS))
 
 
 async def connect(read_fd: int, write_fd: int, timeout_s: float) -> DevTools:
-    """Wrap the parent's ends of the two pipes."""
+    """Return the connection over two pipes."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=MESSAGE_BYTES)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb", 0))

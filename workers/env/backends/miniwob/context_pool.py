@@ -1,43 +1,57 @@
-"""Seats: browser contexts that episodes take in turn, with the documents they have shown.
+"""Pool of browser contexts that episodes take in turn, with the documents they have shown.
 
-An episode has a seat for itself, so no two that are under way share storage. A seat keeps a target for each restartable
-page it has shown: once all have shown all, nothing is loaded any more.
+Each episode has a context of the pool to itself, so concurrent episodes share no storage. A context keeps a target for
+each restartable page it has shown; once all contexts have shown all pages, nothing is loaded any more.
 """
 
 import asyncio
 import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
 
 import structlog
 
-from workers.env.backends.miniwob.capture import Capturing
+from workers.env.backends.miniwob.capture import Screenshots
 from workers.env.backends.miniwob.devtools import DevTools
-from workers.env.backends.miniwob.problem import in_problem
+from workers.env.backends.miniwob.page_scripts import in_problem
 from workers.env.backends.miniwob.target import Target
 from workers.env.environment import EnvironmentFault
 
 DOCUMENT_BYTES = 10_000_000
-"""Memory of a document that a seat keeps."""
+"""Memory of a kept document."""
 MEMORY_SHARE = 0.5
-"""Of the memory there is, for the documents of all seats."""
+"""Share of the memory for the documents of all contexts."""
 DOCUMENTS_MIN = 8
-"""Documents that a seat keeps whatever the memory."""
+"""Documents that a context keeps on any machine."""
 MAX_EPISODES = 500
-"""Episodes after which a target is replaced, which bounds what the browser accumulates for it."""
+"""Episodes after which a target is replaced, which bounds the browser's memory for it."""
 QUIET_S = 3.0
-"""How long a free seat may take to show that it is alive. Another is taken in its place."""
+"""Time limit for a free context to respond; then another is taken."""
+CONTROL_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+"""Files of a container's memory limit: of control groups version 2 and version 1."""
 
 log = structlog.get_logger()
 
 
-def documents_kept(seats: int, memory_bytes: int) -> int:
-    """Return how many documents a seat may keep, each of which saves loads; with enough memory as many as there are."""
-    return max(DOCUMENTS_MIN, int(MEMORY_SHARE * memory_bytes / (max(1, seats) * DOCUMENT_BYTES)))
+def memory_limit(files: Iterable[Path] = CONTROL_GROUPS) -> int:
+    """Return the memory of the machine in bytes, or the container's limit if that is less."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for file in files:
+        with contextlib.suppress(OSError, ValueError):  # There is none, or it says "max".
+            limits.append(int(file.read_text()))
+    return min(limits)
+
+
+def documents_kept(contexts: int, memory_bytes: int) -> int:
+    """Return the number of documents that each context may keep."""
+    return max(DOCUMENTS_MIN, int(MEMORY_SHARE * memory_bytes / (max(1, contexts) * DOCUMENT_BYTES)))
 
 
 class PooledContext:
-    """A browser context and its targets, by the document that each is kept for, least recently shown first."""
+    """A browser context and its targets by document, least recently shown first."""
 
-    def __init__(self, devtools: DevTools, capturing: Capturing, documents: int) -> None:
+    def __init__(self, devtools: DevTools, capturing: Screenshots, documents: int) -> None:
         self.devtools = devtools
         self.capturing = capturing
         self.documents = documents
@@ -52,7 +66,7 @@ class PooledContext:
         self.context = created["browserContextId"]
 
     async def show(self, document: str) -> Target:
-        """Return the target for a document, a new one if the seat has none; the longest unused makes room for it."""
+        """Return the target of a document, a new one if there is none; the least recently shown makes room for it."""
         target = self.targets.pop(document, None) or Target(self.devtools, self.capturing)
         self.shown = self.targets[document] = target
         if not target.session:
@@ -62,14 +76,14 @@ class PooledContext:
         return target
 
     async def quiet(self) -> None:
-        """Stop what the last episode's document might still do; raise :class:`EnvironmentFault` if it hangs or died."""
+        """Stop the scripts of the last episode's document; raise :class:`EnvironmentFault` if it hangs or died."""
         if self.broken:
             raise EnvironmentFault("its renderer is gone")
         if self.shown is not None and not await self.shown.evaluate_script(in_problem("quiet()"), QUIET_S):
             await self._drop(self.shown)
 
     async def leave(self) -> bool:
-        """End an episode; return whether the seat is fit for another."""
+        """End an episode; return whether the context is fit for another."""
         if self.shown is None:
             return False
         if not self.shown.faulty:
@@ -82,7 +96,7 @@ class PooledContext:
 
     @property
     def broken(self) -> bool:
-        """Whether a target had a fault, or crashed."""
+        """Whether a target had a fault or crashed."""
         return any(target.faulty or target.session in self.devtools.crashed for target in self.targets.values())
 
     async def _drop(self, target: Target) -> None:
@@ -91,7 +105,7 @@ class PooledContext:
         await target.close()
 
     async def dispose(self) -> None:
-        """Close the context with all that is in it; never raises."""
+        """Close the context and its targets; never raises."""
         with contextlib.suppress(EnvironmentFault):  # The browser is gone, and the context with it.
             for target in self.targets.values():
                 if target.faulty and target.session not in self.devtools.crashed:
@@ -103,12 +117,9 @@ class PooledContext:
 
 
 class BrowserContextPool:
-    """The seats of one browser; ``spare`` of them are kept while nobody has them, none if it is 0.
+    """Contexts of one browser; at most ``spare`` free ones are kept, each with at most ``documents`` documents."""
 
-    Each keeps ``documents`` documents at most.
-    """
-
-    def __init__(self, devtools: DevTools, capturing: Capturing, spare: int, documents: int) -> None:
+    def __init__(self, devtools: DevTools, capturing: Screenshots, spare: int, documents: int) -> None:
         self.devtools = devtools
         self.capturing = capturing
         self.spare = spare
@@ -116,35 +127,35 @@ class BrowserContextPool:
         self._free: list[PooledContext] = []
 
     async def take(self, document: str) -> PooledContext:
-        """Return a seat for one episode, the one that has the document if there is one."""
+        """Return a context for one episode, one that has the document if there is one."""
         while self._free:
-            seat = self._free.pop(self._best(document))
+            pooled = self._free.pop(self._best(document))
             try:
-                await seat.quiet()
-                return seat
+                await pooled.quiet()
+                return pooled
             except EnvironmentFault as fault:
-                log.info("seat replaced", reason=str(fault))
-                await seat.dispose()
+                log.info("browser context replaced", reason=str(fault))
+                await pooled.dispose()
             except asyncio.CancelledError:
-                await seat.dispose()
+                await pooled.dispose()
                 raise
-        seat = PooledContext(self.devtools, self.capturing, self.documents)
-        await seat.open()
-        return seat
+        pooled = PooledContext(self.devtools, self.capturing, self.documents)
+        await pooled.open()
+        return pooled
 
     def keeps(self, document: str) -> bool:
-        """Return whether a free seat has the document."""
-        return any(document in seat.targets for seat in self._free)
+        """Return whether a free context has the document."""
+        return any(document in pooled.targets for pooled in self._free)
 
     def _best(self, document: str) -> int:
-        """Return the place of the free seat that has the document, or of that with the fewest."""
+        """Return the index of the free context that has the document, or of that with the fewest."""
         having = (place for place in reversed(range(len(self._free))) if document in self._free[place].targets)
         fewest = min(range(len(self._free)), key=lambda place: len(self._free[place].targets))
         return next(having, fewest)
 
-    async def give_back(self, seat: PooledContext) -> None:
-        """Keep a seat for the next episode, or dispose of it; never raises."""
-        if len(self._free) < self.spare and await seat.leave() and len(self._free) < self.spare:
-            self._free.append(seat)
+    async def give_back(self, pooled: PooledContext) -> None:
+        """Keep a context for the next episode, or dispose of it; never raises."""
+        if len(self._free) < self.spare and await pooled.leave() and len(self._free) < self.spare:
+            self._free.append(pooled)
         else:
-            await seat.dispose()
+            await pooled.dispose()

@@ -1,10 +1,9 @@
-"""The Chrome DevTools Protocol over a pair of pipes: calls with a time-out; a crash fails pending calls at once.
+"""The Chrome DevTools Protocol over a pair of pipes: each call has a time-out, and a crash fails pending calls at once.
 
-A page may leave its document during a call. Chromium then rejects the call, or never answers it. A question is asked
-again, of the new document; an input event has had its effect, if it has any.
+A page may leave its document during a call. Chromium then rejects the call, or never answers it. A question is repeated
+in the new document; an input event has had its effect, if any.
 
-Pipes rather than a socket: the browser exits when its pipe is closed, so a killed worker leaves no browser behind, and
-no port is open.
+The browser exits when its pipe is closed, so a killed worker leaves no browser behind, and no port is open.
 """
 
 import asyncio
@@ -30,15 +29,14 @@ LEFT = (
     "Execution context was destroyed",
     "Cannot find default execution context",
 )
-"""How Chromium's errors begin when the document is not there any more, or not yet."""
+"""Prefixes of Chromium's errors for a document that no longer exists, or does not exist yet."""
 LEFT_S = 1.0
-"""How long a question or an input event may take to be answered once its page has another document."""
-AGAIN_S = 0.02
-"""Pause before a question is asked again."""
+"""Time limit of a question or an input event once its page has another document."""
+RETRY_INTERVAL_S = 0.02
 
 
 class Rejected(EnvironmentFault):
-    """The browser answered a call with an error: it does not know it, or cannot do it."""
+    """The browser rejected a call."""
 
 
 class Navigated(EnvironmentFault):
@@ -46,7 +44,7 @@ class Navigated(EnvironmentFault):
 
 
 class Message(msgspec.Struct):
-    """A message of the browser: the result or error of a call (``id``), or an event (``method``)."""
+    """Message of the browser: the result or error of a call (``id``), or an event (``method``)."""
 
     id: int | None = None
     method: str | None = None
@@ -57,14 +55,11 @@ class Message(msgspec.Struct):
 
 
 Pending = tuple[str | None, str, "asyncio.Future[dict[str, Any]]"]
-"""The session, the method and the result to come of a call."""
+"""Session, method and future result of a call."""
 
 
 class DevTools:
-    """One connection to one browser. ``timeout_s`` bounds every call.
-
-    A crashed page does not respond, so the crash event fails the pending calls of its session.
-    """
+    """One connection to one browser; ``timeout_s`` bounds every call."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.WriteTransport, timeout_s: float) -> None:
         self.timeout_s = timeout_s
@@ -82,14 +77,14 @@ class DevTools:
 
     @property
     def silent_s(self) -> float:
-        """How long the browser has sent nothing (seconds), since a call at the latest; 0 if it owes no answer."""
+        """Seconds since the browser's last message or the first unanswered call; 0 if it owes no response."""
         return asyncio.get_running_loop().time() - self._received_s if self._pending else 0.0
 
     def send(self, method: str, session: str | None = None, **params: Any) -> "asyncio.Future[dict[str, Any]]":
-        """Send a call at once and return its result to come: calls sent one after another arrive in that order.
+        """Send a call and return its future result; calls arrive in the order in which they are sent.
 
-        Raises EnvironmentFault if the browser or the page is gone; the result raises what :meth:`call` does but for the
-        time-out, which is its reader's.
+        Raises EnvironmentFault if the browser or the page is gone. The result raises like :meth:`call`, but has no
+        time-out.
         """
         if self.closed or session in self.crashed:
             raise EnvironmentFault(f"{method}: {self.reason if self.closed else 'the page is gone'}")
@@ -109,10 +104,10 @@ class DevTools:
     async def call(
         self, method: str, session: str | None = None, timeout_s: float | None = None, **params: Any
     ) -> dict[str, Any]:
-        """Call a method and return its result; ``timeout_s`` in place of the connection's.
+        """Call a method and return its result; ``timeout_s`` replaces the connection's.
 
-        An input event of a document that was left has no result. Raises EnvironmentFault if the browser rejects the
-        call or does not respond in time, or it or the page is gone.
+        The result of an input event whose document was left is empty. Raises EnvironmentFault if the browser rejects
+        the call or does not respond in time, or if the browser or the page is gone.
         """
         limit_s = timeout_s or self.timeout_s
         navigations = 0
@@ -128,13 +123,13 @@ class DevTools:
                         if method not in QUESTIONS:
                             raise
                         navigations += 1
-                    await asyncio.sleep(AGAIN_S)
+                    await asyncio.sleep(RETRY_INTERVAL_S)
         except TimeoutError:
             during = f": the page left its document ({navigations} times)" if navigations else ""
             raise EnvironmentFault(f"{method}: no answer within {limit_s:g} s{during}") from None
 
     async def navigate(self, session: str, url: str) -> None:
-        """Load ``url`` and return after its load event; raises like :meth:`call`."""
+        """Load ``url``, and return after its load event; raises like :meth:`call`."""
         loaded: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._loads[session] = loaded
         try:
@@ -149,7 +144,7 @@ class DevTools:
             self._loads.pop(session, None)
 
     async def close(self, reason: str = "the browser is gone") -> None:
-        """End the connection, upon which the browser exits; pending and later calls fail with ``reason``."""
+        """Close the connection: the browser exits, and pending and later calls fail with ``reason``."""
         if not self.closed:
             self.reason = reason
         self._writer.close()
@@ -197,7 +192,7 @@ class DevTools:
             self._fail(str(message.params.get("sessionId")), "the page is gone")
 
     def _accept_dialog(self, session: str, default: str) -> None:
-        """Answer a dialog, a prompt by its default: until then its page does nothing else."""
+        """Accept a dialog, a prompt with its default: it blocks its page."""
         if session not in self.crashed:
             answer = self.send("Page.handleJavaScriptDialog", session, accept=True, promptText=default)
             answer.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -210,14 +205,14 @@ class DevTools:
 
 
 def rejection_error(message: str) -> EnvironmentFault:
-    """Return what an error of the browser means."""
+    """Return the exception for an error message of the browser."""
     if message.startswith(LEFT):
         return Navigated(f"the page left its document: {message}")
     return Rejected(f"the browser rejected it: {message}")
 
 
 def fail(futures: Iterable["asyncio.Future[dict[str, Any]]"], error: type[EnvironmentFault], reason: str) -> None:
-    """Let those that have no result raise an error."""
+    """Set an exception on all futures that are not done."""
     for future in futures:
         if not future.done():
             future.set_exception(error(reason))

@@ -1,4 +1,4 @@
-"""Typed actions as the browser's input events."""
+"""Conversion of typed actions to the browser's input events."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,7 +13,7 @@ Call = tuple[str, dict[str, Any]]
 
 MOUSE, KEY, TEXT = "Input.dispatchMouseEvent", "Input.dispatchKeyEvent", "Input.insertText"
 SCROLL_PIXELS = 100
-"""Of one notch of the wheel, which is also what a scroll without an amount is."""
+"""Pixels of one notch of the wheel; a scroll without an amount is one notch."""
 SCROLLS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 MODIFIERS = {"alt": 1, "ctrl": 2, "meta": 4, "shift": 8}
 NAMED_KEYS = {
@@ -44,7 +44,7 @@ NAMED_KEYS = {
     },
     **{f"f{number}": (f"F{number}", f"F{number}", 111 + number) for number in range(1, 25)},
 }
-"""The DOM's name of each key that has one, its code on the keyboard and its virtual key code."""
+"""DOM name, keyboard code and virtual key code of each named key."""
 SYMBOL_KEYS = {
     ";": ("Semicolon", 186),
     "=": ("Equal", 187),
@@ -58,12 +58,12 @@ SYMBOL_KEYS = {
     "]": ("BracketRight", 221),
     "'": ("Quote", 222),
 }
-"""The code and virtual key code of a US keyboard's keys, by what they type without Shift."""
+"""Code and virtual key code of a US keyboard's keys, by the character without Shift."""
 EDITING = {"a": "selectAll", "c": "copy", "v": "paste", "x": "cut", "z": "undo", "Z": "redo", "y": "redo"}
 
 
 class HeldInputs(msgspec.Struct, frozen=True):
-    """What the actions before have pressed and not released: mouse buttons and keys, oldest first."""
+    """Mouse buttons and keys that earlier actions pressed and did not release, oldest first."""
 
     buttons: tuple[actions.Button, ...] = ()
     keys: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ NOTHING_HELD = HeldInputs()
 
 
 def input_calls(action: actions.Action, held: HeldInputs = NOTHING_HELD) -> tuple[list[Call], HeldInputs]:
-    """Return the events that carry out ``action``, given in page pixels, and what is held after them."""
+    """Return the events of ``action``, given in page pixels, and the held inputs after them."""
     modifiers = modifiers_of(held.keys)
     match action:
         case actions.MouseDown(x, y, button):
@@ -91,14 +91,14 @@ def input_calls(action: actions.Action, held: HeldInputs = NOTHING_HELD) -> tupl
 
 
 def key_down(key: str, held: HeldInputs) -> tuple[list[Call], HeldInputs]:
-    """Return the event of a key that goes down, and what is held then; nothing happens if no keyboard has it."""
+    """Return the event of a key that goes down, and the held inputs then; an unknown key has no event."""
     names = keys.combine_keys([key], held.keys)
     held = msgspec.structs.replace(held, keys=(*remove_names(held.keys, *names), *names))
     return [key_event("keyDown", name, modifiers_of(held.keys)) for name in names], held
 
 
 def key_up(key: str, held: HeldInputs) -> tuple[list[Call], HeldInputs]:
-    """Return the event of a key that goes up, whatever it typed as it went down, and what is held then."""
+    """Return the event of a key that goes up, also if it typed another character, and the held inputs then."""
     names = keys.combine_keys([key], held.keys)
     same = [form(name) for name in names for form in (str, keys.with_shift, keys.without_shift)]
     held = msgspec.structs.replace(held, keys=remove_names(held.keys, *same))
@@ -106,23 +106,23 @@ def key_up(key: str, held: HeldInputs) -> tuple[list[Call], HeldInputs]:
 
 
 def release_calls(held: HeldInputs) -> list[Call]:
-    """Return the events that release all that is held, the mouse's out of the page."""
+    """Return the events that release all held inputs, mouse buttons outside the page."""
     buttons = [mouse_event("mouseReleased", -1, -1, button=button, clickCount=1) for button in reversed(held.buttons)]
     return buttons + [key_event("keyUp", name, 0) for name in reversed(held.keys)]
 
 
 def remove_names(names: tuple[Any, ...], *left_out: str) -> tuple[Any, ...]:
-    """Return the other names."""
+    """Return the names without those left out."""
     return tuple(other for other in names if other not in left_out)
 
 
 def modifiers_of(held: Iterable[str]) -> int:
-    """Return the modifiers among keys as DevTools has them, a bit each."""
+    """Return the modifiers among keys as DevTools' bit mask."""
     return sum(MODIFIERS[key] for key in held if key in MODIFIERS)
 
 
 def momentary_calls(action: actions.Action, held: HeldInputs) -> list[Call]:
-    """Return the events of an action that holds nothing; none for those that have no input."""
+    """Return the events of an action that leaves nothing held; none for an action without input."""
     modifiers = modifiers_of(held.keys)
     match action:
         case actions.Click(x, y, button, count):
@@ -143,10 +143,10 @@ def momentary_calls(action: actions.Action, held: HeldInputs) -> list[Call]:
 
 
 def split_batches(calls: list[Call]) -> list[list[Call]]:
-    """Split events into those that are sent together, without waiting for one another.
+    """Split events into batches; only batches wait for one another.
 
-    Keys and texts take different ways into a page, so the order of the two is kept by waiting. A wheel or a drag's move
-    ends a batch: with the next one before a frame, Chromium would coalesce them.
+    Keys and texts take different ways into a page, so waiting keeps their order. A wheel event or a drag's move ends a
+    batch: Chromium would coalesce it with the next one.
     """
     split: list[list[Call]] = []
     for call in calls:
@@ -157,12 +157,12 @@ def split_batches(calls: list[Call]) -> list[list[Call]]:
 
 
 def ends_batch(call: Call) -> bool:
-    """Whether an event must have its frame before the next one is sent."""
+    """Return whether an event must have its frame before the next one is sent."""
     return waits_for_frame(call) and (call[1]["type"] == "mouseWheel" or "button" in call[1])
 
 
 def waits_for_frame(call: Call) -> bool:
-    """Whether Chromium answers an event only with the next frame if nothing follows it."""
+    """Return whether Chromium answers an event only with the next frame."""
     return call[1].get("type") in {"mouseWheel", "mouseMoved"}
 
 
@@ -174,7 +174,7 @@ def mouse_event(kind: str, x: int, y: int, modifiers: int = 0, **more: Any) -> C
 
 
 def mouse_move(x: int, y: int, modifiers: int, button: actions.Button | None = None) -> Call:
-    """Return a move of the mouse, with a button that is held or none."""
+    """Return a move of the mouse, with a held button or none."""
     return mouse_event("mouseMoved", x, y, modifiers, **({} if button is None else {"button": button}))
 
 
@@ -192,7 +192,7 @@ def release_at(x: int, y: int, button: actions.Button, modifiers: int) -> list[C
 
 
 def click_calls(x: int, y: int, button: actions.Button, count: int, modifiers: int) -> list[Call]:
-    """Return a move to (x, y), and ``count`` times a press and a release, each of which says which of them it is."""
+    """Return a move to (x, y) and ``count`` numbered pairs of press and release."""
     calls = [mouse_move(x, y, modifiers)]
     for number in range(1, count + 1):
         for kind in ("mousePressed", "mouseReleased"):
@@ -201,7 +201,7 @@ def click_calls(x: int, y: int, button: actions.Button, count: int, modifiers: i
 
 
 def drag_calls(action: actions.Drag, modifiers: int) -> list[Call]:
-    """Return a press at the start, moves over the middle to the end, and a release there."""
+    """Return a press at the start, moves through the middle to the end, and a release there."""
     middle = (action.x + action.to_x) // 2, (action.y + action.to_y) // 2
     return [
         *press_at(action.x, action.y, action.button, modifiers),
@@ -211,9 +211,9 @@ def drag_calls(action: actions.Drag, modifiers: int) -> list[Call]:
 
 
 def typing_calls(content: str, held: tuple[str, ...]) -> list[Call]:
-    """Return the text as one insertion a line, with Enter between lines and after a trailing newline.
+    """Return one insertion for each line, with Enter for each newline.
 
-    While modifiers are held, each character is a key that is struck with them, as on a keyboard.
+    While modifiers are held, each character is a key press with them, as on a keyboard.
     """
     if modifiers_of(held):
         return [call for character in content for call in hotkey_calls((character,), held)]
@@ -227,7 +227,7 @@ def typing_calls(content: str, held: tuple[str, ...]) -> list[Call]:
 
 
 def hotkey_calls(pressed: tuple[str, ...], held: tuple[str, ...]) -> list[Call]:
-    """Return keys going down in order, and up in reverse."""
+    """Return the events of keys that go down in order, and up in reverse."""
     names = keys.combine_keys(pressed, held)
     after = [(*held, *names[:number]) for number in range(len(names) + 1)]
     down = [key_event("keyDown", name, modifiers_of({*after[number + 1]})) for number, name in enumerate(names)]
@@ -236,9 +236,9 @@ def hotkey_calls(pressed: tuple[str, ...], held: tuple[str, ...]) -> list[Call]:
 
 
 def key_event(kind: str, key: str, modifiers: int) -> Call:
-    """Return a key, by its one name or what it types, going down or up.
+    """Return the event of a key, by its name or character, that goes down or up.
 
-    What a US keyboard types with Shift only has Shift. Ctrl with a letter is also a desktop's editing command.
+    A character that a US keyboard types only with Shift has Shift. Ctrl with a letter is also an editing command.
     """
     name, code, number = key_of(key)
     if key not in NAMED_KEYS and keys.without_shift(key) != key:
@@ -257,7 +257,7 @@ def key_event(kind: str, key: str, modifiers: int) -> Call:
 
 
 def key_of(key: str) -> tuple[str, str, int]:
-    """Return the DOM's name of a key, its code and its virtual key code; no codes if no US keyboard has it."""
+    """Return a key's DOM name, code and virtual key code; the codes are empty if no US keyboard has it."""
     if key in NAMED_KEYS:
         return NAMED_KEYS[key]
     plain = keys.without_shift(key)

@@ -1,4 +1,4 @@
-"""The oracle: the next correct action of each page, computed from the page's present state."""
+"""The oracle: the next correct action of each page, computed from the page's current state."""
 
 from importlib.resources import files
 from typing import Any
@@ -52,14 +52,14 @@ NEXT = {
 
 
 def next_action(page: str) -> str:
-    """Return a script that yields what :func:`as_action` takes; raise :class:`NoOracle` without one."""
+    """Return a script that yields the argument of :func:`as_action`; raise :class:`NoOracle` without an oracle."""
     if page not in NEXT:
         raise NoOracle(f"no oracle for MiniWoB++ page {page!r}: add one to workers/env/backends/miniwob/oracle.py")
     return f"(() => {{ {HELPERS}; return {NEXT[page]} || null; }})()"
 
 
 def as_action(found: dict[str, Any]) -> actions.Action:
-    """Return the action that the oracle of a page yielded."""
+    """Return the action for the result of a page's oracle."""
     match found:
         case {"text": text}:
             return actions.Type(text)

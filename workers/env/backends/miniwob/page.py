@@ -12,27 +12,26 @@ from dart_streams.config.tasks import Task
 from workers.env import metrics
 from workers.env.backends.miniwob.capture import HEIGHT, WIDTH
 from workers.env.backends.miniwob.context_pool import PooledContext
-from workers.env.backends.miniwob.devtools import DevTools
 from workers.env.backends.miniwob.oracle import NEXT, as_action, next_action
+from workers.env.backends.miniwob.page_scripts import STATE, in_problem
 from workers.env.backends.miniwob.pooled_browser import PooledBrowser
-from workers.env.backends.miniwob.problem import STATE, in_problem
 from workers.env.backends.miniwob.target import Target
 from workers.env.environment import EnvironmentFault, NoOracle, Screen
 
 ORIGIN = "file://"
 NON_DETERMINISTIC = {"chase-circle", "click-pie", "moving-items"}
 RESTARTABLE = frozenset(NEXT)
-"""Pages whose problem can be restarted in the same document: tested for each page that has an oracle."""
+"""Pages whose problem can be restarted in the same document; a test checks each page that has an oracle."""
 SOLVED = 0.85
-"""The raw reward of a solution. Pages that measure how near a click is give their best pixel 0.96 to 1; those that
-count right answers give one wrong of 12 at most 0.84. What an arm of bisect-angle gives, up to 0.08, is none."""
+"""Minimum raw reward of a solution. Pages that measure the distance of a click give their best pixel 0.96 to 1. Pages
+that count right answers give at most 0.84 for one wrong of 12."""
 ANY = ""
-"""The document of a seat that is loaded afresh for each episode."""
+"""Document of a context that is loaded afresh for each episode."""
 
 
 @cache
 def page_folder() -> Path:
-    """Return the folder of the page files, from the miniwob package."""
+    """Return the folder of the pages in the miniwob package."""
     import miniwob
 
     return Path(miniwob.__file__).parent / "html" / "miniwob"
@@ -54,14 +53,14 @@ def page_url(name: str, own: str = "") -> str:
 
 
 def document_of(page: str, isolation: Isolation) -> str:
-    """Return the document of a seat that an episode of ``page`` wants: its own where that can be restarted."""
+    """Return the document for an episode of ``page``: the page's own if its problem can be restarted."""
     return page if isolation == "problem" and page in RESTARTABLE else ANY
 
 
 def reward_of(raw_reward: float, partial_credit: bool) -> float:
-    """Return a page's raw reward (-1 to 1) as one in [0, 1].
+    """Map a page's raw reward (-1 to 1) to [0, 1].
 
-    One that is :data:`SOLVED` is 1. Less is the page's own partial credit, or 0 without it. What is no number is 0.
+    From :data:`SOLVED` on it is 1; less is the page's partial credit, or 0 without; no finite number is 0.
     """
     if not math.isfinite(raw_reward):
         return 0.0
@@ -71,20 +70,19 @@ def reward_of(raw_reward: float, partial_credit: bool) -> float:
 
 
 class MiniwobPage:
-    """One episode at a time in a seat of the browser.
+    """One episode in a pooled browser context.
 
-    How much of it the next episode shares is ``env.miniwob.isolation``. ``context``: nothing; each has its own browser
-    context. ``document``: the context; its storage and history are wiped and the document is loaded. ``problem``:
-    the document too, where the page is restartable; its problem is started again, and what the last one left is taken
-    away. A seat that had a fault is never used again.
+    ``env.miniwob.isolation`` says what the next episode shares. ``context``: nothing. ``document``: the context; its
+    storage and history are wiped, and the document is loaded. ``problem``: also the document of a restartable page,
+    whose problem is restarted and cleaned up. A context that had a fault is not used again.
     """
 
     state_script = STATE
     """The script that yields whether the episode has ended, and its raw reward."""
 
-    def __init__(self, browser: PooledBrowser, seat: PooledContext, settings: Miniwob) -> None:
+    def __init__(self, browser: PooledBrowser, pooled: PooledContext, settings: Miniwob) -> None:
         self.browser = browser
-        self.seat = seat
+        self.pooled = pooled
         self._closed = False
         self.isolation = settings.isolation
         self.last_screen = settings.last_screen
@@ -97,7 +95,7 @@ class MiniwobPage:
         self._executed = ""
 
     def document(self, task: Task) -> str:
-        """Return the document of a seat that an episode of ``task`` is played in."""
+        """Return the document of a pooled that an episode of ``task`` is played in."""
         return document_of(task.page, self.isolation)
 
     def url(self, task: Task) -> str:
@@ -109,18 +107,18 @@ class MiniwobPage:
         return next_action(task.page)
 
     async def reset(self, task: Task) -> Screen:
-        """Start the task's problem, in a document loaded afresh or restored, and return the first screen."""
+        """Start the task's problem in a loaded or restored document, and return the first screen."""
         self.page = task.page
         self.done, self.raw_reward, self._executed = False, 0.0, ""
-        self.seat.episodes += 1
+        self.pooled.episodes += 1
         document = self.document(task)
         try:
-            target = await self.seat.show(document)
+            target = await self.pooled.show(document)
         except KeyError as missing:
             raise EnvironmentFault(f"the browser's response lacks {missing}") from None
         target.episodes += 1
         instruction: str | None = None
-        if document and target.page == task.page:  # None if this is not the document that was loaded
+        if document and target.page == task.page:  # The result is None if the page has left this document.
             await target.move_away()
             instruction = await target.evaluate_script(in_problem(f"again({task.seed})"))
         if instruction is not None:
@@ -131,7 +129,7 @@ class MiniwobPage:
     async def _load(self, target: Target, task: Task) -> str:
         metrics.documents_loaded.add(1)
         url = self.url(task)
-        if self.seat.episodes > 1:
+        if self.pooled.episodes > 1:
             await target.call("Storage.clearDataForOrigin", origin=ORIGIN, storageTypes="all")
         await target.load(task.page, url)
         instruction = await self._start(target, task)
@@ -144,7 +142,7 @@ class MiniwobPage:
         return instruction
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
-        """Execute an action given in screen pixels; a second call with the same id only looks again."""
+        """Execute an action, given in screen pixels, once per id."""
         if action_id != self._executed:
             self._executed = action_id
             await self.target.act(action)
@@ -152,15 +150,11 @@ class MiniwobPage:
         return await self._screen(self.last_screen or not (self.done or last))
 
     async def evaluate(self) -> float:
-        """Return the reward of the page's raw reward.
-
-        MiniWoB++ gives -1..1 with negative values for failures of different badness and 0 while nothing is decided.
-        Its time discount is left out: it would turn the policy's latency into reward.
-        """
+        """Return the reward, without MiniWoB++'s time discount, which would reward a policy's low latency."""
         return reward_of(self.raw_reward, self.partial_credit)
 
     async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
-        """Yield the oracle's actions, each computed from the page as it then is."""
+        """Yield the oracle's actions, each computed from the page's current state."""
         while not self.done:
             found = await self.evaluate_script(self.next_script(task))
             if found is None:
@@ -170,10 +164,10 @@ class MiniwobPage:
             yield as_action(found)
 
     async def close(self) -> None:
-        """Give the seat back, once; one that had a fault is disposed of."""
+        """Give the context back, once."""
         if not self._closed:
             self._closed = True
-            await self.browser.give_back(self.seat)
+            await self.browser.give_back(self.pooled)
 
     async def evaluate_script(self, expression: str) -> Any:
         """Evaluate JavaScript in the page; raise :class:`EnvironmentFault` if it throws."""
@@ -181,25 +175,10 @@ class MiniwobPage:
 
     @property
     def target(self) -> Target:
-        """The target that shows the episode; EnvironmentFault before the first reset."""
-        if self.seat.shown is None:
+        """Target of the episode; raises EnvironmentFault before the first reset."""
+        if self.pooled.shown is None:
             raise EnvironmentFault("the page was not reset")
-        return self.seat.shown
-
-    @property
-    def devtools(self) -> DevTools:
-        """The connection to its browser."""
-        return self.seat.devtools
-
-    @property
-    def context(self) -> str:
-        """Its browser context."""
-        return self.seat.context
-
-    @property
-    def session(self) -> str:
-        """The DevTools session of its target."""
-        return self.target.session
+        return self.pooled.shown
 
     async def _screen(self, wanted: bool = True) -> Screen:
         return Screen(

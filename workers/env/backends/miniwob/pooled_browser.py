@@ -1,4 +1,4 @@
-"""A browser with its seats, started when it is first wanted and again when it has died."""
+"""A browser with pooled contexts; it starts on demand, and again after it has died."""
 
 import asyncio
 
@@ -13,10 +13,9 @@ log = structlog.get_logger()
 
 
 class PooledBrowser:
-    """One browser of a worker. ``under_way`` counts the episodes that have, or wait for, a seat of it.
+    """One browser of a worker. ``under_way`` counts the episodes that have, or wait for, one of its contexts.
 
-    ``spare`` and ``documents`` are those of its :class:`BrowserContextPool`.
-    ``timeout_s`` bounds each call of the browser.
+    ``spare`` and ``documents`` belong to its :class:`BrowserContextPool`; ``timeout_s`` bounds each call.
     """
 
     def __init__(self, timeout_s: float, capture: Capture, spare: int, documents: int) -> None:
@@ -30,11 +29,11 @@ class PooledBrowser:
         self._launch_lock = asyncio.Lock()
 
     def keeps(self, document: str) -> bool:
-        """Return whether a free seat has the document."""
+        """Return whether a free context has the document."""
         return self._contexts is not None and self._contexts.keeps(document)
 
     async def take(self, document: str) -> PooledContext:
-        """Return a seat for one episode; raise EnvironmentFault if the browser refuses."""
+        """Return a context for one episode; raise EnvironmentFault if the browser refuses."""
         self.under_way += 1
         try:
             return await (await self.start()).take(document)
@@ -42,16 +41,16 @@ class PooledBrowser:
             self.under_way -= 1
             raise
 
-    async def give_back(self, seat: PooledContext) -> None:
-        """End the episode of a seat; never raises."""
+    async def give_back(self, context: PooledContext) -> None:
+        """End the episode of a context; never raises."""
         self.under_way -= 1
-        if self._contexts is not None and self._contexts.devtools is seat.devtools:
-            await self._contexts.give_back(seat)
+        if self._contexts is not None and self._contexts.devtools is context.devtools:
+            await self._contexts.give_back(context)
         else:  # Its browser has been replaced.
-            await seat.dispose()
+            await context.dispose()
 
     async def start(self) -> BrowserContextPool:
-        """Return the seats, of a new browser if there is none that lives.
+        """Return the contexts of the browser; start one if none lives.
 
         Raises :class:`~dart_streams.errors.ServiceUnavailable` if none can be started.
         """

@@ -1,4 +1,4 @@
-"""What the browser's processes do while a frame is late: compute, wait for a processor, or nothing."""
+"""Load of the browser's processes while a frame is late: they compute, wait for a processor, or are idle."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -7,7 +7,7 @@ import psutil
 
 CAN_RUN = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 COMPUTED_S = 1.0
-"""CPU time in which a frame is drawn many times over."""
+"""CPU time that suffices for many frames."""
 IDLE_S = 0.05
 """CPU time per poll below which a browser process counts as idle."""
 
@@ -20,7 +20,7 @@ class ProcessLoad(NamedTuple):
 
 
 def load_of(pid: int) -> ProcessLoad:
-    """Return the load of a process and all below it; those that are gone count as nothing."""
+    """Return the load of a process and its descendants; processes that are gone count as 0."""
     cpu_s, runnable = 0.0, False
     try:
         root = psutil.Process(pid)
@@ -38,7 +38,7 @@ def load_of(pid: int) -> ProcessLoad:
 
 
 def load_alone(pid: int) -> ProcessLoad:
-    """Return the load of a process without those below it; on Linux it can run if one of its threads can."""
+    """Return the load of a process without its descendants; on Linux it can run if one of its threads can."""
     try:
         process = psutil.Process(pid)
         times, status = process.cpu_times(), process.status()
@@ -48,7 +48,7 @@ def load_alone(pid: int) -> ProcessLoad:
 
 
 def threads_of(pid: int) -> list[Path]:
-    """Return where the kernel lists a process's threads; empty where there is no such place."""
+    """Return the kernel's folders of a process's threads, none where there is no /proc."""
     try:
         return list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
@@ -56,7 +56,7 @@ def threads_of(pid: int) -> list[Path]:
 
 
 def can_run(thread: Path) -> bool:
-    """Return whether a thread runs, waits for a processor, or for a disk."""
+    """Return whether a thread runs, or waits for a processor or a disk."""
     try:
         return (thread / "stat").read_text().rpartition(") ")[2][:1] in ("R", "D")
     except OSError:
@@ -64,15 +64,14 @@ def can_run(thread: Path) -> bool:
 
 
 def rests(before: ProcessLoad, now: ProcessLoad) -> bool:
-    """Return whether what was looked at twice waited for nothing but events meanwhile."""
+    """Return whether processes were idle between two polls."""
     return now.cpu_s - before.cpu_s < IDLE_S and not (before.runnable or now.runnable)
 
 
 def hangs(first: ProcessLoad, before: ProcessLoad, now: ProcessLoad) -> bool:
-    """Return whether a late frame is lost, by the loads when it became late, when last looked at, and now.
+    """Return whether a late frame is lost, by the loads when it became late, at the last poll, and now.
 
-    Either its page computes for ever, or all processes wait for something that does not come. A browser that other
-    work keeps from the processors does neither.
+    Either its page computes forever, or all processes are idle. A browser that gets no processor does neither.
     """
     computes = now.cpu_s - first.cpu_s >= COMPUTED_S
     return computes or rests(before, now)

@@ -1,4 +1,4 @@
-"""A target of the browser (a tab): made in a context, given a document, asked, and drawn."""
+"""A target of the browser (a tab) with its document, input and screens."""
 
 import contextlib
 import json
@@ -6,23 +6,23 @@ from collections.abc import Iterator
 from typing import Any
 
 from dart_streams.actions import Action
-from workers.env.backends.miniwob.capture import HEIGHT, WIDTH, Capturing
+from workers.env.backends.miniwob.capture import HEIGHT, WIDTH, Screenshots
 from workers.env.backends.miniwob.devtools import DevTools
 from workers.env.backends.miniwob.inputs import NOTHING_HELD, input_calls, release_calls
-from workers.env.backends.miniwob.native import native_script
+from workers.env.backends.miniwob.page_scripts import native_script
 from workers.env.environment import EnvironmentFault
 
 
 class Target:
-    """One target. It is ``faulty`` once a call failed or was cancelled: its state is unknown then."""
+    """One target; it is ``faulty`` once a call failed or was cancelled, since its state is unknown then."""
 
-    def __init__(self, devtools: DevTools, capturing: Capturing) -> None:
+    def __init__(self, devtools: DevTools, capturing: Screenshots) -> None:
         self.devtools = devtools
         self.capturing = capturing
         self.session = ""
         self.target_id = ""
         self.page = ""
-        """The page whose document it has; empty before the first."""
+        """Page of its document; empty before the first."""
         self.episodes = 0
         self.held = NOTHING_HELD
         """Keys and mouse buttons that the episode holds."""
@@ -40,7 +40,7 @@ class Target:
             await self.call("Inspector.enable")
             await self.call("Emulation.setFocusEmulationEnabled", enabled=True)
             await self.call("Page.addScriptToEvaluateOnNewDocument", source=native_script(WIDTH, HEIGHT))
-            # Or else frames without a script of their own would not have this one either.
+            # Otherwise frames without scripts would not run this one either.
             await self.call("Runtime.enable")
             await self.capturing.prepare(self.session)
 
@@ -50,7 +50,7 @@ class Target:
             return await self.devtools.call(method, self.session, timeout_s, **params)
 
     async def evaluate_script(self, expression: str, timeout_s: float | None = None, wait: bool = False) -> Any:
-        """Evaluate JavaScript in the page, and ``wait`` for its promise; EnvironmentFault if it throws or rejects."""
+        """Evaluate JavaScript in the page and ``wait`` for its promise; raise EnvironmentFault if it fails."""
         wanted = {"expression": expression, "returnByValue": True, "awaitPromise": wait}
         response = await self.call("Runtime.evaluate", timeout_s, **wanted)
         if details := response.get("exceptionDetails"):
@@ -66,12 +66,12 @@ class Target:
             await self.devtools.navigate(self.session, url)
 
     async def settle(self) -> None:
-        """Draw what must be drawn of a document that was loaded, before its first screen."""
+        """Draw the parts of a loaded document that must be drawn before its first screen."""
         with self._mark_faulty():
             await self.capturing.settle(self.session)
 
     async def move_away(self) -> None:
-        """Move the mouse to where nothing is under it."""
+        """Move the mouse out of the page proper."""
         with self._mark_faulty():
             await self.capturing.move_away(self.session)
 

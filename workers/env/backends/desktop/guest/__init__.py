@@ -1,5 +1,5 @@
-"""What runs inside a desktop's sandbox, by the system's Python: it imports nothing of the rest of the project.
+"""The server inside a desktop's sandbox, for the system's Python; it imports nothing of the rest of the project.
 
-One process starts the X server, the session's bus, the window manager and the task's application, carries out input,
-takes screens, and answers the environment worker over a socket that it was given.
+One process starts the X server, the bus, the window manager and the task's application, performs input, takes screens,
+and serves the environment worker on a given socket.
 """

@@ -1,4 +1,4 @@
-"""Serve a desktop of ``width`` x ``height`` pixels on the listening socket ``descriptor``."""
+"""Entry point: serve a desktop of ``width`` x ``height`` pixels on the listening socket ``descriptor``."""
 
 import asyncio
 import ctypes
@@ -8,7 +8,8 @@ import sys
 
 from aiohttp import web
 
-from workers.env.backends.desktop.guest import input_socket, terminals
+from workers.env.backends.desktop.guest import input_socket
+from workers.env.backends.desktop.guest.processes import end_with_too_many_terminals
 from workers.env.backends.desktop.guest.server import Server
 from workers.env.backends.desktop.guest.session import DesktopSession
 
@@ -16,11 +17,11 @@ PR_SET_DUMPABLE = 4
 
 
 async def main(descriptor: int, lifeline: int, width: int, height: int) -> None:
-    """Serve until the worker closes its end of the pipe ``lifeline``, or is no more."""
+    """Serve until the worker closes its end of the pipe ``lifeline`` or dies."""
     os.set_inheritable(lifeline, False)
-    # This process is the sandbox's first: all others end with it.
+    # All other processes of the sandbox end with this one, which is its first.
     asyncio.get_running_loop().add_reader(lifeline, os._exit, 1)
-    # Applications have the same user: without this they could take its socket, or change what it answers.
+    # Applications have the same user: otherwise they could take its socket or change its responses.
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     listener = socket.socket(fileno=descriptor)
     listener.set_inheritable(False)
@@ -29,7 +30,7 @@ async def main(descriptor: int, lifeline: int, width: int, height: int) -> None:
     runner = web.AppRunner(Server(session).application(), access_log=None)
     await runner.setup()
     await web.SockSite(runner, listener).start()
-    await terminals.end_with_too_many()
+    await end_with_too_many_terminals()
 
 
 asyncio.run(main(*map(int, sys.argv[1:])))

@@ -1,6 +1,6 @@
-"""What assistive technology sees of the applications: a process of its own, for its library keeps a loop and a cache.
+"""Accessible elements of the applications, in a separate process because the library keeps a loop and a cache.
 
-A line on standard input is a request, a line of JSON the answer.
+Each line on standard input is a request; the response is a line of JSON.
 """
 
 import json
@@ -15,7 +15,7 @@ TEXT_CHARACTERS = 1000
 
 
 def walk_elements(node: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield what is shown of a node and those under it: role, name, text, states, and the box in screen pixels."""
+    """Yield role, name, text, states and box (screen pixels) of a node and its descendants, if they are shown."""
     states = sorted(pyatspi.stateToString(state) for state in node.getState().getStates())
     if depth and "showing" in states:
         box = node.queryComponent().getExtents(pyatspi.DESKTOP_COORDS)
@@ -33,7 +33,7 @@ def walk_elements(node: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def text_of(node: Any) -> str:
-    """Return the text in a node, empty if it has none."""
+    """Return the text of a node, empty if it has none."""
     try:
         return str(node.queryText().getText(0, TEXT_CHARACTERS))
     except NotImplementedError:
@@ -41,18 +41,18 @@ def text_of(node: Any) -> str:
 
 
 def main() -> None:
-    """Answer each request with all elements that are shown."""
+    """Respond to each request with all shown elements."""
     for _ in sys.stdin:
         pyatspi.Registry.pumpQueuedEvents()
-        found: list[dict[str, Any]] = []
+        shown: list[dict[str, Any]] = []
         for application in pyatspi.Registry.getDesktop(0):
             if application is None:
                 continue
             application.clearCache()
             for window in application:
                 if window is not None:
-                    found.extend(walk_elements(window, 1))
-        sys.stdout.write(json.dumps(found) + "\n")
+                    shown.extend(walk_elements(window, 1))
+        sys.stdout.write(json.dumps(shown) + "\n")
         sys.stdout.flush()
 
 

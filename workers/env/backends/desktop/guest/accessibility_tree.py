@@ -1,4 +1,4 @@
-"""Writes the accessibility tree as XML, as OSWorld's server answers it: a process of its own for each tree."""
+"""Writes the accessibility tree as XML in the format of OSWorld's server; each tree has its own process."""
 
 import contextlib
 import re
@@ -14,7 +14,7 @@ DEPTH, WIDTH = 50, 1024
 SHEET_ROWS = 1_048_576
 SHEET_COLUMNS, SHEET_COLUMNS_BEFORE_7_4 = 16384, 1024
 UNSEEN = 500
-"""Cells of a sheet that are looked at in search of the first one that is shown."""
+"""Maximum number of cells in a row or column before the first shown one."""
 SPACE = "https://accessibility.ubuntu.example.org/ns"
 PREFIXES = {
     "st": "state",
@@ -29,22 +29,22 @@ PREFIXES = {
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 NOT_IN_NAMES = re.compile(r"[^\w.-]")
 PLACEHOLDERS = str.maketrans("", "", "\ufffc\ufffd")
-"""What stands for an embedded object, or for a character that could not be read."""
+"""Placeholders of embedded objects and of unreadable characters, which are removed."""
 
 
 def qualified_name(prefix: str, name: str) -> str:
-    """Return a name in a namespace; what XML has in no name becomes a hyphen."""
+    """Return a name in a namespace, valid in XML."""
     return f"{{{SPACE}/{PREFIXES[prefix]}}}{xml_name(name)}"
 
 
 def xml_name(name: str) -> str:
-    """Return a name without what XML allows in none."""
+    """Replace the characters of a name that XML does not allow with hyphens."""
     allowed = NOT_IN_NAMES.sub("-", name)
     return allowed if allowed[:1].isalpha() or allowed.startswith("_") else f"_{allowed}"
 
 
 def clean(text: str) -> str:
-    """Return a text without what XML cannot say."""
+    """Remove the characters of a text that XML does not allow."""
     return NOT_IN_XML.sub("", text)
 
 
@@ -76,7 +76,7 @@ def value_attributes(node: Any) -> "dict[str, str]":
         value = node.queryValue()
         of_value = {"value": "currentValue", "min": "minimumValue", "max": "maximumValue", "step": "minimumIncrement"}
         for name, attribute in of_value.items():
-            with contextlib.suppress(Exception):  # An application may lack one of them, and says so as it likes.
+            with contextlib.suppress(Exception):  # An application may lack one, and raise anything.
                 found[qualified_name("val", name)] = str(getattr(value, attribute))
     with contextlib.suppress(NotImplementedError):
         action = node.queryAction()
@@ -88,7 +88,7 @@ def value_attributes(node: Any) -> "dict[str, str]":
 
 
 def text_of(node: Any) -> str:
-    """Return the text in an element, empty if it has none."""
+    """Return the text of an element, empty if it has none."""
     with contextlib.suppress(NotImplementedError):
         text = node.queryText()
         return clean(text.getText(0, text.characterCount).translate(PLACEHOLDERS))
@@ -96,14 +96,14 @@ def text_of(node: Any) -> str:
 
 
 def build_tree(node: Any, depth: int, sheets: bool, columns: "Callable[[], int]") -> ElementTree.Element:
-    """Return an element with those under it; of a spreadsheet's table only the cells that are shown."""
+    """Return an element with its descendants; of a spreadsheet's table only the shown cells."""
     role = (node.getRoleName() or "").strip()
     made = ElementTree.Element(xml_name(role or "unknown"), element_attributes(node))
     made.text = text_of(node) or None
     if depth == DEPTH:
         return made
     sheets = sheets or role == "document spreadsheet"
-    # An application that ends, or changes, meanwhile has the children that could be read.
+    # An application that ends or changes meanwhile has the children that could be read.
     with contextlib.suppress(Exception):
         children = shown_cells(node, columns()) if sheets and role == "table" else iter(node)
         for number, child in enumerate(children):
@@ -115,7 +115,7 @@ def build_tree(node: Any, depth: int, sheets: bool, columns: "Callable[[], int]"
 
 
 def shown_cells(table: Any, columns: int) -> Any:
-    """Yield the cells of a sheet that are shown: a rectangle, found from its first one."""
+    """Yield the shown cells of a sheet, which are a rectangle."""
     first_column = None
     for row in range(SHEET_ROWS):
         shown = 0
@@ -132,14 +132,14 @@ def shown_cells(table: Any, columns: int) -> Any:
 
 
 def sheet_columns() -> int:
-    """Return how many columns a sheet of the installed LibreOffice has."""
-    said = subprocess.run(["libreoffice", "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
-    version = tuple(int(part) for part in said.split()[1].split(".")[:2])
+    """Return the number of columns of a sheet in the installed LibreOffice."""
+    text = subprocess.run(["libreoffice", "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
+    version = tuple(int(part) for part in text.split()[1].split(".")[:2])
     return SHEET_COLUMNS if version >= (7, 4) else SHEET_COLUMNS_BEFORE_7_4
 
 
 def active_terminal(root: ElementTree.Element) -> "str | None":
-    """Return the text of the focused terminal in the active window of gnome-terminal, None if there is none."""
+    """Return the text of the focused terminal in gnome-terminal's active window, None if there is none."""
     active, focused = qualified_name("st", "active"), qualified_name("st", "focused")
     found = [
         terminal
@@ -154,7 +154,7 @@ def active_terminal(root: ElementTree.Element) -> "str | None":
 
 
 def main() -> None:
-    """Write the tree of all applications; with the argument ``terminal`` the text of the active terminal in a T."""
+    """Write the tree of all applications; with the argument ``terminal``, T and the active terminal's text."""
     for prefix, name in PREFIXES.items():
         ElementTree.register_namespace(prefix, f"{SPACE}/{name}")
     root = ElementTree.Element("desktop-frame")

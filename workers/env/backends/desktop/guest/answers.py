@@ -1,4 +1,4 @@
-"""What requests of OSWorld's contract are given, and answers other than the wanted one."""
+"""Arguments of requests of OSWorld's HTTP API, and error responses."""
 
 import json
 from typing import Any
@@ -7,40 +7,40 @@ from aiohttp import web
 
 
 class Refusal(Exception):
-    """An answer other than 200: ``body`` is JSON, or a text."""
+    """A response with an error status; ``body`` is JSON or a text."""
 
     def __init__(self, status: int, body: Any) -> None:
         super().__init__(str(body))
         self.status, self.body = status, body
 
     def answer(self) -> web.Response:
-        """Return it as a response."""
+        """Return the response."""
         if isinstance(self.body, str):
             return web.Response(text=self.body, status=self.status)
         return web.json_response(self.body, status=self.status)
 
 
 def error_body(error: BaseException) -> "dict[str, str]":
-    """Return the body of an answer that says what went wrong."""
+    """Return the response body for an error."""
     return {"status": "error", "message": str(error) or type(error).__name__}
 
 
 async def read_json(request: web.Request) -> "dict[str, Any]":
-    """Return the JSON object of a request; raise Refusal if it has none."""
+    """Return the JSON object of a request; raise Refusal if there is none."""
     if not request.content_type.endswith("json"):
         raise Refusal(415, {"error": "the request must be JSON, and say so"})
     try:
-        wanted = await request.json()
+        body = await request.json()
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise Refusal(400, {"error": "the request is not JSON"}) from None
-    if not isinstance(wanted, dict):
+    if not isinstance(body, dict):
         raise Refusal(400, {"error": "the request must be an object"})
-    return wanted
+    return body
 
 
-def positive_number(wanted: "dict[str, Any]", name: str, default: float) -> float:
-    """Return a number above 0 of a request, or the default; raise Refusal if it is something else."""
-    value = wanted.get(name)
+def positive_number(body: "dict[str, Any]", name: str, default: float) -> float:
+    """Return a positive number of a request, or the default; raise Refusal for any other value."""
+    value = body.get(name)
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):

@@ -1,4 +1,4 @@
-"""Commands of a remote client: each is bounded in time, and in how much of what it writes is kept."""
+"""Commands of a remote client: each is bounded in time, and its kept output in size."""
 
 import contextlib
 import os
@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from typing import IO, NamedTuple
 
 OUTPUT_BYTES = 2**24
-"""Of each stream that is kept; what a command writes beyond is read and dropped, so that it does not block."""
+"""Maximum kept size of each stream; further output is read and dropped, so that the command does not block."""
 POLL_INTERVAL_S = 0.02
 INHERITED_S = 0.5
-"""How long the streams of a command that has ended are read on: a process that it left behind may hold them."""
+"""Time for which streams are read after the command's end: a background process may hold them open."""
 READ_BYTES = 2**16
 running: "set[int]" = set()
-"""Commands under way, whose ends nobody else may collect."""
+"""Running commands, which only this module may reap."""
 
 
 class CommandResult(NamedTuple):
-    """What a command wrote, and how it ended."""
+    """Output and exit code of a command."""
 
     output: str
     error: str
@@ -29,11 +29,11 @@ class CommandResult(NamedTuple):
 
 
 class CommandTimeout(TimeoutError):
-    """The command was killed at its limit."""
+    """The command was killed at its time limit."""
 
 
 def command_arguments(command: "str | Sequence[str]", shell: bool) -> list[str]:
-    """Return the arguments of a command, as subprocess has them with ``shell``."""
+    """Return the arguments of a command, like subprocess with ``shell``."""
     words = [command] if isinstance(command, str) else list(command)
     return ["/bin/sh", "-c", *words] if shell else words
 
@@ -41,7 +41,7 @@ def command_arguments(command: "str | Sequence[str]", shell: bool) -> list[str]:
 def run_source(
     program: str, source: str, limit_s: float, merged: bool = False, folder: "str | None" = None
 ) -> CommandResult:
-    """Run a program with a file of source code, which is removed then."""
+    """Run a program on a temporary file of source code."""
     with tempfile.NamedTemporaryFile("w", prefix="source-") as file:
         file.write(source)
         file.flush()
@@ -51,7 +51,7 @@ def run_source(
 def run(words: Sequence[str], limit_s: float, merged: bool = False, folder: "str | None" = None) -> CommandResult:
     """Run a command until it ends.
 
-    Raises TooSlow when it, and all of its process group, was killed at the limit; OSError if it cannot be started.
+    Raises CommandTimeout if its process group was killed at the limit, OSError if it cannot be started.
     """
     process = subprocess.Popen(
         words,
@@ -68,12 +68,12 @@ def run(words: Sequence[str], limit_s: float, merged: bool = False, folder: "str
     except CommandTimeout:
         raise CommandTimeout(f"Command {words!r} timed out after {limit_s:g} seconds") from None
     finally:
-        end(process)
+        end_command(process)
         running.discard(process.pid)
 
 
 def collect_output(process: "subprocess.Popen[bytes]", deadline: float) -> tuple[bytearray, bytearray]:
-    """Return what a process writes until its end; raise TooSlow if that does not come in time."""
+    """Return the output of a process until its end; raise CommandTimeout at the deadline."""
     kept = bytearray(), bytearray()
     with selectors.DefaultSelector() as waiting:
         for stream, into in zip((process.stdout, process.stderr), kept, strict=True):
@@ -92,20 +92,20 @@ def collect_output(process: "subprocess.Popen[bytes]", deadline: float) -> tuple
             if not waiting.get_map():
                 time.sleep(POLL_INTERVAL_S)
             for key, _ in waiting.select(POLL_INTERVAL_S) if waiting.get_map() else ():
-                if not take(key.fileobj, key.data):  # type: ignore[arg-type]
+                if not read_stream(key.fileobj, key.data):  # type: ignore[arg-type]
                     waiting.unregister(key.fileobj)
     return kept
 
 
-def take(stream: "IO[bytes]", kept: bytearray) -> bool:
-    """Keep what a stream has, up to the bound; return False at its end."""
+def read_stream(stream: "IO[bytes]", kept: bytearray) -> bool:
+    """Read from a stream, and keep up to the limit; return False at its end."""
     data = os.read(stream.fileno(), READ_BYTES)
     kept += data[: max(0, OUTPUT_BYTES - len(kept))]
     return bool(data)
 
 
-def end(process: "subprocess.Popen[bytes]") -> None:
-    """Kill what is left of a command that has not ended, and close its streams."""
+def end_command(process: "subprocess.Popen[bytes]") -> None:
+    """Kill the process group of a running command, and close its streams."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

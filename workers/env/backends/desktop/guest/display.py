@@ -1,4 +1,4 @@
-"""The X server: input by XTEST, what is drawn by DAMAGE, screens from its memory-mapped framebuffer."""
+"""Client of the X server: input by XTEST, drawing by DAMAGE, screens from the memory-mapped framebuffer."""
 
 import contextlib
 import time
@@ -15,25 +15,25 @@ from workers.env.backends.desktop.guest.framebuffer import Framebuffer
 from workers.env.backends.desktop.guest.keyboard import FIRST_CODE, Keymap, keysym_of
 
 DISPLAY_ERRORS = (XError, ConnectionClosedError, DisplayError)
-"""What a call to the X server may raise, which has gone, or refuses it. They have no base class of their own."""
+"""Exceptions of calls to the X server if it has ended or refuses them; they have no common base class."""
 BUTTONS = {"left": 1, "middle": 2, "right": 3}
 WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
 COMMANDING = (XK.XK_Control_L, XK.XK_Control_R, XK.XK_Alt_L, XK.XK_Alt_R, XK.XK_Super_L, XK.XK_Super_R)
-"""Keys with which others type nothing."""
+"""Keys while which are held others type nothing."""
 DOUBLE_CLICK_S = 0.3
-"""Longer than the session's double-click time: two clicks of two actions are never a double click."""
+"""Longer than the session's double-click time, so that clicks of two actions are no double click."""
 KEY_S = 0.005
-"""Between two keys of a text."""
+"""Pause between two keys of a text."""
 SAME_KEY_S = 0.12
-"""Until the same key again: a calculator shows a key as pressed for as long, and misses it meanwhile."""
+"""Pause before the same key again: a calculator shows a key as pressed for that time, and ignores it meanwhile."""
 
 
 class InputError(ValueError):
-    """An input event that this display does not have."""
+    """The input event is not supported."""
 
 
 class XDisplay:
-    """One connection to the X server of this sandbox."""
+    """A connection to the sandbox's X server."""
 
     def __init__(self, number: int, framebuffer: Path) -> None:
         self.x = display.Display(f":{number}")
@@ -47,18 +47,18 @@ class XDisplay:
         self.shift = self.x.keysym_to_keycode(XK.XK_Shift_L)
         self.commanding = {self.x.keysym_to_keycode(keysym) for keysym in COMMANDING}
         count = self.x.display.info.max_keycode - FIRST_CODE + 1
-        # Given the connection, not this object: a cycle of references would keep its screen until one is looked for.
+        # With the connection, not self: a reference cycle would keep the framebuffer mapped.
         self.keymap = Keymap(self.x.get_keyboard_mapping(FIRST_CODE, count), partial(change_mapping, self.x))
         self.x.damage_query_version()
         self.root.damage_create(damage.DamageReportRawRectangles)
-        # Into a corner: an application that is under the pointer shows its hints after a while.
+        # Into a corner: an application under the pointer shows tooltips after a while.
         self._move(self.frames.size[0] - 1, self.frames.size[1] - 1)
         self.x.sync()
 
     def perform(self, events: Sequence[Sequence[Any]], apart: bool = True) -> None:
-        """Send input events, in order; raise InputError for one that there is not.
+        """Send input events in order; raise InputError for an unknown one.
 
-        ``apart`` if a press is no second click of one before these events.
+        With ``apart`` the first press is delayed so that it is no second click of an earlier one.
         """
         for number, (kind, *arguments) in enumerate(events):
             perform = getattr(self, f"_{kind}", None) if kind in EVENTS else None
@@ -71,25 +71,25 @@ class XDisplay:
 
     def drew(self) -> bool:
         """Return whether anything was drawn since the last call."""
-        found = False
+        drew = False
         for _ in range(self.x.pending_events()):
             event = self.x.next_event()
-            found = found or event.type == self.x.extension_event.DamageNotify
-        return found
+            drew = drew or event.type == self.x.extension_event.DamageNotify
+        return drew
 
     def managed(self) -> bool:
-        """Return whether a window manager has taken over."""
+        """Return whether a window manager runs."""
         return (
             self.root.get_full_property(self.x.intern_atom("_NET_SUPPORTING_WM_CHECK"), X.AnyPropertyType) is not None
         )
 
     def pointer(self) -> list[int]:
-        """Return where the pointer is."""
+        """Return the position of the pointer."""
         found = self.root.query_pointer()
         return [found.root_x, found.root_y]
 
     def window_of(self, class_name: str) -> "tuple[int, int] | None":
-        """Return the size of the first window of a class that the window manager lists, in any case of letters."""
+        """Return the size of the first window of a class, ignoring case, None without one."""
         listed = self.root.get_full_property(self.x.intern_atom("_NET_CLIENT_LIST"), X.AnyPropertyType)
         for number in () if listed is None else listed.value:
             window = self.x.create_resource_object("window", number)
@@ -100,7 +100,7 @@ class XDisplay:
         return None
 
     def shown(self) -> int:
-        """Return how many windows of applications are shown."""
+        """Return the number of shown application windows."""
         windows = (child for child in self.root.query_tree().children)
         return sum(self._is_shown(window) for window in windows)
 
@@ -113,7 +113,7 @@ class XDisplay:
         with suppressed_if_closed():
             found = window.get_attributes()
             box = window.get_geometry()
-            # The window manager's own are tiny, or beside the screen.
+            # Windows of the window manager are tiny, or beside the screen.
             return bool(found.map_state == X.IsViewable and box.width > 2 and box.height > 2 and box.x > -box.width)
         return False
 
@@ -147,7 +147,7 @@ class XDisplay:
         code, shifted = self._code(name)
         means_its_key = name.isalpha() and any(key in self.commanding for key in self.held_keys)
         if shifted and not means_its_key and self.shift not in self.held_keys:
-            # As a person does for ctrl and +; a capital with Ctrl means its key.
+            # As a user does for ctrl and +; a capital letter with Ctrl means its key.
             self.shifted_for.add(code)
             self._hold(self.shift)
         self._hold(code)
@@ -182,7 +182,7 @@ class XDisplay:
                 self.struck_at[code] = time.monotonic()
             text = text[count:]
             if text:
-                # The codes are lent anew: who was sent the keys reads them first.
+                # Before the codes are lent again, the application reads the sent keys.
                 time.sleep(DOUBLE_CLICK_S)
 
     def _strike(self, code: int, shifted: bool) -> None:
@@ -207,7 +207,7 @@ EVENTS = frozenset({"move", "press", "release", "scroll", "down", "up", "text"})
 
 @contextlib.contextmanager
 def suppressed_if_closed() -> Iterator[None]:
-    """Suppress that a window was closed meanwhile, which python-xlib says by classes of its own."""
+    """Suppress python-xlib's errors for a window that was closed meanwhile."""
     try:
         yield
     except Exception as error:
@@ -216,12 +216,12 @@ def suppressed_if_closed() -> Iterator[None]:
 
 
 def change_mapping(connection: display.Display, code: int, keysym: int) -> None:
-    """Let a keycode mean a keysym, with and without Shift."""
+    """Map a keycode to a keysym, with and without Shift."""
     connection.change_keyboard_mapping(code, [(keysym, keysym)])
 
 
 def button_number(name: str) -> int:
-    """Return the number of a mouse button; raise InputError if there is none of this name."""
+    """Return the number of a mouse button; raise InputError for an unknown name."""
     if name not in BUTTONS:
         raise InputError(f"no mouse button {name!r}")
     return BUTTONS[name]

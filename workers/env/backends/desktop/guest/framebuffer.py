@@ -1,4 +1,4 @@
-"""The screen as the X server keeps it in a mapped file, and as a PNG of which only what changed is compressed anew."""
+"""The X server's mapped framebuffer as a PNG, of which only changed bands are compressed again."""
 
 import mmap
 import struct
@@ -9,22 +9,22 @@ from typing import NamedTuple
 from PIL import Image
 
 XWD_FIELDS = struct.Struct(">25I")
-"""The header of an X window dump (XWDFile.h): its size, ..., width, height, ..., bytes a line, ..., colors."""
+"""Header of an X window dump (XWDFile.h): its size, ..., width, height, ..., bytes a line, ..., colors."""
 COLOR_BYTES = 12
 ROWS = 24
-"""Of a band: a screen is compressed in bands, each by itself, so that a small change costs little."""
+"""Rows of a band; bands are compressed separately, so that a small change costs little."""
 LEVEL = 4
-"""Of zlib. With no filter, which is what suits flat windows: a third of the time of Pillow's encoder, no larger."""
+"""Level of zlib. Without a filter it takes a third of the time of Pillow's encoder, for files as small."""
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 STREAM = b"\x78\x01"
-"""The header of a zlib stream (RFC 1950)."""
+"""Header of a zlib stream (RFC 1950)."""
 LAST_BLOCK = b"\x03\x00"
-"""An empty block that ends a stream of deflate (RFC 1951)."""
+"""Empty block that ends a deflate stream (RFC 1951)."""
 ADLER = 65521
 
 
 class Band(NamedTuple):
-    """Rows of the screen as they are in memory, and compressed, with the checksum and length of what was compressed."""
+    """Rows of the screen in memory and compressed, with checksum and length of the uncompressed data."""
 
     pixels: bytes
     deflated: bytes
@@ -33,7 +33,7 @@ class Band(NamedTuple):
 
 
 class Framebuffer:
-    """The screen in a file: an X window dump of 32 bits a pixel."""
+    """The screen in a mapped file: an X window dump with 32 bits a pixel."""
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -45,7 +45,7 @@ class Framebuffer:
         self.bands: dict[int, Band] = {}
 
     def png(self) -> bytes:
-        """Return the screen as a PNG, with the pointer as the server draws it; it depends on nothing but the pixels."""
+        """Return the screen with the pointer as a PNG, which depends only on the pixels."""
         width, height = self.size
         adler, body = 1, []
         for top in range(0, height, ROWS):
@@ -61,7 +61,7 @@ class Framebuffer:
         return SIGNATURE + png_chunk(b"IHDR", header) + png_chunk(b"IDAT", stream) + png_chunk(b"IEND", b"")
 
     def close(self) -> None:
-        """Unmap it, and forget what it showed."""
+        """Unmap the file, and drop the bands."""
         self.memory.close()
         self.bands.clear()
 
@@ -75,18 +75,18 @@ def compress_band(pixels: bytes, width: int, stride: int) -> Band:
     filtered.paste(Image.frombuffer("L", (3 * width, rows), colors, "raw", "L", 0, 1), (1, 0))
     plain = filtered.tobytes()
     deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    # A full flush ends at a byte, and lets what follows refer to nothing before.
+    # A full flush ends at a byte, and makes the next band independent.
     deflated = deflate.compress(plain) + deflate.flush(zlib.Z_FULL_FLUSH)
     return Band(pixels, deflated, zlib.adler32(plain), len(plain))
 
 
 def combine_checksums(first: int, second: int, length: int) -> int:
-    """Return the Adler-32 checksum of two texts, the second of ``length`` bytes, from theirs (as adler32_combine)."""
+    """Return the Adler-32 checksum of a concatenation, whose second part has ``length`` bytes (adler32_combine)."""
     low = ((first & 0xFFFF) + (second & 0xFFFF) - 1) % ADLER
     high = ((first >> 16) + (second >> 16) + length * ((first & 0xFFFF) - 1)) % ADLER
     return high << 16 | low
 
 
 def png_chunk(kind: bytes, content: bytes) -> bytes:
-    """Return a chunk of a PNG: length, kind, content, checksum."""
+    """Return a PNG chunk: length, kind, content, checksum."""
     return len(content).to_bytes(4, "big") + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")

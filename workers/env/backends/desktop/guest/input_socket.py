@@ -1,6 +1,6 @@
 """The socket by which programs of the sandbox send input: one line of JSON in, one line out.
 
-It is abstract, so it is this network namespace's only. It gives a program nothing that the X server would not.
+The socket is abstract, so only this network namespace has it. It permits nothing that the X server would not.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ NAME = "\0dart-desktop-input"
 
 
 async def serve(session: DesktopSession) -> None:
-    """Serve input for the session of the time."""
+    """Serve input for the current session."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -22,18 +22,18 @@ async def serve(session: DesktopSession) -> None:
                 writer.write(json.dumps(perform_line(session, line)).encode() + b"\n")
                 await writer.drain()
         finally:
-            # Whatever went wrong here: nobody waits for an answer on an open connection.
+            # After any error: otherwise the client would wait on an open connection.
             writer.close()
 
     await asyncio.start_unix_server(answer, NAME, limit=2**22)
 
 
 def perform_line(session: DesktopSession, line: bytes) -> "dict[str, Any]":
-    """Carry out the ``events`` of a line; return where the pointer is and the screen's size, or what was wrong."""
+    """Perform the ``events`` of a line; return pointer position and screen size, or the error."""
     try:
-        wanted = json.loads(line)
+        request = json.loads(line)
         display = session.shown
-        display.perform(wanted["events"], wanted.get("apart", True))
+        display.perform(request["events"], request.get("apart", True))
         return {"position": display.pointer(), "size": list(display.frames.size)}
     except (InputError, SessionError, ValueError, KeyError, TypeError, *DISPLAY_ERRORS) as error:
         return {"error": f"{type(error).__name__}: {error}"}

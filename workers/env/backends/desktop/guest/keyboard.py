@@ -1,16 +1,16 @@
-"""Keys of an X server: which code a keysym has, and codes that nobody uses, lent to characters without one."""
+"""Keyboard mapping of an X server; unused codes are lent to characters that have none."""
 
 from collections.abc import Callable, Sequence
 
 Keysym = int
 Code = tuple[int, bool]
-"""A keycode, and whether Shift is held for it."""
+"""A keycode, and whether it needs Shift."""
 FIRST_CODE = 8
 UNICODE = 0x01000000
 
 
 def keysym_of(character: str) -> Keysym:
-    """Return the keysym of a character (X protocol, appendix A): Latin-1 is itself, others have a bit set."""
+    """Return the keysym of a character (X protocol, appendix A): Latin-1 as is, others with a bit set."""
     value = ord(character)
     if character == "\n":
         return 0xFF0D  # Return
@@ -20,10 +20,10 @@ def keysym_of(character: str) -> Keysym:
 
 
 class Keymap:
-    """The keyboard mapping: a row of keysyms for each keycode, the first without Shift, the second with it.
+    """The keyboard mapping: a row of keysyms for each keycode, first without Shift, then with it.
 
-    ``change`` is called with a keycode and the keysym that it is to have. Each text has its own codes, so a code does
-    not change its meaning while an application may still have to read it: :meth:`lend` says which do not fit any more.
+    ``change`` maps a keycode to a new keysym. A code keeps its keysym within a text, since the application may still
+    have to read it; :meth:`lend` returns how much of a text fits.
     """
 
     def __init__(self, rows: Sequence[Sequence[Keysym]], change: Callable[[int, Keysym], None]) -> None:
@@ -39,7 +39,7 @@ class Keymap:
                     self.codes.setdefault(keysym, (code, bool(shifted)))
 
     def lend(self, text: str) -> int:
-        """Give codes to the characters of ``text`` that have none; return how many from its start can be typed now."""
+        """Lend codes to the characters of ``text`` that have none; return the length of the typable prefix."""
         before: set[Keysym] = set()
         for number, character in enumerate(text):
             keysym = keysym_of(character)

@@ -1,7 +1,7 @@
-"""OSWorld's HTTP contract, as its server in a virtual machine answers it: statuses, keys and types.
+"""OSWorld's HTTP API with the statuses, keys and types of its server in a virtual machine.
 
-Where that server waits without bound, or loads whole files, this one has bounds. It runs as the sandbox's user, so what
-it runs, reads and writes is the sandbox's only. Requests are answered beside each other, a long command among them.
+Unlike that server, this one bounds each wait and the size of files. It runs as the sandbox's user. Requests are handled
+concurrently, so a long command delays no other.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ PREFIX = "/osworld"
 COMMAND_S, PYTHON_S, SCRIPT_S, SCRIPT_LIMIT_S, VERIFICATION_S = 120.0, 30.0, 100.0, 600.0, 120.0
 TREE_S = 60.0
 CONCURRENCY = 16
-"""Commands that run at the same time; further ones wait for one to end."""
+"""Maximum number of concurrent commands."""
 TREE = ("/usr/bin/python3", "-E", "-s", "-m", "workers.env.backends.desktop.guest.accessibility_tree")
 SOURCES = "/opt/desktop"
 T = TypeVar("T")
 
 
 class OsworldApi:
-    """The endpoints over one session."""
+    """The endpoints of one session."""
 
     def __init__(self, session: DesktopSession) -> None:
         self.session = session
@@ -39,84 +39,56 @@ class OsworldApi:
 
     def application(self) -> web.Application:
         """Return the application to serve."""
-        made = web.Application(middlewares=[self._answer])
-        read = {
-            "/screenshot": self.screenshot,
-            "/accessibility": self.accessibility,
-            "/terminal": self.terminal,
-            "/platform": self.platform,
-            "/cursor_position": self.cursor_position,
-        }
-        done = {
-            "/screen_size": self.screen_size,
-            "/window_size": self.window_size,
-            "/run_python": self.run_python,
-            "/run_bash_script": self.run_bash_script,
-            "/setup/launch": self.launch,
-            "/setup/open_file": self.open_file,
-            "/setup/activate_window": self.activate_window,
-            "/setup/close_window": self.close_window,
-            "/start_recording": self.start_recording,
-            "/end_recording": self.end_recording,
-        }
-        for path in ("/execute", "/setup/execute"):
-            done[path] = self.execute
-            done[f"{path}_with_verification"] = self.execute_with_verification
-        made.add_routes([web.get(path, handler) for path, handler in read.items()])
-        made.add_routes([web.post(path, handler) for path, handler in done.items()])
-        made.add_routes(osworld_files_api.OsworldFilesApi(self.in_thread).routes())
-        return made
+        application = web.Application(middlewares=[self._answer])
+        for path in ("screenshot", "accessibility", "terminal", "platform", "cursor_position"):
+            application.router.add_get(f"/{path}", getattr(self, f"_{path}"))
+        for path in ("screen_size", "window_size", "run_python", "run_bash_script", "start_recording", "end_recording"):
+            application.router.add_post(f"/{path}", getattr(self, f"_{path}"))
+        for path in ("launch", "open_file", "activate_window", "close_window"):
+            application.router.add_post(f"/setup/{path}", getattr(self, f"_{path}"))
+        for path in ("execute", "execute_with_verification"):
+            application.router.add_post(f"/{path}", getattr(self, f"_{path}"))
+            application.router.add_post(f"/setup/{path}", getattr(self, f"_{path}"))
+        application.add_routes(osworld_files_api.OsworldFilesApi(self.in_thread).routes())
+        return application
 
     async def in_thread(self, call: Callable[[], T]) -> T:
-        """Return what a call returns that waits."""
+        """Run a blocking call in a thread, and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, call)
 
-    # --- the screen
-
-    async def screenshot(self, _: web.Request) -> web.Response:
-        """Answer the screen with the pointer."""
+    async def _screenshot(self, _: web.Request) -> web.Response:
         return web.Response(body=self.session.shown.frames.png(), content_type="image/png")
 
-    async def accessibility(self, _: web.Request) -> web.Response:
-        """Answer what assistive technology sees, as XML."""
+    async def _accessibility(self, _: web.Request) -> web.Response:
         return web.json_response({"AT": await self._tree()})
 
-    async def terminal(self, _: web.Request) -> web.Response:
-        """Answer the text of the active terminal."""
-        found = await self._tree("terminal")
-        return web.json_response({"output": found[1:] if found else None, "status": "success"})
+    async def _terminal(self, _: web.Request) -> web.Response:
+        text = await self._tree("terminal")
+        return web.json_response({"output": text[1:] if text else None, "status": "success"})
 
-    async def platform(self, _: web.Request) -> web.Response:
-        """Answer the operating system."""
+    async def _platform(self, _: web.Request) -> web.Response:
         return web.Response(text=platform.system())
 
-    async def cursor_position(self, _: web.Request) -> web.Response:
-        """Answer where the pointer is."""
+    async def _cursor_position(self, _: web.Request) -> web.Response:
         return web.json_response(self.session.shown.pointer())
 
-    async def screen_size(self, _: web.Request) -> web.Response:
-        """Answer the screen's size."""
+    async def _screen_size(self, _: web.Request) -> web.Response:
         width, height = self.session.shown.frames.size
         return web.json_response({"width": width, "height": height})
 
-    async def window_size(self, request: web.Request) -> web.Response:
-        """Answer the size of the first window of a class."""
+    async def _window_size(self, request: web.Request) -> web.Response:
         name = (await request.post()).get("app_class_name")
         if not isinstance(name, str):
             raise Refusal(400, {"error": "app_class_name is required"})
-        found = self.session.shown.window_of(name)
-        if found is None:
+        size = self.session.shown.window_of(name)
+        if size is None:
             raise Refusal(500, {"error": f"no window of class {name}"})
-        return web.json_response({"width": found[0], "height": found[1]})
+        return web.json_response({"width": size[0], "height": size[1]})
 
-    # --- commands
-
-    async def execute(self, request: web.Request) -> web.Response:
-        """Run a command and wait for its end."""
+    async def _execute(self, request: web.Request) -> web.Response:
         return web.json_response(await self._executed(await read_json(request)))
 
-    async def execute_with_verification(self, request: web.Request) -> web.Response:
-        """Run a command, and wait until a window exists or another command succeeds."""
+    async def _execute_with_verification(self, request: web.Request) -> web.Response:
         wanted = await read_json(request)
         answer = await self._executed(wanted)
         verification = wanted.get("verification") or {}
@@ -131,8 +103,7 @@ class OsworldApi:
         failed = {"status": "verification_failed", "verification": "failed", "wait_time": wait_s}
         raise Refusal(500, {**answer, **failed})
 
-    async def run_python(self, request: web.Request) -> web.Response:
-        """Run a program of Python."""
+    async def _run_python(self, request: web.Request) -> web.Response:
         code = (await read_json(request)).get("code")
         if not code:
             raise Refusal(400, {"status": "error", "message": "Code not supplied!"})
@@ -153,8 +124,7 @@ class OsworldApi:
         }
         return web.json_response(answer)
 
-    async def run_bash_script(self, request: web.Request) -> web.Response:
-        """Run a script of the shell; what it writes to either stream is its output."""
+    async def _run_bash_script(self, request: web.Request) -> web.Response:
         wanted = await read_json(request)
         limit_s = min(positive_number(wanted, "timeout", SCRIPT_S), SCRIPT_LIMIT_S)
         if not wanted.get("script"):
@@ -171,8 +141,7 @@ class OsworldApi:
         answer = {"status": status, "output": ended.output, "error": "", "returncode": ended.returncode}
         return web.json_response(answer)
 
-    async def launch(self, request: web.Request) -> web.Response:
-        """Start a program, and do not wait for it."""
+    async def _launch(self, request: web.Request) -> web.Response:
         wanted = await read_json(request)
         words, shell = command_of(wanted)
         try:
@@ -182,10 +151,7 @@ class OsworldApi:
         shown = words if isinstance(words, str) else " ".join(words)
         return web.Response(text=f"{shown} launched successfully")
 
-    # --- windows
-
-    async def open_file(self, request: web.Request) -> web.Response:
-        """Open a file with its application, or start a program, and wait until a window has its name."""
+    async def _open_file(self, request: web.Request) -> web.Response:
         path = (await read_json(request)).get("path")
         if not path:
             raise Refusal(400, "Path not supplied!")
@@ -200,25 +166,19 @@ class OsworldApi:
             await asyncio.sleep(windows.POLL_INTERVAL_S)
         raise Refusal(500, f"Failed to find window for {name} within {windows.OPEN_S:g} seconds.")
 
-    async def activate_window(self, request: web.Request) -> web.Response:
-        """Bring a window to the front; nothing if there is none."""
+    async def _activate_window(self, request: web.Request) -> web.Response:
         await self._on_window("a", await read_json(request))
         return web.Response(text="Window activated successfully")
 
-    async def close_window(self, request: web.Request) -> web.Response:
-        """Close a window; nothing if there is none."""
+    async def _close_window(self, request: web.Request) -> web.Response:
         await self._on_window("c", await read_json(request))
         return web.Response(text="Window closed successfully.")
 
-    async def start_recording(self, _: web.Request) -> web.Response:
-        """Start to record the screen."""
+    async def _start_recording(self, _: web.Request) -> web.Response:
         return web.json_response(await self.in_thread(self.recording.start))
 
-    async def end_recording(self, _: web.Request) -> web.StreamResponse:
-        """End the recording, and answer it."""
+    async def _end_recording(self, _: web.Request) -> web.StreamResponse:
         return await self.in_thread(self.recording.end)
-
-    # --- what they share
 
     async def _on_window(self, letter: str, wanted: "dict[str, Any]") -> None:
         name = wanted.get("window_name")
@@ -252,8 +212,8 @@ class OsworldApi:
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Answer a request; what goes wrong is answered with its reason."""
-        processes.collect_orphans({*self.session.own(), *commands.running})
+        """Handle a request; an error becomes a response with its reason."""
+        processes.reap_orphans({*self.session.own(), *commands.running})
         try:
             answer: web.StreamResponse = await handler(request)
             return answer
@@ -264,7 +224,7 @@ class OsworldApi:
 
 
 def command_of(wanted: "dict[str, Any]") -> "tuple[str | list[str], bool]":
-    """Return the command of a request and whether a shell runs it; raise Refusal if it is neither text nor list."""
+    """Return the command of a request and whether a shell runs it; raise Refusal for any other type."""
     shell = bool(wanted.get("shell", False))
     command = wanted.get("command", "" if shell else [])
     try:
@@ -274,7 +234,7 @@ def command_of(wanted: "dict[str, Any]") -> "tuple[str | list[str], bool]":
 
 
 def verified(verification: "dict[str, Any]") -> bool:
-    """Return whether the window exists and the command succeeds that a verification names."""
+    """Return whether the window of a verification exists and its command succeeds."""
     try:
         if (name := verification.get("window_exists")) is not None:
             there = "\n".join(line for _, line in windows.list_windows()).lower()
@@ -288,5 +248,5 @@ def verified(verification: "dict[str, Any]") -> bool:
 
 
 def script_error(why: str) -> "dict[str, Any]":
-    """Return the body of an answer about a script that did not run to its end."""
+    """Return the response body for a script that did not run to its end."""
     return {"status": "error", "output": why, "error": "", "returncode": -1}

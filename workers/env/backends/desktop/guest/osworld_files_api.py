@@ -1,4 +1,4 @@
-"""The part of OSWorld's HTTP contract that is about files of the sandbox."""
+"""The endpoints of OSWorld's HTTP API for files of the sandbox."""
 
 import os
 import shlex
@@ -12,12 +12,12 @@ from typing import Any
 from aiohttp import web
 
 from workers.env.backends.desktop.guest import commands
-from workers.env.backends.desktop.guest.answers import read_json
+from workers.env.backends.desktop.guest.answers import Refusal, read_json
 from workers.env.backends.desktop.guest.session import HOME
 
 FILE_BYTES = 512 * 2**20
 ENTRIES = 20_000
-"""Of a folder's tree; a longer one is cut off."""
+"""Maximum number of entries of a folder's tree; the rest is omitted."""
 DEPTH = 64
 SETTING = ("org.gnome.desktop.background", "picture-uri")
 SETTING_S = 5.0
@@ -26,70 +26,65 @@ CHUNK_BYTES = 2**20
 
 
 class OsworldFilesApi:
-    """The endpoints about files; ``in_thread`` runs a call that waits."""
+    """The endpoints for files; ``in_thread`` runs a blocking call."""
 
     def __init__(self, in_thread: "Callable[[Callable[[], Any]], Awaitable[Any]]") -> None:
         self.in_thread = in_thread
 
     def routes(self) -> "list[web.RouteDef]":
-        """Return them."""
+        """Return the routes."""
         return [
-            web.post("/desktop_path", self.desktop_path),
-            web.post("/wallpaper", self.wallpaper),
-            web.post("/list_directory", self.list_directory),
-            web.post("/file", self.file),
-            web.post("/setup/upload", self.upload),
-            web.post("/setup/change_wallpaper", self.change_wallpaper),
-            web.post("/setup/download_file", self.download_file),
+            web.post("/desktop_path", self._desktop_path),
+            web.post("/wallpaper", self._wallpaper),
+            web.post("/list_directory", self._list_directory),
+            web.post("/file", self._file),
+            web.post("/setup/upload", self._upload),
+            web.post("/setup/change_wallpaper", self._change_wallpaper),
+            web.post("/setup/download_file", self._download_file),
         ]
 
-    async def desktop_path(self, _: web.Request) -> web.Response:
-        """Answer the folder of the desktop."""
+    async def _desktop_path(self, _: web.Request) -> web.Response:
         path = HOME / "Desktop"
         if not path.is_dir():
-            return web.json_response({"error": "desktop path not found"}, status=404)
+            raise Refusal(404, {"error": "desktop path not found"})
         return web.json_response({"desktop_path": str(path)})
 
-    async def wallpaper(self, _: web.Request) -> web.StreamResponse:
-        """Answer the image of the background."""
+    async def _wallpaper(self, _: web.Request) -> web.StreamResponse:
         path = await self.in_thread(wallpaper_path)
         if path is None:
-            return web.Response(text="Wallpaper file not found", status=404)
+            raise Refusal(404, "Wallpaper file not found")
         return web.FileResponse(path, headers={"Content-Type": "image/png"})
 
-    async def list_directory(self, request: web.Request) -> web.Response:
-        """Answer a folder with all that is in it."""
+    async def _list_directory(self, request: web.Request) -> web.Response:
         path = (await read_json(request)).get("path")
         if path is None:
-            return web.json_response({"error": "Missing 'path' parameter"}, status=400)
+            raise Refusal(400, {"error": "Missing 'path' parameter"})
         listed = await self.in_thread(lambda: list_tree(Path(str(path)), [ENTRIES], DEPTH))
         if listed is None:
-            return web.json_response({"error": "The provided path is not a directory"}, status=400)
+            raise Refusal(400, {"error": "The provided path is not a directory"})
         return web.json_response({"directory_tree": listed})
 
-    async def file(self, request: web.Request) -> web.StreamResponse:
-        """Answer what a file contains."""
+    async def _file(self, request: web.Request) -> web.StreamResponse:
         name = (await request.post()).get("file_path")
         if name is None:
-            return web.json_response({"error": "file_path is required"}, status=400)
+            raise Refusal(400, {"error": "file_path is required"})
         path = expand_path(str(name))
         try:
             found = path.stat()
         except (FileNotFoundError, NotADirectoryError):
-            return web.json_response({"error": "File not found"}, status=404)
+            raise Refusal(404, {"error": "File not found"}) from None
         if not stat.S_ISREG(found.st_mode) or found.st_size > FILE_BYTES:
             why = f"Failed to serve file: {path} is no regular file of at most {FILE_BYTES} bytes"
-            return web.json_response({"error": why}, status=500)
+            raise Refusal(500, {"error": why})
         if not os.access(path, os.R_OK):
-            return web.json_response({"error": f"Failed to serve file: {path} may not be read"}, status=500)
+            raise Refusal(500, {"error": f"Failed to serve file: {path} may not be read"})
         return web.FileResponse(path, headers={"Content-Type": "application/octet-stream"})
 
-    async def upload(self, request: web.Request) -> web.Response:
-        """Write a file; its folder is made."""
+    async def _upload(self, request: web.Request) -> web.Response:
         form = await request.post()
         name, data = form.get("file_path"), form.get("file_data")
         if name is None or not isinstance(data, web.FileField):
-            return web.json_response({"error": "file_path and file_data are required"}, status=400)
+            raise Refusal(400, {"error": "file_path and file_data are required"})
         path = expand_path(str(name))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,44 +93,42 @@ class OsworldFilesApi:
         except OSError as error:
             if path.is_file():
                 path.unlink()
-            return web.json_response({"error": f"Failed to upload file: {error}"}, status=500)
+            raise Refusal(500, {"error": f"Failed to upload file: {error}"}) from None
         return web.Response(text=f"File Uploaded: {path.stat().st_size} bytes")
 
-    async def change_wallpaper(self, request: web.Request) -> web.Response:
-        """Set the image of the background."""
+    async def _change_wallpaper(self, request: web.Request) -> web.Response:
         name = (await read_json(request)).get("path")
         if not name:
-            return web.Response(text="Path not supplied!", status=400)
+            raise Refusal(400, "Path not supplied!")
         path = expand_path(str(name))
         if not path.exists():
-            return web.Response(text=f"File not found: {path}", status=404)
+            raise Refusal(404, f"File not found: {path}")
         await self.in_thread(lambda: commands.run(["gsettings", "set", *SETTING, f"file://{path}"], SETTING_S))
         return web.Response(text="Wallpaper changed successfully")
 
-    async def download_file(self, request: web.Request) -> web.Response:
-        """Fetch a file; from a sandbox without a network this ends as a failure, with the reason."""
+    async def _download_file(self, request: web.Request) -> web.Response:
         wanted = await read_json(request)
         url, name = wanted.get("url"), wanted.get("path")
         if not url or not name:
-            return web.Response(text="Path or URL not supplied!", status=400)
+            raise Refusal(400, "Path or URL not supplied!")
         path = expand_path(str(name))
         try:
             size = await self.in_thread(lambda: download(str(url), path))
         except (OSError, ValueError) as error:
             why = f"Failed to download {url}. No retries left. Error: {error}"
-            return web.Response(text=why, status=500)
+            raise Refusal(500, why) from None
         return web.Response(text=f"File downloaded successfully: {size} bytes")
 
 
 def expand_path(name: str) -> Path:
-    """Return a path with the home and the variables of the sandbox."""
+    """Expand the home and the variables of the sandbox in a path."""
     return Path(os.path.expandvars(Path(name).expanduser()))
 
 
 def command_words(command: Any, shell: bool) -> "str | list[str]":
-    """Return a command as it is run: a text without a shell is split, and each word's home is put in.
+    """Return the words of a command, split unless a shell runs it, with the home expanded.
 
-    Raises TypeError if it is neither a text nor a list of texts, ValueError if a quote is not closed, or it is empty.
+    Raises TypeError unless it is a text or a list of texts, ValueError if it is empty or a quote is not closed.
     """
     if isinstance(command, str):
         if shell:
@@ -149,7 +142,7 @@ def command_words(command: Any, shell: bool) -> "str | list[str]":
 
 
 def open_command(name: str) -> "tuple[str, list[str] | None]":
-    """Return what a window's title will have, and the command that opens a file or program; None if there is none."""
+    """Return the expected window title, and the command that opens a file or program, None if there is none."""
     path = expand_path(name)
     if path.exists():
         return path.name, ["xdg-open", str(path)]
@@ -157,17 +150,14 @@ def open_command(name: str) -> "tuple[str, list[str] | None]":
 
 
 def wallpaper_path() -> "Path | None":
-    """Return the image of the background, None if there is none."""
+    """Return the path of the wallpaper, None if there is none."""
     said = commands.run(["gsettings", "get", *SETTING], SETTING_S).output
     path = Path(said.strip().replace("file://", "").replace("'", "") or "none")
     return path if path.is_file() else None
 
 
 def list_tree(path: Path, left: "list[int]", depth: int) -> "dict[str, Any] | None":
-    """Return a folder's tree, None if it is no folder.
-
-    ``left`` is how many entries may still be listed, and ``depth`` how deep.
-    """
+    """Return a folder's tree of at most ``left[0]`` entries and ``depth`` levels, None if it is no folder."""
     if not path.is_dir():
         return None
     children: list[Any] = []
@@ -186,7 +176,7 @@ def list_tree(path: Path, left: "list[int]", depth: int) -> "dict[str, Any] | No
 
 
 def download(url: str, path: Path) -> int:
-    """Write what a URL has to a file; return its size."""
+    """Download a URL to a file; return its size."""
     if not url.startswith(("http://", "https://")):
         raise ValueError("only http and https")
     path.parent.mkdir(parents=True, exist_ok=True)

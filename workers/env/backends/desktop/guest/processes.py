@@ -1,5 +1,6 @@
-"""The processes of the sandbox, as its own /proc shows them."""
+"""The processes and terminals of the sandbox."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -8,30 +9,36 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 BUSY = frozenset("RD")
-"""States of a thread that computes, waits for a processor, or waits for a disk."""
+"""States of a thread that computes, or waits for a processor or a disk."""
 KILL_S = 5.0
 POLL_INTERVAL_S = 0.002
+MAX_TERMINALS = 64
+"""Maximum number of a sandbox's terminals: the kernel has some 3,000 for all sandboxes together."""
+TERMINALS_INTERVAL_S = 0.5
+EXCEEDED = 65
+"""Exit code of a sandbox that has opened more terminals."""
+TERMINALS = "/dev/pts"
 
 
 def list_pids(proc: Path = Path("/proc")) -> list[int]:
-    """Return all processes."""
+    """Return the ids of all processes."""
     return [int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal()]
 
 
 def thread_state(stat: str) -> str:
-    """Return the state letter of a line of ``/proc/*/stat``; the command's name in it may contain anything."""
+    """Return the state in a line of ``/proc/*/stat``, whose command name may contain any character."""
     return stat[stat.rindex(")") + 2]
 
 
 class Activity:
-    """Looks for threads that compute. The one found last is looked at first: in a long start one look is enough."""
+    """Finds threads that compute; the one found last is checked first, as it often still computes."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self.proc = str(proc)
         self.last = ""
 
     def busy(self, besides: Iterable[int]) -> bool:
-        """Return whether a thread of any process, ``besides`` some, is computing or waits to."""
+        """Return whether a thread of any process except ``besides`` computes or waits to."""
         left_out = {str(pid) for pid in besides}
         if self.last and self.last.split("/")[-4] not in left_out and computes(self.last):
             return True
@@ -42,13 +49,12 @@ class Activity:
         for pid in list_names(self.proc):
             if pid.isdecimal() and pid not in left_out:
                 threads = f"{self.proc}/{pid}/task"
-                # One that ended meanwhile has worked too, but those that wait for it do now.
                 with contextlib.suppress(OSError):
                     yield from (f"{threads}/{thread}/stat" for thread in list_names(threads))
 
 
 def computes(stat: str) -> bool:
-    """Return whether a thread computes, waits for a processor or for a disk; not if it has ended."""
+    """Return whether a thread computes, or waits for a processor or a disk; False if it has ended."""
     try:
         return thread_state(read(stat)) in BUSY
     except OSError:
@@ -56,13 +62,13 @@ def computes(stat: str) -> bool:
 
 
 def list_names(folder: str) -> list[str]:
-    """Return what is in a folder."""
+    """Return the names in a folder."""
     with os.scandir(folder) as entries:
         return [entry.name for entry in entries]
 
 
 def read(path: str) -> str:
-    """Return what a short file contains: without a buffer, for the threads of a desktop are looked at often."""
+    """Read a short file without a buffer: threads are polled often."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return os.read(descriptor, 4096).decode(errors="replace")
@@ -71,10 +77,10 @@ def read(path: str) -> str:
 
 
 def end_all(besides: Iterable[int]) -> None:
-    """Kill every process ``besides`` some; raise TimeoutError if one does not go.
+    """Kill every process except ``besides``; raise TimeoutError if one does not end.
 
-    Those that are made meanwhile are killed too, so a fork bomb ends: each is stopped before any is killed. This
-    process is the sandbox's first, so whatever loses its parent becomes its child, and none stays as a zombie.
+    Each is stopped before any is killed, and new ones are killed too, so a fork bomb ends. This process is the first of
+    the sandbox: it inherits and reaps all orphans.
     """
     kept = set(besides)
     deadline = time.monotonic() + KILL_S
@@ -85,20 +91,36 @@ def end_all(besides: Iterable[int]) -> None:
             for pid in others:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-        collect()
+        reap_children()
         time.sleep(POLL_INTERVAL_S)
 
 
-def collect() -> None:
-    """Collect the ends of all children."""
+def reap_children() -> None:
+    """Reap all children that have ended."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
-def collect_orphans(own: Iterable[int], proc: Path = Path("/proc")) -> None:
-    """Collect the ends of children that this process did not start, those in ``own``: they lost their parents."""
+def reap_orphans(own: Iterable[int], proc: Path = Path("/proc")) -> None:
+    """Reap inherited children; those in ``own`` were started by this process, which reaps them itself."""
     for pid in set(list_pids(proc)) - set(own):
         with contextlib.suppress(OSError):
             if thread_state((proc / str(pid) / "stat").read_text()) == "Z":
                 os.waitpid(pid, os.WNOHANG)
+
+
+def count_terminals(folder: str = TERMINALS) -> int:
+    """Return the number of terminals, including the file that opens them."""
+    try:
+        return sum(1 for _ in Path(folder).iterdir())
+    except FileNotFoundError:
+        return 0
+
+
+async def end_with_too_many_terminals() -> None:
+    """End the sandbox with all its processes once it has too many terminals."""
+    while True:
+        await asyncio.sleep(TERMINALS_INTERVAL_S)
+        if count_terminals() > MAX_TERMINALS + 1:
+            os._exit(EXCEEDED)

@@ -1,6 +1,6 @@
-"""Stands for pyautogui in a sandbox: its functions for mouse and keyboard, by the input of the sandbox's own server.
+"""Replacement of pyautogui in a sandbox: its mouse and keyboard functions, by the input socket of the sandbox's server.
 
-Programs that a remote client sends import it by that name. It starts in a few milliseconds, and types every character.
+Programs of remote clients import it by that name. It starts in a few milliseconds, and types every character.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ NOTCH_LIMIT = 1000
 PAUSE = 0.0
 FAILSAFE = False
 TYPES_ANY_CHARACTER = True
-"""So that a client need not type by other means what the real one leaves out."""
+"""Lets a client type characters directly that the real pyautogui omits."""
 MINIMUM_DURATION = 0.1
 LEFT, MIDDLE, RIGHT, PRIMARY, SECONDARY = "left", "middle", "right", "left", "right"
 BUTTONS = {1: "left", 2: "middle", 3: "right", "primary": "left", "secondary": "right"}
@@ -41,7 +41,7 @@ KEYBOARD_KEYS = [*KEYS, *map(chr, range(33, 127))]
 
 
 class PyAutoGUIException(Exception):
-    """The desktop refused the input."""
+    """The desktop rejected the input."""
 
 
 Point = namedtuple("Point", ("x", "y"))
@@ -49,13 +49,13 @@ Size = namedtuple("Size", ("width", "height"))
 
 
 class _Desktop:
-    """The connection to the server, made with the first call."""
+    """Connection to the server, which the first call opens."""
 
     def __init__(self) -> None:
         self.stream: Any = None
 
     def send(self, *events: Sequence[Any]) -> "dict[str, Any]":
-        """Carry out events; the first press of a program is no second click of what was before it."""
+        """Perform events; the first press of a program is no second click of an earlier one."""
         apart = self.stream is None
         if self.stream is None:
             connection = socket.socket(socket.AF_UNIX)
@@ -74,7 +74,7 @@ _desktop = _Desktop()
 
 
 def position(x: "int | None" = None, y: "int | None" = None) -> Point:
-    """Return where the pointer is."""
+    """Return the position of the pointer."""
     there = _desktop.send()["position"]
     return Point(there[0] if x is None else int(x), there[1] if y is None else int(y))
 
@@ -88,7 +88,7 @@ resolution = size
 
 
 def sleep(seconds: float) -> None:
-    """Wait."""
+    """Sleep."""
     time.sleep(seconds)
 
 
@@ -118,7 +118,7 @@ def click(
     *_: Any,
     **__: Any,
 ) -> None:
-    """Click a button some times."""
+    """Click a button ``clicks`` times."""
     _move_if_given(x, y, duration)
     pressed = [["press", _button_name(button)], ["release", _button_name(button)]]
     if interval <= 0:
@@ -198,7 +198,7 @@ drag = dragRel
 
 
 def scroll(clicks: float, x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
-    """Turn the wheel: up if positive."""
+    """Turn the wheel, up if positive."""
     _move_if_given(x, y)
     _turn_wheel("up" if clicks > 0 else "down", clicks)
 
@@ -207,7 +207,7 @@ vscroll = scroll
 
 
 def hscroll(clicks: float, x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
-    """Turn the wheel sideways: to the right if positive."""
+    """Turn the wheel sideways, right if positive."""
     _move_if_given(x, y)
     _turn_wheel("right" if clicks > 0 else "left", clicks)
 
@@ -227,7 +227,7 @@ def keyUp(key: str, *_: Any, **__: Any) -> None:
 
 
 def press(keys: Any, presses: int = 1, interval: float = 0.0, *_: Any, **__: Any) -> None:
-    """Press keys one after the other, all of them some times."""
+    """Press keys one after the other, ``presses`` times."""
     for _number in range(int(presses)):
         for key in [keys] if isinstance(keys, str) else keys:
             _press_key(key)
@@ -237,7 +237,7 @@ def press(keys: Any, presses: int = 1, interval: float = 0.0, *_: Any, **__: Any
 
 @contextlib.contextmanager
 def hold(keys: Any, *_: Any, **__: Any) -> Iterator[None]:
-    """Hold keys meanwhile."""
+    """Hold keys within the block."""
     names = [keys] if isinstance(keys, str) else list(keys)
     for key in names:
         keyDown(key)
@@ -289,7 +289,7 @@ def _move_if_given(x: Any, y: Any, duration: float = 0.0) -> None:
 
 
 def _move_gradually(to: Point, duration: float) -> None:
-    """Move to a place; with a duration over places between, as a drag needs them."""
+    """Move to a position; with a duration through intermediate positions, which a drag needs."""
     if duration > MINIMUM_DURATION / 2:
         here, steps = position(), max(2, int(duration * 50))
         for step in range(1, steps):
@@ -311,7 +311,7 @@ def _button_name(button: Any) -> str:
 
 
 def _key_name(key: str) -> "str | None":
-    """Return what the server calls a key; None for one that there is not, which pyautogui ignores too."""
+    """Return the server's name of a key, None for an unknown key, which pyautogui ignores too."""
     return KEYS.get(key.lower(), key if len(key) == 1 else None)
 
 

@@ -1,4 +1,4 @@
-"""Recordings of the screen by ffmpeg, where the system has it."""
+"""Screen recordings by ffmpeg, if it is installed."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ STARTING_S, ENDING_S = 2.0, 15.0
 
 
 class Recording:
-    """At most one recording of the session at a time."""
+    """The recording of a session; at most one runs at a time."""
 
     def __init__(self, session: DesktopSession) -> None:
         self.session = session
@@ -24,11 +24,11 @@ class Recording:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the file."""
         return Path(tempfile.gettempdir()) / "osworld_recording.mp4"
 
     def start(self) -> "dict[str, str]":
-        """Start it, and wait whether it goes on; raise Refusal if it does not."""
+        """Start the recording; raise Refusal if ffmpeg is missing or ends at once."""
         if self.process is not None and self.process.poll() is None:
             raise Refusal(400, {"status": "error", "message": "Recording is already in progress."})
         program = shutil.which("ffmpeg")
@@ -46,7 +46,7 @@ class Recording:
         return {"status": "success", "message": "Started recording successfully."}
 
     def end(self) -> web.StreamResponse:
-        """End it, and answer the file; raise Refusal if there is none."""
+        """End the recording, and return its file; raise Refusal if there is none."""
         process, self.process = self.process, None
         if process is None:
             raise Refusal(400, {"status": "error", "message": "No recording in progress to stop."})

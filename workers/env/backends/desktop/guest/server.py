@@ -1,4 +1,4 @@
-"""The HTTP server of a sandbox: one request at a time, on a socket made by the environment worker."""
+"""The HTTP server of a sandbox: it handles one request at a time, on a socket of the environment worker."""
 
 import asyncio
 import contextlib
@@ -13,12 +13,12 @@ from workers.env.backends.desktop.guest.session import HOME, DesktopSession, Ses
 
 REQUEST_BYTES = 256 * 2**20
 ELEMENTS_S = 60.0
-"""How long the accessible elements may take; the worker bounds the whole call, usually by less."""
+"""Time limit of the accessible elements; the worker's limit of the whole call is usually lower."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Server:
-    """The endpoints over one session."""
+    """The endpoints of one session."""
 
     def __init__(self, session: DesktopSession) -> None:
         self.session = session
@@ -28,59 +28,56 @@ class Server:
 
     def application(self) -> web.Application:
         """Return the application to serve."""
-        made = web.Application(middlewares=[self._answer], client_max_size=REQUEST_BYTES)
-        made.add_subapp(osworld_api.PREFIX, osworld_api.OsworldApi(self.session).application())
-        made.add_routes(
+        application = web.Application(middlewares=[self._answer], client_max_size=REQUEST_BYTES)
+        application.add_subapp(osworld_api.PREFIX, osworld_api.OsworldApi(self.session).application())
+        application.add_routes(
             [
-                web.get("/ready", self.ready),
-                web.post("/prepare", self.prepare),
-                web.post("/session", self.start),
-                web.get("/screen", self.screen),
-                web.post("/step", self.step),
-                web.get("/outcome", self.outcome),
-                web.get("/elements", self.elements),
+                web.get("/ready", self._ready),
+                web.post("/prepare", self._prepare),
+                web.post("/session", self._start),
+                web.get("/screen", self._show),
+                web.post("/step", self._step),
+                web.get("/outcome", self._outcome),
+                web.get("/elements", self._elements),
             ]
         )
-        return made
+        return application
 
-    async def ready(self, _: web.Request) -> web.Response:
-        """Answer that the server is up."""
+    async def _ready(self, _: web.Request) -> web.Response:
         return web.json_response({"home": str(HOME)})
 
-    async def start(self, request: web.Request) -> web.Response:
-        """Start a session afresh: the arguments of :meth:`DesktopSession.start`."""
+    async def _start(self, request: web.Request) -> web.Response:
+        """Start a session with the arguments of :meth:`DesktopSession.start`."""
         wanted = await request.json()
         await self._end_reader()
         self.executed = ""
         await self.session.start(**wanted)
         return self._screen(at_rest=True)
 
-    async def prepare(self, request: web.Request) -> web.Response:
-        """Start a desktop afresh, without an application: the arguments of :meth:`DesktopSession.prepare`."""
+    async def _prepare(self, request: web.Request) -> web.Response:
+        """Start a desktop without an application, with the arguments of :meth:`DesktopSession.prepare`."""
         await self._end_reader()
         await self.session.prepare(**await request.json())
         return web.json_response({})
 
-    async def screen(self, _: web.Request) -> web.Response:
-        """Show the screen: at once, if nothing was drawn since it was last shown."""
+    async def _show(self, _: web.Request) -> web.Response:
+        """Return the screen, at once if nothing was drawn since the last one."""
         self.session.check()
         return self._screen(not self.session.shown.drew() or await self.session.settle())
 
-    async def step(self, request: web.Request) -> web.Response:
-        """Carry out ``events`` once for an ``id``, wait for rest, and show the screen."""
+    async def _step(self, request: web.Request) -> web.Response:
+        """Perform ``events`` once for an ``id``, wait until the desktop is at rest, and return the screen."""
         wanted = await request.json()
         if wanted["id"] != self.executed:
             self.executed = wanted["id"]
             self.session.shown.perform(wanted["events"])
         return self._screen(await self.session.settle(), wanted.get("image", True))
 
-    async def outcome(self, _: web.Request) -> web.Response:
-        """Answer how the application ended, what it wrote, and what the task watches."""
+    async def _outcome(self, _: web.Request) -> web.Response:
         self.session.check()
         return web.json_response(self.session.outcome())
 
-    async def elements(self, _: web.Request) -> web.Response:
-        """Answer the accessible elements that are shown."""
+    async def _elements(self, _: web.Request) -> web.Response:
         if self.reader is None:
             self.reader = await asyncio.create_subprocess_exec(
                 "/usr/bin/python3",
@@ -113,7 +110,7 @@ class Server:
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer one request at a time, but OSWorld's; what goes wrong is answered with its reason."""
+        """Handle one request at a time, except OSWorld's; an error becomes a response with its reason."""
         if request.path.startswith(f"{osworld_api.PREFIX}/"):
             return await handler(request)
         async with self.one_at_a_time:
@@ -122,9 +119,9 @@ class Server:
             except (InputError, KeyError, TypeError, json.JSONDecodeError) as error:
                 return error_response(400, error)
             except (SessionError, OSError, TimeoutError, *DISPLAY_ERRORS) as error:
-                return error_response(500, error)  # The server goes on: the worker decides what becomes of the sandbox.
+                return error_response(500, error)  # The server goes on; the worker decides about the sandbox.
 
 
 def error_response(status: int, error: Exception) -> web.Response:
-    """Return an answer that says what went wrong."""
+    """Return the response for an error."""
     return web.json_response({"error": f"{type(error).__name__}: {error}"}, status=status)

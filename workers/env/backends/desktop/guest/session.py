@@ -1,6 +1,6 @@
 """A desktop session: the X server, the bus, the window manager, and one application with its files.
 
-Each begins with nothing of the one before: every process is ended, every writable folder is emptied.
+Each session starts clean: all processes are ended, and all writable folders are emptied.
 """
 
 import asyncio
@@ -21,40 +21,40 @@ HOME = Path("/home/user")
 RUNTIME = Path("/run/user/1000")
 FRAMES = Path("/run/frames")
 OUTPUT = Path("/run/output")
-"""What the application writes to its standard output: outside its home, which it may show."""
+"""Standard output of the application, outside its home, which the application may show."""
 WRITABLE = (HOME, Path("/tmp"), Path("/run"), Path("/var/tmp"), Path("/dev/shm"))
 X_SERVER = ("Xvfb", "-nolisten", "tcp", "-noreset", "-extension", "GLX", "-s", "0", "-dpms", "-fbdir", str(FRAMES))
-"""Without GLX, for which it would load a renderer of 50 MB; the screen never goes blank."""
+"""Without GLX, whose renderer takes 50 MB; the screen never goes blank."""
 NOT_ACCESSIBLE = {"NO_AT_BRIDGE": "1"}
-"""Lets GTK look for no accessibility bus."""
+"""Makes GTK ignore the accessibility bus."""
 OUTPUT_CHARACTERS = 65536
 FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
 UP_S = 60.0
-"""How long the X server, the bus and the window manager may take; the worker bounds the whole call, usually by less."""
+"""Time limit of the X server, the bus and the window manager; the worker's limit is usually lower."""
 QUIET_S = 0.06
-"""How long nothing may be computed or drawn for the desktop to be at rest."""
+"""Time without computing or drawing after which the desktop is at rest."""
 IDLE_S = 0.12
-"""The same where nothing was drawn yet since the input: an application that has not begun to answer."""
+"""The same if nothing was drawn since the input, as the application may not have responded yet."""
 POLL_INTERVAL_S = 0.01
-BUSY_S = 0.02
-"""Between two looks at what is computed, which cost more than those at what is drawn."""
+BUSY_INTERVAL_S = 0.02
+"""Poll interval of computing, which costs more than that of drawing."""
 SETTLE_S = 5.0
-"""How long a step waits for rest."""
+"""Time limit for a step to come to rest."""
 APP_S = 120.0
-"""How long an application may take until its window is there, at rest; the worker bounds this, too."""
+"""Time limit for an application to show its window and come to rest."""
 
 
 class SessionError(Exception):
-    """The session could not be started, or lost a part that it needs."""
+    """The session could not be started, or a part of it has ended."""
 
 
 class DesktopSession:
-    """One session of this sandbox."""
+    """The current session of this sandbox."""
 
     def __init__(self, width: int, height: int) -> None:
         self.size = width, height
         self.prepared: tuple[int, ...] | None = None
-        """The size of the screen and whether it is accessible, of a desktop that has no application yet."""
+        """Screen size and accessibility of a desktop without an application, None after the application's start."""
         self.display: XDisplay | None = None
         self.parts: dict[str, subprocess.Popen[bytes]] = {}
         self.app: subprocess.Popen[bytes] | None = None
@@ -63,7 +63,7 @@ class DesktopSession:
         self.activity = processes.Activity()
 
     async def prepare(self, screen: Sequence[int] = (), accessible: bool = True) -> None:
-        """Start everything anew but the application, on a screen of this size (none: the sandbox's)."""
+        """Restart all parts but the application, on a screen of this size (default: the sandbox's)."""
         self.stop()
         lay_out()
         await self._start_display(*(screen or self.size))
@@ -85,12 +85,10 @@ class DesktopSession:
         accessible: bool = True,
         quiet_s: float = QUIET_S,
     ) -> None:
-        """Start the application on a desktop on which nothing was started, and wait until its window is at rest.
+        """Start the application on a clean desktop, and wait until nothing was computed or drawn for ``quiet_s``.
 
-        It is, when nothing was computed or drawn for ``quiet_s``.
-
-        Without a ``command`` the desktop is empty, and its home has the usual folders. ``files`` are those of its home
-        (path in it to base64).
+        Without a ``command`` the desktop is empty, and its home has the usual folders. ``files`` maps paths in the home
+        to base64.
         """
         if self.prepared != (*(screen or self.size), accessible):
             await self.prepare(screen, accessible)
@@ -108,19 +106,19 @@ class DesktopSession:
             raise SessionError(f"{command[0]} ended at once")
 
     def launch_more(self, command: Sequence[str]) -> None:
-        """Start a program beside the application; nobody waits for it."""
+        """Start another program without waiting for it."""
         self.check()
         output = subprocess.DEVNULL
         subprocess.Popen(command, cwd=HOME, stdin=output, stdout=output, stderr=output, start_new_session=True)
 
     def own(self) -> "set[int]":
-        """Return the processes whose ends this session collects itself."""
+        """Return the processes that this session reaps itself."""
         return {part.pid for part in (*self.parts.values(), self.app) if part is not None}
 
     def stop(self) -> None:
-        """End every process and empty every writable folder."""
+        """End all processes and empty all writable folders."""
         if self.display is not None:
-            with contextlib.suppress(Exception):  # Its server may be gone.
+            with contextlib.suppress(Exception):  # Its server may have ended.
                 self.display.close()
         processes.end_all({os.getpid()})
         self.parts.clear()
@@ -134,22 +132,22 @@ class DesktopSession:
 
     @property
     def shown(self) -> XDisplay:
-        """The display; SessionError if there is none."""
+        """The display; raises SessionError if there is none."""
         if self.display is None:
             raise SessionError("there is no session: it was not started")
         return self.display
 
     @property
     def over(self) -> bool:
-        """Whether the application has ended, or has changed what the task watches."""
+        """Whether the application has ended, or has changed a watched path."""
         return self.app is None or self.app.poll() is not None or (bool(self.watched) and self.state() != self.seen)
 
     def state(self) -> dict[str, Any]:
-        """Return what is in the watched files, and in the watched folders: None for one that does not exist."""
+        """Return the contents of the watched paths, None for a missing one."""
         return {name: path_content(HOME / name) for name in self.watched}
 
     def outcome(self) -> dict[str, Any]:
-        """Return how the application ended (None: it did not), what it wrote, and what the task watches."""
+        """Return the application's exit code (None: it runs), its output, and the contents of the watched paths."""
         return {
             "exit_code": None if self.app is None else self.app.poll(),
             "output": read_output(),
@@ -157,8 +155,8 @@ class DesktopSession:
         }
 
     async def settle(self, limit_s: float = SETTLE_S, quiet_s: float = QUIET_S) -> bool:
-        """Wait until nothing was computed or drawn for ``quiet_s``; return False if that is not within ``limit_s``."""
-        processes.collect_orphans({*self.own(), *commands.running})
+        """Wait until nothing was computed or drawn for ``quiet_s``; return False after ``limit_s``."""
+        processes.reap_orphans({*self.own(), *commands.running})
         began = busy_at = time.monotonic()
         looked_at = 0.0
         drew = False
@@ -167,7 +165,7 @@ class DesktopSession:
             now = time.monotonic()
             if self.shown.drew():
                 drew, busy_at = True, now
-            elif now - looked_at >= BUSY_S:
+            elif now - looked_at >= BUSY_INTERVAL_S:
                 looked_at = now
                 if self.activity.busy({os.getpid()}):
                     busy_at = now
@@ -178,10 +176,7 @@ class DesktopSession:
             await asyncio.sleep(POLL_INTERVAL_S)
 
     def _app_is_there(self) -> bool:
-        """Return whether the application shows a window, or has ended; windows are asked for once something is drawn.
-
-        What shows a window draws it. To ask costs the X server as much as a look at all processes.
-        """
+        # A window that is shown was drawn; to query windows costs as much as a poll of all processes.
         assert self.app is not None
         return self.app.poll() is not None or (self.shown.drew() and self.shown.shown() > 0)
 
@@ -203,15 +198,15 @@ class DesktopSession:
             os.close(writing)
         with os.fdopen(reading, "rb", buffering=0) as pipe:
             os.set_blocking(pipe.fileno(), False)
-            said = b""
+            output = b""
 
             def has_number() -> bool:
-                nonlocal said
-                said += pipe.read() or b""
-                return said.endswith(b"\n")
+                nonlocal output
+                output += pipe.read() or b""
+                return output.endswith(b"\n")
 
             await self._until("the X server", has_number)
-        number = int(said)
+        number = int(output)
         os.environ["DISPLAY"] = f":{number}"
         self.display = XDisplay(number, FRAMES / "Xvfb_screen0")
 
@@ -230,7 +225,7 @@ class DesktopSession:
 
 
 def lay_out() -> None:
-    """Make the folders of a session, and its home."""
+    """Create the folders of a session, and its home."""
     for folder in (RUNTIME, FRAMES, HOME):
         folder.mkdir(parents=True, exist_ok=True)
     RUNTIME.chmod(0o700)
@@ -238,7 +233,7 @@ def lay_out() -> None:
 
 
 def write_files(files: Mapping[str, str]) -> None:
-    """Write files into the home (path in it to base64)."""
+    """Write files, given as base64, into the home."""
     for name, encoded in files.items():
         path = HOME / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -246,20 +241,20 @@ def write_files(files: Mapping[str, str]) -> None:
 
 
 def make_folders() -> None:
-    """Make the folders that file dialogs offer."""
+    """Create the folders that file dialogs offer."""
     for name in FOLDERS:
         (HOME / name).mkdir(exist_ok=True)
 
 
 def launch(command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    """Start the application in the home, with more in its environment."""
+    """Start the application in the home with further environment variables."""
     variables = {**os.environ, **environment}
     with OUTPUT.open("wb") as output:
         return subprocess.Popen(command, cwd=HOME, stdout=output, stderr=subprocess.DEVNULL, env=variables)
 
 
 def read_output() -> str:
-    """Return the beginning of what the application wrote."""
+    """Return the beginning of the application's output."""
     if not OUTPUT.exists():
         return ""
     with OUTPUT.open(errors="replace") as output:
@@ -267,12 +262,12 @@ def read_output() -> str:
 
 
 def bus_address() -> str:
-    """Return the address of the session's bus, which OSWorld's tasks export too."""
+    """Return the address of the session's bus, which tasks of OSWorld export too."""
     return f"unix:path={RUNTIME}/bus"
 
 
 def path_content(path: Path) -> Any:
-    """Return a file's bytes in base64, a folder's entries, or None."""
+    """Return a file's bytes in base64, a folder's names, or None if there is neither."""
     if path.is_dir():
         return sorted(entry.name for entry in path.iterdir())
     return base64.b64encode(path.read_bytes()).decode() if path.is_file() else None

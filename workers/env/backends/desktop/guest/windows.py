@@ -1,4 +1,4 @@
-"""Windows of the session, by wmctrl: what OSWorld's server calls too, so that names match as they do there."""
+"""Windows of the session by wmctrl, which OSWorld's server calls too, so that names match the same windows."""
 
 from pathlib import PurePath
 
@@ -6,7 +6,7 @@ from workers.env.backends.desktop.guest import commands
 
 LIMIT_S = 5.0
 OPEN_S = 60.0
-"""Until a window of an opened file is there; OSWorld's server waits for half an hour."""
+"""Time limit for the window of an opened file; OSWorld's server waits for half an hour."""
 POLL_INTERVAL_S = 0.2
 
 
@@ -17,7 +17,7 @@ def list_windows() -> "list[tuple[str, str]]":
 
 
 def activate_file_window(name: str) -> bool:
-    """Bring the window to the front that has a file's name, or its stem, in its title; return False if none has."""
+    """Activate the window with a file's name or stem in its title; return False if there is none."""
     for identifier, line in list_windows():
         if name in line or PurePath(name).stem in line:
             return commands.run(["wmctrl", "-i", "-a", identifier], LIMIT_S).returncode == 0
@@ -25,9 +25,9 @@ def activate_file_window(name: str) -> bool:
 
 
 def act_on_window(letter: str, name: str, strict: bool, by_class: bool) -> None:
-    """Activate (``a``) or close (``c``) the first window of a name; nothing if there is none.
+    """Activate (``a``) or close (``c``) the first window of a name, if any.
 
-    Without ``strict``, a part of the name is enough, in any case of letters.
+    Without ``strict``, a part of the name matches, ignoring case.
     """
     flags = f"-{'x' if by_class else ''}{'F' if strict else ''}{letter}"
     commands.run(["wmctrl", flags, name], LIMIT_S)

@@ -1,4 +1,4 @@
-"""What a desktop may ask of the kernel, and as whom: its filter, its user, its terminals."""
+"""What a desktop may ask of the kernel, and as whom: its filter, its user, its processes."""
 
 import asyncio
 import errno
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from workers.env.backends.desktop import host_user, syscall_filter
-from workers.env.backends.desktop.guest import terminals
+from workers.env.backends.desktop import sandbox, syscall_filter
+from workers.env.backends.desktop.guest import processes
 from workers.env.backends.desktop.syscall_filter import ALLOW, ARCHITECTURES, ERRNO
 
 COMMON = {
@@ -73,29 +73,29 @@ def test_each_sandbox_has_a_user_of_its_own_where_there_are_enough(tmp_path: Pat
     whole, few = tmp_path / "whole", tmp_path / "few"
     whole.write_text("         0          0 4294967295\n")
     few.write_text("         0     100000      65536\n")
-    users = [host_user.next_user(whole) for _ in range(20)]
+    users = [sandbox.next_user(whole) for _ in range(20)]
     assert len(set(users)) == 20
-    assert all(user >= host_user.FIRST for user in users)
-    assert host_user.FIRST + 2**22 * host_user.DESKTOPS < 2**32 - 2, "also for the highest process id"
-    assert host_user.next_user(few) == host_user.NOBODY
+    assert all(user >= sandbox.FIRST_USER for user in users)
+    assert sandbox.FIRST_USER + 2**22 * sandbox.USERS < 2**32 - 2, "also for the highest process id"
+    assert sandbox.next_user(few) == sandbox.NOBODY
 
 
 def test_terminals_are_counted(tmp_path: Path):
-    assert terminals.count_terminals(str(tmp_path / "none")) == 0
-    before = terminals.count_terminals()
+    assert processes.count_terminals(str(tmp_path / "none")) == 0
+    before = processes.count_terminals()
     master, slave = os.openpty()
-    assert terminals.count_terminals() >= min(before, 1)
+    assert processes.count_terminals() >= min(before, 1)
     os.close(master)
     os.close(slave)
 
 
 async def test_a_sandbox_ends_when_it_has_too_many_terminals(monkeypatch: pytest.MonkeyPatch):
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    monkeypatch.setattr(terminals, "POLL_INTERVAL_S", 0.001)
-    monkeypatch.setattr(terminals, "count_terminals", lambda: terminals.MAX_TERMINALS + 2)
+    monkeypatch.setattr(processes, "TERMINALS_INTERVAL_S", 0.001)
+    monkeypatch.setattr(processes, "count_terminals", lambda: processes.MAX_TERMINALS + 2)
     monkeypatch.setattr(os, "_exit", ended.set_result)
-    watching = asyncio.create_task(terminals.end_with_too_many())
-    assert await asyncio.wait_for(ended, 60) == terminals.EXCEEDED
+    watching = asyncio.create_task(processes.end_with_too_many_terminals())
+    assert await asyncio.wait_for(ended, 60) == processes.EXCEEDED
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
 
