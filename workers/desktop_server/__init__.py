@@ -1,1 +1,1 @@
-"""Sandboxed desktops for clients elsewhere: each lease is a fresh one, which serves OSWorld's HTTP contract."""
+"""Server that leases sandboxed desktops to remote clients; each desktop is fresh and serves OSWorld's HTTP API."""

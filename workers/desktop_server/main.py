@@ -1,10 +1,10 @@
-"""Desktops for clients elsewhere: leases them, and serves OSWorld's HTTP contract for each.
+"""The desktop server: leases desktops, and serves OSWorld's HTTP API for each.
 
 ============  ==================================================================================================
 consumes      HTTP on loopback: the lease server's port, and one for each desktop
 produces      one line of JSON on standard output, once it listens: ``leases``, ``desktops``, ``token_file``
 waits for     clients
-unblocked by  a client that releases its lease, or the end of a lease that nobody renews
+unblocked by  a client that releases its lease, or the expiry of a lease
 ============  ==================================================================================================
 
 It needs neither broker nor database.
@@ -34,19 +34,19 @@ from workers.env.backends.desktop.sandbox import require_programs, sweep
 from workers.runtime import lifecycle
 
 CONCURRENT_PREPARATIONS = 2
-"""Desktops that are prepared at once: more would only delay each other."""
+"""Maximum number of concurrent preparations: more would only delay each other."""
 HOST = "127.0.0.1"
 
 log = structlog.get_logger()
 
 
 def run(config: Config, worker_id: str) -> int:
-    """Be server ``worker_id`` until SIGTERM or SIGINT; return the exit code."""
+    """Run server ``worker_id`` until SIGTERM or SIGINT; return the exit code."""
     return lifecycle.run(connect, config, worker_id)
 
 
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
-    """Listen; return the worker, which prepares its desktops while it serves.
+    """Listen, and return the worker, which prepares desktops while it serves.
 
     Raises ServiceUnavailable if a program is missing, ConfigError if the token cannot be read.
     """
@@ -78,7 +78,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
 
 
 def token_of(config: Config, worker_id: str) -> tuple[str, str | None]:
-    """Return the lease server's token, empty if it asks for none, and the file that a new one was written to."""
+    """Return the server's token, empty if it asks for none, and the file of a new token."""
     own = config.desktops
     if not own.ask_token:
         return "", None
@@ -95,10 +95,10 @@ def token_of(config: Config, worker_id: str) -> tuple[str, str | None]:
 
 
 async def serve(application: web.Application, listener: socket.socket, resources: contextlib.AsyncExitStack) -> None:
-    """Serve until the resources are closed; a client that goes away no longer waits for a desktop."""
+    """Serve until the resources are closed; a client that disconnects stops waiting for a desktop."""
     await resources.enter_async_context(serve_bounded(application, listener, handler_cancellation=True))
 
 
 def url_of(listener: socket.socket) -> str:
-    """Return the URL at which a socket listens."""
+    """Return the URL of a listening socket."""
     return f"http://{HOST}:{listener.getsockname()[1]}"

@@ -1,10 +1,10 @@
-"""The lease server: clients acquire a fresh desktop, renew the lease while they use it, and release it.
+"""The lease server: clients acquire a fresh desktop, renew its lease, and release it.
 
 ==========================  =====================================================  ==================================
 request                     body                                                   answer
 ==========================  =====================================================  ==================================
-POST /leases                ``ttl_s``, ``wait_s``: both may be left out            201: id, url, token, ttl_s, size;
-                                                                                   503: why there is none now
+POST /leases                ``ttl_s``, ``wait_s``, both optional                   201: id, url, token, ttl_s, size;
+                                                                                   503: none is free
 POST /leases/ID/renew                                                              200: ttl_s; 404: it has ended
 DELETE /leases/ID                                                                  204, also if it has ended
 GET /leases                                                                        200: each slot's state
@@ -28,18 +28,19 @@ from workers.desktop_server.slots import Slot
 from workers.env.environment import EnvironmentFault
 
 POLL_INTERVAL_S = 0.1
-"""Between looks for leases that have expired."""
 LONGEST_WAIT_S = 60.0
 RETRY_S = 1
-ONLY_LOCAL = "without a token only requests to 127.0.0.1 or localhost are answered, and none of a page of elsewhere"
+ONLY_LOCAL = (
+    "without a token only requests to 127.0.0.1 or localhost are answered, and none from a page of another site"
+)
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 SITES = frozenset({"same-origin", "none"})
-"""Values of Sec-Fetch-Site that are not of another site."""
+"""Values of Sec-Fetch-Site for requests that do not come from another site."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class LeaseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a client may ask for."""
+    """Body of a request for a lease."""
 
     ttl_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] | None = None
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT_S)] = 0.0
@@ -56,8 +57,8 @@ class LeaseServer:
 
     def application(self) -> web.Application:
         """Return the application to serve."""
-        made = web.Application(middlewares=[self._authorize], client_max_size=2**16)
-        made.add_routes(
+        application = web.Application(middlewares=[self._authorize], client_max_size=2**16)
+        application.add_routes(
             [
                 web.post("/leases", self.acquire),
                 web.get("/leases", self.show),
@@ -65,20 +66,20 @@ class LeaseServer:
                 web.delete("/leases/{lease}", self.release),
             ]
         )
-        return made
+        return application
 
     async def acquire(self, request: web.Request) -> web.Response:
         """Lease a desktop that is ready, or wait for one."""
         try:
-            wanted = msgspec.json.decode(await request.read() or b"{}", type=LeaseRequest)
+            body = msgspec.json.decode(await request.read() or b"{}", type=LeaseRequest)
         except msgspec.DecodeError as error:
             return error_response(400, str(error))
-        slot = await self._take(wanted.wait_s)
+        slot = await self._take(body.wait_s)
         if slot is None:
-            answer = error_response(503, f"no desktop is free: {self._why()}")
+            answer = error_response(503, f"no desktop is free: {self._reason()}")
             answer.headers["Retry-After"] = str(RETRY_S)
             return answer
-        lease = self.leases.grant(slot.number, min(wanted.ttl_s or self.ttl_s, self.ttl_s), time.monotonic())
+        lease = self.leases.grant(slot.number, min(body.ttl_s or self.ttl_s, self.ttl_s), time.monotonic())
         width, height = slot.size
         return web.json_response(
             {
@@ -105,11 +106,11 @@ class LeaseServer:
         return web.Response(status=204)
 
     async def show(self, _: web.Request) -> web.Response:
-        """Answer the state of each slot, without tokens."""
+        """Return the state of each slot, without tokens."""
         return web.json_response([self._state(slot) for slot in self.slots])
 
     async def expire(self) -> None:
-        """End leases as they expire, and those whose desktop has died; for ever."""
+        """End expired leases and replace dead desktops, until cancelled."""
         while True:
             for lease in self.leases.expired(time.monotonic()):
                 self._end(self.leases.end(lease.lease_id))
@@ -119,7 +120,7 @@ class LeaseServer:
             await asyncio.sleep(POLL_INTERVAL_S)
 
     def open_for(self, slot: Slot, request: web.Request) -> GatewayTarget:
-        """Return the desktop of a slot if the token of a request is its lease's."""
+        """Return the desktop of a slot if the request has the token of its lease."""
         lease = self.leases.of_slot(slot.number)
         token = bearer_token(request)
         if self.token and (token is None or (lease is not None and not lease.opened_by(token))):
@@ -137,7 +138,7 @@ class LeaseServer:
         return GatewayTarget(slot.sandbox)
 
     async def _take(self, wait_s: float) -> Slot | None:
-        """Take a slot whose desktop works, within ``wait_s``; return None if there is none."""
+        """Take a slot with a working desktop, or return None after ``wait_s``."""
         deadline = time.monotonic() + wait_s
         while (slot := await self._ready(deadline)) is not None:
             slot.take()
@@ -151,15 +152,15 @@ class LeaseServer:
         return None
 
     async def _ready(self, deadline: float) -> Slot | None:
-        """Return a slot whose desktop is ready, before a time; None if there is none."""
+        """Return a slot with a ready desktop, None at the deadline."""
         while True:
-            found = next((slot for slot in self.slots if slot.is_ready), None)
+            ready = next((slot for slot in self.slots if slot.is_ready), None)
             left_s = deadline - time.monotonic()
-            if found is not None or left_s <= 0:
-                return found
+            if ready is not None or left_s <= 0:
+                return ready
             for slot in self.slots:
                 if slot.ready.is_set():
-                    slot.give_up()  # It has died since.
+                    slot.give_up()  # Its desktop has died.
             waits = [asyncio.ensure_future(slot.ready.wait()) for slot in self.slots]
             try:
                 await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
@@ -183,7 +184,7 @@ class LeaseServer:
             "reason": slot.reason,
         }
 
-    def _why(self) -> str:
+    def _reason(self) -> str:
         leased = sum(self.leases.of_slot(slot.number) is not None for slot in self.slots)
         others = sorted({slot.reason for slot in self.slots if slot.reason})
         return "; ".join([f"{leased} of {len(self.slots)} are leased", *others])
@@ -194,9 +195,9 @@ class LeaseServer:
 
 
 def authorization_error(request: web.Request, token: str) -> web.Response | None:
-    """Return the answer to a request that may not be made, None if it may.
+    """Return the response to an unauthorized request, None for an authorized one.
 
-    Where no token is asked for, a page in a browser of this machine might ask by a name of its own for this address.
+    Without a token, a page in a local browser could reach this address by DNS rebinding.
     """
     if token:
         if not is_same_token(bearer_token(request) or "", token):
@@ -207,9 +208,9 @@ def authorization_error(request: web.Request, token: str) -> web.Response | None
 
 
 def is_local(request: web.Request) -> bool:
-    """Return whether a request calls this machine by an address of its own, and no page of elsewhere makes it.
+    """Return whether a request names this host, and does not come from a page of another site.
 
-    A browser says of whom a request is; programs send neither of these headers.
+    Browsers send the origin of a request; programs send neither of these headers.
     """
     hosts, origin = request.headers.getall("Host", []), request.headers.get("Origin")
     if len(hosts) != 1 or hosts[0].rpartition(":")[0] not in LOOPBACK:

@@ -1,4 +1,4 @@
-"""A slot: one desktop at a time, prepared ahead of its lease, ended after it, and never leased twice."""
+"""A slot has one desktop at a time, which is prepared ahead of its lease and ended after it."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from workers.env.backends.desktop.sandbox import Sandbox
 from workers.env.environment import EnvironmentFault, Size
 
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-"""Between attempts to prepare a desktop that fail; each is twice as long as the one before."""
+"""First and longest pause after a failed preparation; each failure doubles it."""
 EMPTY: Mapping[str, object] = {"command": [], "files": {}, "watched": []}
 """A session without an application."""
 
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 
 class Slot:
-    """Prepares desktops, one after the other, in :meth:`run`."""
+    """One slot; :meth:`run` prepares its desktops in turn."""
 
     def __init__(self, number: int, size: Size, call_timeout_s: float, preparing: asyncio.Semaphore) -> None:
         self.number = number
@@ -33,7 +33,7 @@ class Slot:
         self._used = asyncio.Event()
 
     async def run(self) -> None:
-        """Keep a desktop ready or in use until cancelled; its end is the desktop's."""
+        """Keep a desktop ready or in use until cancelled, then end it."""
         pause_s = PAUSE_S
         try:
             while True:
@@ -54,21 +54,21 @@ class Slot:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a desktop that nobody has had, and that lives."""
+        """Whether there is an unused desktop that lives."""
         return self.ready.is_set() and self.sandbox is not None and self.sandbox.alive
 
     def give_up(self) -> None:
-        """End the desktop, and prepare another."""
+        """End the desktop and prepare another one."""
         self._set_state("being prepared")
         self._used.set()
 
     def take(self) -> None:
-        """Take the desktop that is ready."""
+        """Take the ready desktop."""
         assert self.sandbox is not None
         self._set_state("")
 
     async def check(self) -> None:
-        """Raise EnvironmentFault if a part of the desktop has died since it was prepared."""
+        """Raise EnvironmentFault if a part of the desktop has died."""
         if self.sandbox is not None:
             await self.sandbox.request("GET", "outcome")
 

@@ -1,8 +1,7 @@
-"""Ends a worker whose event loop an environment has blocked, with a traceback that names the call.
+"""Ends a worker whose event loop an environment has blocked, with a traceback of the call.
 
-A call that computes, sleeps or waits without ``await`` holds up every slot and the heartbeats of the consumer group.
-Nothing in this process can interrupt it; so the process ends, and the order that it was in counts one death
-(:mod:`workers.env.lethal_orders`).
+A call that blocks without ``await`` stops all slots and the heartbeats of the consumer group, and cannot be
+interrupted. So the process ends, and the order counts one death (:mod:`workers.env.lethal_orders`).
 """
 
 import asyncio
@@ -10,27 +9,26 @@ import faulthandler
 import sys
 
 BLOCKED_S = 60.0
-"""How long the event loop may stand still: six times what the group waits for a member's heartbeat."""
-TURN_S = 1.0
+"""Time limit of a blocked event loop: six times the group's limit for heartbeats."""
+POLL_INTERVAL_S = 1.0
 
 
 async def end_when_blocked() -> None:
-    """Put off the end of this process each second, until cancelled; the frames are the last of its log.
+    """Postpone the end of this process each second until cancelled; the end logs a traceback.
 
-    The interpreter's own timer does it, which needs neither the event loop nor the interpreter's lock. A process that
-    was stopped for longer (SIGSTOP) ends when it goes on: its group has long given its orders to another. One that a
-    person debugs may stand still for as long as that takes.
+    The interpreter's timer needs neither the event loop nor the GIL. A process that was stopped for longer (SIGSTOP)
+    ends when it continues: its group has reassigned its orders. A debugged process is exempt.
     """
     if is_debugged():
         await asyncio.Event().wait()
     try:
         while True:
             faulthandler.dump_traceback_later(BLOCKED_S, exit=True)
-            await asyncio.sleep(TURN_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
     finally:
         faulthandler.cancel_dump_traceback_later()
 
 
 def is_debugged() -> bool:
-    """Say whether a person may halt this process: it has a terminal for its input, or a debugger."""
+    """Return whether a user may halt this process, by its terminal or a debugger."""
     return sys.gettrace() is not None or (sys.stdin is not None and sys.stdin.isatty())

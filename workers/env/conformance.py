@@ -1,7 +1,7 @@
-"""What every environment backend must do, checked on a started backend: for the tests of backends, also of others'.
+"""Conformance tests of environment backends, also of other packages.
 
-It plays a few episodes of a task and raises :class:`ContractViolation` with the first rule that does not hold. What it
-cannot see from outside stays with the backend's own tests: bounds of time, and what a crash leaves behind.
+They play a few episodes of a task on a started backend, and raise :class:`ContractViolation` for the first violated
+rule. Time limits and the effects of a crash are left to the backend's own tests.
 """
 
 import contextlib
@@ -46,11 +46,11 @@ ANY_ACTION: tuple[Action, ...] = (
     Type("<é😀>\n"),
     Wait(),
 )
-"""Of each kind that an environment is given, those with odd arguments included; a key stays held."""
+"""Actions of each type, also with unusual arguments; a key stays held."""
 
 
 class ContractViolation(AssertionError):
-    """A backend broke a rule of the contract; the text says which, and with which task."""
+    """A backend violated a rule; the message names the rule and the task."""
 
 
 async def check(backend: EnvironmentBackend, task: Task) -> None:
@@ -67,7 +67,7 @@ async def check(backend: EnvironmentBackend, task: Task) -> None:
 
 
 async def check_start(backend: EnvironmentBackend, task: Task) -> Screen:
-    """Check the first screen, which is the same each time, and is worth nothing; return it."""
+    """Check that the first screen is reproducible and its reward 0; return it."""
     environment = await backend.open(task)
     start = await environment.reset(task)
     require(task, bool(start.instruction), "reset returns an instruction")
@@ -85,7 +85,7 @@ async def check_start(backend: EnvironmentBackend, task: Task) -> Screen:
 
 
 async def check_ids(backend: EnvironmentBackend, task: Task) -> None:
-    """Check that an action is executed once per id: with one that was seen, even a solution does nothing."""
+    """Check that an action is executed once per id."""
     environment = await backend.open(task)
     await environment.reset(task)
     before = await environment.step(Wait(), "seen")
@@ -99,10 +99,7 @@ async def check_ids(backend: EnvironmentBackend, task: Task) -> None:
 
 
 async def check_any_action(backend: EnvironmentBackend, task: Task, start: Screen) -> None:
-    """Check that no action is a fault, and that nothing that any of them did is left for the next episode.
-
-    Each action is the only one of its episode, whose beginning shows what the one before has left.
-    """
+    """Check that no action is a fault or affects the next episode; each is the only one of an episode."""
     for number, action in enumerate([*ANY_ACTION, None]):
         environment = await backend.open(task)
         before = ANY_ACTION[number - 1] if number else "an earlier episode"
@@ -118,7 +115,7 @@ async def check_any_action(backend: EnvironmentBackend, task: Task, start: Scree
 
 
 async def check_oracle(backend: EnvironmentBackend, task: Task, start: Screen) -> None:
-    """Check that the oracle, if there is one, solves the task, and that the next episode begins as the first did."""
+    """Check that the oracle, if any, solves the task, and that the next episode starts like the first."""
     environment = await backend.open(task)
     await environment.reset(task)
     if await solve(environment, task):
@@ -131,7 +128,7 @@ async def check_oracle(backend: EnvironmentBackend, task: Task, start: Screen) -
 
 
 async def check_neighbors(backend: EnvironmentBackend, task: Task, start: Screen) -> None:
-    """Check that an episode sees nothing of another that runs beside it."""
+    """Check that a concurrent episode does not affect another one."""
     one, other = await backend.open(task), await backend.open(task)
     await one.reset(task)
     await other.reset(task)
@@ -181,7 +178,7 @@ def demonstration(environment: Environment, task: Task) -> AsyncIterator[Action]
 
 
 async def require_start(environment: Environment, task: Task) -> None:
-    """Require that the present state is worth nothing."""
+    """Require that the reward of the present state is 0."""
     reward = await environment.evaluate()
     require(task, reward == 0.0, f"the start is worth 0, not {reward}")
 
@@ -193,5 +190,5 @@ def require(task: Task, holds: bool, rule: str) -> None:
 
 
 def same_screen(one: Screen, other: Screen) -> bool:
-    """Say whether two screens show the same."""
+    """Return whether two screens are equal."""
     return (one.image, one.instruction, one.done) == (other.image, other.instruction, other.done)

@@ -18,7 +18,7 @@ AXES = {"x": 0, "to_x": 0, "y": 1, "to_y": 1}
 
 
 class EnvironmentFault(Exception):
-    """The environment itself failed (crash, time-out, lost page): ends the episode as ``env_error``, never as 0."""
+    """The environment failed (crash, time-out, lost page); the episode ends as ``env_error``, never with reward 0."""
 
 
 class NoOracle(EnvironmentFault):
@@ -28,8 +28,8 @@ class NoOracle(EnvironmentFault):
 class Screen(msgspec.Struct, frozen=True, kw_only=True):
     """An encoded image of ``width`` x ``height`` pixels, and the task as text.
 
-    ``done`` if the environment has ended the episode: it accepts no further action. ``image`` is None only after the
-    last action of an episode whose last screen is not wanted (``last_screen`` of the backend).
+    With ``done`` the environment has ended the episode and accepts no further action. ``image`` may be None after the
+    last action if the backend's ``last_screen`` is false.
     """
 
     image: bytes | None
@@ -41,19 +41,19 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Environment(Protocol):
-    """One episode's environment. Every call is bounded in time by the backend and raises :class:`EnvironmentFault`.
+    """One episode's environment. The backend bounds each call in time; a failure raises :class:`EnvironmentFault`.
 
-    What it does otherwise (raises anything else, returns what is no screen or no reward, ignores that it is cancelled)
-    is an ``env_error`` of its episode as well: :mod:`workers.env.fault_boundary`.
+    Any other exception, an invalid screen or reward, and ignored cancellation also end the episode as ``env_error``
+    (:mod:`workers.env.fault_boundary`).
     """
 
     async def reset(self, task: Task) -> Screen:
-        """Start the task afresh, with no state of an earlier episode, and return its first screen."""
+        """Start the task without any state of an earlier episode, and return its first screen."""
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Execute an action given in screen pixels, at most once per ``action_id``, and return the screen after it.
 
-        ``last`` if the episode ends here, whether or not the environment ends it.
+        With ``last`` the episode ends here, whether or not the environment ends it.
         """
 
     async def evaluate(self) -> float:
@@ -71,7 +71,7 @@ class Oracle(Protocol):
 
 
 class Refuser(Protocol):
-    """An environment that may have a task which cannot be done: then the right answer is to say so."""
+    """An environment with tasks that may be infeasible; the right answer is to say so."""
 
     async def give_up(self) -> float:
         """Return the reward, in [0, 1], of an episode that the policy ends by ``call_user``."""
@@ -82,17 +82,17 @@ class Preparer(Protocol):
 
     @property
     def ahead(self) -> int:
-        """How many tasks are worth knowing ahead of their episodes."""
+        """Number of tasks that are useful to know ahead of their episodes."""
 
     def expect(self, task: Task) -> None:
-        """Prepare for an episode of ``task`` that is to come; never waits, and never raises."""
+        """Prepare for a future episode of ``task``; never waits, and never raises."""
 
 
 class EnvironmentBackend(Protocol):
     """A process-wide factory of environments (a browser, a pool of machines)."""
 
     async def start(self) -> None:
-        """Make ready; raise :class:`~dart_streams.errors.ServiceUnavailable` with what to do if that is impossible."""
+        """Start; raise :class:`~dart_streams.errors.ServiceUnavailable` with advice if that is impossible."""
 
     async def open(self, task: Task) -> Environment:
         """Return an environment for one episode of ``task``, which is then reset to it."""
@@ -111,10 +111,9 @@ def screen_of(image: bytes, instruction: str, done: bool) -> Screen:
 
 
 def rescale(action: Action, source: Size, target: Size) -> Action:
-    """Return ``action``, given in pixels of an image of size ``source``, in pixels of one of size ``target``.
+    """Convert ``action`` from pixels of an image of size ``source`` to pixels of one of size ``target``.
 
-    Pixel centers keep their relative place; what lies outside the source lands on the target's edge. Actions without
-    coordinates come back as they are.
+    Pixel centers keep their relative position; coordinates outside the source are clamped to the target's edge.
     """
     moved = {
         field: rescale_coordinate(getattr(action, field), source[axis], target[axis])
@@ -125,5 +124,5 @@ def rescale(action: Action, source: Size, target: Size) -> Action:
 
 
 def rescale_coordinate(value: int, source: int, target: int) -> int:
-    """Return the pixel of an axis of ``target`` pixels that has the center of pixel ``value`` of ``source``."""
+    """Convert a coordinate from an axis of ``source`` pixels to one of ``target`` pixels."""
     return min(max((2 * value + 1) * target // (2 * source), 0), target - 1)

@@ -1,7 +1,7 @@
-"""Runs one episode: does what :mod:`dart_streams.episodes.episode` decides, and publishes every observation.
+"""Runs episodes: executes the decisions of :mod:`dart_streams.episodes.episode`, and publishes all observations.
 
-A new screenshot is written while the request that names it travels: rollout workers retry one that is not in the store
-yet. Its observation is published once the screenshot is durable, so that whoever reads an observation can read it.
+A screenshot is written while its request travels: rollout workers retry one that is not in the store yet. Its
+observation is published once the screenshot is durable, so that all readers of an observation find it.
 """
 
 import asyncio
@@ -53,13 +53,13 @@ REQUEST_ATTEMPTS = 3
 LOOP_LIMIT = 4
 """Repeats of an action on an unchanged screen that end an episode as failure (``loop``)."""
 OBSERVATION_PATIENCE_S = 0.05
-"""How long an observation waits for a request to go with, while its episode waits for an answer, which takes longer."""
+"""Time for which an observation may wait to be sent with a request, while its episode waits for an action."""
 ERROR_PAUSE_S = 1.0
-"""Pause before the second attempt after an error response; twice as long before the third."""
+"""Pause before the second attempt after an error response; it doubles before the third."""
 
 SetState = Callable[[State], None]
 NoteReset = Callable[[str], None]
-"""Receives why an episode's reset failed, empty if it gave a screen; of one that was cancelled, nothing."""
+"""Receives the reason of a failed reset, empty after a success; not called for a cancelled one."""
 
 
 class EpisodeRunner:
@@ -107,7 +107,7 @@ class EpisodeRunner:
             trajectory.end()
 
     async def reject(self, order: RolloutOrder, reason: str) -> EpisodeEnd:
-        """Publish the end of an order that is not played, or could not be published; return it."""
+        """Publish and return the end of an order that is not played, or whose observation cannot be encoded."""
         end, episode = (
             EpisodeEnd(kind="env_error", reward=None, reason=printable_text(reason)),
             self.new_episode(order, 0),
@@ -141,10 +141,10 @@ class EpisodeRun:
         self.requesting = False
 
     async def run(self) -> EpisodeEnd:
-        """Play, publish an end and close the environment, whatever happens.
+        """Play, publish an end and close the environment, also after an error.
 
-        A trajectory with an observation that no reader would take is left without an end, as that of a killed worker
-        is; the order ends as a fault, in a trajectory of its own.
+        A trajectory with an observation that cannot be encoded has no end, like that of a killed worker; the order ends
+        as a fault in another trajectory.
         """
         try:
             return await self._to_its_end()
@@ -178,10 +178,9 @@ class EpisodeRun:
         report_end(self.state.order, end)
 
     def _publish(self, observation: Observation) -> asyncio.Future[None]:
-        """Publish once those before are, and its screenshot is durable; the span of the step that led to it then ends.
+        """Publish after the previous observations and the screenshot's write; the step's span ends then.
 
-        Cancelling the returned future does not cancel the publication: an episode that is cancelled leaves no gap in
-        its trajectory.
+        Cancellation of the returned future does not cancel the publication, so a trajectory has no gap.
         """
         with self.spans.current():
             after = self.publication, self.screenshot_write
@@ -248,7 +247,7 @@ class EpisodeRun:
         metrics.blob_write_ms.record(since_ms(started))
 
     async def _next_action(self, attempt: int) -> Move:
-        """Publish the latest observation, and get the action after it from the oracle or the policy meanwhile."""
+        """Publish the latest observation while the oracle or the policy computes the next action."""
         self.set_state("wait")
         latest = self.state.latest
         self.state = self.state.mark_published()
@@ -335,7 +334,7 @@ class EpisodeRun:
 
 
 def count_wrong(kinds: Iterable[str], treated: str) -> None:
-    """Count what was wrong with an answer that was ``executed`` or ``refused``."""
+    """Count the errors of an answer that was ``executed`` or ``refused``."""
     for kind in kinds:
         metrics.answers_wrong.add(1, {"kind": kind, "treated": treated})
 

@@ -10,9 +10,9 @@ from topics.transitions import FAULTS
 
 
 class EpisodeSpans:
-    """A step's span ends when the observation it leads to is published: that record carries its context.
+    """Spans of an episode and its steps; a step's span ends when its observation, which carries it, is published.
 
-    ``attributes`` are those that the spans of the current step share.
+    ``attributes`` are shared by the spans of the current step.
     """
 
     def __init__(self, trajectory_id: str, task_id: str, order: RolloutOrder, host: str) -> None:
@@ -33,7 +33,7 @@ class EpisodeSpans:
         )
 
     def current(self) -> spans.UseSpan:
-        """Return a context in which the current step's span is current, or the trajectory's before the first step."""
+        """Return a context with the current step's span, or the trajectory's before the first step."""
         return spans.UseSpan((self.step or self.trajectory).ref)
 
     def begin_step(self, number: int) -> None:

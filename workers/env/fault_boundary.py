@@ -1,12 +1,11 @@
-"""The boundary around environments: whatever their code does, it is that episode's fault, and never the worker's end.
+"""The boundary around environments, which may be third-party code: their errors never end the worker.
 
-An environment may be anybody's code. All calls of it pass here, from ``open`` to ``close``: what it returns is checked
-(:mod:`workers.env.returned_values`), and what it raises becomes an :class:`~workers.env.environment.EnvironmentFault`
-that names the call. Each call is a task of its own, so that one that ignores its cancellation is left behind, and one
-that cancels itself, or raises SystemExit, ends neither the episode's task nor the event loop.
+Results of calls are checked (:mod:`workers.env.returned_values`), and exceptions become an
+:class:`~workers.env.environment.EnvironmentFault` that names the call. Each call is a separate task: one that ignores
+its cancellation is left behind, and one that cancels itself or raises SystemExit ends nothing else.
 
-What ends the process itself (``os._exit``, a crash in a C library, a call that blocks the event loop for ever) is
-counted by :mod:`workers.env.lethal_orders`; the last is found by :mod:`workers.env.blocked_loop`.
+:mod:`workers.env.lethal_orders` counts environments that end the process itself (``os._exit``, a crash in a C library);
+:mod:`workers.env.blocked_loop` detects calls that block the event loop.
 """
 
 import asyncio
@@ -25,19 +24,19 @@ from workers.env.environment import EnvironmentBackend, EnvironmentFault, NoOrac
 from workers.env.returned_values import checked_action, checked_reward, checked_screen, printable_text
 
 CANCEL_S = 5.0
-"""How long a cancelled call may take to end; then the episode goes on without it."""
+"""Time limit for a cancelled call to end; then it is left behind."""
 CLOSE_S = 60.0
-"""How long an episode's end waits for ``close``."""
+"""Time limit for ``close`` at an episode's end."""
 FRAMES = 8
-"""Of a traceback, the innermost ones."""
+"""Number of logged frames of a traceback, the innermost ones."""
 NO_MORE = object()
-"""What a demonstration that has ended yields."""
+"""Marks the end of a demonstration."""
 
 log = structlog.get_logger()
 
 
 class RaisedError(msgspec.Struct, frozen=True):
-    """What a call has raised."""
+    """An exception of a call."""
 
     error: BaseException
 
@@ -48,23 +47,23 @@ class ContainedBackend:
     def __init__(self, backend: EnvironmentBackend) -> None:
         self.backend = backend
         self.left_behind: set[asyncio.Task[Any]] = set()
-        """Calls that have not ended though their episodes have."""
+        """Running calls of ended episodes."""
 
     def environment(self) -> "ContainedEnvironment":
-        """Return an environment for one episode, which is not opened yet."""
+        """Return an environment for one episode, not opened yet."""
         return ContainedEnvironment(self)
 
     def expect(self, task: Task) -> None:
-        """Have the backend prepare for an episode of ``task`` that is to come; never raises."""
+        """Let the backend prepare for a future episode of ``task``; never raises."""
         try:
             cast(Preparer, self.backend).expect(task)
-        except BaseException as error:  # noqa: BLE001 - anybody's code, which is called in a task of the worker's own
+        except BaseException as error:  # noqa: BLE001 - third-party code in a task of the worker
             log.warning("environment is not prepared", task=task.task_id, reason=reason_of("expect", error))
 
     async def call(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
-        """Return what a call returns; raise EnvironmentFault for whatever it raises.
+        """Return the result of a call; raise EnvironmentFault for any exception.
 
-        When cancelled, the call is cancelled, and left behind if it has not ended after :data:`CANCEL_S`.
+        Cancellation also cancels the call, which is left behind if it has not ended after :data:`CANCEL_S`.
         """
         running = asyncio.create_task(capture_outcome(make), name=f"environment: {name}")
         try:
@@ -83,7 +82,7 @@ class ContainedBackend:
         return outcome
 
     def leave_behind(self, name: str, running: asyncio.Task[Any]) -> None:
-        """Keep a call that has not ended until it does, and say so."""
+        """Keep a running call until it ends, with a warning."""
         if not running.done():
             log.warning("environment does not return", call=name, reason="it ignores that its episode has ended")
             self.left_behind.add(running)
@@ -91,38 +90,38 @@ class ContainedBackend:
 
 
 class ContainedEnvironment:
-    """One episode's environment, of which every call returns what the contract has, or raises EnvironmentFault."""
+    """One episode's environment, whose calls return valid results or raise EnvironmentFault."""
 
     def __init__(self, owner: ContainedBackend) -> None:
         self.owner = owner
         self.environment: Any = None
         self.demonstration: AsyncIterator[object] | None = None
         self.calling = ""
-        """The call under way."""
+        """Name of the current call."""
 
     async def open(self, task: Task) -> None:
-        """Open it for an episode of ``task``, which it is then reset to."""
+        """Open the environment for an episode of ``task``."""
         self.environment = await self._call("open", lambda: self.owner.backend.open(task))
 
     async def reset(self, task: Task) -> Screen:
         """Return the first screen."""
-        found = await self._call("reset", lambda: self.environment.reset(task))
-        screen = check_value("reset", checked_screen, found)
+        value = await self._call("reset", lambda: self.environment.reset(task))
+        screen = check_value("reset", checked_screen, value)
         if screen.image is None:
             raise EnvironmentFault("reset() returned a screen without an image")
         return screen
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Return the screen after an action."""
-        found = await self._call("step", lambda: self.environment.step(action, action_id, last))
-        return check_value("step", lambda value: checked_screen(value, imageless=last), found)
+        screen = await self._call("step", lambda: self.environment.step(action, action_id, last))
+        return check_value("step", lambda value: checked_screen(value, imageless=last), screen)
 
     async def evaluate(self) -> float:
         """Return the reward of the present state."""
         return check_value("evaluate", checked_reward, await self._call("evaluate", self.environment.evaluate))
 
     async def give_up(self) -> float:
-        """Return the reward of an episode that ends by ``call_user``: 0, unless the environment says otherwise."""
+        """Return the reward of an episode that ends by ``call_user``, 0 unless the environment defines it."""
         if not await self._has("give_up"):
             return 0.0
         return check_value("give_up", checked_reward, await self._call("give_up", self.environment.give_up))
@@ -142,11 +141,11 @@ class ContainedEnvironment:
         """Return the oracle's next action, None after the last."""
         oracle = self.demonstration
         assert oracle is not None
-        found = await self._call("demonstrate", lambda: anext(oracle, NO_MORE))
-        return None if found is NO_MORE else check_value("demonstrate", checked_action, found)
+        action = await self._call("demonstrate", lambda: anext(oracle, NO_MORE))
+        return None if action is NO_MORE else check_value("demonstrate", checked_action, action)
 
     async def close(self) -> None:
-        """Free what the episode holds, once; never raises, and returns within :data:`CLOSE_S` for each part."""
+        """Close oracle and environment, once; never raises, and takes at most :data:`CLOSE_S` for each."""
         if self.demonstration is not None and hasattr(self.demonstration, "aclose"):
             await self._end("demonstrate", self.demonstration.aclose)
         environment, self.environment, self.demonstration = self.environment, None, None
@@ -155,9 +154,9 @@ class ContainedEnvironment:
 
     async def _call(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
         self.calling = name
-        found = await self.owner.call(name, make)
+        result = await self.owner.call(name, make)
         self.calling = ""
-        return found
+        return result
 
     async def _has(self, name: str) -> bool:
         async def look() -> bool:
@@ -166,7 +165,7 @@ class ContainedEnvironment:
         return bool(await self._call(name, look))
 
     async def _end(self, name: str, make: Callable[[], Awaitable[Any]]) -> None:
-        """Make a call whose end is waited for, but not without end; what it raises is logged."""
+        """Make a call with a time limit; an exception is logged."""
         running = asyncio.create_task(capture_outcome(make), name=f"environment: end of {name}")
         await asyncio.wait({running}, timeout=CLOSE_S)
         self.owner.leave_behind(name, running)
@@ -175,45 +174,45 @@ class ContainedEnvironment:
 
 
 async def capture_outcome(make: Callable[[], Awaitable[Any]]) -> Any:
-    """Return what a call returns, or what it raises."""
+    """Return the result of a call, or its exception as a value."""
     try:
         return await make()
     except asyncio.CancelledError:
         raise
-    except BaseException as error:  # noqa: BLE001 - anybody's code, and SystemExit would end the event loop
+    except BaseException as error:  # noqa: BLE001 - third-party code; SystemExit would end the event loop
         return RaisedError(error)
 
 
 def check_value(name: str, check: Callable[[Any], Any], value: object) -> Any:
     """Return a checked value; raise EnvironmentFault that names the call.
 
-    Even to look at a value runs code of the environment: its properties, comparisons and texts.
+    Access to a value may run the environment's code: properties, comparisons and conversions.
     """
     try:
         return check(value)
     except EnvironmentFault as fault:
         raise EnvironmentFault(f"{name}() {fault}") from None
-    except Exception as error:  # noqa: BLE001 - a value of anybody's type
+    except Exception as error:  # noqa: BLE001 - a value of a third-party type
         raise EnvironmentFault(f"{name}() returned a {type(value).__name__} that cannot be read: {error!r}") from None
 
 
 def reason_of(name: str, error: BaseException) -> str:
-    """Return why a call is a fault: an environment's own words, or what it raised and where."""
+    """Return the reason of a failed call: a fault's message, or exception and location."""
     try:
         words = str(error)
-    except Exception:  # noqa: BLE001 - anybody's exception, whose text fails too
+    except Exception:  # noqa: BLE001 - third-party exception, whose text may fail
         words = "it has no text"
     if isinstance(error, EnvironmentFault):
         return printable_text(words) or f"{name}() raised an EnvironmentFault without words"
     reason = printable_text(f"{name}() raised {type(error).__name__}{place_of(error)}: {words}")
-    # Not as exc_info: who renders an exception calls its code once more, and takes all of its text.
+    # Not as exc_info: rendering the exception would run its code again, and print all of its text.
     frames = traceback.format_tb(error.__traceback__, limit=-FRAMES)
     log.warning("environment raised", reason=reason, frames=printable_text("".join(frames)))
     return reason
 
 
 def place_of(error: BaseException) -> str:
-    """Return file and line where an error was raised; nothing if this module could not even make the call."""
+    """Return file and line of an error, empty if the call itself failed in this module."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

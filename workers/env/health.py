@@ -1,32 +1,32 @@
-"""Which slots rest, which tasks are set aside, and whether this host takes orders. Pure: times are in seconds.
+"""Health of slots, tasks and the host, which decides about their rests. Times are arguments, in seconds.
 
-Only resets are judged: they show a machine that does not come up and a task whose set-up fails, whatever the policy
-does. A failed one counts against its slot, its task and its host; what else succeeds meanwhile says whose fault it is:
+Only resets count, since they do not depend on the policy. A failed reset counts for its slot, its task and its host;
+other resets distinguish the cause:
 
-- a slot rests after ``SLOT.after`` failures in a row, for its machine may be what fails;
-- a task is set aside after ``TASK.after`` in a row, if another task's reset has succeeded since the first of them;
-- a host is drained after ``HOST.after`` in a row, over ``HOST_SPAN_S`` at least, of two tasks or more (or of the only
-  one), for then it is not a task; and not a browser that is started again, for which all slots failed at once.
+- a slot rests after ``SLOT.after`` consecutive failures: its machine may fail;
+- a task is set aside after ``TASK.after``, if another task's reset has succeeded since the first of them;
+- a host is drained after ``HOST.after`` over at least ``HOST_SPAN_S``, of two or more tasks (or the only one). The time
+  span excludes the restart of a browser, at which all slots fail at once.
 
-Each rest is twice as long as the one before, and ends with a trial: a success clears the record, a failure begins the
+Each rest is twice as long as the previous one. It ends with a trial: a success clears the record, a failure begins the
 next rest.
 """
 
 import msgspec
 
 SMOOTHING = 0.1
-"""The weight of the newest attempt in a score of faults."""
+"""Weight of the newest attempt in a fault score."""
 
 
 class RestRule(msgspec.Struct, frozen=True):
-    """After how many failures in a row a rest begins; the first and the longest rest, in seconds."""
+    """Consecutive failures before a rest, and the first and the longest rest in seconds."""
 
     after: int
     first_s: float
     longest_s: float
 
     def rest_s(self, failures: int) -> float:
-        """Return the rest after this number of failures in a row."""
+        """Return the rest after this number of consecutive failures."""
         if failures < self.after:
             return 0.0
         return min(self.first_s * 2.0 ** min(failures - self.after, 32), self.longest_s)
@@ -39,10 +39,10 @@ HOST_SPAN_S = 10.0
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):
-    """The attempts of one slot, task or host: failures in a row, the last one's reason, when its rest ends.
+    """Attempts of a slot, task or host: consecutive failures, the last reason, and the end of its rest.
 
-    ``score`` is the share of failures, the newest attempts weighing most; ``since_s`` when the row of failures began;
-    ``lethal`` if the failures are workers that a task has ended.
+    ``score`` is the exponentially weighted share of failures, ``since_s`` the time of the first consecutive failure.
+    With ``lethal`` the failures are workers that a task has ended.
     """
 
     failures: int = 0
@@ -63,7 +63,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
         return AttemptRecord(score=self.score * (1.0 - SMOOTHING))
 
     def resting(self, rule: RestRule, now_s: float) -> "AttemptRecord":
-        """Return the record with a rest that begins now."""
+        """Return the record at the beginning of a rest."""
         return msgspec.structs.replace(self, rests_until_s=now_s + rule.rest_s(self.failures))
 
     def rests(self, now_s: float) -> bool:
@@ -83,7 +83,7 @@ class Rest(msgspec.Struct, frozen=True):
 
 
 class WorkerHealth:
-    """The records of one worker; ``tasks_in_all`` is how many tasks it may be given."""
+    """The records of one worker; ``tasks_in_all`` is the number of tasks in its task set."""
 
     def __init__(self, tasks_in_all: int) -> None:
         self.needed = min(2, max(1, tasks_in_all))
@@ -94,7 +94,7 @@ class WorkerHealth:
         self._newest: dict[str, float] = {}
 
     def reset_succeeded(self, slot: int, task_id: str, now_s: float) -> None:
-        """Note a reset that gave a first screen."""
+        """Record a successful reset."""
         self.host = self.host.succeeded()
         self.slots[slot] = self.slots.get(slot, AttemptRecord()).succeeded()
         self._failing.clear()
@@ -103,7 +103,7 @@ class WorkerHealth:
             self.tasks[task_id] = record.succeeded()
 
     def reset_failed(self, slot: int, task_id: str, reason: str, now_s: float) -> list[Rest]:
-        """Note a reset that failed; return the rests that begin because of it."""
+        """Record a failed reset; return the rests that it causes."""
         before = self.host.rests_until_s
         self.host = self.host.failed(reason, now_s)
         self.slots[slot] = self.slots.get(slot, AttemptRecord()).failed(reason, now_s)
@@ -112,38 +112,38 @@ class WorkerHealth:
         lasted = now_s - self.host.since_s >= HOST_SPAN_S
         if self.host.failures >= HOST.after and lasted and len(self._failing) >= self.needed:
             if now_s < before:
-                return []  # It is drained already: these were under way.
+                return []  # It is drained already; this reset was running.
             return [self._drain(now_s)]
         return [rest for rest in (self._rest_slot(slot, now_s), self._set_aside(task_id, now_s)) if rest is not None]
 
     def refusal(self, task_id: str, now_s: float) -> str:
-        """Return why an order of this task is not played now, empty if it is."""
+        """Return why an order of this task is rejected, empty if it is played."""
         record = self.tasks.get(task_id)
         if record is None or not record.rests(now_s):
             return ""
-        why = record.reason
+        reason = record.reason
         if not record.lethal:
-            why = f"its set-up failed {record.failures} times in a row, while other tasks' succeeded; the last: {why}"
-        return f"set aside on this host for another {record.rests_until_s - now_s:.0f} s: {why}"
+            reason = f"its set-up failed {record.failures} times in a row, while other tasks' succeeded; last: {reason}"
+        return f"set aside on this host for another {record.rests_until_s - now_s:.0f} s: {reason}"
 
     def ended_workers(self, task_id: str, times: int, reason: str, now_s: float) -> Rest:
-        """Set a task aside of which ``times`` orders have ended their workers again and again; return the rest."""
+        """Set aside a task of which ``times`` orders repeatedly ended their workers; return the rest."""
         record = AttemptRecord(TASK.after + times - 1, reason, since_s=now_s, lethal=True).resting(TASK, now_s)
         self.tasks[task_id] = record
         return rest("task", task_id, record, TASK)
 
     def slot_rest_s(self, slot: int, now_s: float) -> float:
-        """Return how long a slot still rests."""
+        """Return the remaining rest of a slot."""
         return max(0.0, self.slots.get(slot, AttemptRecord()).rests_until_s - now_s)
 
     @property
     def on_trial(self) -> bool:
-        """Whether the host has been drained, and no reset has succeeded since: one slot tries."""
+        """Whether no reset has succeeded since the host was drained; one slot tries."""
         return self.host.rests_until_s > 0.0
 
     def _drain(self, now_s: float) -> Rest:
         self.host = self.host.resting(HOST, now_s)
-        for task_id in self._failing:  # It was the host: they begin anew.
+        for task_id in self._failing:  # The host was the cause: their records are cleared.
             self.tasks.pop(task_id, None)
         self.slots.clear()
         return rest("host", "", self.host, HOST)
@@ -165,5 +165,5 @@ class WorkerHealth:
 
 
 def rest(kind: str, name: str, record: AttemptRecord, rule: RestRule) -> Rest:
-    """Return the decision that a record leads to."""
+    """Return the decision for a record."""
     return Rest(kind, name, rule.rest_s(record.failures), record.failures, record.reason, record.lethal)

@@ -1,7 +1,7 @@
-"""The health of a worker in effect: slots that rest are given no order, a drained host leaves the consumer group.
+"""Applies a worker's health: resting slots get no order, and a drained host leaves the consumer group.
 
-Its orders go to the other workers of the group meanwhile. Back in the group it is given one order at a time, until the
-reset of one succeeds. On a single host orders wait for it, which is better than to play them all as faults.
+The group's other workers get its orders meanwhile. After its return it plays one order at a time until a reset
+succeeds. On a single host orders wait instead of failing.
 """
 
 import asyncio
@@ -16,48 +16,48 @@ from workers.env.health import Rest, WorkerHealth
 from workers.runtime.ordered_consumer import Gate, OrderedConsumer
 
 REFUSAL_S = 1.0
-"""How long an order of a task that is set aside is held: dispatch would open its next group as fast as one fails."""
+"""Time for which an order of a task that is set aside is held: dispatch replaces a failed group at once."""
 
 log = structlog.get_logger()
 
 
 class HealthGate(Gate):
-    """Notes how resets end, and holds back what :class:`~workers.env.health.WorkerHealth` says."""
+    """Records results of resets, and holds orders back as :class:`~workers.env.health.WorkerHealth` decides."""
 
     def __init__(self, health: WorkerHealth, clock: Callable[[], float] = time.monotonic) -> None:
         self.health = health
         self.clock = clock
         self._drained = asyncio.Event()
         self._playing = 0
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def slot_ready(self, slot: int) -> None:
-        """Return when a slot does not rest."""
+        """Wait until a slot does not rest."""
         await asyncio.sleep(self.health.slot_rest_s(slot, self.clock()))
 
     async def may_read(self) -> None:
-        """Return at once; not while the host is drained, and on trial when no order is being played."""
+        """Wait while the host is drained, or on trial with an order in play."""
         while self._drained.is_set() or (self.health.on_trial and self._playing):
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     @contextlib.contextmanager
     def playing(self) -> Iterator[None]:
-        """Note that an order is played meanwhile."""
+        """Record that an order is in play within the block."""
         self._playing += 1
         try:
             yield
         finally:
             self._playing -= 1
-            self._news.set()
+            self._changed.set()
 
     def note_reset(self, slot: int, task_id: str, reason: str) -> None:
-        """Note how a reset ended: ``reason`` is empty if it gave a screen."""
+        """Record the result of a reset; ``reason`` is empty after a success."""
         if not reason:
             if self.health.on_trial:
                 log.info("host takes orders again", reason=f"a reset of {task_id} succeeded")
             self.health.reset_succeeded(slot, task_id, self.clock())
-            self._news.set()
+            self._changed.set()
         else:
             for rest in self.health.reset_failed(slot, task_id, reason, self.clock()):
                 report(rest)
@@ -66,35 +66,35 @@ class HealthGate(Gate):
         metrics.fault_score.set(self.health.host.score)
 
     def set_aside(self, task_id: str, times: int, reason: str) -> None:
-        """Let a task rest of which ``times`` orders have ended their workers again and again."""
+        """Set aside a task of which ``times`` orders repeatedly ended their workers."""
         report(self.health.ended_workers(task_id, times, reason, self.clock()))
 
     async def refusal(self, task_id: str) -> str:
-        """Return why an order of a task is not played, after a while; empty at once if it is played."""
+        """Return why an order is rejected, after a delay, or empty at once if it is played."""
         if reason := self.health.refusal(task_id, self.clock()):
             await asyncio.sleep(REFUSAL_S)
         return reason
 
     async def watch(self, orders: OrderedConsumer, limit_s: float) -> None:
-        """Leave the group whenever the host is drained, once its episodes have ended, and join it after the rest."""
+        """Leave the group when the host is drained and its episodes have ended; join it again after the rest."""
         while True:
             await self._drained.wait()
             await orders.leave(limit_s)
             await asyncio.sleep(max(0.0, self.health.host.rests_until_s - self.clock()))
             await orders.join()
             self._drained.clear()
-            self._news.set()
+            self._changed.set()
             log.info("host tries an order again", reason=self.health.host.reason)
 
 
 def report(rest: Rest) -> None:
     """Log a rest that begins, and count it."""
     metrics.rests.add(1, {"kind": rest.kind})
-    why = rest.reason if rest.lethal else f"{rest.failures} resets failed in a row, the last: {rest.reason}"
+    reason = rest.reason if rest.lethal else f"{rest.failures} resets failed in a row, the last: {rest.reason}"
     match rest.kind:
         case "slot":
-            log.warning("slot rests", slot=rest.name, rest_s=rest.rest_s, reason=why)
+            log.warning("slot rests", slot=rest.name, rest_s=rest.rest_s, reason=reason)
         case "task":
-            log.warning("task set aside", task=rest.name, rest_s=rest.rest_s, reason=why)
+            log.warning("task set aside", task=rest.name, rest_s=rest.rest_s, reason=reason)
         case _:
-            log.warning("host drained", rest_s=rest.rest_s, reason=why)
+            log.warning("host drained", rest_s=rest.rest_s, reason=reason)

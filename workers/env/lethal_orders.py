@@ -1,14 +1,13 @@
-"""Orders that end their worker: after :data:`LIMIT` times the next one is set aside, and its task for a while.
+"""Orders that end their worker: after :data:`LIMIT` deaths the next order is set aside, and its task rests.
 
-An environment whose process dies (``os._exit``, a crash in a C library, all memory taken, a call that blocks the event
-loop for ever) takes the worker with it, and the order is delivered again. How often workers have died with orders of a
-task is in the offsets of the consumer group (:mod:`workers.runtime.death_counts`).
+An environment that ends its process (``os._exit``, a crash in a C library, out of memory, a blocked event loop) ends
+the worker, and the order is delivered again. The offsets of the consumer group count the deaths by task
+(:mod:`workers.runtime.death_counts`).
 
-Tasks that were beside it share the blame until an order of theirs is played to its end. So orders of suspects are
-played one at a time, and not before the worker has lived long enough to count as healthy: the supervisor gives up a
-process that dies early several times in a row. After the last death the order ends as ``env_error``. Later orders of
-its task end so too while the task rests; each rest is twice as long as the one before, and after it a single death is
-enough.
+Concurrent tasks share the count until one of their orders is played to its end. So orders of suspects are played one
+at a time, and only after the worker counts as healthy: the supervisor gives up a process that repeatedly dies early.
+After the last death the order ends as ``env_error``, and so do later orders of its task during its rest. Each rest is
+twice as long as the previous one, and after it a single death suffices.
 """
 
 import asyncio
@@ -23,20 +22,20 @@ from workers.env.health_gate import HealthGate
 from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
 LIMIT = 3
-"""Deaths of workers with orders of a task in their hands after which the next one is set aside."""
+"""Deaths of workers that played orders of a task, after which the next order is set aside."""
 SUSPECT = 2
 """Deaths after which orders of a task are played one at a time."""
 HEALTHY_S = 30.0
-"""How long a worker lives before it plays a suspect: then its death is no early one (``QUICK_S`` of the supervisor)."""
+"""Minimum age of a worker that plays a suspect: its death is not early then (``QUICK_S`` of the supervisor)."""
 
 log = structlog.get_logger()
 
 
 class LethalOrders:
-    """Decides what becomes of orders with which workers have died."""
+    """Decides about orders with which workers have died."""
 
     def __init__(self, orders: OrderedConsumer, gate: HealthGate, clock: Callable[[], float] = time.monotonic) -> None:
-        assert orders.deaths is not None, "it is to count deaths"
+        assert orders.deaths is not None, "the consumer must count deaths"
         self.orders = orders
         self.deaths = orders.deaths
         self.gate = gate
@@ -46,7 +45,7 @@ class LethalOrders:
         self._known: set[str] = set()
 
     def refusal(self, delivery: Delivery, task_id: str) -> str:
-        """Return why an order is set aside, empty if it is not; its task then rests, and its other orders with it."""
+        """Return why an order is set aside, empty if it is not; its task then rests."""
         if self.gate.health.refusal(task_id, self.clock()):
             return ""
         died, lethal = self.deaths.deaths.get(task_id, 0), self.deaths.lethal.get(task_id, 0)
@@ -62,7 +61,7 @@ class LethalOrders:
 
     @contextlib.asynccontextmanager
     async def turn(self, delivery: Delivery, task_id: str) -> AsyncIterator[None]:
-        """Hold an order of a suspect back until it can be played alone, and write down that it is begun."""
+        """Wait until an order of a suspect can be played alone, and record its beginning."""
         if self.deaths.deaths.get(task_id, 0) < SUSPECT and task_id not in self.deaths.lethal:
             await self.orders.begin(delivery, task_id)
             yield

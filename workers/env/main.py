@@ -7,9 +7,9 @@ waits for      orders, while slots are idle; then the reply to each request, ``e
 unblocked by   dispatch; the rollout workers
 =============  ==================================================================================================
 
-An order is committed when its episode's last observation is published. The orders of a worker that dies are delivered
-to another one, which plays them from their start, as new trajectories; one that has ended its workers again and again
-ends as ``env_error`` (:mod:`workers.env.lethal_orders`).
+An order is committed when its episode's last observation is published. Another worker gets the orders of a dead one,
+and plays them from their start, as new trajectories. An order that repeatedly ended its workers ends as ``env_error``
+(:mod:`workers.env.lethal_orders`).
 """
 
 import contextlib
@@ -43,7 +43,7 @@ log = structlog.get_logger()
 
 
 def run(config: Config, worker_id: str) -> int:
-    """Be environment worker ``worker_id`` until SIGTERM or SIGINT; return the exit code."""
+    """Run environment worker ``worker_id`` until SIGTERM or SIGINT; return the exit code."""
     return lifecycle.run(connect, config, worker_id)
 
 
@@ -97,7 +97,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
 
 
 class Slots(NamedTuple):
-    """What a slot needs to play an order."""
+    """Dependencies of the slots that play orders."""
 
     task_set: tasks.TaskSet
     orders: OrderedConsumer
@@ -126,6 +126,6 @@ class Slots(NamedTuple):
 
 
 def expect_order(backend: ContainedBackend, task_set: tasks.TaskSet, order: RolloutOrder) -> None:
-    """Have a backend prepare for an order that waits; who plays the order rejects one of an unknown task."""
+    """Let a backend prepare for a waiting order; an unknown task is ignored here, and rejected when played."""
     with contextlib.suppress(ConfigError):
         backend.expect(task_set.get(order.task_id))

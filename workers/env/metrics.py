@@ -12,7 +12,7 @@ from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter
 
 State = Literal["idle", "reset", "wait", "step", "evaluate"]
-"""What a slot does; ``wait`` is for an action, its screenshot and events on their way included."""
+"""State of a slot; ``wait`` is the time for an action, including the transport of its screenshot and events."""
 
 meter = metrics.get_meter(names.METER)
 episodes = ObservedCounter(meter, names.ENV_EPISODES)

@@ -1,7 +1,7 @@
 """Requests actions from the policy: a request on ``action-requests``, its response on this worker's partition.
 
-The partition of ``actions`` may be shared with other workers. It is read from its end, without a group. A response that
-no request here waits for (another worker's, a late or a duplicate one) is skipped by its key, without being decoded.
+The partition of ``actions`` may be shared with other workers. It is read from its end, without a group. A response
+without a pending request here (another worker's, a late or a duplicate one) is skipped by its key, undecoded.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class InvalidResponse(Exception):
 
 
 class PolicyClient:
-    """Matches responses to requests by request id. ``partition`` is where rollout workers must respond."""
+    """Matches responses to requests by request id; rollout workers respond on ``partition``."""
 
     def __init__(self, config: Config, worker_id: str, publisher: Publisher) -> None:
         self.bus = config.bus
@@ -62,7 +62,7 @@ class PolicyClient:
     async def request(self, request: ActionRequest, timeout_s: float) -> ActionResponse:
         """Publish a request and return its response.
 
-        Raises TimeoutError if none came within ``timeout_s``, InvalidResponse if what came cannot be decoded.
+        Raises TimeoutError after ``timeout_s``, InvalidResponse if the response cannot be decoded.
         """
         key = request.request_id.encode()
         response = self._pending[key] = asyncio.get_running_loop().create_future()

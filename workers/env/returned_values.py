@@ -1,7 +1,7 @@
-"""What environments return, checked: a value comes out as the contract has it, or as a fault that names it. Pure.
+"""Validation of values that environments return: each is converted, or a fault names it.
 
-An environment may be anybody's code, and its server anybody's program. A wrong value that got further would become a
-record that nobody decodes, or a reward that no group closes with.
+Environments may be third-party code. An invalid value would become a record that cannot be decoded, or a reward with
+which a group never closes.
 """
 
 import math
@@ -17,17 +17,17 @@ from workers.env.environment import EnvironmentFault, Screen, rescale
 
 LONGEST_SIDE = 2**16
 INSTRUCTION_BYTES = 2**17
-"""Of a task in words: far beyond what a prompt has room for."""
+"""Maximum size of an instruction, far above that of a prompt."""
 TEXT_BYTES = 2**16
-"""Of what a demonstration types."""
+"""Maximum size of a text that a demonstration types."""
 MEDIA_TYPE_BYTES = 128
 ROUNDING = 1e-9
-"""How far a sum of partial rewards may miss [0, 1]."""
+"""Tolerance of a sum of partial rewards outside [0, 1]."""
 REASON_CHARACTERS = 2000
 
 
 def checked_reward(value: object) -> float:
-    """Return a reward: a real number in [0, 1], numpy's included; raise EnvironmentFault for anything else."""
+    """Return a reward: a real number in [0, 1], also of numpy; raise EnvironmentFault for any other value."""
     number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
     if not -ROUNDING <= number <= 1.0 + ROUNDING:
         raise EnvironmentFault(f"returned {describe_value(value)}: a reward is a number in [0, 1]")
@@ -35,9 +35,9 @@ def checked_reward(value: object) -> float:
 
 
 def checked_screen(value: object, *, imageless: bool = False) -> Screen:
-    """Return a screen whose image can be read and is what the screen says of it.
+    """Return a screen whose image is valid and has the declared size and type; raise EnvironmentFault otherwise.
 
-    ``imageless`` if it may have none; so may one that is done. Raises EnvironmentFault for anything else.
+    The image may be None with ``imageless``, or if the screen is done.
     """
     if not isinstance(value, Screen):
         raise EnvironmentFault(f"returned {describe_value(value)}: it returns a Screen")
@@ -56,20 +56,20 @@ def checked_screen(value: object, *, imageless: bool = False) -> Screen:
 
 
 def checked_action(value: object) -> Action:
-    """Return the action of a demonstration with plain integers; raise EnvironmentFault for anything else."""
+    """Return a demonstration's action with plain integers; raise EnvironmentFault for any other value."""
     if not isinstance(value, Action):
         raise EnvironmentFault(f"yielded {describe_value(value)}: a demonstration yields actions")
     fields = {name: plain_value(item, name) for name, item in msgspec.structs.asdict(value).items()}
     try:
         action = msgspec.convert(fields, type(value))
-        parse(format(rescale(action, (1, 1), (1, 1))))  # Where it is makes no difference: rescaling corrects that.
+        parse(format(rescale(action, (1, 1), (1, 1))))  # Its coordinates do not matter here: rescaling clamps them.
     except (msgspec.ValidationError, Unparsable) as error:
         raise EnvironmentFault(f"yielded {describe_value(value)}: {error}") from None
     return action
 
 
 def plain_value(value: Any, name: str) -> Any:
-    """Return a field of an action with Python's own integers and texts."""
+    """Convert a field of an action to Python's integers and strings."""
     if isinstance(value, list | tuple):
         return [plain_value(item, name) for item in value]
     if isinstance(value, str):
@@ -88,21 +88,21 @@ def checked_side(value: object, name: str) -> int:
 
 
 def checked_flag(value: Any, name: str) -> bool:
-    """Return a truth value, numpy's included: what equals neither is no answer to a question of yes or no."""
+    """Return a boolean, also of numpy; raise EnvironmentFault for any other value."""
     if not isinstance(value, bool) and type(value).__name__ not in {"bool_", "bool"}:
         raise EnvironmentFault(f"returned a screen whose {name} is {describe_value(value)}: it is True or False")
     return bool(value)
 
 
 def checked_text(value: object, name: str, most_bytes: int) -> str:
-    """Return a text that a record can carry."""
+    """Return a text that can be encoded as UTF-8 within the limit."""
     if not isinstance(value, str):
         raise EnvironmentFault(f"returned {name} = {describe_value(value)}: it is a text")
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
-        found = value[error.start : error.end]
-        raise EnvironmentFault(f"returned {name} with {found!a} at {error.start}: half of a character") from None
+        surrogate = value[error.start : error.end]
+        raise EnvironmentFault(f"returned {name} with {surrogate!a} at {error.start}: half of a character") from None
     if size > most_bytes:
         raise EnvironmentFault(f"returned {name} of {size} bytes: it has at most {most_bytes}")
     return str(value)
@@ -116,15 +116,15 @@ def image_bytes(value: object) -> bytes:
 
 
 def require_image(image: bytes, screen: Screen) -> None:
-    """Raise EnvironmentFault unless the image is a whole screenshot, of the screen's size and of its media type."""
+    """Raise EnvironmentFault unless the image is complete and has the screen's size and media type."""
     try:
         kind, *size = pictures.facts_of(image)
-        with pictures.open_picture(image) as found:
-            found.verify()
+        with pictures.open_picture(image) as image_file:
+            image_file.verify()
     except pictures.UnusablePicture as error:
-        why = str(error).partition(" <")[0]  # Without the address of an object.
+        reason = str(error).partition(" <")[0]  # Without the address of an object.
         raise EnvironmentFault(
-            f"returned {describe_value(image)} as a screen, which is no whole image: {why}"
+            f"returned {describe_value(image)} as a screen, which is no whole image: {reason}"
         ) from None
     if size != [screen.width, screen.height] or kind != screen.media_type:
         claimed = f"{screen.media_type} of {screen.width} x {screen.height} pixels"
@@ -132,12 +132,12 @@ def require_image(image: bytes, screen: Screen) -> None:
 
 
 def describe_value(value: object) -> str:
-    """Return a wrong value for a reason, short and printable."""
+    """Describe an invalid value in a short and printable form."""
     if isinstance(value, bytes | bytearray | memoryview):
         return f"{len(value)} bytes that begin with {bytes(value[:12])!r}"
     return printable_text(reprlib.repr(value))
 
 
 def printable_text(message: str) -> str:
-    """Return a text as a record can carry it: halves of characters escaped, and not without end."""
+    """Truncate a text, and escape surrogates, so that a record can contain it."""
     return message[:REASON_CHARACTERS].encode(errors="backslashreplace").decode()

@@ -1,7 +1,7 @@
-"""Which backend a configuration means: one of ours, or one that an installed package brings.
+"""Selection of the configured backend: one of this project or of an installed package.
 
-A package brings one by an entry point of the group ``dart_streams.environments``: a name, and what is called with the
-:class:`~dart_streams.config.Config` and returns an :class:`~workers.env.environment.EnvironmentBackend`.
+A package registers a backend by an entry point of the group ``dart_streams.environments``, a function of the
+:class:`~dart_streams.config.Config` that returns an :class:`~workers.env.environment.EnvironmentBackend`.
 """
 
 from collections.abc import Callable

@@ -6,7 +6,7 @@ import sys
 PROGRAM = """
 import asyncio, time
 from workers.env import blocked_loop
-blocked_loop.BLOCKED_S, blocked_loop.TURN_S = 0.4, 0.05
+blocked_loop.BLOCKED_S, blocked_loop.POLL_INTERVAL_S = 0.4, 0.05
 
 async def waits():
     await asyncio.sleep(1.2)

@@ -1,4 +1,4 @@
-"""Machines that serve OSWorld's HTTP contract (a virtual machine, a container, a desktop of ours), as environments.
+"""The ``osworld`` backend: machines that serve OSWorld's HTTP API (virtual machines, containers, desktops of ours).
 
-Nothing of OSWorld's own code is imported here; it may be at the other end of a connection.
+It imports none of OSWorld's code; only the evaluators' sidecar runs it.
 """

@@ -1,4 +1,4 @@
-"""Steps that prepare the machine's browser: its tabs by DevTools, its history by its database."""
+"""Preparation of the machine's browser: its tabs by DevTools, its history by its database."""
 
 import asyncio
 import contextlib
@@ -12,22 +12,20 @@ import aiohttp
 import msgspec
 
 from workers.env.backends.osworld.connection import MachineEndpoint
-from workers.env.backends.osworld.machine import Machine
-from workers.env.backends.osworld.mirror import EMPTY_HISTORY, Mirror
 from workers.env.backends.osworld.steps import VisitedPage
 from workers.env.environment import EnvironmentFault
 
 UP_S = 75.0
-"""How long the browser may take until it answers: as long as OSWorld waits."""
+"""Time limit for the browser to respond, as in OSWorld."""
 POLL_INTERVAL_S = 0.5
 REQUEST_S = 10.0
 PAGE_S = 20.0
-"""How long pages may take to have their titles; one that is slower is left as it is, as OSWorld does."""
+"""Time limit for pages to have titles; slower pages are left as they are, as in OSWorld."""
 HISTORY = "/home/user/.config/google-chrome/Default/History"
 CHROME_EPOCH_S = 11_644_473_600
-"""From 1601, where the browser's time begins, to 1970."""
+"""Seconds from 1601, the browser's epoch, to 1970."""
 TYPED_LINK = 805306368
-"""The kind of a visit by a link, as the browser writes it."""
+"""Transition type of a visit by a link in the browser's database."""
 
 
 class Tab(msgspec.Struct, frozen=True):
@@ -40,7 +38,7 @@ class Tab(msgspec.Struct, frozen=True):
 
 
 async def open_tabs(endpoint: MachineEndpoint, urls: Sequence[str]) -> None:
-    """Open pages, each in a tab, and close the tab that the browser began with."""
+    """Open each page in a tab, and close the browser's initial tab."""
     async with open_devtools(endpoint) as client:
         before = await tabs_when_up(client)
         for url in urls:
@@ -51,29 +49,21 @@ async def open_tabs(endpoint: MachineEndpoint, urls: Sequence[str]) -> None:
 
 
 async def require_devtools(endpoint: MachineEndpoint) -> None:
-    """Raise EnvironmentFault if DevTools do not answer, which evaluators of tabs take for a wrong answer."""
+    """Raise EnvironmentFault if DevTools do not respond, which evaluators of tabs would score 0."""
     async with open_devtools(endpoint) as client:
         await list_tabs(client)
 
 
 async def close_tabs(endpoint: MachineEndpoint, urls: Sequence[str]) -> None:
-    """Close the tabs that show these pages."""
+    """Close the tabs of these pages."""
     async with open_devtools(endpoint) as client:
         for tab in await tabs_when_up(client):
             if any(same_page(tab.url, url) for url in urls):
                 await ask(client, "GET", f"/json/close/{tab.id}")
 
 
-async def add_history(machine: Machine, mirror: Mirror, visits: Sequence[VisitedPage]) -> None:
-    """Give the browser, which must not run yet, a history with these visits."""
-    await machine.upload(HISTORY, with_visits(mirror.read(EMPTY_HISTORY), visits, time.time()))
-
-
 def with_visits(database: bytes, visits: Sequence[VisitedPage], now_s: float) -> bytes:
-    """Return a browser's database with further visits, each so long before ``now_s``.
-
-    Raises EnvironmentFault if it is no such database.
-    """
+    """Add visits, relative to ``now_s``, to a browser's history; raise EnvironmentFault for an invalid database."""
     with contextlib.closing(sqlite3.connect(":memory:")) as rows:
         try:
             rows.deserialize(database)
@@ -84,7 +74,7 @@ def with_visits(database: bytes, visits: Sequence[VisitedPage], now_s: float) ->
 
 
 def insert_visits(rows: sqlite3.Connection, visits: Sequence[VisitedPage], now_s: float) -> None:
-    """Add visits to an open database."""
+    """Insert visits into an open database."""
     with rows:
         for visit in visits:
             at = int((now_s - visit.visit_time_from_now_in_seconds + CHROME_EPOCH_S) * 1e6)
@@ -107,7 +97,7 @@ def open_devtools(endpoint: MachineEndpoint) -> aiohttp.ClientSession:
 
 
 async def tabs_when_up(client: aiohttp.ClientSession) -> list[Tab]:
-    """Return the tabs of the browser, once it answers; raise EnvironmentFault if it does not."""
+    """Return the tabs once the browser responds; raise EnvironmentFault if it does not."""
     deadline = time.monotonic() + UP_S
     while True:
         try:
@@ -119,7 +109,7 @@ async def tabs_when_up(client: aiohttp.ClientSession) -> list[Tab]:
 
 
 async def wait_for_titles(client: aiohttp.ClientSession, count: int) -> None:
-    """Wait until as many tabs have titles."""
+    """Wait until this many tabs have titles."""
     deadline = time.monotonic() + PAGE_S
     while time.monotonic() < deadline:
         if sum(bool(tab.title) for tab in await list_tabs(client)) >= count:
@@ -128,16 +118,16 @@ async def wait_for_titles(client: aiohttp.ClientSession, count: int) -> None:
 
 
 async def list_tabs(client: aiohttp.ClientSession) -> list[Tab]:
-    """Return the tabs, the newest first."""
-    found = await ask(client, "GET", "/json/list")
+    """Return the tabs, newest first."""
+    body = await ask(client, "GET", "/json/list")
     try:
-        return [tab for tab in msgspec.json.decode(found, type=list[Tab]) if tab.type == "page"]
+        return [tab for tab in msgspec.json.decode(body, type=list[Tab]) if tab.type == "page"]
     except msgspec.DecodeError as error:
         raise EnvironmentFault(f"the browser's list of tabs: {error}") from None
 
 
 async def ask(client: aiohttp.ClientSession, method: str, path: str) -> bytes:
-    """Return the body of DevTools' answer; raise EnvironmentFault for any status but 200."""
+    """Return the body of DevTools' response; raise EnvironmentFault for any status but 200."""
     try:
         async with client.request(method, path, headers={"Host": "localhost"}) as answer:
             body = await answer.read()
@@ -149,7 +139,7 @@ async def ask(client: aiohttp.ClientSession, method: str, path: str) -> bytes:
 
 
 def same_page(one: str, other: str) -> bool:
-    """Return whether two URLs name the same page, but for the scheme, ``www.``, and a slash at the end."""
+    """Return whether two URLs name the same page, ignoring the scheme, ``www.`` and a trailing slash."""
 
     def bare(url: str) -> tuple[Any, ...]:
         parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""The folder of a worker's evaluators: removed at its end, or by the next worker if it was killed."""
+"""Cache folder of a worker's evaluators; the next worker removes it if this one is killed."""
 
 import contextlib
 import fcntl
@@ -11,20 +11,20 @@ PREFIX = "dart-evaluators-"
 
 
 class EvaluatorCache:
-    """A folder below ``parent``, by default that of temporary files, which is locked for as long as it is in use."""
+    """A folder below ``parent`` (default: the temporary folder), which is locked while it is in use."""
 
     def __init__(self, parent: Path | None = None) -> None:
         parent = parent or Path(tempfile.gettempdir())
         remove_abandoned(parent)
         while True:
             self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-            # Before it is locked another worker may take it for abandoned.
+            # Before it is locked, another worker may remove it as abandoned.
             if (descriptor := lock(self.folder)) is not None:
                 self._descriptor: int | None = descriptor
                 return
 
     def remove(self) -> None:
-        """Remove it; never raises."""
+        """Remove the folder; never raises."""
         shutil.rmtree(self.folder, ignore_errors=True)
         if self._descriptor is not None:
             os.close(self._descriptor)
@@ -32,7 +32,7 @@ class EvaluatorCache:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove this user's folders that no process has locked."""
+    """Remove this user's unlocked folders."""
     for folder in parent.glob(f"{PREFIX}*"):
         if (descriptor := lock(folder)) is not None:
             if os.fstat(descriptor).st_uid == os.geteuid():
@@ -41,7 +41,7 @@ def remove_abandoned(parent: Path) -> None:
 
 
 def lock(folder: Path) -> int | None:
-    """Return the descriptor that holds a folder's lock; None if another process does, or the folder is gone."""
+    """Lock a folder and return the lock's descriptor, None if it is locked already or gone."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

@@ -1,4 +1,4 @@
-"""A small task of :mod:`workers.env.backends.desktop.families` on any machine that has its application."""
+"""A task of :mod:`workers.env.backends.desktop.families` on any machine that has its application."""
 
 import asyncio
 import base64
@@ -21,29 +21,29 @@ FOLDER = "/tmp/dart-family"
 OUTPUT, CODE = f"{FOLDER}/output", f"{FOLDER}/exit-code"
 POLL_INTERVAL_S = 0.1
 WINDOW_S = 30.0
-"""Until the application's window is listed."""
-QUIET_S, STILL_S = 0.4, 10.0
-"""How long the first screen stays the same, and how long it may take to."""
+"""Time limit for the application's window."""
+STABLE_S, STABLE_LIMIT_S = 0.4, 10.0
+"""Time without a change after which the first screen is stable, and its time limit."""
 ENDING_S = 5.0
-"""Until an application whose window is gone has ended."""
+"""Time limit for an application to end after its window is gone."""
 SPACE = "https://accessibility.ubuntu.example.org/ns"
 PAIR = re.compile(r"\((-?\d+), (-?\d+)\)")
 
 
 class FamilyTaskSession:
-    """One problem on one machine."""
+    """One problem on one machine, for one episode."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.instruction = problem.instruction
         self.giving_up = 0.0
-        self.start_is_scored = False  # Each family's start is worth 0: a test has it.
+        self.start_is_scored = False  # A test checks that each family's start scores 0.
         self._home = ""
         self._windows = 0
         self._start: SessionOutcome | None = None
 
     async def set_up(self, machine: Machine, deadline: Deadline) -> None:
-        """Write the files, start the application, and wait until its window is shown and does not change."""
+        """Write the files, start the application, and wait until its window is shown and stable."""
         script = f"rm -rf {FOLDER} && mkdir -p {FOLDER} && cd && pwd"
         self._home = (await machine.execute(script, True, deadline))["output"].strip()
         for path, content in self.problem.files.items():
@@ -51,7 +51,9 @@ class FamilyTaskSession:
             await machine.upload(f"{self._home}/{path}", raw, deadline)
         self._windows = await count_windows(machine, deadline)
         self._start = await self._outcome(machine, deadline)
-        await machine.launch(["/bin/sh", "-c", start_script(self.problem.command)], deadline=deadline)
+        run = f"cd && {shlex.join(self.problem.command)} >{OUTPUT} 2>/dev/null </dev/null"
+        script = f"{run}; echo $? >{CODE}.new; mv {CODE}.new {CODE}"
+        await machine.launch(["/bin/sh", "-c", script], deadline=deadline)
         shown = Deadline(min(WINDOW_S, deadline.remaining_s))
         while await count_windows(machine, deadline) <= self._windows:
             if shown.expired:
@@ -59,29 +61,29 @@ class FamilyTaskSession:
             if (code := (await self._outcome(machine, deadline)).exit_code) is not None:
                 raise EnvironmentFault(f"{self.problem.command[0]} ended at once, with exit code {code}")
             await asyncio.sleep(POLL_INTERVAL_S)
-        _, still = await wait_stable(machine, deadline, QUIET_S, STILL_S)
+        _, still = await wait_stable(machine, deadline, STABLE_S, STABLE_LIMIT_S)
         if not still:
-            raise EnvironmentFault(f"{self.problem.command[0]} is not at rest after {STILL_S:g} s")
+            raise EnvironmentFault(f"{self.problem.command[0]} is not at rest after {STABLE_LIMIT_S:g} s")
 
     async def is_over(self, machine: Machine, deadline: Deadline) -> bool:
-        """Return whether the application has ended, or what the task watches has changed."""
+        """Return whether the application has ended, or a watched path has changed."""
         return await self._outcome(machine, deadline) != self._start
 
     async def evaluate(self, machine: Machine, deadline: Deadline) -> float:
-        """Return 1 if the task says that it is solved, else 0."""
+        """Return 1 if the task is solved, else 0."""
         outcome = await self._outcome(machine, deadline, with_output=True)
         ending = Deadline(min(ENDING_S, deadline.remaining_s))
         while (
             outcome.exit_code is None and await count_windows(machine, deadline) <= self._windows and not ending.expired
         ):
-            await asyncio.sleep(POLL_INTERVAL_S)  # Its window is gone, and it has not noted how it ended yet.
+            await asyncio.sleep(POLL_INTERVAL_S)  # Its window is gone, but its exit code is not written yet.
             outcome = await self._outcome(machine, deadline, with_output=True)
         reads = self.problem.reads_elements and outcome.exit_code is None
-        found = parse_elements(await machine.accessibility(deadline)) if reads else []
-        return float(self.problem.solved(outcome, found))
+        elements = parse_elements(await machine.accessibility(deadline)) if reads else []
+        return float(self.problem.solved(outcome, elements))
 
     async def demonstrate(self, machine: Machine, deadline_s: float) -> AsyncIterator[Action]:
-        """Yield the oracle's actions, each from the elements that are then shown."""
+        """Yield the oracle's actions, each from the shown elements."""
         number = 0
         while not await self.is_over(machine, Deadline(deadline_s)):
             try:
@@ -94,7 +96,7 @@ class FamilyTaskSession:
             number += 1
 
     async def close(self) -> None:
-        """There is nothing to remove."""
+        """Do nothing: the session has no resources."""
 
     async def _outcome(self, machine: Machine, deadline: Deadline, with_output: bool = False) -> SessionOutcome:
         code = await read_text(machine, CODE, deadline)
@@ -105,7 +107,7 @@ class FamilyTaskSession:
         )
 
     async def _content(self, machine: Machine, path: str, deadline: Deadline) -> Content:
-        """Return what a watched path has; it is a folder if files of the task are in it."""
+        """Return the content of a watched path, which is a folder if files of the task are in it."""
         whole = posixpath.join(self._home, path)
         with contextlib.suppress(FileMissing):
             if any(name.startswith(f"{path}/") for name in self.problem.files):
@@ -115,45 +117,35 @@ class FamilyTaskSession:
         return None
 
 
-def start_script(command: tuple[str, ...]) -> str:
-    """Return the script that runs an application in the home and notes how it ended."""
-    return f"cd && {shlex.join(command)} >{OUTPUT} 2>/dev/null </dev/null; echo $? >{CODE}.new; mv {CODE}.new {CODE}"
-
-
 async def count_windows(machine: Machine, deadline: Deadline) -> int:
-    """Return how many windows the window manager lists."""
-    found = await machine.execute(["wmctrl", "-l"], deadline=deadline)
-    return len(found["output"].splitlines())
+    """Return the number of windows that the window manager lists."""
+    listed = await machine.execute(["wmctrl", "-l"], deadline=deadline)
+    return len(listed["output"].splitlines())
 
 
 async def read_text(machine: Machine, path: str, deadline: Deadline) -> str:
-    """Return a file's text, empty if there is none."""
+    """Return a file's text, empty for a missing file."""
     try:
         return (await machine.file(path, deadline)).decode(errors="replace")
     except FileMissing:
         return ""
 
 
-def states_of(node: ElementTree.Element) -> list[str]:
-    """Return the states of an element, as AT-SPI names them."""
-    space = f"{{{SPACE}/state}}"
-    return [name.removeprefix(space).replace("_", " ") for name in node.attrib if name.startswith(space)]
-
-
 def parse_elements(tree: str) -> list[Element]:
-    """Return what is shown of an accessibility tree; raise EnvironmentFault if it is no XML."""
+    """Return the shown elements of an accessibility tree; raise EnvironmentFault if it is no XML."""
     try:
         root = ElementTree.fromstring(tree)
     except ElementTree.ParseError as error:
         raise EnvironmentFault(f"the accessibility tree is no XML: {error}") from None
-    found = []
+    shown, space = [], f"{{{SPACE}/state}}"
     for node in root.iter():
         place = PAIR.fullmatch(node.get(f"{{{SPACE}/component}}screencoord", ""))
         size = PAIR.fullmatch(node.get(f"{{{SPACE}/component}}size", ""))
         if place is None or size is None:
             continue
-        states = sorted(states_of(node))
+        names = (name.removeprefix(space) for name in node.attrib if name.startswith(space))
+        states = sorted(name.replace("_", " ") for name in names)
         box = int(place[1]), int(place[2]), int(size[1]), int(size[2])
         role, name = node.tag.replace("-", " "), node.get("name", "")
-        found.append(Element(role=role, name=name, text=node.text or "", states=states, box=box))
-    return found
+        shown.append(Element(role=role, name=name, text=node.text or "", states=states, box=box))
+    return shown

@@ -1,6 +1,6 @@
-"""A folder with the published files that tasks need: where each lies in it, and what of them is there.
+"""Mirror folder of the published files that tasks need. A clone of OSWorld's dataset is such a folder.
 
-Nothing is downloaded here. A clone of the dataset that OSWorld publishes its files in is such a folder as it is.
+Nothing is downloaded here.
 """
 
 import hashlib
@@ -21,25 +21,24 @@ from workers.env.backends.osworld.tasks import OsworldTask
 from workers.env.environment import EnvironmentFault
 
 DATASET = "xlangai/ubuntu_osworld_file_cache"
-"""The files of this dataset lie in the folder by their own paths; of others, and of other sites, below two folders."""
+"""Dataset whose files have their own paths in the mirror; files of other datasets and sites are in two folders."""
 EMPTY_HISTORY = (
     f"https://huggingface.co/datasets/{DATASET}/resolve/main/chrome/44ee5668-ecd5-4366-a6ce-c1c9b8d4e938/"
     "history_empty.sqlite"
 )
-"""To which ``update_browse_history`` adds visits."""
+"""Browser history to which ``update_browse_history`` adds visits."""
 DATASET_FILE = re.compile(r"/datasets/(?P<name>[^/]+/[^/]+)/resolve/[^/]+/(?P<path>.+)")
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-"""How a file begins that a clone without Git LFS has in the place of the real one."""
+"""Prefix of the files that a clone without Git LFS has instead of the real ones."""
 LONGEST_NAME = 255
-"""Bytes of a file's name that file systems take."""
+"""Maximum length of a file name in bytes."""
 NUL = "\0"
 RECORD = "mirror.json"
-CHUNK_BYTES = 2**20
 FileState = Literal["present", "missing", "changed", "pointer"]
 
 
 class FileDigest(msgspec.Struct, frozen=True):
-    """What a file was when it was first seen in the mirror; ``made`` if it is a substitute of our own making."""
+    """Digest of a file when it was first seen in the mirror; ``made`` if it is a placeholder."""
 
     sha256: str
     size: int
@@ -47,7 +46,7 @@ class FileDigest(msgspec.Struct, frozen=True):
 
 
 class MirrorEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One file that tasks need: its URL, its place in the mirror, and whether it is there."""
+    """A file that tasks need: its URL, its path in the mirror, and its state."""
 
     url: str
     path: str
@@ -59,25 +58,25 @@ class MirrorEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mirror:
-    """A mirror folder."""
+    """A mirror folder, with a record of its files' digests."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def find(self, url: str) -> Path | None:
-        """Return the file of a URL, None if it is not there."""
+        """Return the path of a URL's file, None if it is missing."""
         path = self.folder / mirror_path(url)
         return path if path.is_file() and not is_pointer(path) else None
 
     def read(self, url: str) -> bytes:
-        """Return what the file of a URL contains; raise EnvironmentFault if it is not there."""
+        """Return the bytes of a URL's file; raise EnvironmentFault if it is missing."""
         path = self.find(url)
         if path is None:
             raise EnvironmentFault(f"{url} is not in the mirror {self.folder}: see `dart-streams osworld mirror`")
         return path.read_bytes()
 
     def recorded(self) -> dict[str, FileDigest]:
-        """Return what the files were when they were first seen; raise ConfigError if the record cannot be read."""
+        """Return the recorded digests by path; raise ConfigError if the record cannot be read."""
         path = self.folder / RECORD
         if not path.exists():
             return {}
@@ -87,21 +86,21 @@ class Mirror:
             raise ConfigError(f"{error}; or remove it, and it is made again") from None
 
     def record(self, digests: dict[str, FileDigest]) -> None:
-        """Keep what the files are."""
+        """Replace the recorded digests."""
         content = msgspec.json.format(msgspec.json.encode(dict(sorted(digests.items()))), indent=1)
         partial = self.folder / f"{RECORD}.partial"
         fsync.write(partial, content + b"\n")
         partial.replace(self.folder / RECORD)
 
     def is_made_for(self, task: OsworldTask) -> bool:
-        """Return whether a file that a task needs is a substitute of our own making."""
+        """Return whether a file that a task needs is a placeholder."""
         recorded = self.recorded()
         return any((known := recorded.get(mirror_path(url))) is not None and known.made for url in needed_urls(task))
 
     def survey(self, tasks: Iterable[OsworldTask]) -> list[MirrorEntry]:
-        """Return what the tasks need, and record files that are seen for the first time.
+        """Return the files that tasks need, and record new ones.
 
-        A file that has changed since then is reported, and stays so until its line is removed from the record.
+        A changed file is reported until its entry is removed from the record.
         """
         pages: dict[str, list[str]] = {}
         for task in tasks:
@@ -127,37 +126,30 @@ class Mirror:
 
 
 def needed_urls(task: OsworldTask) -> list[str]:
-    """Return the URLs of all files that a task needs."""
+    """Return the URLs of all files of a task."""
     history = any(isinstance(step, UpdateBrowseHistory) for step in task.steps())
     return [*task.urls(), *([EMPTY_HISTORY] if history else [])]
 
 
 def mirror_path(url: str) -> str:
-    """Return the place of a URL's file in a mirror, which is inside it whatever the URL is."""
+    """Return the path of a URL's file in a mirror, which is inside the mirror for any URL."""
     path = urlsplit(url).path
     if found := DATASET_FILE.fullmatch(path):
         inside = PurePosixPath(unquote(found["path"]))
-        if ".." not in inside.parts and not inside.is_absolute() and is_storable(inside):
+        valid = NUL not in str(inside) and all(len(part.encode()) <= LONGEST_NAME for part in inside.parts)
+        if valid and ".." not in inside.parts and not inside.is_absolute():
             return str(inside) if found["name"] == DATASET else f"datasets/{found['name']}/{inside}"
     name = PurePosixPath(unquote(path)).name.replace("..", "_").encode()[-LONGEST_NAME:].decode(errors="ignore")
     return f"by-url/{uuid.uuid5(uuid.NAMESPACE_URL, url)}/{name.replace(NUL, '_') or 'index'}"
 
 
-def is_storable(path: PurePosixPath) -> bool:
-    """Return whether a file system can have a file of this path."""
-    return NUL not in str(path) and all(len(part.encode()) <= LONGEST_NAME for part in path.parts)
-
-
 def is_pointer(path: Path) -> bool:
-    """Return whether a file is only Git LFS's pointer to the real one."""
+    """Return whether a file is Git LFS's pointer to the real one."""
     with path.open("rb") as file:
         return file.read(len(LFS_POINTER)) == LFS_POINTER
 
 
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file."""
-    hashed = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            hashed.update(chunk)
-    return hashed.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,7 +1,7 @@
-"""Solutions of single tasks, as a person would do them: with keys and pointer, or commands in a terminal.
+"""Solutions of single tasks by keys and pointer, or by commands in a terminal.
 
-Most tasks of documents are judged by comparison with a finished one. With documents of our own making
-(``made_files``) the finished one has a word more at its beginning, so one solution fits all of them.
+Most tasks of documents compare the result with a finished document. Finished placeholders (``placeholder_files``) begin
+with one more word, so one solution fits all of them.
 """
 
 import shlex
@@ -17,27 +17,27 @@ from workers.env.backends.osworld.tasks import CLOUD, OsworldTask
 from workers.env.environment import EnvironmentFault
 
 WORD = "Pear"
-"""What finished documents of our own making begin with."""
+"""First word of finished placeholder documents."""
 REST_S = 15.0
 OFFICE = frozenset({"libreoffice_calc", "libreoffice_writer"})
 COMPARISONS = frozenset({"compare_table", "compare_docx_files", "compare_docx_files_and_ignore_new_lines"})
-"""Metrics to which such a document is the same as one that LibreOffice has saved."""
+"""Metrics that consider a placeholder equal to a document saved by LibreOffice."""
 TERMINAL = Hotkey(("ctrl", "alt", "t"))
-"""Opens a terminal in OSWorld's image."""
+"""Keys that open a terminal in OSWorld's image."""
 MAX_WAITS = 20
-"""At the screen until the terminal is there, or has ended its commands."""
+"""Maximum number of pauses until the terminal opens or closes."""
 HasTerminal = Callable[[], Awaitable[bool]]
-"""Says whether a window of a terminal is open."""
+"""Returns whether a terminal window is open."""
 
 
 class Solution(msgspec.Struct, frozen=True):
-    """One solution: input actions or, instead, commands of a shell."""
+    """A solution by input actions or by shell commands."""
 
     actions: tuple[Action, ...] = ()
     commands: tuple[str, ...] = ()
 
     async def solve(self, machine: Machine) -> None:
-        """Carry it out at once: each action when the machine is at rest, commands without a terminal."""
+        """Execute the solution: each action when the machine is idle, commands without a terminal."""
         for action in self.actions:
             await wait_idle(machine, REST_S)
             ended = await machine.execute(["python", "-c", build_program(action) or ""])
@@ -50,7 +50,7 @@ class Solution(msgspec.Struct, frozen=True):
         await wait_idle(machine, REST_S)
 
     async def demonstrate(self, has_terminal: HasTerminal) -> AsyncIterator[Action]:
-        """Yield it as actions: commands are typed into a terminal, which is closed then."""
+        """Yield the solution as actions, commands in a terminal that is closed afterwards."""
         for action in self.actions:
             yield action
         if not self.commands:
@@ -66,7 +66,7 @@ class Solution(msgspec.Struct, frozen=True):
 
 
 async def wait_for_terminal(has_terminal: HasTerminal, *, wanted: bool) -> AsyncIterator[Action]:
-    """Yield pauses until there is a terminal, or none; raise EnvironmentFault if it stays as it is."""
+    """Yield pauses until a terminal is open, or none is; raise EnvironmentFault after too many."""
     for _ in range(MAX_WAITS):
         if await has_terminal() == wanted:
             return
@@ -75,18 +75,18 @@ async def wait_for_terminal(has_terminal: HasTerminal, *, wanted: bool) -> Async
 
 
 def key_solution(*actions: Action) -> Solution:
-    """Return a solution by input."""
+    """Return a solution by input actions."""
     return Solution(actions=actions)
 
 
 def shell_solution(*commands: str) -> Solution:
-    """Return a solution by commands in a shell."""
+    """Return a solution by shell commands."""
     return Solution(commands=commands)
 
 
 ENTER = Hotkey(("enter",))
 BEGIN_DOCUMENT = key_solution(Hotkey(("ctrl", "home")), Type(WORD), ENTER, Hotkey(("ctrl", "s")), ENTER)
-"""Types the word at the beginning of the open document, and saves it."""
+"""Types the word at the beginning of the open document and saves it."""
 
 
 def setting_solution(schema: str, key: str, value: str) -> Solution:
@@ -108,7 +108,7 @@ def gimp_line(file: str, line: str) -> Solution:
 
 
 def chrome_file(name: str, statement: str) -> Solution:
-    """Return a solution that changes ``data``, a JSON file of the browser's profile, with the browser closed."""
+    """Return a solution that changes ``data`` of a JSON file in the closed browser's profile."""
     program = f"""
 import json, os
 path = os.path.expanduser("~/.config/google-chrome/Default/{name}")
@@ -121,7 +121,7 @@ json.dump(data, open(path, "w"))
 
 
 def cell_solution(reference: str, value: str) -> Solution:
-    """Return a solution that types a value into a cell of the open spreadsheet, reached by its name box."""
+    """Return a solution that types a value into a cell, which the name box selects."""
     return key_solution(Hotkey(("ctrl", "shift", "t")), Type(reference), ENTER, Type(value), ENTER)
 
 
@@ -185,7 +185,7 @@ ORACLES: dict[str, Solution] = {
 
 
 def oracle_of(task: OsworldTask, made: bool) -> Solution | None:
-    """Return a task's solution, None if there is none; ``made`` if its files are of our own making."""
+    """Return a task's solution, None if there is none; ``made`` if its files are placeholders."""
     if task.task_id in ORACLES:
         return ORACLES[task.task_id]
     compares = all(

@@ -1,4 +1,4 @@
-"""A mirror filled with substitutes of our own making (``made_files``), for what can be made."""
+"""Fills a mirror with placeholders (``placeholder_files``) for missing files."""
 
 import json
 import subprocess
@@ -11,14 +11,14 @@ from workers.env.backends.osworld.mirror import FileDigest, Mirror, hash_file, m
 from workers.env.backends.osworld.steps import urls_of
 from workers.env.backends.osworld.tasks import OsworldTask
 
-MAKE_S = 600.0
+WRITE_S = 600.0
 
 
 def fill(mirror: Mirror, tasks: Sequence[OsworldTask], environment: Path = sidecar.ENVIRONMENT) -> int:
-    """Make what the tasks need and the mirror lacks, as far as it can be made; return how many files were made.
+    """Write placeholders for the tasks' missing files of known types; return their number.
 
-    Each is recorded as made, so that no score with them is taken for one of OSWorld's. Raises ServiceUnavailable
-    without the evaluators' environment.
+    Each is recorded as made, which distinguishes scores with placeholders from those of OSWorld. Raises
+    ServiceUnavailable without the evaluators' environment.
     """
     if not (environment / "bin" / "python").exists():
         raise ServiceUnavailable(f"substitutes are written in {environment}: run `make osworld`")
@@ -35,7 +35,7 @@ def fill(mirror: Mirror, tasks: Sequence[OsworldTask], environment: Path = sidec
         capture_output=True,
         text=True,
         check=False,
-        timeout=MAKE_S,
+        timeout=WRITE_S,
     )
     if done.returncode != 0:
         raise ServiceUnavailable(f"substitutes cannot be written: {done.stderr[-500:]}")

@@ -1,4 +1,4 @@
-"""Why a task cannot be played on our desktops, as far as its file says it."""
+"""Reasons in a task's file why it cannot be played."""
 
 import re
 from collections.abc import Container, Iterator
@@ -11,12 +11,12 @@ HEAVY_METRICS = {
     "compare_image_text": "easyocr",
     "compare_audios": "librosa",
 }
-"""Metrics that call a package which is stood in for."""
+"""Metrics that call a package of which only a stub is installed."""
 RUNS_CODE = frozenset({"check_python_file_by_test_suite"})
-"""Metrics that run, on the worker's machine, a program that the policy has written."""
+"""Metrics that run the policy's program on the worker's machine."""
 ACCOUNTS = frozenset({"googledrive_file"})
 DEVTOOLS_GETTERS = frozenset({"active_tab_info", "open_tabs_info"})
-"""Getters that ask the browser by DevTools, and take no answer for a wrong one."""
+"""Getters that ask the browser by DevTools; without a response they score 0."""
 LIVE_GETTERS = frozenset(
     {
         "active_tab_html_parse",
@@ -26,14 +26,14 @@ LIVE_GETTERS = frozenset(
         "pdf_from_url",
     }
 )
-"""Getters that read a site of the web as it is today."""
+"""Getters that read the live web."""
 ABSENT_PROGRAMS = {
     "code": "VS Code",
     "nautilus": "the file manager Nautilus",
     "snap": "snap",
     "conda": "conda",
 }
-"""Programs of OSWorld's image that Debian has no package of, or none that a sandbox can run."""
+"""Programs of OSWorld's image that Debian does not package, or that cannot run in a sandbox."""
 ABSENT_APPS = {"vscode": "VS Code", "vs_code": "VS Code"}
 NETWORK_COMMANDS = re.compile(
     r"\b(apt|apt-get|pip3?|wget|git clone|npm)\s+(-\S+\s+)*(install|update|https?:)|\bgit clone\b"
@@ -48,16 +48,16 @@ def asks_devtools(task: OsworldTask) -> bool:
 
 
 class Prerequisites:
-    """What is at hand: the names that the evaluators' package has, and a mirror.
+    """Available metrics and getters of the evaluators' package, and a mirror.
 
-    Without ``ours`` the machine is not a desktop of ours: it may have a network, services, and any application.
+    With ``ours`` the machine is a desktop of this project, without a network, services, and some applications.
     """
 
     def __init__(self, metrics: Container[str], getters: Container[str], mirror: Mirror, *, ours: bool = True) -> None:
         self.metrics, self.getters, self.mirror, self.ours = metrics, getters, mirror, ours
 
     def obstacle(self, task: OsworldTask) -> str | None:
-        """Return the first reason why a task cannot be played here, None if there is none to be seen."""
+        """Return the first reason why a task cannot be played here, None if there is none."""
         return next(self._obstacles(task), None)
 
     def _obstacles(self, task: OsworldTask) -> Iterator[str]:
@@ -91,7 +91,7 @@ class Prerequisites:
 
 
 def step_obstacles(step: steps.Step) -> Iterator[str]:
-    """Yield why a step cannot be carried out on a desktop without network and without a whole system."""
+    """Yield the reasons why a step cannot be executed on a desktop of this project."""
     if isinstance(step, steps.ChromeOpenTabs) and any(WEB_PAGE.match(url) for url in step.urls_to_open):
         yield "visits the live web"
     if isinstance(step, (steps.Launch, steps.ExecuteCommand)):

@@ -1,15 +1,15 @@
-"""Typed actions as programs for the machine's pyautogui, built of checked values only."""
+"""Conversion of typed actions to programs for the machine's pyautogui, from validated values only."""
 
 from dart_streams import actions
 from dart_streams.actions import keys
 
 NOTCHES = 5
-"""Of a scroll without an amount."""
+"""Notches of a scroll without an amount."""
 DRAG_S = 0.5
 PREFIX = "import pyautogui\npyautogui.FAILSAFE = False\n"
-"""Without the fail-safe, which ends the program when the pointer is in a corner."""
+"""Start of each program; the fail-safe would end it when the pointer is in a corner."""
 KEY_NAMES = {"meta": "win", "menu": "apps"}
-"""Where pyautogui has another name than ours."""
+"""Keys with a different name in pyautogui."""
 TYPE_ANY = """
 def type_any(text):
     if getattr(pyautogui, "TYPES_ANY_CHARACTER", False):
@@ -38,12 +38,12 @@ def type_any(text):
         server.change_keyboard_mapping(code, [(0, 0)])
     server.sync()
 """
-"""Lends keys that nobody uses to characters that no key has: pyautogui would leave them out. Clients of the X server
-read a changed keyboard a little later, so it waits before and after."""
+"""Maps unused keys to characters without a key, which pyautogui would omit. Clients of the X server read a changed
+keyboard with a delay, so it waits before and after."""
 
 
 def build_program(action: actions.Action) -> str | None:
-    """Return the program that carries out ``action``, given in screen pixels; None if there is nothing to do."""
+    """Return the program for ``action``, given in screen pixels, None for an action without input."""
     lines = action_statements(action)
     if not lines:
         return None
@@ -52,7 +52,7 @@ def build_program(action: actions.Action) -> str | None:
 
 
 def action_statements(action: actions.Action) -> list[str]:
-    """Return the calls of an action; none for what has no input, and for a key that no keyboard has."""
+    """Return the calls of an action; none for an action without input, and for an unknown key."""
     match action:
         case actions.Click(x, y, button, count):
             return [f"pyautogui.click({x:d}, {y:d}, clicks={count:d}, button={button!r})"]
@@ -72,7 +72,7 @@ def action_statements(action: actions.Action) -> list[str]:
 
 
 def keyboard_statements(action: actions.Action) -> list[str]:
-    """Return the calls of an action of the keyboard."""
+    """Return the calls of a keyboard action."""
     match action:
         case actions.Hotkey((name,)) if len(name) == 1:
             return typing_statements(name)
@@ -89,17 +89,14 @@ def keyboard_statements(action: actions.Action) -> list[str]:
 
 
 def scroll(x: int, y: int, direction: actions.Direction, notches: int) -> str:
-    """Return a turn of the wheel: up and right are positive."""
+    """Return the call that turns the wheel; up and right are positive."""
     function = "scroll" if direction in {"up", "down"} else "hscroll"
     sign = 1 if direction in {"up", "right"} else -1
     return f"pyautogui.{function}({sign * notches:d}, x={x:d}, y={y:d})"
 
 
 def typing_statements(text: str) -> list[str]:
-    """Return the calls that type a text, in order.
-
-    pyautogui types ``<`` as ``>`` on X11, and leaves out what is not ASCII.
-    """
+    """Return the calls that type a text. On X11 pyautogui types ``<`` as ``>``, and omits other than ASCII."""
     calls: list[str] = []
     part, plain = "", True
     for character in [*text, ""]:
@@ -107,17 +104,12 @@ def typing_statements(text: str) -> list[str]:
         if part and (is_plain != plain or not character):
             calls.append(f"pyautogui.typewrite({part!r})" if plain else f"type_any({part!r})")
             part = ""
-        part, plain = part + typable_part(character), is_plain
+        part, plain = part + (character if character.isprintable() or character in "\n\t" else ""), is_plain
     return calls
 
 
-def typable_part(character: str) -> str:
-    """Return a character that can be typed, or nothing."""
-    return character if character.isprintable() or character in "\n\t" else ""
-
-
 def key_name(name: str) -> str | None:
-    """Return pyautogui's name of a key, None if there is no such key."""
+    """Return pyautogui's name of a key, None for an unknown key."""
     key = keys.canonical_name(name)
     if len(key) == 1:
         return key if key.isascii() and key.isprintable() else None

@@ -9,7 +9,7 @@ from typing import Any
 from dart_streams.deadline import Deadline
 from workers.env.backends.osworld import browser_setup, steps
 from workers.env.backends.osworld.machine import CommandOutcome, Machine
-from workers.env.backends.osworld.mirror import Mirror
+from workers.env.backends.osworld.mirror import EMPTY_HISTORY, Mirror
 from workers.env.backends.osworld.settling import wait_idle
 from workers.env.backends.osworld.tasks import OsworldTask
 from workers.env.environment import EnvironmentFault
@@ -45,7 +45,8 @@ class TaskSetup:
             if step.refused:
                 raise EnvironmentFault(f"{place} {step.refused}")
             try:
-                async with asyncio.timeout(min(STEP_S + pause_of(step), deadline.remaining_s)):
+                pause_s = step.seconds if isinstance(step, steps.Sleep) else 0.0
+                async with asyncio.timeout(min(STEP_S + pause_s, deadline.remaining_s)):
                     await self._carry_out(step)
             except TimeoutError:
                 raise EnvironmentFault(f"{place}: not done in time") from None
@@ -86,7 +87,9 @@ class TaskSetup:
             case steps.ChromeCloseTabs(urls_to_close=urls):
                 await browser_setup.close_tabs(self.machine.endpoint, urls)
             case steps.UpdateBrowseHistory(history=visits):
-                await browser_setup.add_history(self.machine, self.mirror, visits)
+                empty = self.mirror.read(EMPTY_HISTORY)
+                history = browser_setup.with_visits(empty, visits, time.time())
+                await self.machine.upload(browser_setup.HISTORY, history)  # The browser must not run yet.
             case _:
                 raise EnvironmentFault("is not supported")
 
@@ -121,11 +124,6 @@ def is_wanted(ended: CommandOutcome, until: dict[str, Any]) -> bool:
         or ("stdout" in until and until["stdout"] in ended["output"])
         or ("stderr" in until and until["stderr"] in ended["error"])
     )
-
-
-def pause_of(step: steps.Step) -> float:
-    """Return the minimum duration of a step."""
-    return step.seconds if isinstance(step, steps.Sleep) else 0.0
 
 
 def fill_cache(task: OsworldTask, mirror: Mirror, cache: Path) -> None:

@@ -1,4 +1,4 @@
-"""The evaluators' sidecar as an environment worker uses it: started when first needed, and again after it has ended."""
+"""Client of the evaluators' sidecar, which starts on demand, and again after it has ended."""
 
 import asyncio
 import contextlib
@@ -24,9 +24,9 @@ from workers.env.environment import EnvironmentFault
 ENVIRONMENT = Path(".venv/osworld")
 FOLDER = Path(__file__).resolve().parent
 READY_S = 120.0
-"""Until the packages are imported, also from a cold disk on a machine that does other work."""
+"""Time limit of its imports, also from a cold disk on a busy machine."""
 GRACE_S = 5.0
-"""Beyond an evaluation's deadline, at which the sidecar itself ends it: then the sidecar is killed."""
+"""Time after an evaluation's deadline at which the sidecar is killed; it ends evaluations at the deadline itself."""
 BOOT = """import sys, types
 path = sys.argv.pop(1)
 for name in ("workers", "workers.env", "workers.env.backends.osworld"):
@@ -36,14 +36,14 @@ module.__path__ = [path]
 from workers.env.backends.osworld.evaluator.server import main
 main()
 """
-"""Its own modules by their own names, and nothing else of the project, whose libraries are not its environment's."""
+"""Imports the sidecar's modules only: its environment lacks the project's libraries."""
 LINE_BYTES = 2**24
 
 log = structlog.get_logger()
 
 
 class SidecarReady(msgspec.Struct, frozen=True):
-    """What the sidecar's first line says: the names that its package has, or why it cannot be imported."""
+    """First line of the sidecar: the names in its package, or the reason why it cannot be imported."""
 
     metrics: frozenset[str] = frozenset()
     getters: frozenset[str] = frozenset()
@@ -51,7 +51,7 @@ class SidecarReady(msgspec.Struct, frozen=True):
 
 
 class SidecarReply(msgspec.Struct, frozen=True):
-    """The end of an evaluation: a score, or the fault because of which there is none."""
+    """Result of an evaluation: a score, or a fault."""
 
     id: int
     score: float | None = None
@@ -59,7 +59,7 @@ class SidecarReply(msgspec.Struct, frozen=True):
 
 
 class EvaluatorSidecar:
-    """OSWorld's evaluators in a process of their own; ``package`` is a checkout whose evaluators are used instead."""
+    """OSWorld's evaluators in a separate process; ``package`` is a checkout to use instead of the installed one."""
 
     def __init__(self, environment: Path = ENVIRONMENT, package: Path | None = None) -> None:
         self.python = environment / "bin" / "python"
@@ -68,16 +68,16 @@ class EvaluatorSidecar:
         self.cache = self._files.folder
         self.ready = SidecarReady()
         self.process: asyncio.subprocess.Process | None = None
-        self._said: deque[str] = deque(maxlen=20)
+        self._error_lines: deque[str] = deque(maxlen=20)
         self._waiting: dict[int, asyncio.Future[SidecarReply]] = {}
         self._numbers = itertools.count(1)
         self._readers: list[asyncio.Task[None]] = []
         self._starting: asyncio.Task[None] | None = None
 
     async def start(self) -> SidecarReady:
-        """Start it if it does not run; raise ServiceUnavailable with what to do if it cannot be started.
+        """Start the sidecar if it does not run; raise ServiceUnavailable if that is impossible.
 
-        An episode that is cancelled meanwhile does not cancel the start, which others may wait for.
+        The cancellation of an episode does not cancel the start, for which others may wait.
         """
         if self._starting is None or (self._starting.done() and not self.running):
             self._starting = asyncio.create_task(self._start())
@@ -86,7 +86,7 @@ class EvaluatorSidecar:
 
     @property
     def running(self) -> bool:
-        """Whether there is a process that has not ended."""
+        """Whether the process runs."""
         return self.process is not None and self.process.returncode is None
 
     async def evaluate(
@@ -94,7 +94,7 @@ class EvaluatorSidecar:
     ) -> float:
         """Return OSWorld's score of a machine's present state; raise EnvironmentFault if there is none in time.
 
-        ``cache`` is a folder of :attr:`cache`, with what the evaluator compares with.
+        ``cache`` is a folder in :attr:`cache` with the evaluator's reference files.
         """
         try:
             await self.start()
@@ -119,7 +119,7 @@ class EvaluatorSidecar:
         return answer.score
 
     async def stop(self) -> None:
-        """End it and remove its cache; never raises."""
+        """Stop the sidecar and remove its cache; never raises."""
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
@@ -150,7 +150,7 @@ class EvaluatorSidecar:
                 line = await self.process.stdout.readline()
             self.ready = msgspec.json.decode(line, type=SidecarReady)
         except (TimeoutError, msgspec.DecodeError):
-            self.ready = SidecarReady(broken=" ".join(self._said) or "it says nothing")
+            self.ready = SidecarReady(broken=" ".join(self._error_lines) or "it says nothing")
         if self.ready.broken:
             await self._kill()
             raise ServiceUnavailable(f"OSWorld's evaluators do not start ({self.ready.broken}): run `make osworld`")
@@ -163,7 +163,7 @@ class EvaluatorSidecar:
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             self.process.stdin.write(msgspec.json.encode({"id": number, **request}) + b"\n")
-            with contextlib.suppress(ConnectionError):  # It has ended, which its reader says.
+            with contextlib.suppress(ConnectionError):  # It has ended, which its reader reports.
                 await self.process.stdin.drain()
             return await answer
         finally:
@@ -174,17 +174,17 @@ class EvaluatorSidecar:
             answer = msgspec.json.decode(line, type=SidecarReply)
             if (waiting := self._waiting.get(answer.id)) is not None and not waiting.done():
                 waiting.set_result(answer)
-        # Before its waiters learn of it: the next request then finds that it has ended, and starts another.
+        # Before the waiters resume, so that their next request starts another process.
         await end_process(process)
         for number, waiting in self._waiting.items():
             if not waiting.done():
                 waiting.set_result(
-                    SidecarReply(id=number, fault=f"the sidecar has ended ({' '.join(self._said)[-300:]})")
+                    SidecarReply(id=number, fault=f"the sidecar has ended ({' '.join(self._error_lines)[-300:]})")
                 )
 
     async def _read_errors(self, lines: asyncio.StreamReader) -> None:
         while line := await lines.readline():
-            self._said.append(line.decode(errors="replace").strip())
+            self._error_lines.append(line.decode(errors="replace").strip())
 
     async def _kill(self) -> None:
         if self.process is not None:
@@ -198,7 +198,7 @@ class EvaluatorSidecar:
 
 
 async def end_process(process: asyncio.subprocess.Process) -> None:
-    """Kill a process and its group, if it has not ended."""
+    """Kill a running process with its group."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -206,7 +206,7 @@ async def end_process(process: asyncio.subprocess.Process) -> None:
 
 
 def endpoint_address(endpoint: MachineEndpoint) -> dict[str, Any]:
-    """Return an endpoint as OSWorld's code reaches it; raise EnvironmentFault if it cannot."""
+    """Return an endpoint in the form of OSWorld's code; raise EnvironmentFault if it cannot reach it."""
     parts = urlsplit(endpoint.url)
     if parts.scheme != "http" or not parts.hostname or parts.path.strip("/"):
         raise EnvironmentFault(f"{endpoint.url}: evaluators reach a machine by http://HOST:PORT only")
@@ -215,9 +215,9 @@ def endpoint_address(endpoint: MachineEndpoint) -> dict[str, Any]:
 
 
 def confine_command(command: list[str], readable: list[Path], writable: Path) -> list[str]:
-    """Return a command that may read programs and ``readable``, and write ``writable`` only, where bubblewrap is there.
+    """Confine a command by bubblewrap, if installed, to read programs and ``readable``, and to write ``writable``.
 
-    It judges files that a policy has made. It keeps the network, for it asks the machine.
+    The evaluators parse files of the policy. They keep the network, by which they ask the machine.
     """
     if sys.platform != "linux" or shutil.which("bwrap") is None:
         log.warning("the evaluators are not confined", reason="there is no bubblewrap: `make desktop` installs it")

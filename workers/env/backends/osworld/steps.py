@@ -1,4 +1,4 @@
-"""The steps by which an OSWorld task prepares its machine, as they are written in its file."""
+"""The steps in an OSWorld task's file, which prepare its machine."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -7,15 +7,15 @@ import msgspec
 
 Command = str | list[str]
 Flag = bool | str
-"""Task files write some of them as text."""
+"""Boolean of a task file, in some files as text."""
 
 
 class StepError(ValueError):
-    """A step that is of no known type, or has other parameters than its type has."""
+    """The step has an unknown type or wrong parameters."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
-    """One step. ``refused`` says why it can never be carried out here; empty if it can."""
+    """One step; ``refused`` is the reason why it can never be executed here, if any."""
 
     refused: ClassVar[str] = ""
 
@@ -26,7 +26,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class DownloadedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file that the machine is given: where it is published, and its path there."""
+    """A file for the machine: its URL, and its path there."""
 
     url: str
     path: str
@@ -41,22 +41,22 @@ class VisitedPage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Download(Step, frozen=True, tag="download"):
-    """Puts files onto the machine."""
+    """Copies files to the machine."""
 
     files: list[DownloadedFile]
 
 
 class Launch(Step, frozen=True, tag="launch"):
-    """Starts a program, and does not wait for it."""
+    """Starts a program without waiting for it."""
 
     command: Command
     shell: Flag = False
 
 
 class ExecuteCommand(Step, frozen=True, tag="execute"):
-    """Runs a command to its end; ``stdout`` and ``stderr`` name files of the cache that keep what it wrote.
+    """Runs a command to its end; ``stdout`` and ``stderr`` name files of the cache for its output.
 
-    It is run again until its end is as in ``until`` (``returncode``, or a text in ``stdout`` or ``stderr``).
+    The command is repeated until it meets ``until`` (``returncode``, or a text in ``stdout`` or ``stderr``).
     """
 
     command: Command
@@ -67,7 +67,7 @@ class ExecuteCommand(Step, frozen=True, tag="execute"):
 
 
 class RunCommand(ExecuteCommand, frozen=True, tag="command"):
-    """The same by another name."""
+    """Alias of ``execute``."""
 
 
 class Sleep(Step, frozen=True, tag="sleep"):
@@ -77,7 +77,7 @@ class Sleep(Step, frozen=True, tag="sleep"):
 
 
 class OpenFile(Step, frozen=True, tag="open"):
-    """Opens a file in its application, and waits for the window."""
+    """Opens a file in its application and waits for the window."""
 
     path: str
 
@@ -105,7 +105,7 @@ class ChromeOpenTabs(Step, frozen=True, tag="chrome_open_tabs"):
 
 
 class ChromeCloseTabs(Step, frozen=True, tag="chrome_close_tabs"):
-    """Closes those tabs that show these pages."""
+    """Closes the tabs of these pages."""
 
     urls_to_close: list[str]
 
@@ -152,7 +152,7 @@ TYPES = {str(kind.__struct_config__.tag): kind for kind in AnyStep.__args__}
 
 
 def parse_step(data: Any) -> Step:
-    """Return the step that a task file describes; raise StepError that names its type or parameter."""
+    """Parse a step of a task file; raise StepError that names its type or parameter."""
     if not isinstance(data, dict) or set(data) - {"type", "parameters"}:
         raise StepError("a step has a type and parameters, no more")
     name = data.get("type")
@@ -166,7 +166,7 @@ def parse_step(data: Any) -> Step:
 
 
 def parse_steps(data: Any) -> tuple[Step, ...]:
-    """Return the steps of a list; raise StepError that names the first wrong one by its number."""
+    """Parse a list of steps; raise StepError that names the first wrong one by its number."""
     steps: list[Step] = []
     if data is not None and not isinstance(data, list):
         raise StepError(f"steps are a list, not {type(data).__name__}")
@@ -179,7 +179,7 @@ def parse_steps(data: Any) -> tuple[Step, ...]:
 
 
 def replace_values(command: Command, values: dict[str, str]) -> Command:
-    """Return a command with ``{NAME}`` replaced by the value of each name."""
+    """Replace ``{NAME}`` in a command by the value of each name."""
 
     def with_values(text: str) -> str:
         for name, value in values.items():
@@ -190,7 +190,7 @@ def replace_values(command: Command, values: dict[str, str]) -> Command:
 
 
 def screen_values(width: int, height: int, password: str) -> dict[str, str]:
-    """Return what commands may name."""
+    """Return the values for names in commands."""
     return {
         "CLIENT_PASSWORD": password,
         "SCREEN_WIDTH_HALF": str(width // 2),
@@ -201,17 +201,17 @@ def screen_values(width: int, height: int, password: str) -> dict[str, str]:
 
 
 def split_command(command: Command, shell: Flag) -> Command:
-    """Return a command as the machine expects it: without a shell a text is split at blanks, as OSWorld does."""
+    """Return a command for the machine; without a shell a text is split at blanks, as in OSWorld."""
     if isinstance(command, str) and not is_true(shell) and len(command.split()) > 1:
         return command.split()
     return command
 
 
 def is_true(flag: Flag) -> bool:
-    """Return what a flag means that may be written as text."""
+    """Return the value of a boolean, also if it is text."""
     return flag.strip().lower() == "true" if isinstance(flag, str) else flag
 
 
 def urls_of(steps: Sequence[Step]) -> list[str]:
-    """Return what the steps download."""
+    """Return the URLs of the steps' downloads."""
     return [file.url for step in steps if isinstance(step, Download) for file in step.files]

@@ -1,4 +1,4 @@
-"""An OSWorld task: what its JSON file says, checked and typed. Pure: it reads no other file and reaches no machine."""
+"""OSWorld tasks: parsing and validation of their JSON files."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,26 +12,26 @@ from dart_streams.errors import ConfigError
 from workers.env.backends.osworld.steps import Step, StepError, parse_steps, urls_of
 
 INFEASIBLE = "infeasible"
-"""The evaluator of a task that cannot be done: the policy is to say so."""
+"""Metric of a task that cannot be done, which the policy has to report."""
 CLOUD = "cloud_file"
-"""The getter of a published file."""
+"""Getter of a published file."""
 EVALUATOR_KEYS = frozenset({"func", "result", "expected", "options", "conj", "postconfig"})
 
 
 class Getter(msgspec.Struct, frozen=True):
-    """Where a value comes from (``get_<name>`` of OSWorld's evaluators), with its settings."""
+    """Getter of a value (``get_<name>`` of OSWorld's evaluators) with its settings."""
 
     name: str
     settings: dict[str, Any]
 
     def cloud_files(self) -> Iterator[tuple[str, str]]:
-        """Yield the published files it compares with, as (URL, name in the cache)."""
+        """Yield its reference files as (URL, name in the cache)."""
         if self.name == CLOUD:
             yield from zip(as_list(self.settings["path"]), as_list(self.settings["dest"]), strict=True)
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One metric, the value it judges and the one it compares with."""
+    """A metric with the getters of its value and of the expected one."""
 
     metric: str
     result: Getter | None
@@ -39,21 +39,21 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Evaluator(msgspec.Struct, frozen=True):
-    """How a task is scored: every check (``and``: the mean, 0 if any is) or the best one (``or``)."""
+    """Scoring of a task: all checks (``and``: their mean, 0 if any is 0) or the best one (``or``)."""
 
     checks: tuple[Check, ...]
     conjunction: Literal["and", "or"]
     postconfig: tuple[Step, ...]
     source: dict[str, Any]
-    """As in the file, but for postconfig: what the sidecar is given."""
+    """The evaluator in the file without postconfig, for the sidecar."""
 
     @property
     def infeasible(self) -> bool:
-        """Whether the right answer is that the task cannot be done."""
+        """Whether the task cannot be done, which is the right answer."""
         return self.checks[0].metric == INFEASIBLE
 
     def getters(self) -> Iterator[Getter]:
-        """Yield where its values come from."""
+        """Yield all getters."""
         for check in self.checks:
             for getter in (check.result, check.expected):
                 if getter is not None:
@@ -61,7 +61,7 @@ class Evaluator(msgspec.Struct, frozen=True):
 
 
 class OsworldTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One task. ``app`` is its folder, ``proxy`` whether its pages block the addresses of data centers."""
+    """A task; ``app`` is its folder, ``proxy`` whether its pages block the addresses of data centers."""
 
     app: str
     task_id: str
@@ -77,20 +77,20 @@ class OsworldTask(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.app}/{self.task_id}"
 
     def steps(self) -> tuple[Step, ...]:
-        """Return all its steps, those before the evaluation too."""
+        """Return all steps, including those before the evaluation."""
         return self.config + self.evaluator.postconfig
 
     def cloud_files(self) -> list[tuple[str, str]]:
-        """Return what its evaluator compares with, as (URL, name in the cache)."""
+        """Return the evaluator's reference files as (URL, name in the cache)."""
         return [file for getter in self.evaluator.getters() for file in getter.cloud_files()]
 
     def urls(self) -> list[str]:
-        """Return all published files that it needs, each once."""
+        """Return the URLs of all files that it needs, each once."""
         return list(dict.fromkeys([*urls_of(self.steps()), *(url for url, _ in self.cloud_files())]))
 
 
 class TaskSource(msgspec.Struct, frozen=True):
-    """What of a task's file is used. Its ``id`` is not: a task is named by its file."""
+    """Used keys of a task's file. Its ``id`` is ignored: the file names the task."""
 
     evaluator: dict[str, Any]
     instruction: str = ""
@@ -100,26 +100,26 @@ class TaskSource(msgspec.Struct, frozen=True):
 
 
 class UnusableTask(msgspec.Struct, frozen=True):
-    """A task whose file cannot be used, and why."""
+    """A task whose file cannot be used, with the reason."""
 
     page: str
     reason: str
 
 
 def load_all(folder: Path, pages: Iterable[str]) -> tuple[list[OsworldTask], list[UnusableTask]]:
-    """Return the tasks of an ``evaluation_examples`` folder that can be used, and those whose files cannot."""
-    found: list[OsworldTask] = []
+    """Load tasks of an ``evaluation_examples`` folder; return the usable and the unusable ones."""
+    usable: list[OsworldTask] = []
     unusable: list[UnusableTask] = []
     for page in pages:
         try:
-            found.append(load(folder, page))
+            usable.append(load(folder, page))
         except ConfigError as error:
             unusable.append(UnusableTask(page, str(error)))
-    return found, unusable
+    return usable, unusable
 
 
 def load(folder: Path, page: str) -> OsworldTask:
-    """Read a task (``app/id``) of an ``evaluation_examples`` folder; raise ConfigError that names the file."""
+    """Load a task (``app/id``) of an ``evaluation_examples`` folder; raise ConfigError that names the file."""
     app, _, task_id = page.partition("/")
     path = folder / "examples" / app / f"{task_id}.json"
     try:
@@ -135,7 +135,7 @@ def load(folder: Path, page: str) -> OsworldTask:
 
 
 def parse(data: Any, app: str, task_id: str) -> OsworldTask:
-    """Return the task that a file's content describes; raise ConfigError with what is wrong or not known."""
+    """Parse a file's content; raise ConfigError for an error or an unknown key."""
     try:
         source = msgspec.convert(data, TaskSource)
         config = parse_steps(source.config)
@@ -157,7 +157,7 @@ def parse(data: Any, app: str, task_id: str) -> OsworldTask:
 
 
 def refuse_malformed(url: str) -> None:
-    """Raise ConfigError for a URL that none can be read from."""
+    """Raise ConfigError for a malformed URL."""
     try:
         if urlsplit(url).scheme:
             return
@@ -168,7 +168,7 @@ def refuse_malformed(url: str) -> None:
 
 
 def parse_evaluator(data: dict[str, Any]) -> Evaluator:
-    """Return a task's evaluator; raise ConfigError if it has a key or a form that is not known."""
+    """Parse a task's evaluator; raise ConfigError for an unknown key or form."""
     if unknown := [key for key in data if key not in EVALUATOR_KEYS and not key.startswith("_")]:
         raise ConfigError(f"evaluator: no key {unknown[0]!r} is known")
     metrics = as_list(data.get("func"))
@@ -193,7 +193,7 @@ def parse_evaluator(data: dict[str, Any]) -> Evaluator:
 
 
 def parse_getters(data: dict[str, Any], key: str, count: int, several: bool) -> list[Getter | None]:
-    """Return the getters of one side, one a metric; an empty one is none."""
+    """Parse the getters of one side, one a metric; an empty one is None."""
     value = data.get(key) or ([None] * count if several else None)
     if isinstance(value, list) != several or len(as_list(value)) != count:
         raise ConfigError(f"evaluator: {key} has to be {'a list of' if several else 'one for'} {count}, as func is")
@@ -201,7 +201,7 @@ def parse_getters(data: dict[str, Any], key: str, count: int, several: bool) -> 
 
 
 def parse_getter(data: Any, key: str) -> Getter | None:
-    """Return a getter, None for an empty one."""
+    """Parse a getter; an empty one is None."""
     if not data:
         return None
     if not isinstance(data, dict) or not isinstance(data.get("type"), str):
@@ -217,15 +217,15 @@ def parse_getter(data: Any, key: str) -> Getter | None:
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a list as it is, and anything else as a list of one."""
+    """Return a list as is, any other value as a list of one."""
     return value if isinstance(value, list) else [value]
 
 
 def settled_score(task: OsworldTask, gave_up: bool) -> float | None:
-    """Return the score that the last action decides alone, None if the machine's state has to be evaluated.
+    """Return the score if the last action alone decides it, None if the machine's state has to be evaluated.
 
-    As OSWorld scores: a task that cannot be done is worth 1 if and only if the policy gave up (its action FAIL, our
-    ``call_user``); any other is then worth 0.
+    As in OSWorld, an infeasible task scores 1 if and only if the policy gave up (FAIL, here ``call_user``); any other
+    task then scores 0.
     """
     if task.evaluator.infeasible:
         return float(gave_up)

@@ -1,4 +1,4 @@
-"""What runs in OSWorld's own environment (``make osworld``), beside its package, and scores one task a process.
+"""The evaluators' sidecar in OSWorld's own environment (``make osworld``), which scores each task in a process.
 
-It imports the standard library and that package only; ``workers.env.backends.osworld.sidecar`` starts it.
+It imports only the standard library and OSWorld's package; ``workers.env.backends.osworld.sidecar`` starts it.
 """

@@ -1,18 +1,18 @@
-"""What went wrong during an evaluation, although OSWorld's code may have caught it and scored 0."""
+"""Record of faults during an evaluation: OSWorld's code may catch them and score 0."""
 
 _recorded: list[str] = []
 
 
 def record(reason: str) -> None:
-    """Remember a fault of this process's evaluation."""
+    """Record a fault of this process's evaluation."""
     _recorded.append(reason)
 
 
 def recorded_faults() -> list[str]:
-    """Return the faults so far."""
+    """Return the recorded faults."""
     return list(_recorded)
 
 
 def clear() -> None:
-    """Forget them."""
+    """Delete the recorded faults."""
     _recorded.clear()

@@ -1,7 +1,4 @@
-"""Stand-ins for heavy packages that OSWorld's evaluators import but seldom use: a call of one is a fault.
-
-The package imports all of them at once, a speech library for a task in a hundred among them.
-"""
+"""Stubs of heavy packages that OSWorld's package imports but few evaluators use; a call of a stub is a fault."""
 
 import importlib.util
 import sys
@@ -28,15 +25,15 @@ HEAVY = frozenset(
         "transformers",
     }
 )
-"""Installed by hand into .venv/osworld, one is used instead of its stand-in."""
+"""Stubbed packages, unless installed into .venv/osworld."""
 
 
 class MissingPackage(ImportError):
-    """A package was called that is only stood in for."""
+    """A stub was called."""
 
 
 class AbsentName:
-    """Anything of such a package: it can be named, in annotations too, but not called or made an instance of."""
+    """Any name of a stub, which can be used in annotations, but not called."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -47,7 +44,7 @@ class AbsentName:
         return AbsentName(f"{self.name}.{name}")
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
-        """Record the fault, and raise it: callers may swallow the exception."""
+        """Record the fault and raise it: callers may swallow the exception."""
         message = f"{self.name} is called, and {self.name.partition('.')[0]} is not installed in .venv/osworld"
         record(message)
         raise MissingPackage(message)
@@ -59,7 +56,7 @@ class AbsentName:
 
 
 class StubModule(ModuleType):
-    """A module all of whose names are absent."""
+    """A stub module with any name."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -68,24 +65,24 @@ class StubModule(ModuleType):
 
 
 class StubFinder(MetaPathFinder, Loader):
-    """Finds the heavy packages that are not installed, with all modules that they may have."""
+    """Finds all modules of the heavy packages that are not installed."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the specification of a stand-in, None for any other module."""
+        """Return the specification of a stub, None for any other module."""
         if name.partition(".")[0] not in HEAVY:
             return None
         return importlib.util.spec_from_loader(name, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the stand-in."""
+        """Return the stub."""
         return StubModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Do nothing: it has no code."""
+        """Do nothing: a stub has no code."""
 
 
 def install() -> None:
-    """Let the import system find stand-ins after everything that is installed."""
+    """Add the stubs to the import system, after all installed packages."""
     sys.meta_path.append(StubFinder())
     for name, attribute, value in (("gymnasium", "Env", object), ("dotenv", "load_dotenv", lambda *_, **__: False)):
         if importlib.util.find_spec(name) is None:

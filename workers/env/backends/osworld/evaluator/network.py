@@ -1,4 +1,4 @@
-"""Bounds of the requests that OSWorld's evaluators send: to the task's machine only, none without a time-out."""
+"""Restriction of the evaluators' requests: only to the task's machine, and with a time-out."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,16 +9,16 @@ import requests
 from workers.env.backends.osworld.evaluator.faults import record
 
 REQUEST_S = 60.0
-"""Of a request that sets no time-out itself; a command on the machine may take this long."""
+"""Default time-out of a request; a command on the machine may take this long."""
 REFUSED = frozenset({401, 403, 410, 502, 503})
-"""Answers that say nothing of the task."""
+"""Statuses that indicate a fault, not a state of the task."""
 
 
 def guard(host: str, server_port: int, ports: set[int], token: str) -> None:
-    """Let every session of this process reach only the machine, with ``token`` where its server wants one.
+    """Restrict all sessions of this process to the machine, and send ``token`` to its server.
 
-    A request elsewhere, or one that its server does not answer, is recorded as a fault: callers take it for an absent
-    file, and score 0. Its applications' ports may be closed, for the policy may have closed the application.
+    A request elsewhere, or one that the server does not answer, is recorded as a fault: callers would take it for a
+    missing file, and score 0. Ports of applications may be closed, as the policy may have closed the application.
     """
     send: Callable[..., requests.Response] = requests.Session.request
 

@@ -1,14 +1,13 @@
-"""One evaluation by OSWorld's own code, on a machine that was prepared for it."""
+"""One evaluation by OSWorld's own code on a prepared machine."""
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
 from workers.env.backends.osworld.evaluator import faults, network
 
 RETRIES = 1
-"""A file that is absent is absent: OSWorld's three tries of 5 s are for machines that are still starting."""
+"""OSWorld's three tries of 5 s for a missing file are for machines that are still starting."""
 
 
 def load_package() -> dict[str, Any]:
@@ -17,7 +16,7 @@ def load_package() -> dict[str, Any]:
     from desktop_env import desktop_env
     from desktop_env.evaluators import getters, metrics
 
-    # The list of public suffixes that it has, not one fetched.
+    # With its own list of public suffixes, without a download.
     tldextract.extract = tldextract.TLDExtract(suffix_list_urls=())
     assert desktop_env.DesktopEnv
     return {
@@ -27,7 +26,7 @@ def load_package() -> dict[str, Any]:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Return ``score``, or ``fault``: why there is none. For a process of its own, which it leaves changed."""
+    """Return ``score`` or ``fault``; this changes the process, which serves one evaluation only."""
     try:
         score = evaluate(request)
     except Exception as error:  # noqa: BLE001 - whatever OSWorld's code raises is this evaluation's fault
@@ -38,7 +37,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def evaluate(request: dict[str, Any]) -> float:
-    """Return OSWorld's score of the machine's present state; raise ValueError if there is none."""
+    """Return OSWorld's score of the machine's present state; raise ValueError if it is invalid."""
     host, server, chromium, vlc = (request["endpoint"][key] for key in ("host", "server", "chromium", "vlc"))
     network.guard(host, server, {server, chromium, vlc}, request["endpoint"].get("token", ""))
     score = make_environment(request).evaluate()
@@ -48,19 +47,19 @@ def evaluate(request: dict[str, Any]) -> float:
 
 
 def make_environment(request: dict[str, Any]) -> Any:
-    """Return OSWorld's environment as far as an evaluation needs it: no provider, no steps of its own."""
+    """Return OSWorld's environment for an evaluation, without a provider and without steps."""
     from desktop_env.controllers.python import PythonController
     from desktop_env.controllers.setup import SetupController
     from desktop_env.desktop_env import DesktopEnv
 
     class Controller(SetupController):
         def setup(self, *_: Any, **__: Any) -> bool:
-            """Say that all was done: the worker has carried out the steps before the evaluation."""
+            """Do nothing: the worker has executed the steps before the evaluation."""
             return True
 
     class ScoredDesktop(DesktopEnv):
         def __init__(self) -> None:
-            """Take what the request says."""
+            """Skip OSWorld's setup."""
 
     endpoint, cache = request["endpoint"], Path(request["cache"])
     machine = ScoredDesktop()
@@ -80,8 +79,3 @@ def make_environment(request: dict[str, Any]) -> Any:
     machine._traj_no, machine._step_no = 0, 1
     machine._set_evaluator_info({"evaluator": request["evaluator"]})
     return machine
-
-
-def now() -> float:
-    """Return seconds of a clock that only goes forward."""
-    return time.monotonic()

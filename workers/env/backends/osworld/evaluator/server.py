@@ -1,7 +1,7 @@
-"""The sidecar: a line of JSON in, a line out; each evaluation in a process of its own, killed at its deadline.
+"""The sidecar: a line of JSON in, a line out; each evaluation has its own process, which is killed at its deadline.
 
-The packages are imported once; a request forks. So nothing that an evaluation leaves behind, not even a changed module,
-reaches the next, and a hundred evaluations share the memory of the packages.
+The packages are imported once, and each request forks. So evaluations share the packages' memory, and none affects the
+next.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import resource
 import selectors
 import signal
 import sys
+import time
 import traceback
 from typing import Any
 
@@ -23,15 +24,15 @@ LINE_BYTES = 2**22
 
 
 class RunningEvaluation:
-    """A child process, and what it has said so far."""
+    """A child process with its output so far."""
 
     def __init__(self, request_id: Any, pid: int, pipe: int, deadline: float) -> None:
         self.request_id, self.pid, self.pipe, self.deadline = request_id, pid, pipe, deadline
-        self.said = b""
+        self.output = b""
 
 
 class EvaluationServer:
-    """Reads requests, starts evaluations, and writes their answers as they end."""
+    """Reads requests, starts evaluations, and writes their results as they end."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self.requests, self.answers = requests, answers
@@ -41,7 +42,7 @@ class EvaluationServer:
         self.unread = b""
 
     def run(self) -> None:
-        """Serve until the requests end; what then still runs is killed."""
+        """Serve until the requests end; running evaluations are killed then."""
         while True:
             for key, _ in self.selector.select(self._wait_s()):
                 if key.fd != self.requests:
@@ -51,12 +52,12 @@ class EvaluationServer:
                         self._end(evaluation, {"fault": "the sidecar ends"})
                     return
             for evaluation in list(self.running.values()):
-                if scoring.now() >= evaluation.deadline:
+                if time.monotonic() >= evaluation.deadline:
                     self._end(evaluation, {"fault": "the evaluation is not done at its deadline"})
 
     def _wait_s(self) -> float | None:
         deadlines = [evaluation.deadline for evaluation in self.running.values()]
-        return max(min(deadlines) - scoring.now(), 0) if deadlines else None
+        return max(min(deadlines) - time.monotonic(), 0) if deadlines else None
 
     def _read_requests(self) -> bool:
         if not (data := os.read(self.requests, LINE_BYTES)):
@@ -73,16 +74,16 @@ class EvaluationServer:
             os.close(reader)
             evaluate_here(request, writer)
         os.close(writer)
-        deadline = scoring.now() + float(request["timeout_s"])
+        deadline = time.monotonic() + float(request["timeout_s"])
         self.running[reader] = RunningEvaluation(request["id"], pid, reader, deadline)
         self.selector.register(reader, selectors.EVENT_READ)
 
     def _hear(self, evaluation: RunningEvaluation) -> None:
         if data := os.read(evaluation.pipe, LINE_BYTES):
-            evaluation.said += data
+            evaluation.output += data
             return
         try:
-            answer = json.loads(evaluation.said)
+            answer = json.loads(evaluation.output)
         except ValueError:
             answer = None
         self._end(evaluation, answer)
@@ -102,28 +103,28 @@ class EvaluationServer:
 
 
 def evaluate_here(request: dict[str, Any], writer: int) -> None:
-    """Evaluate in this process, a child, write the answer, and end."""
+    """Evaluate in this child process, write the result, and exit."""
     try:
         os.setsid()
         ctypes.CDLL(None).prctl(KILL_ON_PARENTS_END, signal.SIGKILL)
         seconds = int(float(request["timeout_s"])) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         write_line(writer, scoring.answer(request))
-    except BaseException:  # noqa: BLE001 - nothing may get past the fork: the parent's loop would run twice
+    except BaseException:  # noqa: BLE001 - otherwise the parent's loop would continue in the child
         traceback.print_exc()
     finally:
         os._exit(0)
 
 
 def write_line(descriptor: int, data: dict[str, Any]) -> None:
-    """Write all of a line of JSON."""
+    """Write a line of JSON completely."""
     rest = memoryview(json.dumps(data).encode() + b"\n")
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def main() -> None:
-    """Import the package, say what it has, and serve; what evaluators print goes to the errors."""
+    """Import the package, write its names, and serve; output of evaluators goes to stderr."""
     answers = os.dup(1)
     os.dup2(2, 1)
     import_stubs.install()
