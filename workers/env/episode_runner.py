@@ -7,7 +7,7 @@ observation is published once the screenshot is durable, so that all readers of 
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import structlog
 
@@ -295,7 +295,9 @@ class EpisodeRun:
                 self.requesting = False
         self.state, move = self.state.apply_response(response, attempt)
         if response.error is None:
-            count_wrong(self.state.wrong, "refused" if isinstance(move, Stop) else "executed")
+            treated = "refused" if isinstance(move, Stop) else "executed"
+            for kind in self.state.wrong:
+                metrics.answers_wrong.add(1, {"kind": kind, "treated": treated})
             trip_ms = since_ms(started)
             metrics.request_ms.record(trip_ms)
             metrics.overhead_ms.record(max(0.0, trip_ms - response.queue_ms - response.generate_ms))
@@ -331,12 +333,6 @@ class EpisodeRun:
     def _policy_size(self) -> Size:
         policy = self.config.policy
         return smart_resize(*self.screen_size, policy.min_pixels, policy.max_pixels)
-
-
-def count_wrong(kinds: Iterable[str], treated: str) -> None:
-    """Count the errors of an answer that was ``executed`` or ``refused``."""
-    for kind in kinds:
-        metrics.answers_wrong.add(1, {"kind": kind, "treated": treated})
 
 
 def report_end(order: RolloutOrder, end: EpisodeEnd) -> None:

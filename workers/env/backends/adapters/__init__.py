@@ -1,4 +1,4 @@
-"""Environments of other projects by this one's protocol: Gymnasium (BrowserGym), OpenEnv, AndroidWorld's server.
+"""Adapters for environments of other projects: Gymnasium (BrowserGym), OpenEnv, AndroidWorld's server.
 
-Each is an entry point of this package, as a backend of any other package is; nothing here imports theirs.
+Each is an entry point of this package, like backends of other packages, and imports none of the other project's code.
 """

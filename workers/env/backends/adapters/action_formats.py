@@ -1,4 +1,4 @@
-"""Typed actions as other projects' environments take them. Pure."""
+"""Conversion of typed actions to the formats of other projects' environments."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from dart_streams import actions
 from dart_streams.actions import keys
 
 NOTCH_PIXELS = 100
-"""Of a wheel's notch, in the browser."""
+"""Pixels of a wheel's notch in the browser."""
 NOTCHES = 3
 NOTHING = "noop(0)"
 NAMED_KEYS = {
@@ -29,16 +29,16 @@ NAMED_KEYS = {
     "pause": "Pause",
     "menu": "ContextMenu",
 }
-"""Names of keys in Playwright, whose keyboard has no F13 and beyond."""
+"""Names of keys in Playwright, which has no keys beyond F12."""
 
 
 def to_fields(action: actions.Action) -> dict[str, Any]:
-    """Return an action's fields, and its ``type`` in lower case."""
+    """Return an action's fields and its ``type`` in lower case."""
     return {"type": type(action).__name__.lower(), **msgspec.to_builtins(action)}
 
 
 def to_browsergym(action: actions.Action) -> str:
-    """Return a call of BrowserGym's action set ``coord`` that carries out an action; what has none does nothing."""
+    """Return the call of BrowserGym's action set ``coord`` for an action, a no-op if there is none."""
     match action:
         case actions.Click(x, y, button, 2):
             return f"mouse_dblclick({x}, {y}, {button!r})"
@@ -61,14 +61,14 @@ def to_browsergym(action: actions.Action) -> str:
 
 
 def scroll(direction: actions.Direction, amount: int | None) -> str:
-    """Return the call that turns the wheel where the pointer is: the action set scrolls at no other place."""
+    """Return the call that turns the wheel at the pointer's position, the only one that the action set supports."""
     pixels = NOTCH_PIXELS * (NOTCHES if amount is None else amount)
     dx, dy = {"up": (0, -pixels), "down": (0, pixels), "left": (-pixels, 0), "right": (pixels, 0)}[direction]
     return f"scroll({dx}, {dy})"
 
 
 def keyboard_call(action: actions.Action) -> str:
-    """Return the call of a keyboard action; a key that no keyboard has does nothing."""
+    """Return the call of a keyboard action, a no-op for an unknown key."""
     match action:
         case actions.Hotkey((name,)) if (key := keys.known_name(name)) and not key.isascii():
             return f"keyboard_type({key!r})"
@@ -83,15 +83,15 @@ def keyboard_call(action: actions.Action) -> str:
 
 
 def playwright_key(name: str) -> str | None:
-    """Return Playwright's name of a key, None if it has none."""
+    """Return Playwright's name of a key, None for an unknown key."""
     key = keys.known_name(name)
     return key if key is None or (len(key) == 1 and key.isascii()) else NAMED_KEYS.get(key)
 
 
 def to_androidworld(action: actions.Action) -> dict[str, Any] | None:
-    """Return AndroidWorld's JSON action, None if it has none that comes near.
+    """Return AndroidWorld's JSON action, None if there is none.
 
-    A phone has no right button, which becomes a long press; a drag becomes a swipe in its direction.
+    A click of the right button becomes a long press, a drag a swipe in its direction.
     """
     match action:
         case actions.Click(x, y, "left", 1):
@@ -118,7 +118,7 @@ def to_androidworld(action: actions.Action) -> dict[str, Any] | None:
 
 
 def direction_of(dx: int, dy: int) -> actions.Direction:
-    """Return the direction in which something moved farthest."""
+    """Return the main direction of a move."""
     if abs(dx) > abs(dy):
         return "right" if dx > 0 else "left"
     return "down" if dy > 0 else "up"

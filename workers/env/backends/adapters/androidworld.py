@@ -1,8 +1,7 @@
-"""AndroidWorld's server (``server/android_server.py`` of its repository): one emulator, so one episode at a time.
+"""AndroidWorld's servers (``server/android_server.py`` of its repository); each emulator plays one episode at a time.
 
-A task is ``page`` = the task's type and ``seed`` = its index. What JSON actions cannot say does nothing:
-see :func:`~workers.env.backends.adapters.action_formats.to_androidworld`.
-An answer in words (``finished(content)``) is not passed on.
+A task's ``page`` is its type and its ``seed`` its index. Actions without a JSON action do nothing, see
+:func:`~workers.env.backends.adapters.action_formats.to_androidworld`; ``finished(content)`` is not passed on.
 """
 
 import asyncio
@@ -34,21 +33,21 @@ class AndroidWorldOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """``env.installed.options``."""
 
     urls: str
-    """The servers, with spaces between them: ``http://host:5000``."""
+    """URLs of the servers, separated by spaces: ``http://host:5000``."""
     reset_timeout_s: float = 120.0
-    """Of all of a reset, and the wait for a server that is free."""
+    """Time limit of a reset, including the wait for a free server."""
 
 
 def backend(config: Config) -> "AndroidWorldBackend":
-    """Return the backend that ``env.backend = "androidworld"`` means; raise ConfigError for wrong options."""
-    found = convert_options(config, AndroidWorldOptions)
-    if not found.urls.split():
+    """Return the backend ``androidworld``; raise ConfigError for wrong options."""
+    settings = convert_options(config, AndroidWorldOptions)
+    if not settings.urls.split():
         raise ConfigError("env.installed.options.urls names no server")
-    return AndroidWorldBackend(found, config.env.selected.call_timeout_s)
+    return AndroidWorldBackend(settings, config.env.selected.call_timeout_s)
 
 
 class AndroidWorldBackend:
-    """The servers, each used by one episode at a time."""
+    """The servers, each for one episode at a time."""
 
     def __init__(self, settings: AndroidWorldOptions, call_timeout_s: float) -> None:
         self.settings = settings
@@ -58,7 +57,7 @@ class AndroidWorldBackend:
             self.free.put_nowait(url.rstrip("/"))
 
     async def start(self) -> None:
-        """Ask each server whether it is well; raise ServiceUnavailable with the one that is not."""
+        """Check the servers' health; raise ServiceUnavailable for one that fails."""
         for url in self.settings.urls.split():
             try:
                 await send_request("GET", f"{url.rstrip('/')}/health", self.call_timeout_s)
@@ -70,7 +69,7 @@ class AndroidWorldBackend:
         return AndroidWorldEnvironment(self)
 
     async def stop(self) -> None:
-        """Each episode gives its server back by itself."""
+        """Do nothing: each episode gives its server back."""
 
 
 class AndroidWorldEnvironment:
@@ -97,27 +96,27 @@ class AndroidWorldEnvironment:
                 self.goal = text_of(await self._ask("GET", "/task/goal", **task_query(task)), "goal")
                 return await self._screen()
         except TimeoutError:
-            found = self.url or "a server that is free"
-            raise EnvironmentFault(f"{found}: no start within {self.owner.settings.reset_timeout_s:g} s") from None
+            server = self.url or "a free server"
+            raise EnvironmentFault(f"{server}: no start within {self.owner.settings.reset_timeout_s:g} s") from None
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Execute an action, given in pixels of the phone, at most once per id."""
         self._required()
         if action_id not in self._executed:
-            self._executed.add(action_id)  # Before it is sent: it may be carried out though no answer comes.
-            if (wanted := to_androidworld(action)) is not None:
-                await self._ask("POST", "/execute_action", body=wanted)
+            self._executed.add(action_id)  # Before it is sent: it may be executed though no response comes.
+            if (body := to_androidworld(action)) is not None:
+                await self._ask("POST", "/execute_action", body=body)
         return await self._screen()
 
     async def evaluate(self) -> float:
-        """Return the task's score of the present state."""
+        """Return the score of the present state."""
         found = await self._ask("GET", "/task/score", **task_query(self._required()))
         if found.get("score") is None:
             raise EnvironmentFault(f"{self.url}/task/score answers no score: {describe_value(found)}")
         return clamp_reward(number_of(found, "score"))
 
     async def close(self) -> None:
-        """Tear the task down and give the server back, once; never raises."""
+        """Tear the task down, and give the server back once; never raises."""
         with contextlib.suppress(EnvironmentFault):
             await self._tear_down()
         url, self.url = self.url, ""
@@ -144,16 +143,16 @@ class AndroidWorldEnvironment:
 
 
 def task_query(task: Task) -> dict[str, str]:
-    """Return how the server names a task."""
+    """Return the server's query for a task."""
     return {"task_type": task.page, "task_idx": str(task.seed)}
 
 
 async def send_request(
     method: str, url: str, timeout_s: float, body: Any = None, query: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """Send one request once; return its answer. Raise EnvironmentFault for any end but a JSON object."""
+    """Send a request once; return its JSON object, or raise EnvironmentFault."""
     bound = aiohttp.ClientTimeout(total=timeout_s)
-    connector = aiohttp.TCPConnector(force_close=True)  # aiohttp sends none again on a connection of its own.
+    connector = aiohttp.TCPConnector(force_close=True)  # aiohttp repeats no request on a new connection.
     try:
         async with (
             aiohttp.ClientSession(timeout=bound, connector=connector) as session,

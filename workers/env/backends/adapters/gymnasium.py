@@ -1,6 +1,6 @@
-"""Gymnasium environments, BrowserGym's among them, each in a process with a Python environment of its own.
+"""Gymnasium environments, also of BrowserGym, each in a process with a separate Python environment.
 
-So their pins (a Playwright, a numpy) do not meet this project's, and one that hangs or dies is one episode's fault.
+So their dependencies do not conflict with this project's, and one that hangs or dies costs one episode.
 """
 
 import asyncio
@@ -17,41 +17,41 @@ from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.adapters import action_formats
 from workers.env.backends.adapters.gymnasium_process import GymnasiumProcess
 from workers.env.backends.adapters.settings import (
-    clamp_reward,
+    RewardedEpisode,
     convert_options,
     encode_image,
     flag_of,
     number_of,
     text_of,
 )
-from workers.env.environment import EnvironmentFault, Screen, screen_of
+from workers.env.environment import Screen, screen_of
 
 
 class GymnasiumOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``env.installed.options``."""
 
     python: str = ".venv/browsergym/bin/python"
-    """The interpreter that has the packages."""
+    """Interpreter with the packages."""
     packages: str = "browsergym.miniwob"
-    """Modules that register environments when they are imported, with spaces between them."""
+    """Modules that register environments on import, separated by spaces."""
     id: str = "browsergym/miniwob.{page}"
-    """The environment's id; ``{page}`` is the task's page. Its seed is the task's."""
+    """Id of the environment; ``{page}`` is the task's page. Its seed is the task's."""
     dialect: Literal["browsergym", "typed"] = "browsergym"
-    """Actions as calls of BrowserGym, or as a dictionary of this project's own fields with their ``type``."""
+    """Actions as calls of BrowserGym, or as a dictionary of this project's fields with their ``type``."""
     browser: str = ""
-    """The program that BrowserGym starts; empty: the one that Playwright has installed."""
+    """Browser that BrowserGym starts; empty: the one that Playwright has installed."""
     reset_timeout_s: float = 120.0
 
 
 def backend(config: Config) -> "GymnasiumBackend":
-    """Return the backend that ``env.backend = "gymnasium"`` means; raise ConfigError for wrong options."""
+    """Return the backend ``gymnasium``; raise ConfigError for wrong options."""
     return GymnasiumBackend(
         convert_options(config, GymnasiumOptions), config.env.selected.call_timeout_s, config.env.slots
     )
 
 
 class GymnasiumBackend:
-    """Processes that episodes take in turn, at most ``spare`` of them kept while nobody has them."""
+    """Pool of processes, of which at most ``spare`` free ones are kept."""
 
     def __init__(self, settings: GymnasiumOptions, call_timeout_s: float, spare: int) -> None:
         self.settings = settings
@@ -61,7 +61,7 @@ class GymnasiumBackend:
         self._taken: set[GymnasiumProcess] = set()
 
     async def start(self) -> None:
-        """Look for the interpreter; raise ServiceUnavailable if there is none. Processes start when needed."""
+        """Check the interpreter; raise ServiceUnavailable if it is missing. Processes start on demand."""
         if shutil.which(self.settings.python) is None:
             raise ServiceUnavailable(
                 f"env.installed.options.python: there is no {self.settings.python}: `make adapters` makes BrowserGym's"
@@ -102,38 +102,25 @@ class GymnasiumBackend:
             await process.stop()
 
 
-class GymnasiumEnvironment:
-    """One episode. A fault leaves the environment in an unknown state: its process is ended."""
+class GymnasiumEnvironment(RewardedEpisode):
+    """One episode. A fault leaves the environment in an unknown state, so its process is ended."""
 
     def __init__(self, owner: GymnasiumBackend) -> None:
+        super().__init__()
         self.owner = owner
         self.process: GymnasiumProcess | None = None
-        self.reward = 0.0
-        self.shown: Screen | None = None
-        self._executed: set[str] = set()
 
     async def reset(self, task: Task) -> Screen:
         """Start the task's episode in a process."""
         if self.process is None:
             self.process = await self.owner.take()
-        self.reward, self.shown = 0.0, None
-        self._executed.clear()
+        self._restart()
         name = self.owner.settings.id.replace("{page}", task.page)
         return await self._observed(self.owner.settings.reset_timeout_s, call="reset", id=name, seed=task.seed)
 
-    async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
-        """Execute an action, given in screen pixels, at most once per id; after the end nothing is executed."""
-        shown = self._required()
-        if action_id in self._executed or shown.done:
-            return shown
-        self._executed.add(action_id)
+    async def _execute(self, action: Action) -> Screen:
         form = action_formats.to_browsergym if self.owner.settings.dialect == "browsergym" else action_formats.to_fields
         return await self._observed(self.owner.call_timeout_s, call="step", action=form(action))
-
-    async def evaluate(self) -> float:
-        """Return the sum of the rewards, within [0, 1]."""
-        self._required()
-        return clamp_reward(self.reward)
 
     async def close(self) -> None:
         """Give the process back, once; never raises."""
@@ -156,8 +143,3 @@ class GymnasiumEnvironment:
         process, self.process, self.shown = self.process, None, None
         if process is not None:
             await self.owner.give_back(process, faulty)
-
-    def _required(self) -> Screen:
-        if self.process is None or self.shown is None:
-            raise EnvironmentFault("the environment was not reset to a task, or has been given back")
-        return self.shown

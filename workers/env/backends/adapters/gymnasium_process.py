@@ -1,4 +1,4 @@
-"""A process with one Gymnasium environment, as the worker uses it: started, asked, and ended with all it has."""
+"""Client of a process with one Gymnasium environment."""
 
 import asyncio
 import contextlib
@@ -17,27 +17,27 @@ from workers.env.environment import EnvironmentFault
 
 SERVER = Path(__file__).with_name("gymnasium_server.py")
 READY_S = 120.0
-"""Until the packages are imported, also on a machine that does other work."""
+"""Time limit of its imports, also on a busy machine."""
 STOP_S = 5.0
 LINE_BYTES = 2**26
 
 
 class GymnasiumProcess:
-    """One environment; after a fault it is ended, for its state is unknown."""
+    """One environment; after a fault it is ended, since its state is unknown."""
 
     def __init__(self, python: Path, packages: Sequence[str], browser: str) -> None:
         self.command = [str(python), "-I", str(SERVER), json.dumps([list(packages), browser])]
         self.process: asyncio.subprocess.Process | None = None
-        self._said: deque[str] = deque(maxlen=20)
+        self._error_lines: deque[str] = deque(maxlen=20)
         self._errors: asyncio.Task[None] | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether the process runs."""
         return self.process is not None and self.process.returncode is None
 
     async def start(self) -> None:
-        """Start it; raise EnvironmentFault with what it said if it does not come up."""
+        """Start the process; raise EnvironmentFault with its error output if it fails."""
         pipe = asyncio.subprocess.PIPE
         try:
             self.process = await asyncio.create_subprocess_exec(
@@ -50,16 +50,16 @@ class GymnasiumProcess:
         await self._answer(READY_S)
 
     async def ask(self, limit_s: float, **request: Any) -> dict[str, Any]:
-        """Send a request once, and return its answer; raise EnvironmentFault for any other end."""
+        """Send a request once and return its response; raise EnvironmentFault if it fails."""
         if self.process is None or self.process.stdin is None or not self.alive:
             raise EnvironmentFault("the environment's process has ended")
         self.process.stdin.write(msgspec.json.encode(request) + b"\n")
-        with contextlib.suppress(ConnectionError):  # It has ended, which reading its answer says.
+        with contextlib.suppress(ConnectionError):  # It has ended, which the read reports.
             await self.process.stdin.drain()
         return await self._answer(limit_s)
 
     async def stop(self) -> None:
-        """End it and what it started; never raises."""
+        """Kill the process and its children; never raises."""
         if self.process is None:
             return
         below: list[psutil.Process] = []
@@ -73,7 +73,7 @@ class GymnasiumProcess:
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(STOP_S):
                     await self.process.stdin.wait_closed()
-        for child in below:  # Browsers have sessions of their own.
+        for child in below:  # Browsers are in other sessions.
             with contextlib.suppress(psutil.Error):
                 child.kill()
         if self._errors is not None:
@@ -88,7 +88,7 @@ class GymnasiumProcess:
         except TimeoutError:
             raise EnvironmentFault(f"the environment does not answer within {limit_s:g} s") from None
         if not line:
-            raise EnvironmentFault(f"the environment's process has ended: {' '.join(self._said)[-500:]}")
+            raise EnvironmentFault(f"the environment's process has ended: {' '.join(self._error_lines)[-500:]}")
         answer: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
         if "fault" in answer:
             raise EnvironmentFault(str(answer["fault"]))
@@ -96,4 +96,4 @@ class GymnasiumProcess:
 
     async def _read_errors(self, lines: asyncio.StreamReader) -> None:
         while line := await lines.readline():
-            self._said.append(line.decode(errors="replace").strip())
+            self._error_lines.append(line.decode(errors="replace").strip())

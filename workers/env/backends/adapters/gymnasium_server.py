@@ -1,7 +1,7 @@
-"""One Gymnasium environment at a time, in a Python of its own: a line of JSON in, a line out. No project module.
+"""Server of one Gymnasium environment in a separate Python, without modules of this project: JSON lines in and out.
 
-Requests are ``reset`` (``id``, ``seed``, ``options``), ``step`` (``action``) and ``stop``; an answer has ``image``
-(base64 of a PNG), ``instruction``, ``reward`` and ``done``, or ``fault``. What environments print goes to the errors.
+Requests are ``reset`` (``id``, ``seed``) and ``step`` (``action``). A response has ``image`` (base64 of a PNG),
+``instruction``, ``reward`` and ``done``, or ``fault``. Output of environments goes to stderr.
 """
 
 import base64
@@ -17,7 +17,7 @@ BROWSERGYM = "browsergym"
 
 
 class EnvironmentServer:
-    """Keeps the environment of the last id, for its next episode."""
+    """Keeps the environment of the last id for the next episode."""
 
     def __init__(self, packages: list[str], browser: str) -> None:
         import gymnasium
@@ -33,24 +33,25 @@ class EnvironmentServer:
         self.instruction = ""
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Carry out a request."""
+        """Execute a request."""
         if request["call"] == "reset":
             return self.reset(request["id"], request["seed"])
         observation, reward, terminated, truncated, _ = self.env.step(request["action"])
         return self.shown(observation, float(reward), bool(terminated or truncated))
 
     def reset(self, name: str, seed: int) -> dict[str, Any]:
-        """Make the environment of this id, if there is another, and reset it."""
+        """Reset the environment of this id, and create it if another one is open."""
         if name != self.id:
             self.close()
             self.env = self.gymnasium.make(name, disable_env_checker=True, **self.settings()).unwrapped
             self.id = name
         observation, _ = self.env.reset(seed=seed)
-        self.instruction = instruction_of(observation) or name
+        goal = observation.get("goal") if isinstance(observation, dict) else None  # BrowserGym's.
+        self.instruction = str(goal or name)
         return self.shown(observation, 0.0, False)
 
     def settings(self) -> dict[str, Any]:
-        """Return BrowserGym's settings: actions by pixels. Other environments are made as they are."""
+        """Return the settings for BrowserGym, which take actions in pixels; others have none."""
         if not self.coordinates:
             return {}
         from browsergym.core.action.highlevel import HighLevelActionSet
@@ -58,7 +59,7 @@ class EnvironmentServer:
         return {"action_mapping": HighLevelActionSet(subsets=["coord"], strict=False).to_python_code}
 
     def shown(self, observation: Any, reward: float, done: bool) -> dict[str, Any]:
-        """Return the screen that an observation has, or what the environment renders."""
+        """Return the screen of an observation, or the environment's rendering."""
         from PIL import Image
 
         pixels: Any = observation.get("screenshot") if isinstance(observation, dict) else observation
@@ -76,13 +77,8 @@ class EnvironmentServer:
             env.close()
 
 
-def instruction_of(observation: Any) -> str:
-    """Return BrowserGym's goal, in words; empty for observations without one."""
-    return str(observation.get("goal") or "") if isinstance(observation, dict) else ""
-
-
 def use_browser(path: str) -> None:
-    """Let Playwright start this browser wherever none is named: BrowserGym starts two, and takes a path for one."""
+    """Make this browser Playwright's default: BrowserGym starts two, and has an option for only one."""
     from playwright.sync_api import BrowserType
 
     launch = BrowserType.launch
@@ -99,11 +95,11 @@ def main() -> None:
     answers.flush()
     for line in sys.stdin:
         try:
-            found = server.answer(json.loads(line))
-        except Exception as error:  # noqa: BLE001 - whatever another project's environment raises is its fault
+            response = server.answer(json.loads(line))
+        except Exception as error:  # noqa: BLE001 - any error of a third-party environment is its fault
             traceback.print_exc()
-            found = {"fault": f"{type(error).__name__}: {error}"[:1000]}
-        answers.write(json.dumps(found) + "\n")
+            response = {"fault": f"{type(error).__name__}: {error}"[:1000]}
+        answers.write(json.dumps(response) + "\n")
         answers.flush()
     server.close()
 

@@ -1,7 +1,7 @@
-"""An OpenEnv server: an environment of its own for each connection of the WebSocket ``/ws``, so for each episode.
+"""An OpenEnv server, which has an environment for each connection of the WebSocket ``/ws``, so for each episode.
 
-OpenEnv's observations are its environments' own, so the options say where the screenshot and the instruction are, and
-in which form actions are sent. The defaults are those of its BrowserGym environment.
+Options define the fields of screenshot and instruction in observations, which depend on the environment, and the form
+of actions. The defaults are those of its BrowserGym environment.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from dart_streams.config.tasks import Task
 from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.adapters import action_formats
 from workers.env.backends.adapters.settings import (
-    clamp_reward,
+    RewardedEpisode,
     convert_options,
     encode_image,
     field_of,
@@ -29,29 +29,29 @@ from workers.env.environment import EnvironmentFault, Screen, screen_of
 MESSAGE_BYTES = 64 * 2**20
 CLOSE_S = 2.0
 UNFIT = "VALIDATION_ERROR"
-"""The code of an answer to an action that the environment's schema does not have."""
+"""Error code for an action that does not match the environment's schema."""
 
 
 class OpenEnvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``env.installed.options``."""
 
     url: str
-    """The server: ``http://host:8000``."""
+    """URL of the server: ``http://host:8000``."""
     dialect: Literal["browsergym", "typed"] = "browsergym"
-    """Actions as calls of BrowserGym, or as this project's own fields with their ``type``."""
+    """Actions as calls of BrowserGym, or as this project's fields with their ``type``."""
     action_field: str = "action_str"
-    """The field of the environment's action that has it; empty: its fields are the action's."""
+    """Field for the action in the environment's action; empty: its fields are the action's."""
     screenshot: str = "screenshot"
-    """Where the observation has the screen: base64, a data URL or rows of pixels; a path of names with dots."""
+    """Dotted path of the screen in the observation: base64, a data URL or rows of pixels."""
     instruction: str = "goal"
-    """Where the observation has the instruction."""
+    """Dotted path of the instruction in the observation."""
     task_field: str = "task_name"
-    """The parameter of a reset that names the task's page; empty: none, for the server has one task."""
+    """Parameter of a reset for the task's page; empty: none, the server has one task."""
     reset_timeout_s: float = 120.0
 
 
 def backend(config: Config) -> "OpenEnvBackend":
-    """Return the backend that ``env.backend = "openenv"`` means; raise ConfigError for wrong options."""
+    """Return the backend ``openenv``; raise ConfigError for wrong options."""
     return OpenEnvBackend(convert_options(config, OpenEnvOptions), config.env.selected.call_timeout_s)
 
 
@@ -63,42 +63,39 @@ class OpenEnvBackend:
         self.call_timeout_s = call_timeout_s
 
     async def start(self) -> None:
-        """Ask the server whether it is well; raise ServiceUnavailable if it does not say so."""
+        """Check the server's health; raise ServiceUnavailable if it fails."""
         url, bound = f"{self.settings.url.rstrip('/')}/health", aiohttp.ClientTimeout(total=self.call_timeout_s)
         try:
             async with aiohttp.ClientSession(timeout=bound) as session, session.get(url) as answer:
-                found = str(answer.status)
+                result = str(answer.status)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            found = str(error) or type(error).__name__
-        if found != "200":
-            raise ServiceUnavailable(f"env.installed.options.url: {url} answers {found}: start OpenEnv's server")
+            result = str(error) or type(error).__name__
+        if result != "200":
+            raise ServiceUnavailable(f"env.installed.options.url: {url} answers {result}: start OpenEnv's server")
 
     async def open(self, task: Task) -> "OpenEnvEnvironment":
         """Return an environment that is not connected yet."""
         return OpenEnvEnvironment(self.settings, self.call_timeout_s)
 
     async def stop(self) -> None:
-        """Each episode has a connection of its own."""
+        """Do nothing: each episode closes its connection."""
 
 
-class OpenEnvEnvironment:
-    """One episode: its connection is its environment, which ends with it."""
+class OpenEnvEnvironment(RewardedEpisode):
+    """One episode; its environment ends with its connection."""
 
     def __init__(self, settings: OpenEnvOptions, call_timeout_s: float) -> None:
+        super().__init__()
         self.settings = settings
         self.call_timeout_s = call_timeout_s
         self.instruction = ""
-        self.reward = 0.0
-        self.shown: Screen | None = None
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
-        self._executed: set[str] = set()
 
     async def reset(self, task: Task) -> Screen:
-        """Connect anew, so that nothing of an earlier episode is there, and reset to the task's seed."""
+        """Open a new connection, which has a new environment, and reset it to the task's seed."""
         await self.close()
-        self.reward, self.shown = 0.0, None
-        self._executed.clear()
+        self._restart()
         url = f"{self.settings.url.rstrip('/')}/ws"
         self._session = aiohttp.ClientSession()
         try:
@@ -110,25 +107,16 @@ class OpenEnvEnvironment:
         named = {self.settings.task_field: task.page} if self.settings.task_field else {}
         return await self._observed("reset", {"seed": task.seed, **named}, self.settings.reset_timeout_s)
 
-    async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
-        """Execute an action, given in screen pixels, at most once per id; after the end nothing is executed."""
-        shown = self._required()
-        if action_id in self._executed or shown.done:
-            return shown
-        self._executed.add(action_id)
+    async def _execute(self, action: Action) -> Screen:
         form = action_formats.to_browsergym if self.settings.dialect == "browsergym" else action_formats.to_fields
-        wanted: Any = form(action)
-        fields = {self.settings.action_field: wanted} if self.settings.action_field else wanted
+        converted: Any = form(action)
+        fields = {self.settings.action_field: converted} if self.settings.action_field else converted
         return await self._observed("step", fields, self.call_timeout_s)
 
-    async def evaluate(self) -> float:
-        """Return the sum of the rewards, within [0, 1]."""
-        self._required()
-        return clamp_reward(self.reward)
-
     async def close(self) -> None:
-        """Close the connection, and the environment with it; never raises."""
+        """Close the connection and thereby the environment; never raises."""
         socket, session, self._socket, self._session = self._socket, self._session, None, None
+        self.shown = None
         if socket is not None:
             with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
                 await socket.send_json({"type": "close"})
@@ -137,7 +125,7 @@ class OpenEnvEnvironment:
             await session.close()
 
     async def _observed(self, kind: str, data: Any, limit_s: float) -> Screen:
-        """Send one message once, and return the screen of the observation that answers it."""
+        """Send a message once, and return the screen of the resulting observation."""
         try:
             answer = await self._exchange(kind, data, limit_s)
         except BaseException:
@@ -150,10 +138,10 @@ class OpenEnvEnvironment:
                 self.instruction = text_of(observation, self.settings.instruction)
             image = encode_image(field_of(observation, self.settings.screenshot))
             self.shown = screen_of(image, self.instruction, flag_of(answer, "done"))
-        return self._required()
+        return self._current_screen()
 
     async def _exchange(self, kind: str, data: Any, limit_s: float) -> dict[str, Any] | None:
-        """Return what a message is answered with, None if the action does not fit the environment's schema."""
+        """Return the data of the response, None if the action does not match the environment's schema."""
         if self._socket is None:
             raise EnvironmentFault("the environment is not connected")
         url = self.settings.url
@@ -164,16 +152,11 @@ class OpenEnvEnvironment:
             raise EnvironmentFault(f"{url}: {kind}: no answer within {limit_s:g} s") from None
         except (aiohttp.ClientError, OSError, TypeError, ValueError) as error:
             raise EnvironmentFault(f"{url}: {kind}: the connection has ended: {error}") from None
-        found = answer.get("data") if isinstance(answer, dict) else None
-        if not isinstance(found, dict) or answer.get("type") not in {"observation", "error"}:
+        content = answer.get("data") if isinstance(answer, dict) else None
+        if not isinstance(content, dict) or answer.get("type") not in {"observation", "error"}:
             raise EnvironmentFault(f"{url}: {kind} is answered with {str(answer)[:200]}")
         if answer["type"] == "observation":
-            return found
-        if kind == "step" and found.get("code") == UNFIT:
+            return content
+        if kind == "step" and content.get("code") == UNFIT:
             return None
-        raise EnvironmentFault(f"{url}: {kind}: {found.get('code')}: {found.get('message')}")
-
-    def _required(self) -> Screen:
-        if self._socket is None or self.shown is None:
-            raise EnvironmentFault("the environment was not reset to a task, or has ended")
-        return self.shown
+        raise EnvironmentFault(f"{url}: {kind}: {content.get('code')}: {content.get('message')}")

@@ -1,4 +1,4 @@
-"""What the adapters' tables of options and their screens have in common."""
+"""Options, responses and episodes of the adapters."""
 
 import base64
 import io
@@ -9,35 +9,36 @@ from typing import Any, TypeVar
 import msgspec
 from PIL import Image
 
+from dart_streams.actions import Action
 from dart_streams.config import Config
 from dart_streams.errors import ConfigError
-from workers.env.environment import EnvironmentFault
+from workers.env.environment import EnvironmentFault, Screen
 from workers.env.returned_values import describe_value
 
 T = TypeVar("T")
 
 
 def convert_options(config: Config, kind: type[T]) -> T:
-    """Return ``env.installed.options`` as a ``kind``; raise ConfigError that names the key that is wrong."""
+    """Return ``env.installed.options`` as a ``kind``; raise ConfigError that names a wrong key."""
     try:
         return msgspec.convert(config.env.installed.options, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(f"env.installed.options of {config.env.backend}: {error}") from None
 
 
-def encode_image(found: Any) -> bytes:
-    """Return an image as bytes of a file: base64 of one, a data URL, or nested lists of RGB pixels.
+def encode_image(value: Any) -> bytes:
+    """Return the file of an image, given as base64, data URL, or nested lists of RGB pixels.
 
-    Raises EnvironmentFault if it is none of them.
+    Raises EnvironmentFault for any other value.
     """
-    if isinstance(found, str):
+    if isinstance(value, str):
         try:
-            return base64.b64decode(found.partition("base64,")[2] or found, validate=True)
-        except ValueError as error:  # also of a text that is not ASCII
+            return base64.b64decode(value.partition("base64,")[2] or value, validate=True)
+        except ValueError as error:  # Also for a text that is not ASCII.
             raise EnvironmentFault(f"the screenshot is no base64: {error}") from None
     try:
-        height, width = len(found), len(found[0])
-        raw = bytes(channel for row in found for pixel in row for channel in pixel[:3])
+        height, width = len(value), len(value[0])
+        raw = bytes(channel for row in value for pixel in row for channel in pixel[:3])
         buffer = io.BytesIO()
         Image.frombytes("RGB", (width, height), raw).save(buffer, "PNG", compress_level=1)
     except (TypeError, ValueError, IndexError, KeyError) as error:
@@ -45,42 +46,76 @@ def encode_image(found: Any) -> bytes:
     return buffer.getvalue()
 
 
+class RewardedEpisode:
+    """An episode whose reward is the sum of its steps' rewards; after its end nothing is executed."""
+
+    def __init__(self) -> None:
+        self.reward = 0.0
+        self.shown: Screen | None = None
+        self._executed: set[str] = set()
+
+    async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
+        """Execute an action, given in screen pixels, at most once per id."""
+        shown = self._current_screen()
+        if action_id in self._executed or shown.done:
+            return shown
+        self._executed.add(action_id)
+        return await self._execute(action)
+
+    async def evaluate(self) -> float:
+        """Return the sum of the rewards, clamped to [0, 1]."""
+        self._current_screen()
+        return clamp_reward(self.reward)
+
+    async def _execute(self, action: Action) -> Screen:
+        raise NotImplementedError
+
+    def _restart(self) -> None:
+        self.reward, self.shown = 0.0, None
+        self._executed.clear()
+
+    def _current_screen(self) -> Screen:
+        if self.shown is None:
+            raise EnvironmentFault("the environment was not reset to a task, or has ended")
+        return self.shown
+
+
 def field_of(fields: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a path of names with dots between them; None if there is none."""
-    found: Any = fields
+    """Return the value at a dotted path, None if there is none."""
+    value: Any = fields
     for name in path.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def number_of(answer: Mapping[str, Any], path: str) -> float:
-    """Return the finite number at a path of an answer, 0 if there is none; raise EnvironmentFault for anything else."""
-    found = field_of(answer, path)
-    if found is None:
+    """Return the finite number at a path, 0 if there is none; raise EnvironmentFault for any other value."""
+    value = field_of(answer, path)
+    if value is None:
         return 0.0
-    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
-        raise EnvironmentFault(f"{path} is {describe_value(found)}: it is a number")
-    return float(found)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise EnvironmentFault(f"{path} is {describe_value(value)}: it is a number")
+    return float(value)
 
 
 def flag_of(answer: Mapping[str, Any], path: str) -> bool:
-    """Return the truth value at a path of an answer, False if there is none; raise EnvironmentFault for any other."""
-    found = field_of(answer, path)
-    if not isinstance(found, bool | None):
-        raise EnvironmentFault(f"{path} is {describe_value(found)}: it is true or false")
-    return bool(found)
+    """Return the boolean at a path, False if there is none; raise EnvironmentFault for any other value."""
+    value = field_of(answer, path)
+    if not isinstance(value, bool | None):
+        raise EnvironmentFault(f"{path} is {describe_value(value)}: it is true or false")
+    return bool(value)
 
 
 def text_of(answer: Mapping[str, Any], path: str) -> str:
-    """Return the text at a path of an answer, empty if there is none; raise EnvironmentFault for anything else."""
-    found = field_of(answer, path)
-    if not isinstance(found, str | None):
-        raise EnvironmentFault(f"{path} is {describe_value(found)}: it is a text")
-    return found or ""
+    """Return the text at a path, empty if there is none; raise EnvironmentFault for any other value."""
+    value = field_of(answer, path)
+    if not isinstance(value, str | None):
+        raise EnvironmentFault(f"{path} is {describe_value(value)}: it is a text")
+    return value or ""
 
 
 def clamp_reward(reward: float) -> float:
-    """Return a sum of finite rewards within [0, 1]; raise EnvironmentFault if it is not finite itself."""
+    """Clamp a sum of rewards to [0, 1]; raise EnvironmentFault if it is not finite."""
     if not math.isfinite(reward):
         raise EnvironmentFault(f"the rewards of the episode add up to {reward}")
     return min(max(reward, 0.0), 1.0)

@@ -171,7 +171,9 @@ class DevTools:
             if message.error is None:
                 future.set_result(message.result)
             else:
-                future.set_exception(rejection_error(str(message.error.get("message"))))
+                reason = str(message.error.get("message"))
+                has_left = reason.startswith(LEFT)
+                future.set_exception(Navigated(f"the page left: {reason}") if has_left else Rejected(reason))
                 future.exception()
         elif message.method == LOADED and message.sessionId in self._loads:
             if not (loaded := self._loads[message.sessionId]).done():
@@ -202,13 +204,6 @@ class DevTools:
         pending = [future for owner, _, future in self._pending.values() if session in (None, owner)]
         pending += [future for owner, future in self._loads.items() if session in (None, owner)]
         fail(pending, EnvironmentFault, reason)
-
-
-def rejection_error(message: str) -> EnvironmentFault:
-    """Return the exception for an error message of the browser."""
-    if message.startswith(LEFT):
-        return Navigated(f"the page left its document: {message}")
-    return Rejected(f"the browser rejected it: {message}")
 
 
 def fail(futures: Iterable["asyncio.Future[dict[str, Any]]"], error: type[EnvironmentFault], reason: str) -> None:

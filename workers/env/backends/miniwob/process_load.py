@@ -1,5 +1,6 @@
 """Load of the browser's processes while a frame is late: they compute, wait for a processor, or are idle."""
 
+import contextlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,23 +45,16 @@ def load_alone(pid: int) -> ProcessLoad:
         times, status = process.cpu_times(), process.status()
     except psutil.NoSuchProcess:
         return ProcessLoad(0.0, False)
-    return ProcessLoad(times.user + times.system, status in CAN_RUN or any(map(can_run, threads_of(pid))))
+    return ProcessLoad(times.user + times.system, status in CAN_RUN or has_runnable_thread(pid))
 
 
-def threads_of(pid: int) -> list[Path]:
-    """Return the kernel's folders of a process's threads, none where there is no /proc."""
-    try:
-        return list(Path(f"/proc/{pid}/task").iterdir())
-    except OSError:
-        return []
-
-
-def can_run(thread: Path) -> bool:
-    """Return whether a thread runs, or waits for a processor or a disk."""
-    try:
-        return (thread / "stat").read_text().rpartition(") ")[2][:1] in ("R", "D")
-    except OSError:
-        return False
+def has_runnable_thread(pid: int) -> bool:
+    """Return whether a thread of a process runs, or waits for a processor or a disk; False without /proc."""
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            if stat.read_text().rpartition(") ")[2][:1] in ("R", "D"):
+                return True
+    return False
 
 
 def rests(before: ProcessLoad, now: ProcessLoad) -> bool:

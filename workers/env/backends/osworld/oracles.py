@@ -120,11 +120,6 @@ json.dump(data, open(path, "w"))
     return shell_solution("pkill chrome; sleep 2; true", f"python3 -c {shlex.quote(program)}")
 
 
-def cell_solution(reference: str, value: str) -> Solution:
-    """Return a solution that types a value into a cell, which the name box selects."""
-    return key_solution(Hotkey(("ctrl", "shift", "t")), Type(reference), ENTER, Type(value), ENTER)
-
-
 def office_setting(path: str, name: str, value: str) -> Solution:
     """Return a solution that sets a key of LibreOffice's configuration, with LibreOffice closed."""
     file = "~/.config/libreoffice/4/user/registrymodifications.xcu"
@@ -179,7 +174,9 @@ ORACLES: dict[str, Solution] = {
     "2cd43775-7085-45d8-89fa-9e35c0a915cf": office_setting(
         "/org.openoffice.Office.Common/Save/Document", "AutoSaveTimeIntervall", "3"
     ),
-    "357ef137-7eeb-4c80-a3bb-0951f26a8aff": cell_solution("E3", "191.6667"),
+    "357ef137-7eeb-4c80-a3bb-0951f26a8aff": key_solution(
+        Hotkey(("ctrl", "shift", "t")), Type("E3"), ENTER, Type("191.6667"), ENTER
+    ),
 }
 """By task id."""
 

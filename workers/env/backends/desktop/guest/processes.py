@@ -91,15 +91,10 @@ def end_all(besides: Iterable[int]) -> None:
             for pid in others:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-        reap_children()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         time.sleep(POLL_INTERVAL_S)
-
-
-def reap_children() -> None:
-    """Reap all children that have ended."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 def reap_orphans(own: Iterable[int], proc: Path = Path("/proc")) -> None:

@@ -67,7 +67,9 @@ class DesktopSession:
         self.stop()
         lay_out()
         await self._start_display(*(screen or self.size))
-        self._start_part("bus", ["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address={bus_address()}"])
+        self._start_part(
+            "bus", ["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address=unix:path={RUNTIME}/bus"]
+        )
         await self._until("the bus", lambda: (RUNTIME / "bus").exists())
         if accessible:
             self._start_part("accessibility bus", ["/usr/libexec/at-spi-bus-launcher", "--launch-immediately"])
@@ -97,7 +99,9 @@ class DesktopSession:
         self.watched = watched
         self.seen = self.state()
         if not command:
-            return make_folders()
+            for name in FOLDERS:
+                (HOME / name).mkdir(exist_ok=True)
+            return
         self.app = launch(command, {} if accessible else NOT_ACCESSIBLE)
         await self._until(command[0], self._app_is_there, APP_S)
         if not await self.settle(APP_S, quiet_s):
@@ -240,12 +244,6 @@ def write_files(files: Mapping[str, str]) -> None:
         path.write_bytes(base64.b64decode(encoded))
 
 
-def make_folders() -> None:
-    """Create the folders that file dialogs offer."""
-    for name in FOLDERS:
-        (HOME / name).mkdir(exist_ok=True)
-
-
 def launch(command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     """Start the application in the home with further environment variables."""
     variables = {**os.environ, **environment}
@@ -259,11 +257,6 @@ def read_output() -> str:
         return ""
     with OUTPUT.open(errors="replace") as output:
         return output.read(OUTPUT_CHARACTERS)
-
-
-def bus_address() -> str:
-    """Return the address of the session's bus, which tasks of OSWorld export too."""
-    return f"unix:path={RUNTIME}/bus"
 
 
 def path_content(path: Path) -> Any:

@@ -65,7 +65,7 @@ async def test_an_episode_waits_for_a_phone_and_is_refused_in_time():
         first, second = await backend.open(task(0)), await backend.open(task(0))
         await first.reset(task(0))
         patient, backend.settings = backend.settings, msgspec.structs.replace(backend.settings, reset_timeout_s=0.2)
-        with pytest.raises(EnvironmentFault, match=r"a server that is free: no start within 0\.2 s"):
+        with pytest.raises(EnvironmentFault, match=r"a free server: no start within 0\.2 s"):
             await second.reset(task(0))
         backend.settings = patient
         await second.close()
