@@ -12,9 +12,9 @@ from dart_streams.bus import flush_barrier
 from dart_streams.bus.clients import Publisher, commit_within, create_consumer, start_within
 from dart_streams.config import Config
 from dart_streams.config.tasks import load
+from dart_streams.console.datasets.demonstrations import demonstration_order
 from dart_streams.console.launch import evaluate, order_audit
 from dart_streams.console.launch.order_audit import audit_orders
-from dart_streams.console.launch.training_run import demonstration_order
 from dart_streams.console.runs.run_follower import follow_run
 from dart_streams.curation.order_tracker import ORDER_ATTEMPTS
 from tests.task_files import write_tasks
@@ -25,7 +25,7 @@ BOUND_S = 120.0
 
 @pytest.fixture
 def config(services: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    monkeypatch.setattr(order_audit, "PAUSE_S", 0.2)
+    monkeypatch.setattr(order_audit, "ROUND_INTERVAL_S", 0.2)
     monkeypatch.setattr(flush_barrier, "POLL_INTERVAL_S", 0.1)
     tasks = write_tasks(tmp_path, "box", train=(0, 2), heldout=(50, 53))
     return services.config(tasks=tasks, evaluation={"episodes": 3})
@@ -77,8 +77,8 @@ async def test_an_evaluation_orders_lost_rollouts_again_and_ends_with_faults(con
 
 
 async def test_orders_that_wait_for_an_absent_worker_are_not_lost(config: Config):
-    tasks = load(Path(config.tasks.file))
-    ordered = demonstration_order(tasks.train[0], config)
+    task = load(Path(config.tasks.file)).train[0]
+    ordered = demonstration_order(f"demonstration-{task.task_id}", task.task_id, task.max_steps, config)
     async with (
         asyncio.timeout(BOUND_S),
         Publisher(config.bus, "test") as publisher,

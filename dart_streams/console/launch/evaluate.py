@@ -1,4 +1,4 @@
-"""Orders a held-out evaluation and waits for its trajectories."""
+"""A held-out evaluation: its orders, and the wait for their trajectories."""
 
 from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
@@ -16,10 +16,7 @@ from topics.rollout_orders import RolloutOrder
 async def evaluate(
     config: Config, tasks: TaskSet, follower: RunFollower, publisher: Publisher, version: int
 ) -> EvaluationResult:
-    """Order the missing episodes of an evaluation of ``version`` at each temperature.
-
-    Return the result at the first temperature when all have finished.
-    """
+    """Order the missing episodes of ``version`` at each temperature; return the result at the first temperature."""
     each = [
         evaluation.build_orders(config, tasks, version, value)
         for value in dict.fromkeys(config.evaluation.temperatures)

@@ -1,7 +1,7 @@
-"""Finds the orders that the supervisor waits for and that can never end, and ends them as ``lost``; shows how many.
+"""Audit of the orders that the supervisor waits for: orders that can never end are ended as ``lost``.
 
-Evaluations and demonstrations are audited here always, as training's orders are in ``workers/curator/order_audit.py``;
-training's too once the curator is stopped. The barrier goes up to the trajectories that this process has read.
+The audit covers evaluations and demonstrations, and training orders once the curator (which audits them in
+``workers/curator/order_audit.py``) is stopped. Its barrier ends at the trajectories that this process has read.
 """
 
 import asyncio
@@ -22,15 +22,14 @@ from dart_streams.curation.lost_orders import PLAYED, OpenOrder, finish_of, sele
 from dart_streams.errors import ServiceUnavailable
 from topics import trajectories
 
-PAUSE_S = 5.0
-"""Time between two rounds."""
-READ_S = 0.2
+ROUND_INTERVAL_S = 5.0
+POLL_INTERVAL_S = 0.2
 
 log = structlog.get_logger()
 
 
 class AwaitedOrderAudit:
-    """Audits the orders that a follower knows: evaluations and demonstrations, and training's once that ``settles``."""
+    """Audits evaluation and demonstration orders, and training orders once ``settles`` is set."""
 
     def __init__(self, follower: RunFollower, publisher: Publisher) -> None:
         self.follower = follower
@@ -43,7 +42,7 @@ class AwaitedOrderAudit:
         return select_fields(order for order in orders if self.settles or order.purpose != "train")
 
     async def round(self) -> None:
-        """Pass a barrier from the orders to the follower, and publish the finish of what is open still."""
+        """Pass a barrier from the orders to the follower, and publish the finish of orders that are still open."""
         before = self.open_orders()
         async with lag_reader(self.publisher.bus) as offsets:
             barrier = FlushBarrier(offsets, log, self.follower.stall_s)
@@ -56,23 +55,23 @@ class AwaitedOrderAudit:
             await self.publisher.publish(trajectories.TOPIC, finish, record_id=finish.trajectory_id)
 
     async def read_on(self) -> None:
-        """Return when the follower has read the trajectories that there are now."""
+        """Return when the follower has read the present trajectories."""
         name = self.publisher.bus.prefix + trajectories.TOPIC.name
         records = self.follower.records
         ends = await records.end_offsets([one for one in records.assignment() if one.topic == name])
         while not await has_reached(records, shrunk_to(ends, await records.end_offsets(ends))):
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(READ_S):
+                async with asyncio.timeout(POLL_INTERVAL_S):
                     await self.follower.changed.wait()
 
 
 def shrunk_to(ends: dict[TopicPartition, int], now: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return the ends to wait for; a topic that was made anew has less."""
+    """Return the ends to wait for; a recreated topic has lower ones."""
     return {partition: min(end, now[partition]) for partition, end in ends.items()}
 
 
 class LostOrders:
-    """Shows at the terminal how many orders were lost, when the number grows."""
+    """Shows the number of lost orders at the terminal when it grows."""
 
     def __init__(self, follower: RunFollower, notify: Callable[[str], None]) -> None:
         self.follower = follower
@@ -83,9 +82,8 @@ class LostOrders:
         """Show the number if it has grown."""
         if (count := self.follower.progress.lost) > self.shown:
             self.notify(
-                f"{count - self.shown} orders were lost ({count} in all) and are ordered again: somebody moved offsets "
-                "or removed records, or a reader refused some; the logs of curator and recorder, and dead letters, "
-                "say more"
+                f"{count - self.shown} orders were lost ({count} in all) and are ordered again: offsets were moved, "
+                "records removed, or a reader refused some; see the logs of curator and recorder, and dead letters"
             )
         self.shown = count
 
@@ -105,9 +103,9 @@ async def audit_orders(
 
 
 async def keep_auditing(audit: AwaitedOrderAudit, lost: LostOrders) -> None:
-    """Audit round after round, until cancelled; a broker that is away is waited for."""
+    """Audit until cancelled, waiting for an unavailable broker."""
     while True:
-        await asyncio.sleep(PAUSE_S)
+        await asyncio.sleep(ROUND_INTERVAL_S)
         lost.show()
         try:
             if audit.open_orders():

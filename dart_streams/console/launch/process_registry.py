@@ -1,4 +1,4 @@
-"""Which processes a run has, on disk: what a killed supervisor left is found again and ended."""
+"""The processes of a run, on disk: the next command ends those that a killed supervisor left."""
 
 import os
 from pathlib import Path
@@ -7,8 +7,7 @@ from typing import Self
 import msgspec
 import psutil
 
-from dart_streams.console.launch.process_birth import Birth, birth_of
-from dart_streams.console.launch.services.daemon import is_alive, stop
+from dart_streams.console.launch.services.daemon import Birth, birth_of, is_alive, stop
 from dart_streams.console.runs.run_folder import is_locked
 
 SAME_START_S = 2.0
@@ -16,9 +15,9 @@ END_S = 5.0
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
-    """A process, identified by more than its pid, which the system uses again.
+    """The identity of a process beyond its pid, which the system reuses.
 
-    ``born`` is null where the system does not say it; then ``started_s`` counts, which is of the wall clock.
+    Without ``born``, the wall clock time ``started_s`` counts.
     """
 
     name: str
@@ -29,12 +28,12 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, name: str, pid: int) -> Self:
-        """Identify a running process; raises psutil.NoSuchProcess if there is none."""
+        """Identify a running process; raise psutil.NoSuchProcess if there is none."""
         process = psutil.Process(pid)
         return cls(name, pid, process.create_time(), tuple(process.cmdline()), birth_of(pid))
 
     def process(self) -> psutil.Process | None:
-        """Return the very process that was identified, None if it is gone or its pid has another owner."""
+        """Return the identified process, None if it is gone or its pid has another owner."""
         try:
             process = psutil.Process(self.pid)
             # A process that was identified in the middle of its exec had no command yet.
@@ -70,7 +69,7 @@ def write(path: Path, registry: ProcessRegistry) -> None:
 
 
 def read(path: Path) -> ProcessRegistry | None:
-    """Return what the file says, None if it is missing or torn."""
+    """Return the registry in a file, None if it is missing or torn."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=ProcessRegistry)
     except (OSError, msgspec.DecodeError):
@@ -78,21 +77,21 @@ def read(path: Path) -> ProcessRegistry | None:
 
 
 def living_runs(runs: Path, but: Path) -> list[str]:
-    """Return the ids of runs, except the one in the folder ``but``, whose supervisor runs."""
+    """Return the ids of runs with a live supervisor, except the one in the folder ``but``."""
     folders = (path.parent for path in sorted(runs.glob("*/processes.json")) if not path.parent.is_symlink())
     found = ((folder, read(folder / "processes.json")) for folder in folders if folder != but)
     return [folder.name for folder, registry in found if registry and lives(folder, registry)]
 
 
 def lives(folder: Path, registry: ProcessRegistry) -> bool:
-    """Return whether the supervisor of the run in a folder runs, here or in another container of this machine."""
+    """Return whether the supervisor of a run is alive, here or in another container of this machine."""
     return registry.supervisor.process() is not None or is_locked(folder)
 
 
 def end_leftovers(runs: Path) -> tuple[list[str], bool]:
-    """End the processes of runs whose supervisor is gone, and all below them.
+    """End the processes of runs whose supervisor is gone, with their descendants.
 
-    Return their names, as ``run/process``, and whether such a run had started the local services.
+    Returns their names as ``run/process``, and whether one of these runs had started the local services.
     """
     ended: list[str] = []
     services = False

@@ -1,7 +1,6 @@
-"""Which processes a run has, with the command line of each; and the policy it starts from, built once and cached.
+"""The processes of a run with their command lines, and its first policy, which is built once and cached.
 
-`dart-streams policy build` builds the tiny policy in the model environment, from demonstrations that an environment
-worker and a recorder produce under a topic prefix of their own.
+The tiny policy is built in the model environment, from demonstrations under a separate topic prefix.
 """
 
 import asyncio
@@ -20,11 +19,11 @@ from dart_streams.policy import recipe
 
 BOOTSTRAP_FILE = "bootstrap.toml"
 PAGE_FILE = "ui.json"
-"""Where the web page's address is, with its token."""
+"""File with the web page's address and token."""
 
 
 class Programs(msgspec.Struct, frozen=True):
-    """The ``dart-streams`` program of each virtual environment; only runs with a tracker need that of ``data``."""
+    """The ``dart-streams`` program of each virtual environment; ``data`` is for trackers."""
 
     streams: Path
     model: Path
@@ -32,7 +31,7 @@ class Programs(msgspec.Struct, frozen=True):
 
 
 class ProcessSet(msgspec.Struct, frozen=True):
-    """The processes of a run, by what they do."""
+    """The processes of a run, by role."""
 
     env: tuple[ProcessSpec, ...] = ()
     recorder: tuple[ProcessSpec, ...] = ()
@@ -45,12 +44,12 @@ class ProcessSet(msgspec.Struct, frozen=True):
 
 
 def find_programs(prefix: Path = Path(sys.prefix)) -> Programs:
-    """Find the environments beside each other, as `make setup` makes them, from the one that runs this."""
+    """Find the programs of the sibling environments of ``prefix``."""
     return Programs(*(prefix.parent / name / "bin" / "dart-streams" for name in ("streams", "model", "data")))
 
 
 def processes_of(config: Config, config_file: Path, found: Programs) -> ProcessSet:
-    """Return every process of ``config``; raise :class:`UserError` if an environment that one needs is missing."""
+    """Return every process of ``config``; raise :class:`UserError` if an environment is missing."""
     model_side = needs_model(config)
     for program in [found.streams, found.model] if model_side else [found.streams]:
         if not program.exists():
@@ -64,7 +63,7 @@ def processes_of(config: Config, config_file: Path, found: Programs) -> ProcessS
             for name in (f"{kind}-{number}" for number in range(count))
         )
 
-    # Without training, the trainer still publishes the weights that are evaluated, unless the engine has its own.
+    # Without training, the trainer still publishes the weights to evaluate, unless the engine has its own.
     trainer = (ProcessSpec("trainer", (str(found.model), "train", "--config", str(config_file))),)
     return ProcessSet(
         env=workers("env", config.env.workers),
@@ -79,32 +78,32 @@ def processes_of(config: Config, config_file: Path, found: Programs) -> ProcessS
 
 
 def needs_model(config: Config) -> bool:
-    """Return whether rollout workers need the policy's directory, and so the model environment."""
+    """Return whether rollout workers need the policy's directory and the model environment."""
     return config.rollout.engine == "vllm" or (config.rollout.engine == "openai" and config.rollout.openai.trainable)
 
 
 def page_of(config_file: Path, found: Programs) -> ProcessSpec:
-    """Return the command that serves the run's web page; the run does not need it."""
+    """Return the optional process that serves the run's web page."""
     folder = config_file.parent
     place = ("--state", str(folder.parents[1]), "--address-file", str(folder / PAGE_FILE))
     return ProcessSpec("ui", (str(found.streams), "ui", folder.name, *place), optional=True)
 
 
 def tracker_of(config_file: Path, found: Programs) -> ProcessSpec:
-    """Return the command of the tracker, which ends last: the run does not need it, but it reads to the end."""
+    """Return the optional process of the tracker, which stops last to read all records."""
     command = (str(found.data), "worker", "tracker", "--config", str(config_file), "--id", "tracker-0")
     return ProcessSpec("tracker-0", command, last=True, optional=True)
 
 
 def build_command(config_file: Path, found: Programs) -> ProcessSpec:
-    """Return the command that builds the tiny policy."""
+    """Return the process that builds the tiny policy."""
     if not found.model.exists():
         raise UserError(f"{found.model} is missing: run `make setup`")
     return ProcessSpec("policy", (str(found.model), "policy", "build", "--config", str(config_file)))
 
 
 async def find_policy(folder: RunFolder, supervisor: Supervisor, found: Programs) -> str:
-    """Build the run's policy if it is missing, write its path into the run's configuration, and describe it."""
+    """Write the policy's path into the run's configuration, building the policy if needed; return its description."""
     config = folder.config()
     how = ""
     if config.policy.path:
@@ -122,7 +121,7 @@ async def find_policy(folder: RunFolder, supervisor: Supervisor, found: Programs
 
 
 async def build_policy(folder: RunFolder, supervisor: Supervisor, found: Programs) -> None:
-    """Build the tiny policy; an environment worker and a recorder run meanwhile."""
+    """Build the tiny policy, beside an environment worker and a recorder."""
     config = folder.config()
     bus = config.bus.of_demonstrations
     file = folder.path / BOOTSTRAP_FILE

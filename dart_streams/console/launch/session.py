@@ -1,6 +1,6 @@
-"""A supervised run from its first to its last second: services up, the training run, signals, everything down again.
+"""A supervised run with its services and signals.
 
-The first Ctrl-C (or SIGTERM) drains, the second kills. Only services that the run itself has started are stopped.
+The first Ctrl-C (or SIGTERM) drains, the second kills. A run stops only the services that it has started.
 """
 
 import asyncio
@@ -17,11 +17,14 @@ from rich.console import Console
 from dart_streams.bus.lag import lag_reader
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
-from dart_streams.console.launch import process_registry, process_usage
+from dart_streams.console.launch import process_registry
 from dart_streams.console.launch.processes import PAGE_FILE, ProcessSet
 from dart_streams.console.launch.services import local
+from dart_streams.console.launch.services.daemon import Home
+from dart_streams.console.launch.services.jars import SERVICES
 from dart_streams.console.launch.supervisor import Supervisor
 from dart_streams.console.launch.training_run import TrainingRun
+from dart_streams.console.runs.process_usage import sample_usage
 from dart_streams.console.runs.run_folder import RunFolder
 from dart_streams.console.runs.trained_rows import TrainedRows
 from dart_streams.console.views.terminal import Display, Moment, summarize
@@ -30,8 +33,8 @@ from dart_streams.telemetry import setup
 from workers.curator.changelogs import changelog_topics
 
 Finish = Callable[[TrainingRun], Awaitable[None]]
-PAGE_EVERY_S = 0.5
-"""How often the file with the web page's address is looked at."""
+PAGE_POLL_INTERVAL_S = 0.5
+"""Poll interval of the file with the web page's address."""
 
 
 class InterruptedRun(UserError):
@@ -41,7 +44,7 @@ class InterruptedRun(UserError):
 
 
 class Session:
-    """One run on this machine, of ``processes`` (None: attached); ``find_policy`` begins it, ``finish`` reports."""
+    """A run on this machine, attached without ``processes``; ``find_policy`` begins it, ``finish`` reports it."""
 
     def __init__(
         self,
@@ -77,11 +80,11 @@ class Session:
         )
 
     def notify(self, text: str) -> None:
-        """Show the user at the terminal what happens."""
+        """Print a message at the terminal."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     async def run(self) -> None:
-        """Go through the whole run, and stop everything at its end; raise :class:`InterruptedRun` after a signal."""
+        """Run all phases and stop everything at the end; raise :class:`InterruptedRun` after a signal."""
         supervisor = Supervisor(self.folder.path, self.config.run.drain_s, self.notify)
         run = self.make_run(supervisor)
         outcome = "failed"
@@ -104,20 +107,20 @@ class Session:
             raise InterruptedRun(f"interrupted; resume it with `{self.folder.resume_command}`")
 
     async def go_through(self, run: TrainingRun) -> None:
-        """Bring the services up, show the run while it lasts, and write its report."""
+        """Start the services, display the run, and write its report."""
         with run.phase("services"):
             await self.bring_services_up(run.supervisor)
             await run.check_access()
         async with self.page_served(run.supervisor), show_run(run, self.console, lambda: self.page):
             await run.run()
-        # The report says how the run went; `end` corrects that if writing the report fails.
+        # The report contains the outcome; `end` corrects it if the report fails.
         run.journal = msgspec.structs.replace(run.journal, outcome="complete")
         with run.phase("report"):
             await self.finish(run)
 
     @contextlib.asynccontextmanager
     async def page_served(self, supervisor: Supervisor) -> AsyncIterator[None]:
-        """Start the run's web page, if it has one; its address is shown once it is up, and nothing waits for that."""
+        """Start the run's web page, if it has one, and show its address once it is up."""
         file = self.folder.path / PAGE_FILE
         file.unlink(missing_ok=True)
         if self.processes is not None:
@@ -130,15 +133,15 @@ class Session:
             await asyncio.gather(announcing, return_exceptions=True)
 
     async def announce_page(self, file: Path) -> None:
-        """Show the page's address when the file has it, again if the page was started again."""
+        """Show the page's address whenever the file has a new one."""
         while True:
             if (found := address_in(file)) not in ("", self.page):
                 self.page = found
                 self.notify(f"watch it at {found}")
-            await asyncio.sleep(PAGE_EVERY_S)
+            await asyncio.sleep(PAGE_POLL_INTERVAL_S)
 
     async def bring_services_up(self, supervisor: Supervisor) -> None:
-        """Bring the services up. A start under way is waited for even if interrupted: then it can be stopped."""
+        """Start the services; an interrupted start is awaited, so that they can be stopped."""
         starting = asyncio.create_task(asyncio.to_thread(local.ensure_up, self.config, self.notify))
         try:
             await asyncio.shield(starting)
@@ -148,7 +151,7 @@ class Session:
             supervisor.save_registry(services=self.owns_services)
 
     async def end(self, run: TrainingRun, outcome: str) -> None:
-        """Stop what still runs, and write down the outcome."""
+        """Stop all processes, and write the outcome to the journal."""
         if run.supervisor.children:
             self.notify(f"draining {', '.join(sorted(run.supervisor.children))} (Ctrl-C again to kill)")
         await run.supervisor.stop_all()
@@ -164,7 +167,7 @@ class Session:
 
 
 def address_in(file: Path) -> str:
-    """Return the address that the web page has written, empty while it has not."""
+    """Return the address in the web page's file, empty without one."""
     with contextlib.suppress(OSError):
         return str(msgspec.json.decode(file.read_bytes())["url"])
     return ""
@@ -172,7 +175,7 @@ def address_in(file: Path) -> str:
 
 @contextlib.asynccontextmanager
 async def catch_signals(supervisor: Supervisor, notify: Callable[[str], None]) -> AsyncIterator["asyncio.Future[None]"]:
-    """Yield a future that the first signal completes; the second signal kills all children."""
+    """Yield a future that the first signal completes; a second signal kills all children."""
     loop = asyncio.get_running_loop()
     interrupted: asyncio.Future[None] = loop.create_future()
 
@@ -194,12 +197,19 @@ async def catch_signals(supervisor: Supervisor, notify: Callable[[str], None]) -
 
 @contextlib.asynccontextmanager
 async def show_run(run: TrainingRun, console: Console, page: Callable[[], str]) -> AsyncIterator[None]:
-    """Show the run while the body lasts, and sample what its processes cost; a failing display does not fail it.
+    """Display the run and sample its processes while the body lasts; a failing display does not fail the run.
 
-    ``page`` returns the address of the run's web page, empty while there is none.
+    ``page`` returns the address of the run's web page, or an empty text.
     """
     trained = TrainedRows(run.config)
     display = Display(functools.partial(moment_of, run, page), console, trained.newest_metrics)
+
+    services = local.folder_of(run.config)
+    jvms = {name: found[0].pid for name in SERVICES if (found := Home(services / name).find())}
+
+    def process_roots() -> dict[str, int]:
+        children = run.supervisor.children.items()
+        return {name: child.process.pid for name, child in children if child.process} | jvms
 
     async def read_lag() -> None:
         await run.has_topics.wait()
@@ -209,7 +219,7 @@ async def show_run(run: TrainingRun, console: Console, page: Callable[[], str]) 
     tasks = [
         asyncio.create_task(display.show(), name="display"),
         asyncio.create_task(read_lag(), name="read lag"),
-        asyncio.create_task(process_usage.sample(run.supervisor, local.folder_of(run.config)), name="usage"),
+        asyncio.create_task(sample_usage(run.supervisor.folder, process_roots), name="usage"),
     ]
     try:
         yield
@@ -223,7 +233,7 @@ async def show_run(run: TrainingRun, console: Console, page: Callable[[], str]) 
 def moment_of(
     run: TrainingRun, page: Callable[[], str], lag: dict[tuple[str, str], int], trained: dict[str, float]
 ) -> Moment:
-    """Return what the display shows of a run now."""
+    """Return the present state of a run for the display."""
     phase = run.journal.phases[-1] if run.journal.phases else None
     began = run.journal.phase("circle")
     slots = run.config.env.workers * run.config.env.slots
@@ -244,7 +254,7 @@ def moment_of(
 
 
 def run_session(made: RunFolder, make_session: Callable[[TextIO], Session]) -> None:
-    """Run a session with its log in the run's folder; ``make_session`` is given the log's file."""
+    """Run a session with its log in the run's folder; ``make_session`` takes the log's file."""
     (made.path / "logs").mkdir(exist_ok=True)
     with (made.path / "logs" / "supervisor.log").open("a", buffering=1) as log:
         setup.start_logs("supervisor", log)

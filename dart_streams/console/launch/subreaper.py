@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
 
 
 def start(command: list[str], libc: ctypes.CDLL) -> int:
-    """Fork and execute ``command``; it dies with the subreaper, and its stdin is empty."""
+    """Fork and execute ``command`` with an empty stdin; it dies with the subreaper."""
     subreaper = os.getpid()
     child = os.fork()
     if child:
@@ -54,7 +54,7 @@ def start(command: list[str], libc: ctypes.CDLL) -> int:
 
 
 def follow(child: int, wake: int, grace_s: float) -> int:
-    """Wait for ``child``, reaping what is orphaned meanwhile, and return its exit code."""
+    """Return the exit code of ``child``, reaping orphans meanwhile."""
     deadline: float | None = None
     watched = [0, wake]
     while True:
@@ -80,7 +80,7 @@ def follow(child: int, wake: int, grace_s: float) -> int:
 
 
 def reap_children() -> list[tuple[int, int]]:
-    """Collect every ended child: (pid, wait status)."""
+    """Return (pid, wait status) of every ended child."""
     ended = []
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -89,7 +89,7 @@ def reap_children() -> list[tuple[int, int]]:
 
 
 def kill_descendants(deadline: float) -> None:
-    """Kill what the command left running, children of children included, until none is there or time is up."""
+    """Kill all remaining descendants until none is left or time is up."""
     while time.monotonic() < deadline:
         left = find_descendants(os.getpid())
         for pid in left:
@@ -102,7 +102,7 @@ def kill_descendants(deadline: float) -> None:
 
 
 def find_descendants(root: int) -> list[int]:
-    """Return the processes below ``root`` that are not zombies, from one look at /proc."""
+    """Return the descendants of ``root`` that are no zombies, from one scan of /proc."""
     children: dict[int, list[int]] = {}
     zombies = set()
     for entry in Path("/proc").iterdir():

@@ -1,7 +1,7 @@
-"""Starts the processes of a run, restarts those that die, reports why one died, and ends them all.
+"""The supervisor starts the processes of a run, restarts dead ones, reports deaths, and ends them all.
 
-Each process has its own subreaper (:mod:`dart_streams.console.launch.subreaper`), session and log file.
-None outlives the supervisor.
+Each process has a subreaper (:mod:`dart_streams.console.launch.subreaper`), a session and a log file of its own. No
+process outlives the supervisor.
 """
 
 import asyncio
@@ -23,25 +23,26 @@ from dart_streams.errors import AccessRefused, UserError
 
 TAIL_LINES = 15
 KILL_MARGIN_S = 2.0
-QUICK_S = 30.0
+MIN_LIFE_S = 30.0
+"""A shorter life is a quick death."""
 FIRST_DELAY_S = 0.5
-LONGEST_DELAY_S = 15.0
-QUICK_DEATHS = 5
-SAVE_AGAIN_S = 2.0
+MAX_DELAY_S = 15.0
+MAX_QUICK_DEATHS = 5
+SAVE_RETRY_S = 2.0
 FATAL_CODES = (UserError.exit_code, AccessRefused.exit_code)
 
 
 class ProcessFailedError(UserError):
-    """A process died again and again, or with an error that the user must correct."""
+    """A process keeps dying, or has an error that the user must correct."""
 
     exit_code = 4
 
 
 class ProcessSpec(msgspec.Struct, frozen=True):
-    """A process to keep alive: its name in logs and metrics, and its command line.
+    """A process to keep alive, with its name in logs and metrics.
 
-    One that is ``last`` is stopped after the others, because it records what they still publish. The run goes on
-    without one that is ``optional``, if it keeps dying.
+    A ``last`` process is stopped after the others to record their last records. A run goes on without an ``optional``
+    process that keeps dying.
     """
 
     name: str
@@ -51,7 +52,7 @@ class ProcessSpec(msgspec.Struct, frozen=True):
 
 
 class Child:
-    """One supervised process; ``starts`` counts how often it was started, ``once`` whether it may end by itself."""
+    """A supervised process; ``starts`` counts its starts, and ``once`` lets it end by itself."""
 
     def __init__(self, spec: ProcessSpec, log: Path, *, once: bool = False) -> None:
         self.spec = spec
@@ -65,7 +66,7 @@ class Child:
         self.keeper: asyncio.Task[None] | None = None
 
     async def start(self, grace_s: float) -> None:
-        """Start the process; its output is appended to the log."""
+        """Start the process, appending its output to the log."""
         command = [sys.executable, "-I", "-S", subreaper.__file__, str(grace_s), *self.spec.command]
         with self.log.open("ab") as output:
             self.log_start = output.tell()
@@ -83,7 +84,7 @@ class Child:
         return ""
 
     def last_line(self) -> str:
-        """Return the last line written since the latest start that has any text."""
+        """Return the last line with text since the latest start."""
         return next((line.strip() for line in reversed(self.tail().splitlines()) if line.strip()), "")
 
     def send(self, number: signal.Signals) -> None:
@@ -94,13 +95,13 @@ class Child:
 
 
 class Supervisor:
-    """The children of a run. :attr:`gave_up` becomes an exception when one of them keeps failing."""
+    """The child processes of a run; :attr:`gave_up` raises when one of them keeps failing."""
 
     def __init__(self, folder: Path, drain_s: float, notify: Callable[[str], None] = lambda text: None) -> None:
         self.folder = folder
         self.notify = notify
         self.on_death: Callable[[str, str, str], None] = lambda process, reason, last_line: None
-        """Receives each death of a process: its name, how it ended, and the last line of its log."""
+        """Receives the name, the reason and the last log line of each dead process."""
         self.drain_s = drain_s
         self.children: dict[str, Child] = {}
         self.gave_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -136,7 +137,7 @@ class Supervisor:
         return child.keeper
 
     async def keep_alive(self, child: Child) -> None:
-        """Restart a process whenever it dies without having been stopped, with back-off; give up if it keeps dying."""
+        """Restart a process with back-off whenever it dies unstopped; give up if it keeps dying."""
         deaths = 0
         while True:
             assert child.process is not None
@@ -171,12 +172,12 @@ class Supervisor:
             self.save_registry()
 
     def fail_with(self, keeper: asyncio.Task[None]) -> None:
-        """Fail the run with the error of a task that should keep a process alive: nobody would start it again."""
+        """Fail the run with the error of a task that keeps a process alive."""
         if not keeper.cancelled() and (error := keeper.exception()) is not None and not self.gave_up.done():
             self.gave_up.set_exception(error)
 
     def give_up(self, child: Child, reason: str, deaths: int) -> None:
-        """Fail the run with the process's name, the reason and the end of its log."""
+        """Fail the run with a process's name, reason and last log lines."""
         if not self.gave_up.done():
             times = "" if deaths <= 1 else f" {deaths} times in a row"
             self.gave_up.set_exception(
@@ -184,7 +185,7 @@ class Supervisor:
             )
 
     async def stop(self, *names: str) -> None:
-        """Let these processes drain; the subreaper kills what has not ended after the drain time."""
+        """Drain these processes; their subreapers kill them after the drain time."""
         children = [self.children[name] for name in names if name in self.children]
         for child in children:
             child.wanted = False
@@ -201,21 +202,21 @@ class Supervisor:
         self.save_registry()
 
     async def stop_all(self) -> None:
-        """Stop all processes at once, and then those that are to be last."""
+        """Stop all processes, the ``last`` ones after the others."""
         await self.stop(*(name for name, child in self.children.items() if not child.spec.last))
         await self.stop(*self.children)
         if self.registry_saving is not None:
             self.registry_saving.cancel()
 
     def kill_all(self) -> None:
-        """Have every subreaper kill at once, as it does at the second signal."""
+        """Have every subreaper kill at once, by a second signal."""
         for child in self.children.values():
             child.wanted = False
             child.send(signal.SIGTERM)
             child.send(signal.SIGINT)
 
     def save_registry(self, services: bool | None = None) -> None:
-        """Write down which processes run, so that the next command finds what a killed supervisor left."""
+        """Write the running processes to disk, where the next command finds the leftovers of a killed supervisor."""
         running = []
         for name, child in self.children.items():
             if child.process is not None and child.process.returncode is None:
@@ -230,32 +231,32 @@ class Supervisor:
                 self.log.warning(
                     "the list of processes was not written: if this process is killed too, the next run can't end them",
                     reason=str(error),
-                    try_again_s=SAVE_AGAIN_S,
+                    try_again_s=SAVE_RETRY_S,
                 )
                 self.registry_saving = asyncio.create_task(self.save_registry_again(), name="save the registry")
 
     async def save_registry_again(self) -> None:
-        """Write the newest list of processes as soon as that works."""
+        """Retry to write the newest list of processes until that works."""
         while True:
-            await asyncio.sleep(SAVE_AGAIN_S)
+            await asyncio.sleep(SAVE_RETRY_S)
             with contextlib.suppress(OSError):
                 process_registry.write(self.registry_file, self.registry)
                 return
 
 
 def after_death(deaths: int, lived_s: float, code: int) -> tuple[int, float | None]:
-    """Return the new count of quick deaths in a row and the seconds until the next start, None to give up.
+    """Return the new count of consecutive quick deaths, and the seconds until the next start; None gives up.
 
-    A life of at least ``QUICK_S`` starts the count anew. An error that the user must correct is not tried again.
+    A life of at least ``MIN_LIFE_S`` resets the count. An error that the user must correct is not retried.
     """
-    deaths = 1 if lived_s >= QUICK_S else deaths + 1
-    if code in FATAL_CODES or deaths >= QUICK_DEATHS:
+    deaths = 1 if lived_s >= MIN_LIFE_S else deaths + 1
+    if code in FATAL_CODES or deaths >= MAX_QUICK_DEATHS:
         return deaths, None
-    return deaths, min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** (deaths - 1))
+    return deaths, min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** (deaths - 1))
 
 
 def explain(code: int) -> str:
-    """Describe how a process ended; ``code`` below 0 or above 128 stands for a signal."""
+    """Describe an exit code; below 0 or above 128 it stands for a signal."""
     if code < 0 or code > 128:
         try:
             return f"killed by {signal.Signals(-code if code < 0 else code - 128).name}"

@@ -1,4 +1,4 @@
-"""Whether a run that is resumed finds the topics that it had, by the broker's ids of them."""
+"""Check by the broker's topic ids that a resumed run finds its topics."""
 
 from collections.abc import Mapping
 
@@ -10,21 +10,20 @@ from topics import ALL, rollout_orders
 
 
 class LogGone(UserError):
-    """The log of a run is gone, so that it can't be resumed."""
+    """The log of a run is gone, so the run can't be resumed."""
 
 
 def read(bus: Bus) -> dict[str, str]:
-    """Return the ids of the run's topics that there are, by name without the prefix."""
+    """Return the ids of the run's existing topics, by name without the prefix."""
     with admin.connect(bus) as client:
         found = admin.topic_ids(client, [bus.prefix + topic.name for topic in ALL])
     return {name.removeprefix(bus.prefix): known for name, known in found.items()}
 
 
 def missing_topics(bus: Bus, known: Mapping[str, str], run_id: str) -> list[str]:
-    """Return a line about each topic that is not the one with the ``known`` id any more, before any is made.
+    """Return a message for each topic that no longer has its ``known`` id.
 
-    Raises :class:`LogGone` if the orders are among them and there are no new ones: nothing of the run's log would say
-    what was ordered, and its report would count no order as lost.
+    Raises :class:`LogGone` if the orders are gone and no new ones exist: the report could not count lost orders.
     """
     now = read(bus) if known else {}
     gone = [name for name, topic_id in known.items() if now.get(name) != topic_id]
@@ -42,7 +41,7 @@ def missing_topics(bus: Bus, known: Mapping[str, str], run_id: str) -> list[str]
 
 
 def holds_records(bus: Bus, name: str) -> bool:
-    """Say whether a topic of this name had any record since it was made."""
+    """Return whether a topic of this name had any record since its creation."""
     with admin.connect(bus) as client:
         wanted = [spec for spec in declare_topics(bus) if spec.name == bus.prefix + name]
         return any(end for state in admin.describe(client, wanted) for end in state.end_offsets)

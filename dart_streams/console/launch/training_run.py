@@ -1,6 +1,6 @@
-"""A run's life: 1 policy, 2 topics, 3 start, 4 demonstrations, 5 before, 6 circle, 7 settle, 8 after, 9 drain.
+"""A run's phases: 1 policy, 2 topics, 3 start, 4 demonstrations, 5 before, 6 circle, 7 settle, 8 after, 9 drain.
 
-It starts and stops processes and publishes orders; everything it knows of their work is read from the topics.
+A run starts and stops processes and publishes orders. It reads their progress from the topics alone.
 """
 
 import asyncio
@@ -18,7 +18,8 @@ from dart_streams.bus.lag import Lag
 from dart_streams.bus.topology import TopicSpec
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
-from dart_streams.config.tasks import Task, TaskSet
+from dart_streams.config.tasks import TaskSet
+from dart_streams.console.datasets.demonstrations import demonstration_order
 from dart_streams.console.launch import evaluate, topic_identity
 from dart_streams.console.launch.order_audit import AwaitedOrderAudit, audit_orders
 from dart_streams.console.launch.processes import ProcessSet
@@ -31,22 +32,21 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.store import sessions
 from topics import rollout_orders
-from topics.rollout_orders import RolloutOrder
 
-KEPT = Retention(orders=20_000, groups=2_500)
-"""What a running run remembers: the groups of these orders, eight to each. Its report reads all."""
-SERVED_S = 60.0
+RETENTION = Retention(orders=20_000, groups=2_500)
+"""Retention of a running run, with eight orders a group; its report reads all records."""
+SERVE_TIMEOUT_S = 60.0
 GRACE_S = 30.0
-"""A wait that ends by itself at a time fails this much later."""
+"""Margin after which a wait with a natural end fails."""
 
 
 class TrainingRun:
-    """One run. :meth:`run` is its whole life; :attr:`journal` and :attr:`follower` are what the display reads.
+    """One run. :meth:`run` goes through its phases; the display reads :attr:`journal` and :attr:`follower`.
 
-    Without ``processes`` the run is *attached*: a container runtime or a cluster keeps its processes alive. It then
-    orders the evaluations and waits for the trainer's last step. The curator must not run before the success before
-    training is measured: whoever starts the processes sees to that (docker-compose.yml). With ``before_only`` the run
-    ends there. ``enough`` ends the training phase early: by default after ``run.train_steps``.
+    Without ``processes`` the run is *attached*: an outside supervisor keeps its processes alive, and the run orders
+    evaluations and waits for the trainer's last step. The outside supervisor must start the curator after the
+    evaluation before training, with which a ``before_only`` run ends (docker-compose.yml).
+    ``enough`` ends the training phase early, by default after ``run.train_steps``.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class TrainingRun:
 
     async def run(self) -> None:
         """Go through the phases in their order; the services are up."""
-        # Before the policy: who plays its demonstrations needs the tables.
+        # Before the policy: the players of its demonstrations need the tables.
         await asyncio.to_thread(sessions.create_schema, self.config.store)
         if self.find_policy is not None:
             with self.phase("policy"):
@@ -91,7 +91,7 @@ class TrainingRun:
         trains = self.config.run.trains and not self.before_only
         async with (
             Publisher(self.config.bus, "supervisor") as publisher,
-            follow_run(self.config.bus, publisher, self.config.telemetry.stall_s, keep=KEPT) as follower,
+            follow_run(self.config.bus, publisher, self.config.telemetry.stall_s, keep=RETENTION) as follower,
             audit_orders(follower, publisher, self.notify) as audit,
         ):
             follower.log = EchoLogger(self.log, self.notify)
@@ -121,14 +121,14 @@ class TrainingRun:
 
     @property
     def is_evaluated(self) -> bool:
-        """Whether the policy was evaluated before training: a run that this one resumes may have had an endpoint."""
+        """Whether this policy was evaluated before training; a resumed run may have had another endpoint."""
         return self.journal.before_version is not None and (
             self.journal.before_model == self.config.rollout.endpoint_model
         )
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Write to the journal when a phase begins and ends."""
+        """Write the begin and the end of a phase to the journal."""
         self.journal = self.journal.begin(name, now_ms())
         self.folder.write_journal(self.journal)
         self.log.info("phase", name=name)
@@ -139,7 +139,7 @@ class TrainingRun:
             self.folder.write_journal(self.journal)
 
     def note_death(self, process: str, reason: str, last_line: str) -> None:
-        """Write to the journal that a process has died; a full disk keeps it from the file until the next phase."""
+        """Write the death of a process to the journal, or with a full disk at the next phase."""
         self.journal = self.journal.with_death(process, reason, last_line, now_ms())
         try:
             self.folder.write_journal(self.journal)
@@ -147,7 +147,7 @@ class TrainingRun:
             self.log.warning("a death was not written down", child=process, reason=str(error))
 
     async def check_access(self) -> None:
-        """Raise AccessRefused if broker or database does: it is found here, once, before anything is started."""
+        """Raise AccessRefused if the broker or the database rejects the client, before any process starts."""
 
         def check_broker() -> None:
             with admin.connect(self.config.bus):
@@ -156,7 +156,7 @@ class TrainingRun:
         await asyncio.gather(asyncio.to_thread(check_broker), asyncio.to_thread(sessions.check, self.config.store))
 
     async def apply_topics(self) -> None:
-        """Create or change the topics; raise LogGone if a run that is resumed has lost its log."""
+        """Create or change the topics; raise LogGone if a resumed run has lost its log."""
         bus, known = self.config.bus, self.folder.topic_ids()
         for line in await asyncio.to_thread(topic_identity.missing_topics, bus, known, self.folder.id):
             self.notify(line)
@@ -165,10 +165,10 @@ class TrainingRun:
         self.notify(f"{len(changes)} changes of topics {self.config.bus.prefix}* applied")
 
     async def start(self, follower: RunFollower, publisher: Publisher) -> set[str]:
-        """Start all processes but the curator; return the ids of the demonstrations' orders when weights are served."""
+        """Start all processes but the curator, wait for served weights, and return the ids of demonstration orders."""
         run = self.processes
         await self.supervisor.start([*run.env, *run.recorder, *run.trainer, *run.rollout, *run.monitor, *run.tracker])
-        # An oracle needs no weights; an endpoint's requests would wait for them, and be given up.
+        # An oracle needs no weights; requests to an endpoint would time out before weights are served.
         ask_now = not self.config.rollout.demonstrates
         demonstrations = await self.order_demonstrations(follower, publisher) if ask_now else set()
         wanted = {spec.name for spec in run.rollout}
@@ -184,19 +184,22 @@ class TrainingRun:
         return demonstrations if ask_now else await self.order_demonstrations(follower, publisher)
 
     def live_workers(self, follower: RunFollower) -> set[str]:
-        """Return the rollout workers that are alive, as their heartbeats arrive here."""
+        """Return the live rollout workers by their heartbeats."""
         return follower.heartbeats.alive(self.config.rollout.liveness_s)
 
     def served(self, follower: RunFollower) -> int | None:
-        """Return the newest version that all rollout workers of this start serve; of an attached run, all live ones."""
+        """Return the newest version that all rollout workers of this start serve, or all live ones if attached."""
         own = {spec.name for spec in self.processes.rollout}
         return follower.progress.served_by(self.live_workers(follower) if self.attached else own)
 
     async def order_demonstrations(self, follower: RunFollower, publisher: Publisher) -> set[str]:
-        """Order a demonstration of each training task, which needs no weights, for the pool; return their ids."""
+        """Order a demonstration of each training task for the pool, and return the ids of the orders."""
         if not (self.config.curation.pool.enabled and self.config.run.demonstrate):
             return set()
-        wanted = [demonstration_order(task, self.config) for task in self.tasks.train]
+        wanted = [
+            demonstration_order(f"demonstration-{task.task_id}", task.task_id, task.max_steps, self.config)
+            for task in self.tasks.train
+        ]
         for order in wanted:
             if order.order_id not in follower.progress.orders:
                 await publisher.publish(rollout_orders.TOPIC, order)
@@ -214,7 +217,7 @@ class TrainingRun:
         self.notify(f"{won} of {len(ids)} training tasks demonstrated")
 
     async def evaluate(self, follower: RunFollower, publisher: Publisher) -> int:
-        """Evaluate the version that is served now, and return it."""
+        """Evaluate the served version, and return it."""
         version = self.served(follower) or 0
         result = await evaluate.evaluate(self.config, self.tasks, follower, publisher, version)
         overall = result.overall
@@ -225,7 +228,7 @@ class TrainingRun:
         return result.version
 
     async def train(self, follower: RunFollower) -> None:
-        """Train for ``run.minutes`` or until there is enough; an attached run, until its trainer's last step."""
+        """Train for ``run.minutes`` or until :attr:`enough`; an attached run trains until its trainer's last step."""
         limit_s = self.config.run.minutes * 60
         self.circle_end = end = Deadline(limit_s)
         if self.attached:
@@ -244,10 +247,7 @@ class TrainingRun:
         self.circle_end = None
 
     async def settle(self, follower: RunFollower, audit: AwaitedOrderAudit) -> None:
-        """Stop ordering and training; wait until open orders have finished and the last version is served.
-
-        An engine of fixed weights never serves it.
-        """
+        """Stop ordering and training; wait until open orders have finished and the last version is served."""
         await self.supervisor.stop(*(spec.name for spec in self.processes.curator))
         audit.settles = True
         await self.supervisor.stop(*(spec.name for spec in self.processes.trainer))
@@ -255,7 +255,7 @@ class TrainingRun:
         await follower.until(
             lambda state: fixed or (self.served(follower) or 0) >= (state.newest_version or 0),
             "the last weight version to be served",
-            SERVED_S,
+            SERVE_TIMEOUT_S,
             "Look at the log of rollout-0",
         )
         # An episode on a desktop may take longer than run.settle_s.
@@ -274,7 +274,7 @@ class TrainingRun:
 
 
 class EchoLogger:
-    """A log whose warnings are shown at the terminal too."""
+    """A logger that also shows warnings at the terminal."""
 
     def __init__(self, log: Any, notify: Callable[[str], None]) -> None:
         self.log = log
@@ -294,28 +294,12 @@ def trained_steps(state: RunState) -> int:
 
 
 def has_trained(steps: int | None, state: RunState) -> bool:
-    """Return whether this number of optimizer steps is made; never without a bound."""
+    """Return whether this number of optimizer steps is reached; never without a bound."""
     return steps is not None and trained_steps(state) >= steps
 
 
 def required_steps(config: Config) -> int:
-    """Return after how many steps the trainer ends; raise :class:`ConfigError` if it never does."""
+    """Return the number of the trainer's last step; raise :class:`ConfigError` if it has none."""
     if config.trainer.max_train_steps is None:
         raise ConfigError("trainer.max_train_steps is not set: an attached run ends after that many steps")
     return config.trainer.max_train_steps
-
-
-def demonstration_order(task: Task, config: Config) -> RolloutOrder:
-    """Return the order of a task's demonstration, the same one each time."""
-    return RolloutOrder(
-        order_id=f"demonstration-{task.task_id}",
-        group_id="demonstrations",
-        group_size=1,
-        sample=0,
-        attempt=0,
-        task_id=task.task_id,
-        max_steps=task.max_steps,
-        purpose="demonstration",
-        sampling=config.sampling(),
-        after_version=0,
-    )

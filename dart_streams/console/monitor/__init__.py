@@ -1,4 +1,1 @@
-"""The monitor: reports stalled topics and consumer lag.
-
-It only reads, through dart_streams.console.runs; nothing may depend on it.
-"""
+"""The monitor reports stalled topics and consumer lag. It only reads, and nothing may depend on it."""

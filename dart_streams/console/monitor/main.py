@@ -3,7 +3,7 @@
 =============  ==================================================================================================
 consumes       every topic of the circle (whole, without a group); the offsets that the groups have committed
 produces       nothing but logs and metrics
-waits for      records; a topic that is silent for ``telemetry.stall_s`` is reported with who should write it
+waits for      records; a topic that is silent for ``telemetry.stall_s`` is reported with its producers
 unblocked by   the producers of the topics
 =============  ==================================================================================================
 
@@ -28,7 +28,7 @@ from dart_streams.console.runs.topic_follower import CIRCLE, TopicFollower, foll
 from dart_streams.telemetry import names
 from workers.runtime import lifecycle
 
-INTERVAL_S = 5.0
+REPORT_INTERVAL_S = 5.0
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
@@ -38,15 +38,12 @@ stall_counter = meter.create_counter(names.MONITOR_STALLS)
 
 
 def run(config: Config, worker_id: str) -> int:
-    """Be the monitor until SIGTERM or SIGINT; return the exit code."""
+    """Run the monitor until SIGTERM or SIGINT; return the exit code."""
     return lifecycle.run(connect, config, worker_id)
 
 
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
-    """Read all topics up to their present ends, and go on reading.
-
-    Raises ServiceUnavailable if the broker does not answer, or has no topics, within its bound.
-    """
+    """Connect the monitor; raise ServiceUnavailable if the broker does not answer or has no topics in time."""
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
     follower = await resources.enter_async_context(follow_activity(config.bus, publisher))
     lags = await resources.enter_async_context(lag_reader(config.bus))
@@ -60,7 +57,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
 
 
 async def report(follower: TopicFollower[ActivityState], lags: LagReader, stall_s: float, stop: asyncio.Event) -> None:
-    """Measure lag and silence, and report topics that are silent for ``stall_s``, until ``stop`` is set."""
+    """Measure lag and silence until ``stop`` is set; report topics that are silent for ``stall_s``."""
     reporter = StallReporter()
     while not stop.is_set():
         now_s = follower.clock()
@@ -73,18 +70,18 @@ async def report(follower: TopicFollower[ActivityState], lags: LagReader, stall_
         silent = find_stalls(follower.progress.activity, follower.arrivals, follower.since_s, now_s, stall_s)
         reporter.report(silent, behind)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(INTERVAL_S):
+            async with asyncio.timeout(REPORT_INTERVAL_S):
                 await stop.wait()
 
 
 class StallReporter:
-    """Reports a stall when it begins, whenever it has doubled, and when it is over."""
+    """Reports the begin of a stall, each doubling of its length, and its end."""
 
     def __init__(self) -> None:
         self.again_at_s: dict[str, float] = {}
 
     def report(self, found: list[Stall], behind: dict[tuple[str, str], int]) -> None:
-        """Log what is new."""
+        """Log new and ended stalls."""
         for topic in self.again_at_s.keys() - {stall.topic for stall in found}:
             del self.again_at_s[topic]
             log.info("moving again", topic=topic)

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import circle, modes
 from dart_streams.config import Config
-from dart_streams.console.launch import process_usage as usage
+from dart_streams.console.runs import process_usage as usage
 from dart_streams.console.runs.process_usage import ProcessUsage
 from dart_streams.deadline import Deadline
 

@@ -1,6 +1,6 @@
-"""One JVM daemon: its home folder, the mark on its command line by which it is found again, its port, start and stop.
+"""A JVM daemon: its home folder, the marks on its command line, its port, start and stop.
 
-A daemon outlives the command that starts it, in a process session of its own.
+A daemon runs in its own process session, and outlives the command that starts it.
 """
 
 import contextlib
@@ -13,23 +13,50 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 from dart_streams.errors import ConfigError, ServiceUnavailable
 
 HOME_MARK = "-Ddart.streams.home="
-"""Begins the argument by which the process of a local service is recognized; its home folder follows."""
+"""Prefix of the argument that identifies the process of a local service by its home folder."""
 PORT_MARK = "-Ddart.streams.port="
 EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 FIRST_PORT = 20_000
-"""Of those that are looked at for a free one."""
-PORTS_APART = 97
-"""Between the ports at which processes with neighboring ids begin to look."""
+"""First candidate for a free port."""
+PORT_STRIDE = 97
+"""Distance between the first candidates of processes with neighboring ids."""
+PROC = Path("/proc")
+BOOT_ID = PROC / "sys" / "kernel" / "random" / "boot_id"
+STARTED_FIELD = 19
+"""Index of the start time in ``/proc/PID/stat``, counted after the process's name."""
 PR_SET_TIMERSLACK = 29
 DEFAULT_SLACK = 0
 
 _ports_given = itertools.count()
+
+
+class Birth(NamedTuple):
+    """The start of a process by the kernel: the boot id of the machine, and clock ticks since boot."""
+
+    boot: str
+    ticks: int
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the start."""
+        uptime_s = float((PROC / "uptime").read_text().split()[0])
+        return uptime_s - self.ticks / os.sysconf("SC_CLK_TCK")
+
+
+def birth_of(pid: int) -> Birth | None:
+    """Return the start of a process; None if it is gone or the system does not say."""
+    try:
+        fields = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        return Birth(BOOT_ID.read_text().strip(), int(fields[STARTED_FIELD]))
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 class Home:
@@ -42,7 +69,7 @@ class Home:
         self.log = self.folder / f"{self.name}.log"
 
     def marks(self, port: int) -> list[str]:
-        """Return the arguments that make this home's process recognizable."""
+        """Return the arguments that identify this home's process."""
         return [f"{HOME_MARK}{self.folder}", f"{PORT_MARK}{port}"]
 
     def find(self) -> tuple[psutil.Process, int] | None:
@@ -54,7 +81,7 @@ class Home:
         return None
 
     def spawn(self, command: Sequence[str], slack_us: int = 0) -> psutil.Process:
-        """Start ``command`` as this home's daemon, its output in the log; the log of the last start is kept as .1."""
+        """Start ``command`` as this home's daemon; the log of the previous start is renamed to ``.log.1``."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.log.exists():
             self.log.replace(self.log.with_suffix(".log.1"))
@@ -64,7 +91,7 @@ class Home:
             )
 
     def last_lines(self, count: int = 8) -> str:
-        """Return the end of the log without stack frames, for an error message."""
+        """Return the end of the log without stack frames."""
         try:
             lines = self.log.read_text(errors="replace").strip().splitlines()
         except FileNotFoundError:
@@ -74,7 +101,7 @@ class Home:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Return whether a process runs; one that has ended but was not yet reaped does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -82,7 +109,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def stop(processes: Sequence[psutil.Process], grace_s: float) -> None:
-    """End processes with SIGTERM; after ``grace_s`` seconds kill those left, and all below them."""
+    """End processes with SIGTERM; after ``grace_s`` seconds, kill the remaining ones and their descendants."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
@@ -97,10 +124,9 @@ def stop(processes: Sequence[psutil.Process], grace_s: float) -> None:
 
 @contextlib.contextmanager
 def timer_slack(microseconds: int) -> Iterator[None]:
-    """Let Linux wake the sleeping threads of processes started in the body up to that much too late; 0: its default.
+    """Set the timer slack of processes started in the body; 0 keeps the default.
 
-    Cassandra's idle workers sleep for microseconds at a time: with the usual 50 us of slack that is thousands of
-    wake-ups a second, which a node whose writes wait for a disk does not need.
+    Cassandra's idle workers sleep for microseconds: the default slack of 50 us means thousands of wake-ups a second.
     """
     if not microseconds or not sys.platform.startswith("linux"):
         yield
@@ -134,7 +160,7 @@ def local_address(server: str, setting: str) -> tuple[str, int]:
 
 
 def in_use(host: str, port: int) -> bool:
-    """Return whether something already listens on ``port``."""
+    """Return whether a socket already listens on ``port``."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -145,22 +171,21 @@ def in_use(host: str, port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on at this moment, another at each call.
+    """Return a free port, another one at each call.
 
-    It is none of those that the system gives to connections: until it is listened on, which may take a service half a
-    minute, a connection of any process could get it.
+    It is outside the range of ephemeral ports: a connection could take one of these before the service listens.
     """
     low, high = ephemeral_ports()
     candidates = [*range(FIRST_PORT, low), *range(high + 1, 2**16)] or range(FIRST_PORT, 2**16)
     for _ in candidates:
-        port = candidates[(os.getpid() * PORTS_APART + next(_ports_given)) % len(candidates)]
+        port = candidates[(os.getpid() * PORT_STRIDE + next(_ports_given)) % len(candidates)]
         if not in_use("127.0.0.1", port):
             return port
     raise ServiceUnavailable("no port is free")
 
 
 def ephemeral_ports() -> tuple[int, int]:
-    """Return the first and last port that the system gives to connections; IANA's where it does not say."""
+    """Return the first and last ephemeral port; IANA's where the system does not say."""
     try:
         low, high = map(int, EPHEMERAL_PORTS.read_text().split())
     except (OSError, ValueError):
@@ -180,7 +205,7 @@ def owner_of(port: int) -> psutil.Process | None:
 
 
 def describe(owner: psutil.Process | None) -> str:
-    """Name a process so that its user can find it."""
+    """Return a description by which a user finds a process."""
     if owner is None:
         return "a process that this user may not see"
     try:

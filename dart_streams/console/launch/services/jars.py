@@ -1,6 +1,6 @@
-"""What the local services run on: a Java that suits both, and their jars; and the jar of the web page's plots.
+"""Java and the jars of the local services, and the jar of the web page's plots.
 
-Maven fetches the jars once; they are kept under the digest of the pom that names them.
+Maven fetches the jars once, into a folder named by the digest of their pom.
 """
 
 import hashlib
@@ -17,16 +17,16 @@ from dart_streams.console.launch.services.lock import one_at_a_time
 from dart_streams.errors import ServiceUnavailable, UserError
 
 RECIPES = Path(__file__).parents[4] / "deploy" / "local"
-"""The poms and configuration templates. They are part of the repository, not of an installed package."""
+"""Poms and configuration templates of the repository, which an installed package lacks."""
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 FETCH_S = 600
 SERVICES = ("kafka", "cassandra")
 FETCHED = (*SERVICES, "page")
-"""The poms: of the two services, and of what the web page draws its plots with."""
+"""Poms of the two services and of the web page's plots."""
 SHARED_JARS = RECIPES.parents[1] / ".dart" / "jars"
-"""Where jars lie by default, whatever state folder their services use."""
+"""Default folder of jars, shared by all state folders."""
 PLOTS = Path(__file__).parents[2] / "views" / "page" / "vendor"
-"""Where an image has the jar of the page's plots."""
+"""Folder of the page's plots in a container image."""
 VERSIONS = range(17, 24)
 """Kafka 4 needs 17 or newer; Cassandra 5.0 installs a security manager, which Java 24 no longer has."""
 WANTED = f"Java {VERSIONS[0]} to {VERSIONS[-1]}"
@@ -39,7 +39,7 @@ HOMES = {
     "/opt/homebrew/opt": "openjdk*",
     "/Library/Java/JavaVirtualMachines": "*/Contents/Home",
 }
-"""Where Linux distributions, Homebrew and macOS keep installed Javas. deploy/local/setup.sh looks there too."""
+"""Java installations of Linux distributions, Homebrew and macOS, as in deploy/local/setup.sh."""
 
 
 def jar_folder(service: str, cache: Path) -> Path:
@@ -55,13 +55,13 @@ def jar_folder(service: str, cache: Path) -> Path:
 
 
 def plots_folder() -> Path | None:
-    """Return the folder of the web page's plot library, None where it was not fetched; an image has it inside."""
+    """Return the folder of the web page's plot library, None if it was not fetched."""
     fetched = [jar_folder("page", SHARED_JARS)] if (RECIPES / "page").is_dir() else []
     return next((folder for folder in [*fetched, PLOTS] if folder.is_dir()), None)
 
 
 def fetch_jars(service: str, cache: Path) -> Path:
-    """Return the folder of a service's jars, complete; fetch them with Maven if they are not there."""
+    """Return the folder of a service's jars; fetch them with Maven if it is missing."""
     folder = jar_folder(service, cache)
     if folder.is_dir():
         return folder
@@ -89,7 +89,7 @@ def fetch_jars(service: str, cache: Path) -> Path:
 
 
 def find_java() -> Path:
-    """Return a ``java`` that runs both services, of JAVA_HOME, PATH or the usual folders; raise if there is none."""
+    """Return a ``java`` that runs both services; raise :class:`ServiceUnavailable` if there is none."""
     found = {}
     for command in java_candidates():
         version = found[command] = version_of(command)
@@ -102,7 +102,7 @@ def find_java() -> Path:
 
 
 def java_candidates() -> Iterator[Path]:
-    """Yield the ``java`` commands of this machine, the preferred ones first."""
+    """Yield the ``java`` commands of this machine by preference: JAVA_HOME, PATH, the usual folders."""
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home) / "bin" / "java"
     if on_path := shutil.which("java"):

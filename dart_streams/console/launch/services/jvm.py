@@ -89,19 +89,19 @@ class Cassandra:
 
 
 Service = Kafka | Cassandra
-"""One JVM service, which the configuration key ``setting`` places at ``host`` and ``port``.
+"""A JVM service at ``host`` and ``port``, which the key ``setting`` configures.
 
-``heap_mb`` is its configured heap, ``overhead_mb`` what it takes beyond that, ``slack_us`` its timer slack.
+``overhead_mb`` is its memory beyond the heap, ``slack_us`` its timer slack.
 """
 
 
 def compiler_options(services: Services) -> list[str]:
-    """Return the JVM's argument for both of its compilers, where the configuration wants them."""
+    """Return the JVM's argument that enables the second compiler."""
     return ["-XX:TieredStopAtLevel=4"] if services.optimise else []
 
 
 def write_configuration(template: str, home: Home, **values: object) -> Path:
-    """Fill in a template of deploy/local for ``home`` and return where it was written."""
+    """Write a filled template of deploy/local into ``home``, and return its path."""
     source = RECIPES / template
     home.folder.mkdir(parents=True, exist_ok=True)
     path = home.folder / source.name
@@ -110,7 +110,7 @@ def write_configuration(template: str, home: Home, **values: object) -> Path:
 
 
 def format_storage(tool: list[str], settings: Path) -> None:
-    """Give an empty log folder its cluster id, which KRaft needs before the first start."""
+    """Format an empty log folder with a cluster id, as KRaft requires."""
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
     # An id that starts with a dash would be read as an option.
     command = [*tool, "format", "--ignore-formatted", f"--cluster-id={cluster_id}", "-c", str(settings)]
@@ -123,7 +123,7 @@ def format_storage(tool: list[str], settings: Path) -> None:
 
 
 def storage_port(home: Home) -> int:
-    """Return the port for other nodes: the one this node has always had, for it is part of the node's identity."""
+    """Return the port for other nodes, the same at each start: it is part of the node's identity."""
     noted = home.folder / "storage_port"
     if noted.exists() and (text := noted.read_text().strip()).isdecimal() and not in_use("127.0.0.1", int(text)):
         return int(text)

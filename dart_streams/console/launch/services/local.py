@@ -1,4 +1,4 @@
-"""Bring the local services up and down. Both are idempotent, and one at a time a state folder."""
+"""Start and stop of the local services; both are idempotent and exclusive for a state folder."""
 
 import contextlib
 import shutil
@@ -12,18 +12,17 @@ import msgspec
 import psutil
 
 from dart_streams.config import Config
-from dart_streams.console.launch.process_birth import birth_of
 from dart_streams.console.launch.services import memory
-from dart_streams.console.launch.services.daemon import Home, describe, in_use, is_alive, owner_of, stop
+from dart_streams.console.launch.services.daemon import Home, birth_of, describe, in_use, is_alive, owner_of, stop
 from dart_streams.console.launch.services.jars import SHARED_JARS, fetch_jars, find_java
 from dart_streams.console.launch.services.jvm import Cassandra, Kafka, Service
 from dart_streams.console.launch.services.lock import Notify, ignore_message, one_at_a_time
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable
 
-LOCK_S = 900.0
-"""More than any command needs, the first fetch of the jars included."""
-POLL_S = 0.1
+LOCK_TIMEOUT_S = 900.0
+"""More than any command needs, even with the first fetch of the jars."""
+POLL_INTERVAL_S = 0.1
 STOP_S = 20.0
 
 
@@ -39,7 +38,7 @@ class RunningService(msgspec.Struct, frozen=True):
 
 
 def services_of(config: Config) -> list[Service]:
-    """Return the local services; raise :class:`ConfigError` for TLS or a login, which they do not have."""
+    """Return the local services; raise :class:`ConfigError` for TLS or a login, which they lack."""
     for section, settings in (("bus", config.bus), ("store", config.store)):
         if settings.tls.enabled or settings.login.user:
             raise ConfigError(
@@ -55,10 +54,10 @@ def folder_of(config: Config) -> Path:
 
 
 def start_services(config: Config, notify: Notify = ignore_message, jars: Path = SHARED_JARS) -> list[RunningService]:
-    """Start what does not run yet and return when all answer; raise :class:`ServiceUnavailable` if one cannot."""
+    """Start the services that do not run, and return when all answer; raise :class:`ServiceUnavailable` otherwise."""
     folder = folder_of(config)
     services = services_of(config)
-    with one_at_a_time(folder, LOCK_S, notify):
+    with one_at_a_time(folder, LOCK_TIMEOUT_S, notify):
         memory.refuse_too_little([each for each in services if Home(folder / each.name).find() is None])
         with ThreadPoolExecutor(len(services)) as pool:
             args = (config.services.ready_s, notify, jars)
@@ -82,7 +81,7 @@ def ensure_up(config: Config, notify: Notify = ignore_message) -> bool:
 
 
 def listens(host: str, port: str) -> bool:
-    """Return whether something listens there."""
+    """Return whether a connection is accepted."""
     try:
         socket.create_connection((host, int(port)), timeout=1.0).close()
     except OSError:
@@ -91,7 +90,7 @@ def listens(host: str, port: str) -> bool:
 
 
 def bring_up(service: Service, home: Home, ready_s: float, notify: Notify, jars: Path) -> RunningService:
-    """Start one service, or find it running; return when it answers."""
+    """Return a running service; start it if needed and wait until it answers."""
     began = time.monotonic()
     process = find_running(service, home, ready_s, notify)
     started = process is None
@@ -108,7 +107,7 @@ def bring_up(service: Service, home: Home, ready_s: float, notify: Notify, jars:
 
 
 def find_running(service: Service, home: Home, ready_s: float, notify: Notify) -> psutil.Process | None:
-    """Return this home's process if it answers, or soon does; end one that does not. None: there is none now."""
+    """Return this home's process once it answers; end one that does not answer, and return None."""
     found = home.find()
     if found is None:
         return None
@@ -134,7 +133,7 @@ def find_running(service: Service, home: Home, ready_s: float, notify: Notify) -
 
 
 def refuse_taken_port(service: Service) -> None:
-    """Raise :class:`ServiceUnavailable` that names the owner if another program listens on the service's port."""
+    """Raise :class:`ServiceUnavailable` if another program listens on the service's port."""
     if not in_use(service.host, service.port):
         return
     raise ServiceUnavailable(
@@ -144,7 +143,7 @@ def refuse_taken_port(service: Service) -> None:
 
 
 def wait_until_ready(service: Service, home: Home, process: psutil.Process, ready_s: float) -> None:
-    """Return when the service answers; if it ends or is not ready in time, end it and raise with its last log lines."""
+    """Return when the service answers; otherwise end it and raise with its last log lines."""
     deadline = Deadline(ready_s)
     while True:
         alive = is_alive(process)
@@ -152,7 +151,7 @@ def wait_until_ready(service: Service, home: Home, process: psutil.Process, read
             return
         if not alive or deadline.expired:
             break
-        time.sleep(POLL_S)
+        time.sleep(POLL_INTERVAL_S)
     what = f"was not ready within {ready_s:.0f} s" if alive else "ended while it started"
     stop([process], grace_s=1)
     end = home.last_lines()
@@ -164,9 +163,9 @@ def wait_until_ready(service: Service, home: Home, process: psutil.Process, read
 
 
 def stop_services(config: Config, *, wipe: bool = False, notify: Notify = ignore_message) -> list[str]:
-    """Stop what runs of this state folder's services and return their names; with ``wipe`` remove their data."""
+    """Stop this state folder's services and return their names; with ``wipe`` remove their data."""
     folder = folder_of(config)
-    with one_at_a_time(folder, LOCK_S, notify):
+    with one_at_a_time(folder, LOCK_TIMEOUT_S, notify):
         homes = [Home(folder / name) for name in ("kafka", "cassandra")]
         found = {home.name: process for home in homes if (running := home.find()) for process in running[:1]}
         for name, process in found.items():

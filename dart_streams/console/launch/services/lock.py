@@ -1,4 +1,4 @@
-"""A lock between processes. The operating system releases it with the process that holds it, however that ends."""
+"""A lock between processes, which the operating system releases when its process ends."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -9,19 +9,19 @@ from filelock import FileLock, Timeout
 from dart_streams.errors import ConfigError, ServiceUnavailable
 
 QUIET_S = 0.5
-"""A wait as short as this is not reported."""
+"""Longest wait that is not reported."""
 
 Notify = Callable[[str], None]
-"""Reports to the user at the terminal what a command does or waits for."""
+"""Reports a command's progress at the terminal."""
 
 
 def ignore_message(text: str) -> None:
-    """Report nothing."""
+    """Ignore a message."""
 
 
 @contextlib.contextmanager
 def one_at_a_time(folder: Path, wait_s: float, notify: Notify = ignore_message) -> Iterator[None]:
-    """Hold the lock of ``folder``, which is created if need be; raise if another holds it for ``wait_s`` seconds."""
+    """Hold the lock of ``folder``, created if missing; raise after ``wait_s`` seconds without it."""
     lock = FileLock(folder / "lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)

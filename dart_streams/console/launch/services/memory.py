@@ -1,4 +1,4 @@
-"""Whether the local services fit into memory: checked before they start, because the kernel kills what does not."""
+"""Check that the local services fit into memory before they start: the kernel kills processes that do not fit."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,12 +12,12 @@ MIB = 2**20
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUP = Path("/proc/self/cgroup")
 NO_MEMORY = ("Could not reserve enough space", "insufficient memory", "Cannot allocate memory")
-"""What a JVM without memory logs."""
+"""Log messages of a JVM without memory."""
 FULL_HEAP = "OutOfMemoryError"
 
 
 def refuse_too_little(services: Sequence[Service]) -> None:
-    """Raise :class:`ServiceUnavailable` if there is too little memory for ``services``, none of which runs yet."""
+    """Raise :class:`ServiceUnavailable` if there is too little memory to start ``services``."""
     needed = sum(service.heap_mb + service.overhead_mb for service in services)
     free, bound = min([(psutil.virtual_memory().available // MIB, "this machine"), *limits_mb()])
     if services and needed > free:
@@ -32,7 +32,7 @@ def refuse_too_little(services: Sequence[Service]) -> None:
 
 
 def limits_mb(groups: Path = CGROUPS, own: Path = OWN_GROUP) -> list[tuple[int, str]]:
-    """Return the MiB that each limited control group of this process has left, cached files included, and its name."""
+    """Return the free MiB, cached files included, and the name of each limited control group of this process."""
     left = []
     for folder, (limit_file, used_file, *cached) in group_folders(groups, own):
         limit, used = read(folder / limit_file).strip(), read(folder / used_file).strip()
@@ -49,10 +49,7 @@ V2 = ("memory.max", "memory.current", "inactive_file", "active_file")
 
 
 def group_folders(groups: Path, own: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """Yield the folders of this process's control groups, up to the root, with the names of their files.
-
-    A container sees its own group as the root, whatever its path is outside.
-    """
+    """Yield the folders of this process's control groups up to the root, with their file names."""
     for line in read(own).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers in ("", "memory"):
@@ -70,13 +67,13 @@ def read(file: Path) -> str:
 
 
 def memory_advice(log_end: str, *, killed: bool, service: Service) -> str:
-    """Return what to add about the death of a service if it is one for lack of memory; empty otherwise."""
+    """Return the advice for a service that died for lack of memory, else an empty text."""
     if FULL_HEAP in log_end:
-        return f", for its heap is too small: raise services.{service.name}_heap_mb (it is {service.heap_mb})"
+        return f": its heap is too small: raise services.{service.name}_heap_mb (it is {service.heap_mb})"
     if not killed and not any(words in log_end for words in NO_MEMORY):
         return ""
     how = "it was killed, as the kernel does" if killed else "it got no memory"
     return (
-        f", for lack of memory as it seems ({how}): it needs about {service.heap_mb + service.overhead_mb} MiB; end "
+        f", probably for lack of memory ({how}): it needs about {service.heap_mb + service.overhead_mb} MiB; end "
         f"other programs, raise the limit, or lower services.{service.name}_heap_mb"
     )

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from dart_streams.console.launch import process_registry as leftovers
 from dart_streams.console.launch import supervisor as supervisor_module
-from dart_streams.console.launch.process_birth import Birth, birth_of
+from dart_streams.console.launch.services.daemon import Birth, birth_of
 from dart_streams.console.launch.supervisor import (
-    LONGEST_DELAY_S,
-    QUICK_DEATHS,
-    QUICK_S,
+    MAX_DELAY_S,
+    MAX_QUICK_DEATHS,
+    MIN_LIFE_S,
     ProcessFailedError,
     ProcessSpec,
     Supervisor,
@@ -74,7 +74,7 @@ def gone(process: psutil.Process) -> bool:
 async def test_a_process_is_kept_alive_while_the_list_of_processes_cannot_be_written_and_listed_when_it_can(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(supervisor_module, "SAVE_AGAIN_S", 0.05)
+    monkeypatch.setattr(supervisor_module, "SAVE_RETRY_S", 0.05)
     supervisor = Supervisor(tmp_path, drain_s=2)
     await supervisor.start([ProcessSpec("env-0", SLEEPS)])
     child = supervisor.children["env-0"]
@@ -309,7 +309,7 @@ def test_processes_of_a_living_run_or_of_strangers_are_left_alone(tmp_path):
     assert leftovers.end_leftovers(tmp_path) == ([], False)
 
 
-@given(st.lists(st.floats(0, QUICK_S, exclude_max=True), min_size=QUICK_DEATHS, max_size=QUICK_DEATHS))
+@given(st.lists(st.floats(0, MIN_LIFE_S, exclude_max=True), min_size=MAX_QUICK_DEATHS, max_size=MAX_QUICK_DEATHS))
 def test_delays_double_until_giving_up(lives):
     deaths, delays = 0, []
     for lived_s in lives:
@@ -319,8 +319,8 @@ def test_delays_double_until_giving_up(lives):
 
 
 def test_a_long_life_forgives():
-    assert after_death(4, QUICK_S, 1) == (1, 0.5)
-    assert after_death(3, 0, 1)[1] <= LONGEST_DELAY_S
+    assert after_death(4, MIN_LIFE_S, 1) == (1, 0.5)
+    assert after_death(3, 0, 1)[1] <= MAX_DELAY_S
 
 
 @pytest.mark.parametrize(
