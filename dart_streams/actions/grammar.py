@@ -67,7 +67,7 @@ def pointer_call(action: typed.Click | typed.Move | typed.Drag | typed.MouseDown
 def write_call(name: str, start_box: str | None = None, **others: str | int | None) -> str:
     """Return a call with quoted arguments, without those at their default."""
     arguments = {"start_box": start_box} | others
-    given = {key: str(value) for key, value in arguments.items() if value is not None and value != LEFT_OUT.get(key)}
+    given = {key: str(value) for key, value in arguments.items() if value is not None and value != DEFAULTS.get(key)}
     return f"{name}({', '.join(f'{key}={quote(value)}' for key, value in given.items())})"
 
 
@@ -184,15 +184,13 @@ CLICK_NAMES: dict[tuple[typed.Button, int], str] = {
     ("middle", 1): "middle_single",
 }
 MOST_CLICKS, MOST_NOTCHES = 3, 100
-LEFT_OUT: dict[str, str | int] = {"button": "left", "count": 1}
-"""Defaults of omitted arguments."""
+DEFAULTS: dict[str, str | int] = {"button": "left", "count": 1}
 MARKER = re.compile(r"(?P<thought>(?:.*\n)?)[ \t]*Action:(?P<call>.*)", re.DOTALL)
 ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 UNESCAPES = {escaped: plain for plain, escaped in ESCAPES.items()} | {'\\"': '"'}
 ESCAPED = re.compile(r"\\.", re.DOTALL)
 CALL = re.compile(r"(?P<name>[a-z_]+)\((?P<arguments>.*)\)", re.DOTALL)
 SINGLE, DOUBLE = (rf"[^{quote}\\]*+(?:\\.[^{quote}\\]*+)*" for quote in ("'", '"'))
-"""Text between quotes."""
 ARGUMENT = re.compile(
     rf"(?P<key>[a-z_]+)\s*=\s*(?:'(?P<single>{SINGLE})'|\"(?P<double>{DOUBLE})\")\s*(?P<comma>,?)\s*", re.DOTALL
 )

@@ -5,7 +5,7 @@ Key combinations are interpreted here for every backend: a US keyboard with an e
 
 from collections.abc import Iterable, Sequence
 
-CHARACTERS = {
+CHARACTER_KEYS = {
     " ": "space",
     "\n": "enter",
     "\r": "enter",
@@ -14,7 +14,6 @@ CHARACTERS = {
     "\x1b": "escape",
     "\x7f": "delete",
 }
-"""Characters with a named key."""
 SYMBOLS = {
     "!": "exclam",
     '"': "quotedbl",
@@ -81,7 +80,6 @@ ALIASES = {
 ALIASES |= {f"{kind}{digit}": digit for kind in ("digit", "num", "numpad", "kp") for digit in "0123456789"}
 ALIASES |= {f"key{letter}": letter for letter in "abcdefghijklmnopqrstuvwxyz"}
 SHIFTED = dict(zip("`1234567890-=[]\\;',./", '~!@#$%^&*()_+{}|:"<>?', strict=True))
-"""Characters that digit and symbol keys type with Shift."""
 UNSHIFTED = {upper: lower for lower, upper in SHIFTED.items()}
 MODIFIERS = frozenset({"ctrl", "alt", "shift", "meta"})
 COMMANDING = MODIFIERS - {"shift"}
@@ -99,7 +97,7 @@ def canonical_name(key: str) -> str:
     Single characters keep their case. Underscores and hyphens are ignored (``page_up``).
     """
     if len(key) == 1:
-        return CHARACTERS.get(key, key)
+        return CHARACTER_KEYS.get(key, key)
     name = key.lower().replace("_", "").replace("-", "")
     return ALIASES.get(name, name if name in NAMED else key.lower())
 

@@ -15,7 +15,6 @@ from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic
 
 POLL_INTERVAL_S = 1.0
-"""Interval between polls of the committed offsets."""
 
 
 class Stage(NamedTuple):
@@ -63,10 +62,12 @@ class FlushBarrier:
             try:
                 now = await self.offsets.progress(stage.group, stage.topic)
             except (KafkaError, OSError) as error:
-                waiting.last_from = f"nobody ({type(error).__name__})"
+                waiting.last_from = f"no broker ({type(error).__name__})"
             else:
-                ends = clamp_ends(ends, {partition: one.end for partition, one in now.items()})
-                missing = unprocessed_offsets(ends, {partition: one.processed for partition, one in now.items()})
+                ends = clamp_ends(ends, {partition: progress.end for partition, progress in now.items()})
+                missing = unprocessed_offsets(
+                    ends, {partition: progress.processed for partition, progress in now.items()}
+                )
                 if not missing:
                     return
                 if missing != before:

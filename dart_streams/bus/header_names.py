@@ -18,7 +18,6 @@ from aiokafka.record.util import calc_crc32c
 from dart_streams.bus.codec import UNREADABLE
 
 RECORDS_AT = 61
-"""Offset of the records in a batch of version 2."""
 CRC_AT, CRC_FROM, LAST_DELTA_AT, BASE_TIMESTAMP_AT, COUNT_AT = 17, 21, 23, 27, 57
 HEAD_BYTES = 1024
 """Bytes of the value in a stand-in."""

@@ -31,5 +31,5 @@ class LogGaps:
         known = [offset for offset in offsets if offset is not None]
         if known and first > (begin := max(known)):
             gone = f"{partition.topic}[{partition.partition}]@{begin} to {first - 1}"
-            effect = "orders that can never end are found and ordered again"
+            effect = "lost orders are ordered again"
             self.log.warning("records gone before they were read", records=gone, effect=effect)

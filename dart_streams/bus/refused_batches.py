@@ -20,7 +20,6 @@ from aiokafka.protocol.produce import ProduceRequest, ProduceRequest_v8
 REFUSALS: dict[int, type[KafkaError]] = {
     error.errno: error for error in (MessageSizeTooLargeError, RecordListTooLargeError, InvalidTimestampError)
 }
-"""Errors of a batch that the broker checked and refused."""
 WITH_MESSAGE = 8
 """First response version with the broker's message (KIP-467)."""
 

@@ -27,7 +27,6 @@ RETRY_INTERVAL_S = 0.2
 CHECK_INTERVAL_S = 10.0
 POLL_TIMEOUT_MS = 200
 FETCH_WAIT_MS = 500
-"""Maximum wait of a fetch without records."""
 
 log = structlog.get_logger()
 T = TypeVar("T")

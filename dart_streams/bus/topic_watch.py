@@ -85,15 +85,15 @@ def refuse_growth(bus: Bus, before: Mapping[str, int], now: Mapping[str, int]) -
 def remade_error(bus: Bus, name: str) -> TopicRecreated:
     """Return the error for a recreated topic."""
     return TopicRecreated(
-        f"topic {bus.prefix}{name} was deleted and made again while this process used it: what was in it is gone. "
-        "Nothing needs to be done: started again, this process reads it from its beginning, and orders that can never "
-        "end are found and ordered again"
+        f"topic {bus.prefix}{name} was deleted and created again while this process used it: its records are gone. "
+        "No action is needed: the process restarts and reads the topic from its beginning, and lost orders are "
+        "ordered again"
     )
 
 
 def gone_error(bus: Bus, name: str) -> ServiceUnavailable:
     """Return the error for a deleted topic."""
     return ServiceUnavailable(
-        f"topic {bus.prefix}{name} is gone from the broker at {bus.servers}: somebody has deleted it, and the records "
-        "in it. Make it again with `dart-streams topics apply`; processes that were started go on with it"
+        f"topic {bus.prefix}{name} is gone from the broker at {bus.servers}: it was deleted with its records. "
+        "Create it again with `dart-streams topics apply`; running processes continue with it"
     )

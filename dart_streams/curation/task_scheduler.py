@@ -80,7 +80,7 @@ def next_task(
     def least_recent(task_id: str) -> tuple[int, int]:
         return tasks[task_id].open, tasks[task_id].last_group
 
-    probed = probe(tasks, task_ids, number, settings)
+    probed = choose_probe(tasks, task_ids, number, settings)
     if probed is not None:
         return probed, True
     chosen = next_in_pass(scheduler, tasks, task_ids, settings)
@@ -92,7 +92,7 @@ def next_task(
     return min(task_ids, key=least_recent), True
 
 
-def probe(tasks: dict[str, TaskState], task_ids: tuple[str, ...], number: int, settings: Curation) -> str | None:
+def choose_probe(tasks: dict[str, TaskState], task_ids: tuple[str, ...], number: int, settings: Curation) -> str | None:
     """Return the solved task without an order for longest, if group ``number`` is a probe; else None."""
     if number % PROBE_EVERY != PROBE_EVERY - 1:
         return None

@@ -21,7 +21,7 @@ from topics.actions import ActionResponse
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.outcomes import reconcile_outcome
 from topics.rollout_orders import RolloutOrder
-from topics.values import BlobRef, MessagePart
+from topics.values import BlobRef, MessagePart, OutcomeKind
 
 
 class EpisodeLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,14 +234,14 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         ``calling`` is the environment's pending call, if there is one. Slowness says nothing about the actions, so it
         is not trained on.
         """
+        kind: OutcomeKind = "env_error"
         if calling:
-            reason = f"straggler: waited for the environment's {calling}()"
-            return EpisodeEnd(kind="env_error", reward=None, reason=reason)
-        if self.awaits_action:
-            return EpisodeEnd(kind="policy_error", reward=None, reason="straggler: waited for an action")
-        if not self.observations:
-            return EpisodeEnd(kind="env_error", reward=None, reason="straggler: no first screen in time")
-        return EpisodeEnd(kind="env_error", reward=None, reason="straggler: waited for the environment")
+            reason = f"waited for the environment's {calling}()"
+        elif self.awaits_action:
+            kind, reason = "policy_error", "waited for an action"
+        else:
+            reason = "waited for the environment" if self.observations else "no first screen in time"
+        return EpisodeEnd(kind=kind, reward=None, reason=f"straggler: {reason}")
 
     def last_observation(self, end: EpisodeEnd, at_ms: int) -> Observation:
         """Return the last observation, with ``end``."""

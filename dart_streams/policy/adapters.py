@@ -15,12 +15,11 @@ from safetensors import safe_open
 from torch import Tensor
 
 PREFIX = "base_model.model."
-"""Prefix of peft's tensor names."""
 DOWN, UP = ".lora_A.weight", ".lora_B.weight"
 """Suffixes of a layer's tensors: A is (rank, inputs), B is (outputs, rank)."""
 SCALING = "scaling"
 """Metadata key of the factor of B·A, alpha / rank."""
-BLOCK = 1 << 17
+BLOCK_ELEMENTS = 1 << 17
 """Elements merged at a time, so that they fit into the cache."""
 
 
@@ -53,7 +52,7 @@ def merge_weight(weight_OI: Tensor, down_RI: Tensor, up_OR: Tensor, scaling: flo
     """
     made_OI = torch.empty_like(weight_OI)
     down_RI, up_OR = down_RI.float(), up_OR.float()
-    rows = max(1, BLOCK // max(1, weight_OI.shape[1]))
+    rows = max(1, BLOCK_ELEMENTS // max(1, weight_OI.shape[1]))
     for start in range(0, weight_OI.shape[0], rows):
         block = slice(start, start + rows)
         sum_bI = torch.zeros_like(weight_OI[block], dtype=torch.float32)

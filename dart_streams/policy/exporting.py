@@ -49,7 +49,7 @@ def export_adapter(model_dir: Path, version: WeightVersion, target: Path) -> Non
             f"version {version.version} of {version.model_id!r} is published whole, not as an adapter: leave --adapter "
             "out, or name a later version of a run with trainer.lora.rank above 0"
         )
-    with appearing(target) as (partial, cache):
+    with new_directory(target) as (partial, cache):
         partial.mkdir()
         fetched = weights.fetch(version.parts[-1], cache)
         shutil.copyfile(fetched / weights.FILES["adapter"], partial / weights.FILES["adapter"])
@@ -66,7 +66,7 @@ def export(model_dir: Path, version: WeightVersion, target: Path) -> None:
     """
     refuse_missing(model_dir)
     transformers_logging.disable_progress_bar()
-    with appearing(target) as (partial, cache):
+    with new_directory(target) as (partial, cache):
         shutil.copytree(model_dir, partial, ignore=shutil.ignore_patterns(*WEIGHTS))
         model = AutoModelForImageTextToText.from_pretrained(model_dir, dtype="auto")
         with torch.no_grad():
@@ -75,7 +75,7 @@ def export(model_dir: Path, version: WeightVersion, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def appearing(target: Path) -> Iterator[tuple[Path, Path]]:
+def new_directory(target: Path) -> Iterator[tuple[Path, Path]]:
     """Yield the directory that becomes ``target``, and a cache; raise :class:`UserError` if ``target`` exists."""
     if target.exists():
         raise UserError(f"{target} exists already: name another directory, or remove it")

@@ -32,7 +32,6 @@ MIN_PIXELS = 56 * 56
 MAX_PIXELS = 1280 * 28 * 28
 
 Ids = Mapping[str, int]
-"""Ids of the special tokens, by text."""
 
 
 def text_settings(vocabulary: int, eos: int, pad: int, width: int = WIDTH) -> dict[str, Any]:
@@ -99,7 +98,6 @@ ARCHITECTURES: Mapping[str, Callable[[dict[str, Any], Ids], PreTrainedConfig]] =
     "qwen2_5_vl": qwen2_5_vl,
     "qwen3_vl": qwen3_vl,
 }
-"""Constructors by ``warmup.architecture``."""
 PROCESSORS = {"qwen2_5_vl": "Qwen2_5_VLProcessor", "qwen3_vl": "Qwen3VLProcessor"}
 
 

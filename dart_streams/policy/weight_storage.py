@@ -17,14 +17,13 @@ from dart_streams.errors import ServiceUnavailable, UserError
 
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "obs"})
 """fsspec protocols of stores without folders, whose objects appear complete or not at all."""
-AWAY = frozenset(
+TEMPORARY_ERRORS = frozenset(
     getattr(errno, name)
     for name in ("EAGAIN", "EBUSY", "EHOSTUNREACH", "EIO", "ENETUNREACH", "EPIPE", "EREMOTEIO", "ETIMEDOUT")
     if hasattr(errno, name)
 )
 """Error numbers of a temporary failure; connections and timeouts have their own classes."""
-BLOCK = 32 << 20
-"""Bytes read at a time."""
+READ_BYTES = 32 << 20
 
 
 class StorageUnreachable(ServiceUnavailable, OSError):
@@ -65,12 +64,12 @@ class Storage(NamedTuple):
         except UserError:
             raise
         except OSError as error:
-            is_away = isinstance(error, ConnectionError | TimeoutError) or error.errno in AWAY
+            is_away = isinstance(error, ConnectionError | TimeoutError) or error.errno in TEMPORARY_ERRORS
             if self.is_local or not is_away:
                 raise
             raise self._unreachable(error) from error
         except Exception as error:
-            # Each store's library has classes of its own, without a common base (botocore's, aiohttp's, Azure's).
+            # The stores' libraries have no common base class of errors (botocore, aiohttp, Azure).
             if self.is_local:
                 raise
             raise self._unreachable(error) from error
@@ -111,8 +110,8 @@ class Storage(NamedTuple):
     def digest(self, name: str) -> str:
         """Return a file's SHA-256 (hex); raise FileNotFoundError if it is missing."""
         found = hashlib.sha256()
-        with self.filesystem.open(f"{self.folder}/{name}", "rb", block_size=BLOCK) as stream:
-            while block := stream.read(BLOCK):
+        with self.filesystem.open(f"{self.folder}/{name}", "rb", block_size=READ_BYTES) as stream:
+            while block := stream.read(READ_BYTES):
                 found.update(block)
         return found.hexdigest()
 

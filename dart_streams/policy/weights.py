@@ -21,12 +21,10 @@ FILES: dict[WeightKind, str] = {"full": FILE, "delta": "delta.safetensors", "ada
 """File names by kind; a version may exist in several kinds."""
 FORMAT = {"format": "pt"}
 DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64"}
-"""Type names in safetensors' header."""
 PROBE = "probe.json"
 """Optional output of transformers for a fixed prompt: :mod:`dart_streams.policy.probe`."""
 
 ADAPTER_CONFIG = "adapter_config.json"
-"""peft's configuration of an adapter."""
 BESIDE = (PROBE, ADAPTER_CONFIG)
 
 

@@ -107,7 +107,7 @@ def make_again(config: Config, name: str) -> None:
     ("kind", "topic"), [("env", "rollout-orders"), ("recorder", "observations"), ("curator", "trajectories")]
 )
 async def test_a_worker_whose_topic_is_made_anew_ends(config: Config, kind: str, topic: str):
-    with pytest.raises((TopicRecreated, ServiceUnavailable), match=rf"{topic} (was deleted and made again|is gone)"):
+    with pytest.raises((TopicRecreated, ServiceUnavailable), match=rf"{topic} (was deleted and created again|is gone)"):
         await ended(config, kind, lambda _: make_again(config, topic))
 
 

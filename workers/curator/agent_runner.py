@@ -227,7 +227,7 @@ class AgentRunner:
         begin = records[0].offset if records else missing.stop
         if begin > missing.start:
             gone = f"{message.topic}[{message.partition}]@{missing.start} to {begin - 1}"
-            effect = "orders that can never end are found and ordered again"
+            effect = "lost orders are ordered again"
             log.warning("inputs gone: the topic begins later", agent=self.agent.name, records=gone, effect=effect)
         inputs = decodable_inputs(records, self.prefix)
         if inputs:
@@ -258,10 +258,10 @@ class AgentRunner:
             await self._publish(state.unpublished)
             if anew := await state.note_topic_ids(self.topic_ids):
                 log.warning(
-                    "topics made anew: read from their beginning",
+                    "topics recreated: read from their beginning",
                     agent=self.agent.name,
                     topics=anew,
-                    effect="what was in them is gone; orders that can never end are found and ordered again",
+                    effect="their records are gone; lost orders are ordered again",
                 )
             self.states[partition] = state
         return state
@@ -276,7 +276,6 @@ class AgentRunner:
             return None
 
     async def _dead_letter(self, read: JournalInput, reason: str) -> None:
-        """Send a record to its topic's dead letters."""
         original: Any = msgspec.structs.replace(read, topic=self.prefix + read.topic)
         await dead_letters.send(self.publisher, topics.BY_NAME[read.topic], original, reason)
 
@@ -303,12 +302,10 @@ class AgentRunner:
         await asyncio.gather(*(self.publisher.send_all(name, records) for name, records in outbox.items()))
 
     def _count(self, steps: Sequence[tuple[JournalInput, ReducerResult]], groups: Mapping[str, int]) -> None:
-        """Count inputs, decisions, and groups by result."""
         self.stalls.note_arrival(steps[-1][0].topic)
         self.events.add(len(steps), {"agent": self.agent.name})
-        made = sum(len(step.decisions) for _, step in steps)
-        if made:
-            self.decisions.add(made, {"agent": self.agent.name, "kind": self.agent.outputs[0].name})
+        if decisions := sum(len(step.decisions) for _, step in steps):
+            self.decisions.add(decisions, {"agent": self.agent.name, "kind": self.agent.outputs[0].name})
         for result, number in groups.items():
             self.group_counts.add(number, {"fate": result})
 

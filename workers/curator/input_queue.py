@@ -15,7 +15,6 @@ MAX_BATCH = 512
 MAX_ENTRY_BYTES = MAX_RECORD_BYTES // 4
 """Bytes that complete a batch; its last record may be large."""
 CHECK_INTERVAL_S = 1.0
-"""Interval between checks for a stall."""
 
 
 class InputQueue(asyncio.Queue[Any]):

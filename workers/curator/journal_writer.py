@@ -16,7 +16,6 @@ cost three more requests a batch, and Faust's recovery waits in vain for their m
 """
 
 import asyncio
-import functools
 from collections import defaultdict
 from collections.abc import Awaitable
 from typing import Any, Protocol
@@ -32,7 +31,6 @@ from dart_streams.curation.journal import Claim, encode
 from dart_streams.errors import UserError
 
 READ_TIMEOUT_S = 60.0
-"""Timeout of reading the end of a changelog."""
 
 log = structlog.get_logger()
 
@@ -159,20 +157,15 @@ class JournalWriter:
             raise OwnershipLost(ownership_text(place, owners[-1] if owners else "its name is lost"))
 
 
-REPLACED = ". It has the same id: only one may run; for more curators give each an id of its own (--id)"
+REPLACED = ". It has the same id: only one may run; give each further curator another id (--id)"
 
 
 def ownership_text(place: str, owner: str) -> str:
     """Return the error text of a former owner."""
     return (
-        f"{place} belongs to another curator process now ({owner}), which claimed it while this one stood still or was "
-        "cut off: what this one decided since was not published"
+        f"{place} belongs to another curator process now ({owner}), which claimed it while this one was paused or "
+        "disconnected: decisions of this one since then were not published"
     )
-
-
-def bind_reader(bus: Bus) -> ReadFrom:
-    """Return the function that reads the end of a topic's partition from the broker."""
-    return functools.partial(read_from, bus)
 
 
 async def read_from(bus: Bus, topic: str, partition: int, offset: int, stop: int | None = None) -> list[ConsumerRecord]:

@@ -40,7 +40,7 @@ from topics import trajectories
 from workers.curator.agent_runner import BATCH_INTERVAL_S, LATER_BATCH_INTERVAL_S, AgentRunner
 from workers.curator.changelogs import MAX_RECORD_BYTES, SOURCES, application_id, changelog_of
 from workers.curator.input_queue import enqueue_records
-from workers.curator.journal_writer import Changelog, bind_reader
+from workers.curator.journal_writer import Changelog, read_from
 from workers.curator.order_audit import OrderAudit
 from workers.curator.recovery_watch import watch_recovery
 from workers.curator.transport import Flow, Transport
@@ -59,15 +59,15 @@ log = structlog.get_logger()
 
 
 def run(config: Config, worker_id: str) -> int:
-    """Be the curator until SIGTERM or SIGINT; return the exit code."""
+    """Run the curator until SIGTERM or SIGINT; return the exit code."""
     return lifecycle.run(connect, config, worker_id)
 
 
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
-    """Check tasks and topics, bind the agents to them and start Faust; return the worker.
+    """Check tasks and topics, bind the agents and start Faust; return the worker.
 
-    Raises ServiceUnavailable if the broker does not answer, or lacks a topic, within ``bus.wait_s``; ConfigError if the
-    task set has no task to train on, or dispatch's inputs have several partitions; TopicGrown if an input was grown.
+    Raises ServiceUnavailable if the broker or a topic is missing for ``bus.wait_s``; ConfigError if no task is to be
+    trained on, or an input of dispatch has several partitions; TopicGrown if an input was grown.
     """
     logging.getLogger("mode.timers").setLevel(logging.ERROR)  # it warns of every commit that is a little late
     tasks = task_sets.tasks_of(config)
@@ -122,7 +122,7 @@ async def serve(runners: Sequence[AgentRunner], drain_s: float, stop: asyncio.Ev
 
 
 async def check_topics(config: Config, publisher: Publisher, agent: Agent) -> None:
-    """Wait for an agent's topics; refuse several partitions for dispatch, as no process would have the whole state."""
+    """Wait for an agent's topics; refuse several partitions for dispatch, whose state spans all inputs."""
     for topic in agent.inputs:
         partitions = await publisher.partitions_of(topic)
         if SOURCES[agent.name] is None and partitions > 1:
@@ -132,9 +132,9 @@ async def check_topics(config: Config, publisher: Publisher, agent: Agent) -> No
 
 
 async def refuse_grown_inputs(config: Config, publisher: Publisher) -> None:
-    """Raise TopicGrown if an input has more partitions than its agent's changelog, which are those the run began with.
+    """Raise TopicGrown if an input has more partitions than its agent's changelog had at the run's start.
 
-    With them the rollouts of a task, and so of a group, may come to another state than those before.
+    The rollouts of a group could then reach another state than before.
     """
     sources = {f"curator-{agent}-changelog": topic.name for agent, topic in SOURCES.items() if topic is not None}
     counts = await publisher.partition_counts([*sources, *sources.values()])
@@ -144,19 +144,18 @@ async def refuse_grown_inputs(config: Config, publisher: Publisher) -> None:
 
 
 def member_id(worker_id: str, topic_ids: Mapping[str, str]) -> str:
-    """Return the name of a curator's static membership: another one where a topic was made anew.
+    """Return a curator's static member id, which changes with recreated topics.
 
-    A static member that comes again is given what it had before, also if that was assigned while the topic was gone.
+    A returning static member gets its previous assignment, even one made while the topic was missing.
     """
     return f"{worker_id}-{blake2b(repr(sorted(topic_ids.items())).encode(), digest_size=4).hexdigest()}"
 
 
 def create_app(config: Config, instance_id: str) -> faust.App:
-    """Return the Faust application, not started; delivery is at least once, since effects are idempotent.
+    """Return the unstarted Faust application; delivery is at least once, since effects are idempotent.
 
-    Faust's consumers are built by itself: they are bounded here as all others are.
-    Faust acknowledges what it cannot decode, so it decodes nothing. Its membership of the consumer group is static: a
-    killed curator's successor of the same name takes over at once, without a session timeout.
+    Faust acknowledges undecodable records, so it decodes nothing. Group membership is static: the successor of a killed
+    curator takes over without a session timeout.
     """
     compressed_batches.limit_fetches(aiokafka.consumer.fetcher)
     folder = config.run.folder / "faust"
@@ -188,10 +187,10 @@ def create_app(config: Config, instance_id: str) -> faust.App:
 def bind(
     app: faust.App, config: Config, agent: Agent, publisher: Publisher, pace: SendCoalescer, worker_id: str
 ) -> AgentRunner:
-    """Bind one agent to its topics and its table; its records are queued for the runner returned."""
+    """Bind one agent to its topics and table; return the runner that receives its records."""
     source = SOURCES[agent.name]
     name = changelog_of(config, agent.name)
-    changelog = Changelog(name, worker_id, bind_reader(config.bus))
+    changelog = Changelog(name, worker_id, functools.partial(read_from, config.bus))
     changelog.table = app.Table(
         agent.name,
         key_type=bytes,

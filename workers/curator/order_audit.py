@@ -25,9 +25,7 @@ from topics import trajectories
 from workers.curator.agent_runner import AgentRunner
 
 ROUND_INTERVAL_S = 5.0
-"""Interval between rounds."""
 NAMED = 10
-"""Maximum lost orders named in a log line."""
 
 log = structlog.get_logger()
 
@@ -63,7 +61,6 @@ class OrderAudit:
         return open_orders(state) if state is not None else set()
 
     async def _end(self, lost: list[OpenOrder]) -> None:
-        """Publish the finishes of lost orders."""
         log.warning(
             "orders lost",
             orders=[order.order_id for order in lost[:NAMED]],

@@ -17,7 +17,6 @@ from mode.utils.queues import FlowControlEvent
 
 FETCH_MAX_WAIT_MS = 100
 CHECK_INTERVAL_S = 1.0
-"""Interval between checks for errors of the consumer group."""
 
 log = structlog.get_logger()
 

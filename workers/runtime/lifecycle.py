@@ -18,7 +18,6 @@ from dart_streams.telemetry import setup
 T = TypeVar("T")
 
 CANCEL_TIMEOUT_S = 5.0
-"""Time for a cancelled task to end."""
 GC_THRESHOLDS = (20_000, 20, 50)
 """Thresholds of the young, middle and old generation (see ``gc.set_threshold``)."""
 

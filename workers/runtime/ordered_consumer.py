@@ -142,7 +142,6 @@ class OrderedConsumer(ConsumerRebalanceListener):
             self._marked &= self.deaths.in_hand
 
     def _forget_ahead(self, revoked: Collection[TopicPartition]) -> None:
-        """Drop records of these partitions that were read ahead."""
         for delivery in [ahead for ahead in self._ahead if partition_of(ahead.record) in revoked]:
             self._ahead.remove(delivery)
             self.records.forget(getattr(delivery.event, self.id_field))
@@ -258,7 +257,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
     async def _take(self) -> Delivery:
         """Return the next record; idle slots take turns."""
         self.stalls.note_arrival()
-        if not self._ahead:  # Otherwise not in turn: who reads ahead may be waiting for a record that never comes.
+        if not self._ahead:  # Otherwise not in turn: the reader ahead may wait forever for a record.
             async with self._taking:
                 if not self._ahead:
                     return await self._read()

@@ -61,7 +61,6 @@ corner; without them an action is where the pointer is.
 - WAIT: nothing; look again a little later
 - DONE: nothing; the task is done
 - FAIL: nothing; the task can not be done"""
-"""The system prompt, in this project's words."""
 WORDS = {"WAIT": typed.Wait, "DONE": typed.Finished, "FAIL": typed.CallUser}
 FENCE = re.compile(r"```(?:(?:json)?\s*+(?P<word>WAIT|DONE|FAIL)\s*+```|(?P<kind>[A-Za-z0-9_+-]*+)(?P<blank>\s*+))")
 """The start of a code block, or a whole block that holds a word."""
@@ -277,7 +276,6 @@ class InterpretedObject:
 
 NAMES_OF_TYPE = {"action_type", "action"}
 KNOWN = frozenset({"x", "y", "button", "num_clicks", "dx", "dy", "text", "key", "keys"})
-"""All parameters."""
 Build = Callable[[InterpretedObject], None]
 
 GRAMMAR: dict[str, tuple[tuple[str, ...], Build]] = {

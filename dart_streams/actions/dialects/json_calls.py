@@ -20,10 +20,8 @@ BETWEEN = re.compile(r"(?:[\s,;}]++|```(?:json)?)*")
 CHARACTERS = {" ": "space", "\t": "tab", "\n": "enter", "\r": "enter"}
 """Keys that OSWorld and pyautogui also name by their character."""
 NUMERIC = re.compile(r"\s*-?[0-9]{1,7}(?:\.[0-9]{1,6})?\s*", re.ASCII)
-PLACES = ("coordinate", "coordinates", "position", "point", "start_box")
-"""Aliases of the coordinate field."""
-LARGEST = 1_000_000
-"""Maximum magnitude of a number."""
+COORDINATE_ALIASES = ("coordinate", "coordinates", "position", "point", "start_box")
+MAX_MAGNITUDE = 1_000_000
 
 Fields = dict[str, Any]
 
@@ -83,8 +81,8 @@ def number_field(fields: Fields, key: str, builder: AnswerBuilder) -> float:
     if isinstance(value, str) and NUMERIC.fullmatch(value):
         builder.note("argument", f"{key} is a text, not a number")
         value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
-        raise Unparsable(f"{key} is not a number up to {LARGEST}: {str(value)[:80]}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_MAGNITUDE:
+        raise Unparsable(f"{key} is not a number up to {MAX_MAGNITUDE}: {str(value)[:80]}")
     return float(value)
 
 
@@ -121,7 +119,7 @@ def place_elsewhere(fields: Fields, known: Container[str]) -> Any:
     unknown = {key: value for key, value in fields.items() if key not in known}
     if {"x", "y"} <= unknown.keys():
         return [unknown["x"], unknown["y"]]
-    aliases = [key for key in PLACES if key in unknown]
+    aliases = [key for key in COORDINATE_ALIASES if key in unknown]
     if len(aliases) == 1:
         return unknown[aliases[0]]
     several = sorted(key for key, value in unknown.items() if isinstance(value, list | dict))

@@ -13,19 +13,15 @@ import msgspec
 from dart_streams.actions.dialects.dialect import Kind, ParseIssue
 from dart_streams.actions.grammar import Unparsable
 
-DEEPEST = 16
-"""Maximum nesting."""
-LONGEST_NUMBER = 40
-"""Maximum characters of a number."""
+MAX_DEPTH = 16
+MAX_NUMBER_CHARACTERS = 40
 QUOTES = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019"}
 PUNCTUATION = {"\uff0c": ",", "\u3001": ",", "\uff1a": ":", "\uff5b": "{", "\uff5d": "}", "\uff08": "(", "\uff09": ")"}
-"""Full-width forms, mapped to ASCII."""
 WORDS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
 JSON_WORDS = frozenset({"true", "false", "null"})
 INVISIBLE = "\ufeff\u200b\u200c\u200d\u2060"
 """A byte order mark and zero-width characters."""
 BLANK = re.compile(rf"(?:[\s{INVISIBLE}]++|//[^\n]*+)*")
-"""Space and comments between values."""
 JSON_BLANK = re.compile(r"[ \t\r\n]*")
 NUMBER = re.compile(r"[-+]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][-+]?[0-9]++)?")
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.+-]*+")
@@ -86,12 +82,12 @@ class JsonReader:
         """Return the value at ``position`` and its end; raise :class:`Unparsable` if there is none."""
         position = self.skip(position)
         match self.mark(position):
-            case "{" if depth < DEEPEST:
+            case "{" if depth < MAX_DEPTH:
                 return self.object(position + 1, depth + 1)
-            case "[" | "(" if depth < DEEPEST:
+            case "[" | "(" if depth < MAX_DEPTH:
                 return self.list(position, depth + 1)
             case "{" | "[" | "(":
-                raise Unparsable(f"not JSON: more than {DEEPEST} values within each other")
+                raise Unparsable(f"not JSON: more than {MAX_DEPTH} values within each other")
             case quote if quote in QUOTES:
                 return self.string(position)
         if number := NUMBER.match(self.text, position):
@@ -243,8 +239,8 @@ class JsonReader:
 
     def number(self, written: str) -> int | float:
         """Parse a number."""
-        if len(written) > LONGEST_NUMBER:
-            raise Unparsable(f"not JSON: a number of more than {LONGEST_NUMBER} characters")
+        if len(written) > MAX_NUMBER_CHARACTERS:
+            raise Unparsable(f"not JSON: a number of more than {MAX_NUMBER_CHARACTERS} characters")
         if re.fullmatch(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?", written) is None:
             self.note("json", "a number in another form")
         return int(written) if re.fullmatch(r"[-+]?[0-9]+", written) else float(written)

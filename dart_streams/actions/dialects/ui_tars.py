@@ -33,8 +33,7 @@ Style = Literal["point", "box"]
 
 BOX_TOKENS = ("<|box_start|>", "<|box_end|>")
 PLAIN_BOX = re.compile(r"\b(start_box|end_box)='(\([0-9]{1,5},\s?[0-9]{1,5}\))'")
-BOX_NAMES = {"point": "start_box", "start_point": "start_box", "end_point": "end_box", "hotkey": "key"}
-"""Aliases of parameters."""
+PARAMETER_ALIASES = {"point": "start_box", "start_point": "start_box", "end_point": "end_box", "hotkey": "key"}
 
 
 class UiTars(ConfiguredDialect, frozen=True, kw_only=True):
@@ -92,7 +91,7 @@ class InterpretedCall:
             name = LOOSE_NAMES[name]
         parameters, required, build = GRAMMAR[NAMES.get(name, name)]
         for key, value in self.call.arguments.items():
-            key = BOX_NAMES.get(key, key)
+            key = PARAMETER_ALIASES.get(key, key)
             if key not in parameters:
                 self.builder.note("argument", f"{name} takes {list(parameters)}, not {key!r}")
             elif value or key == "content":
@@ -241,7 +240,7 @@ LOOSE_NAMES = {
 """Aliases that the models should not write."""
 MEANS = {name: name for name in GRAMMAR} | NAMES | LOOSE_NAMES
 PARAMETERS = {
-    name: GRAMMAR[meant][0] + tuple(other for other, key in BOX_NAMES.items() if key in GRAMMAR[meant][0])
+    name: GRAMMAR[meant][0] + tuple(other for other, key in PARAMETER_ALIASES.items() if key in GRAMMAR[meant][0])
     for name, meant in MEANS.items()
 }
 """All readable names, with all aliases of their parameters."""

@@ -87,7 +87,7 @@ async def test_a_broker_that_is_away_is_named():
     [line] = await passed(offsets, stall_s=10.0)
     assert (line["waits_for"], line["last_from"]) == (
         "the broker to say what observations has",
-        "nobody (KafkaConnectionError)",
+        "no broker (KafkaConnectionError)",
     )
 
 

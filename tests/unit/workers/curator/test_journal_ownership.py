@@ -98,7 +98,7 @@ async def test_a_curator_that_another_of_its_id_replaced_ends_although_a_rebalan
             broker.app.consumer_generation_id = 2
 
     broker.request = rebalanced
-    with pytest.raises(Replaced, match=r"process now \(curator-0\).*give each an id of its own"):
+    with pytest.raises(Replaced, match=r"process now \(curator-0\).*give each further curator another id"):
         await stale.process_owned(0, [broker.event(0)])
     assert broker.effects == ["journaled"]
 
