@@ -33,12 +33,12 @@ ENGINE = "test_faults_of_engine_screenshots_and_weights_are_named_and_survived"
 TRAINER = "test_the_trainer_survives_network_and_disk_faults_and_names_torn_rows"
 ENVIRONMENTS = "test_broken_environments_cost_their_episodes_and_no_more"
 OF_TRAINER = (
-    "test_killed_anywhere_it_trains_every_group_once_and_ends_as_if_undisturbed",
+    "test_a_trainer_killed_anywhere_trains_every_group_once",
     "test_from_an_older_checkpoint_no_version_number_is_reused",
     "test_of_two_trainers_the_older_stops",
-    "test_a_trainer_that_stood_still_and_was_taken_over_changes_nothing_when_it_wakes",
-    "test_a_checkpoint_on_a_full_disk_is_named_and_once_there_is_room_every_group_is_trained_once",
-    "test_damaged_weights_that_no_worker_can_load_end_the_trainer_which_writes_them_again_when_it_starts",
+    "test_a_stopped_trainer_that_was_replaced_changes_nothing",
+    "test_a_full_disk_is_named_and_every_group_is_trained_once",
+    "test_damaged_weights_end_the_trainer_and_a_restart_writes_them",
 )
 CASES = {
     "everything-killed": (f"{WHOLE}::test_everything_is_killed_at_once_and_the_run_goes_on_when_resumed",),

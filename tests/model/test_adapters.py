@@ -49,7 +49,7 @@ def test_rows_merged_apart_are_those_merged_together_and_near_the_product(seed, 
     assert ((found.double() - exact).abs() <= terms * (2**-20 + torch.finfo(dtype).eps)).all()
 
 
-def test_the_merged_bits_depend_on_neither_the_number_of_threads_nor_the_instruction_set():
+def test_merged_bits_are_independent_of_threads_and_instruction_set():
     """A matrix product need not: its terms are summed in an order of its own, some by fused steps."""
     program = (
         "import torch, hashlib; from dart_streams.policy import adapters; from tests.model.random_layers import layer;"
@@ -170,7 +170,7 @@ def test_a_damaged_adapter_leaves_what_was_held_and_the_next_goes_on(local, resi
     assert local.serves(resident, 3)
 
 
-def test_a_damaged_base_is_healed_by_a_whole_version_after_which_there_is_another_base(local, tmp_path):
+def test_a_whole_version_replaces_a_damaged_base(local, tmp_path):
     newest = [local.publish() for _ in range(3)][-1]
     flipped(Path(newest.base[0].uri) / weights.FILE)
     late = ResidentWeights(tmp_path / "late")
@@ -233,7 +233,7 @@ def test_a_file_without_the_factor_of_the_product_is_refused(local, tmp_path):
         adapters.apply(local.base, tmp_path / "a")
 
 
-def test_a_later_incarnation_goes_on_with_the_base_there_is_if_it_is_its_own(local):
+def test_a_later_incarnation_reuses_its_own_base(local):
     newest = [local.publish() for _ in range(3)][-1]
     again = VersionWriter(Publish())
     again.adopt_base(newest, local.adapter(2))

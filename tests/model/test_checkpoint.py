@@ -42,7 +42,7 @@ class Training:
         return self.checkpoints.restore(self.layer, self.optimizer)
 
 
-def test_weights_and_moments_come_back_and_the_learning_rate_is_that_of_the_configuration(tmp_path):
+def test_restore_keeps_weights_moments_and_the_configured_rate(tmp_path):
     first, second = Training(tmp_path), Training(tmp_path, rate=0.5)
     first.step(1)
     assert second.restore() == TrainerState(version=1, train_step=1)
@@ -174,7 +174,7 @@ def rewrite(folder: Path, name: str, data: bytes) -> None:
     (folder / MANIFEST).write_bytes(CheckpointManifest(files=tuple(files)).encoded())
 
 
-def test_nothing_in_a_checkpoint_is_run_even_if_its_digests_are_made_to_fit(tmp_path):
+def test_no_code_in_a_checkpoint_with_forged_digests_is_run(tmp_path):
     training, called = Training(tmp_path / "checkpoints"), tmp_path / "called"
     folder = training.step(1)
     rewrite(folder, METADATA, pickle.dumps(Code(called)))

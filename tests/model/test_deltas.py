@@ -57,7 +57,7 @@ def test_one_value_in_a_hundred_takes_three_bytes_each():
     assert sum(tensor.nbytes for tensor in found.tensors.values()) == 30_000
 
 
-def test_a_tensor_that_is_the_same_takes_nothing_and_one_that_is_all_new_is_whole():
+def test_an_equal_tensor_is_left_out_and_a_new_one_is_whole():
     before = {"same": torch.ones(5), "new": torch.zeros(5), "scalar": torch.tensor(1.0)}
     after = {"same": torch.ones(5), "new": torch.arange(1.0, 6.0), "scalar": torch.tensor(2.0)}
     found = deltas.diff_weights(before, after)

@@ -22,7 +22,7 @@ class Idle:
     busy = False
 
 
-async def test_a_command_that_does_not_come_back_fails_all_that_wait_and_all_that_come():
+async def test_a_hanging_command_fails_pending_and_later_calls():
     thread, begun, over = EngineThread(Idle), threading.Event(), threading.Event()
     hanging = asyncio.ensure_future(thread.call(lambda _: (begun.set(), over.wait(BOUND_S))))
     waiting = asyncio.ensure_future(thread.call(lambda _: "served"))

@@ -96,7 +96,7 @@ def test_what_is_not_finite_of_a_step_is_named(
     assert re.search(said, fault), fault
 
 
-def test_an_update_that_is_lost_is_counted_and_what_the_others_measured_is_reported(policy, renderer, ranks):
+def test_lost_updates_are_counted_and_others_are_measured(policy, renderer, ranks):
     config = parse({"trainer": {"micro_batch": 4, "minibatches": 2}})
     learner = Learner(policy, renderer, config.trainer, ranks)
     group = ready(Maker(config, renderer).group(0), renderer)

@@ -168,7 +168,7 @@ def test_activations_beside_frozen_weights_are_counted_within_a_tenth(made, dtyp
     assert saved_estimate(found, config) == pytest.approx(saved_bytes(found), rel=CLOSE)
 
 
-def test_activations_beside_frozen_weights_with_recompute_are_counted_within_a_tenth(made):
+def test_recomputed_activations_are_counted_within_a_tenth(made):
     config = lora_config(recompute=True)
     found = made(CASES[1], recompute=True, config=config)
     assert saved_estimate(found, config) == pytest.approx(saved_bytes(found), rel=CLOSE)

@@ -39,7 +39,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 0.0])
-def test_sampled_tokens_have_the_log_probabilities_that_the_scorer_gives_them(warm, temperature):
+def test_sampled_tokens_have_the_scorers_log_probabilities(warm, temperature):
     renderer = Renderer(warm, CONFIG.policy.min_pixels, CONFIG.policy.max_pixels)
     screens = RecordedScreens(RECORDING, renderer)
     groups = policy.demonstration_groups(CONFIG, TASKS, RECORDING, renderer)

@@ -88,7 +88,7 @@ def test_a_batch_without_tokens_has_loss_zero():
     assert loss.item() == 0.0
 
 
-def test_losses_of_micro_batches_with_the_common_denominator_add_up_to_the_token_mean():
+def test_micro_batch_losses_add_up_to_the_token_mean():
     torch.manual_seed(0)
     new, old, rollout = (-torch.rand(6, 5) for _ in range(3))
     mask = torch.rand(6, 5) > 0.4
@@ -324,7 +324,7 @@ def test_forbidden_tokens_take_no_probability():
     assert entropy.item() == pytest.approx(math.log(2))
 
 
-def test_log_probabilities_are_at_the_sampling_temperature_of_their_sequence():
+def test_log_probabilities_use_their_sequences_temperature():
     logits = torch.tensor([[[0.0, math.log(3)]], [[0.0, math.log(9)]]])
     logp, _ = token_logp(logits, torch.tensor([[1], [1]]), torch.zeros(2, dtype=torch.bool), torch.tensor([1.0, 2.0]))
     assert logp.exp().flatten().tolist() == pytest.approx([0.75, 0.75])

@@ -158,7 +158,7 @@ def test_a_padded_micro_batch_is_the_sum_of_its_sequences(batch, trainer, first,
 
 @settings(max_examples=100, deadline=None)
 @given(answers().filter(lambda item: bool(item.new)), trainers())
-def test_at_the_first_update_every_objective_has_the_gradient_of_weighted_reinforce(item, trainer):
+def test_the_first_update_has_the_gradient_of_weighted_reinforce(item, trainer):
     """All ratios are 1 then, where no bound acts: neither those of its own nor those of another objective."""
     found = outcome([item], trainer, True, 1.0, len(item.new), [0.0])
     counts = len(item.new) if trainer.aggregate == "sequences" else 1

@@ -156,7 +156,7 @@ def test_an_endpoint_that_disagrees_is_refused_with_the_likely_reasons(
     loop.run(made.stop())
 
 
-def test_rollouts_of_a_group_differ_whatever_the_models_generation_config_says(engine, loop):
+def test_group_rollouts_differ_despite_the_generation_config(engine, loop):
     async def draw():
         return await asyncio.gather(*(engine.generate(request(7)) for _ in range(8)))
 

@@ -24,7 +24,7 @@ def published(model_dir: Path, uri: str) -> WeightVersion:
     return events.weight_version(7, uri=uri, sha256=sha256)
 
 
-def test_an_exported_version_has_its_weights_and_the_tokenizer_it_was_trained_with(tmp_path):
+def test_an_exported_version_has_its_weights_and_tokenizer(tmp_path):
     model_dir, target = tmp_path / "tiny", tmp_path / "there" / "trained"
     tiny.build(model_dir)
     version = published(model_dir, str(tmp_path / "v7"))

@@ -89,7 +89,7 @@ def test_files_are_on_the_disk_before_they_have_their_name(tmp_path, monkeypatch
     ]
 
 
-def test_this_environment_speaks_the_protocol_of_the_object_store_that_clusters_are_given():
+def test_this_environment_speaks_the_object_store_protocol():
     settings = config.load(Path(__file__).parents[2] / "deploy/k8s/components/object-store/dart.toml")
     filesystem, folder = fsspec.core.url_to_fs(settings.trainer.weights_uri, anon=True)
     assert "s3" in weight_storage.Storage(filesystem, folder, settings.trainer.weights_uri).protocols

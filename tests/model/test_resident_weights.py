@@ -88,7 +88,7 @@ def resident(tmp_path: Path) -> ResidentWeights:
     return ResidentWeights(tmp_path / "cache")
 
 
-def test_every_so_many_versions_are_whole_and_the_others_name_all_they_are_made_of(local):
+def test_deltas_name_all_parts_and_full_versions_recur(local):
     found = [local.publish() for _ in range(9)]
     assert [version.kind for version in found] == ["full", *["delta"] * 3] * 2 + ["full"]
     assert [part.version for part in found[7].parts] == [4, 5, 6, 7]
@@ -171,7 +171,7 @@ def test_a_damaged_part_is_named_and_the_next_full_version_heals(local, tmp_path
         local.versions[3] = healed
 
 
-def test_weights_that_went_wrong_in_memory_are_made_anew_from_the_full_version(local, resident):
+def test_weights_damaged_in_memory_are_rebuilt_from_the_full_version(local, resident):
     resident.advance(local.publish())
     resident.tensors["b"][7] += 1
     fetched = Fetched(resident)

@@ -24,7 +24,7 @@ def served(folder: Path, mode: str) -> dict[str, Any]:
     ("mode", "loader", "same_places"),
     [("copied", "Copied", True), ("none", "InPlace", None), ("device", "DoubleBuffered", False)],
 )
-def test_each_way_of_loading_serves_each_version_as_the_trainer_published_it(tmp_path, mode, loader, same_places):
+def test_each_loader_serves_each_published_version(tmp_path, mode, loader, same_places):
     """Parity with transformers is checked after each switch; what is copied stays where CUDA graphs look for it."""
     found = served(tmp_path, mode)
     assert found["loader"] == loader
@@ -41,7 +41,7 @@ def test_each_way_of_loading_serves_each_version_as_the_trainer_published_it(tmp
         assert not found["same_contents"], "the second set has the version before"
 
 
-def test_what_a_load_has_left_outside_pinned_memory_is_pinned_again_and_nothing_else_moves(monkeypatch):
+def test_only_unpinned_tensors_are_pinned_after_a_load(monkeypatch):
     """There is no pinned memory without an accelerator: its two functions are stood in for by a set of addresses."""
     from workers.rollout.weight_loading import pin_tensors
 
@@ -66,7 +66,7 @@ def test_what_a_load_has_left_outside_pinned_memory_is_pinned_again_and_nothing_
     assert all(torch.equal(a, b) for a, b in zip((*model.parameters(), *model.buffers()), values, strict=True))
 
 
-def test_a_copy_leaves_tensors_where_they_are_and_refuses_another_shape_or_type():
+def test_a_copy_keeps_addresses_and_refuses_other_shapes_or_types():
     from workers.rollout.weight_loading import copy_tensors
 
     one, other = nn.BatchNorm1d(3), nn.BatchNorm1d(3)

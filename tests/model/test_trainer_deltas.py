@@ -133,7 +133,7 @@ def test_all_that_a_kept_version_is_made_of_stays_and_no_more(stored, tmp_path):
         resident_weights.materialize_weights(stored.ours.versions()[-1], tmp_path)
 
 
-def test_what_a_worker_could_not_load_is_published_whole_also_while_the_trainer_waits(stored, tmp_path):
+def test_a_failed_delta_is_published_whole_while_the_trainer_waits(stored, tmp_path):
     with stored.publisher as publisher:
         publisher.begin(None, stored.snapshot(0))
         stored.announce(0)
@@ -159,7 +159,7 @@ def test_what_a_worker_could_not_load_is_published_whole_also_while_the_trainer_
         assert stored.publish(4) == "full", "the next version is whole, without waiting to be idle"
 
 
-def test_the_probe_is_of_the_rounded_weights_and_the_trainers_stay_as_they_were(publishing, policy):
+def test_the_probe_uses_rounded_weights_and_restores_the_trainers(publishing, policy):
     """Otherwise the parity gate would take rounding for a fault: 0.01 nats of the tiny policy after its warm-up."""
     config = publishing().config
     renderer = Renderer(policy, config.policy.min_pixels, config.policy.max_pixels)

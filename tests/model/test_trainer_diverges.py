@@ -43,7 +43,7 @@ def run(services: Any, model: Path) -> Callable[..., Run]:
     return make
 
 
-def test_weights_that_make_no_numbers_are_refused_and_with_other_settings_every_group_is_trained(
+def test_non_finite_weights_are_refused_under_the_same_settings_only(
     run,
 ):
     ours = run()
@@ -77,7 +77,7 @@ def test_the_groups_of_a_refused_step_are_left_out_and_counted(run):
     assert ours.versions()[-1].groups_consumed == 3, "dispatch does not wait for it"
 
 
-def test_a_model_that_is_not_finite_is_refused_before_anything_is_published(run, tmp_path):
+def test_a_non_finite_model_is_refused_before_publishing(run, tmp_path):
     ours, folder = run(), tmp_path / "model"
     tiny.build(folder)
     tensors = load_file(folder / weights.FILE)
@@ -93,7 +93,7 @@ def test_a_model_that_is_not_finite_is_refused_before_anything_is_published(run,
     assert ours.versions() == []
 
 
-def test_batches_without_a_finite_gradient_end_the_trainer_when_there_were_too_many():
+def test_too_many_non_finite_gradients_end_the_trainer():
     loop = Loop(
         parse({}),
         Ranks(0, 1, torch.device("cpu")),

@@ -94,9 +94,7 @@ def test_a_step_is_that_of_peft_and_torch(policy, renderer, ranks, recompute):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_merged_weights_are_the_workers_to_the_bit_and_the_probe_is_theirs(
-    policy, renderer, ranks, tmp_path, dtype
-):
+def test_merged_weights_and_probe_equal_the_workers_bit_for_bit(policy, renderer, ranks, tmp_path, dtype):
     config = settings(publish={"dtype": dtype})
     learner = Learner(policy, renderer, config.trainer, ranks)
     writer, resident = VersionWriter(config.trainer.publish), ResidentWeights(tmp_path / "cache")
@@ -137,7 +135,7 @@ def test_what_is_published_leaves_the_trainers_own_weights_as_they_were(policy, 
 @pytest.mark.parametrize(
     ("targets", "found"), [(["q_proj", "v_proj"], {"q_proj", "v_proj"}), (["self_attn.o_proj"], {"o_proj"})]
 )
-def test_targets_are_layers_of_the_language_model_by_the_ends_of_their_names(policy, renderer, ranks, targets, found):
+def test_targets_match_name_suffixes_of_language_model_layers(policy, renderer, ranks, targets, found):
     learner = Learner(policy, renderer, settings(lora={"rank": 2, "targets": targets}).trainer, ranks)
     names = [name for name, _ in lora.layers_of(learner.scorer.policy)]
     assert {name.rpartition(".")[2] for name in names} == found
@@ -152,9 +150,7 @@ def test_a_target_that_the_model_has_not_is_refused_with_those_it_has(policy, re
             Learner(policy, renderer, config.trainer, ranks)
 
 
-def test_a_resumed_trainer_goes_on_to_the_bit_from_adapters_and_their_optimizer_alone(
-    policy, renderer, ranks, tmp_path
-):
+def test_a_resumed_trainer_continues_adapters_bit_for_bit(policy, renderer, ranks, tmp_path):
     checkpoints = Checkpoints(tmp_path / "checkpoints", ranks)
     first = Learner(policy, renderer, settings().trainer, ranks)
     learn(first, renderer, 0)
@@ -197,9 +193,7 @@ def test_a_checkpoint_of_other_adapters_is_refused_with_the_key(policy, renderer
     ],
     ids=["base", "rounded base", "reference"],
 )
-def test_a_run_does_not_go_on_beside_other_frozen_weights_of_the_same_shape(
-    policy, renderer, ranks, tmp_path, trainer, is_other, said
-):
+def test_a_run_does_not_resume_with_other_frozen_weights(policy, renderer, ranks, tmp_path, trainer, is_other, said):
     tiny.build(tmp_path / "other", seed=1)
     before = settings(**({} if "publish" in trainer else trainer)).trainer
     saved = Learner(policy, renderer, before, ranks)
@@ -301,9 +295,7 @@ class AdapterVersions(Versions):
         return sorted(Path(place).name for place in filesystem.ls(folder, detail=False))
 
 
-def test_the_base_stays_and_what_a_worker_could_not_load_is_published_whole_and_then_with_another_base(
-    publishing, tmp_path
-):
+def test_an_adapter_that_failed_to_load_is_published_whole_then_rebased(publishing, tmp_path):
     place = f"memory://{uuid.uuid4().hex}/weights"
     stored = AdapterVersions(publishing(keep_versions=1, weights_uri=place), place)
     late = ResidentWeights(tmp_path)

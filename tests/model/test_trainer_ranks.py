@@ -49,7 +49,7 @@ def run(services: Any, model: Path) -> Callable[[], Run]:
 
 
 @pytest.mark.timeout(KILLS_S)
-def test_killed_anywhere_with_one_rank_or_two_it_ends_as_one_that_was_left_alone(run):
+def test_one_or_two_ranks_killed_anywhere_end_as_undisturbed(run):
     alone, killed = run(), run()
     for ours in (alone, killed):
         ours.add([ours.maker.group(index) for index in range(STEPS)])
@@ -85,7 +85,7 @@ def test_a_checkpoint_is_read_by_another_number_of_ranks(tmp_path, saved_by, rea
     assert found == [[2, pytest.approx(saved[0])]] * read_by
 
 
-def test_a_torn_shard_of_the_second_rank_has_both_take_the_checkpoint_before(tmp_path):
+def test_a_torn_shard_makes_both_ranks_take_the_previous_checkpoint(tmp_path):
     folder = tmp_path / "checkpoints"
     sharded_layer.results(2, folder, sharded_layer.two_steps, tmp_path / "saved")
     shard = folder / "epoch-0001-step-00000002" / "__1_0.distcp"

@@ -265,7 +265,7 @@ def test_bad_groups_lose_nothing_and_do_not_stop_the_others(run):
     assert dict(record.headers)["dlq-offset"] == b"0"
 
 
-def test_each_version_takes_a_whole_batch_also_one_that_a_supervised_phase_is_part_of(run):
+def test_each_version_takes_a_whole_batch_with_or_without_a_phase(run):
     """Dispatch counts groups to bound staleness in versions: one made from no groups would make every rollout older."""
     size, steps = 2, 4
     phases = {"every": 2, "updates": 2, "trajectories": 1}
@@ -331,7 +331,7 @@ def test_two_ranks_imitate_what_one_imitates(run):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_step_takes_a_constant_number_of_tokens_from_as_many_groups_as_have_them(run, processes):
+def test_a_step_takes_a_constant_number_of_tokens(run, processes):
     budget, longest = 64, 24
     ours = run(trainer={"c3po": {"tokens_per_step": budget}, "max_train_steps": 3, "processes": processes})
     ours.add([ours.maker.group(index) for index in range(24)])
@@ -405,7 +405,7 @@ def killed_again_and_again(ours: Run, kills: Sequence[str]) -> None:
 
 
 @pytest.mark.timeout(KILLS_S)
-def test_killed_anywhere_it_trains_every_group_once_and_ends_as_if_undisturbed(run):
+def test_a_trainer_killed_anywhere_trains_every_group_once(run):
     undisturbed, *disturbed = [run(trainer={"max_train_steps": STEPS_KILLED}) for _ in range(1 + len(KILLS))]
     groups = [undisturbed.maker.group(index) for index in range(2 * STEPS_KILLED)]
     for ours in (undisturbed, *disturbed):
@@ -473,7 +473,7 @@ POINTS[3].append(f"{crash_points.IN_CHECKPOINT}:1")
 
 
 @pytest.mark.parametrize(("every", "point"), [(every, point) for every in POINTS for point in POINTS[every]])
-def test_a_trainer_that_stood_still_and_was_taken_over_changes_nothing_when_it_wakes(run, every, point):
+def test_a_stopped_trainer_that_was_replaced_changes_nothing(run, every, point):
     """It wakes at its worst moment, when the newer one has made all steps; without mends it overwrites a row of it."""
     ours = run(trainer={"groups_per_step": 1, "max_train_steps": 5, "checkpoint_every": every})
     ours.add([ours.maker.group(index) for index in range(5)])
@@ -498,7 +498,7 @@ def test_a_trainer_that_stood_still_and_was_taken_over_changes_nothing_when_it_w
     assert projected == before
 
 
-def test_while_what_was_read_ahead_is_over_its_bound_no_group_is_taken_from_the_log(run):
+def test_no_group_is_taken_while_prefetched_bytes_exceed_the_limit(run):
     ours = run()
     ours.add([ours.maker.group(index) for index in range(6)])
     taken: list[str] = []
@@ -564,7 +564,7 @@ def test_a_version_stays_while_a_live_worker_may_be_fetching_it(run):
         assert left_after(publisher, 6) == ["v000004-e1", "v000005-e1", "v000006-e1"]
 
 
-def test_a_version_announced_again_is_kept_once_and_a_fenced_one_not_at_all():
+def test_a_repeated_version_is_kept_once_and_a_fenced_one_never():
     first = events.weight_version(1, epoch=2)
     publisher = WeightPublisher(parse({"policy": {"model_id": "tiny"}}), epoch=2)
     for record in (
@@ -614,7 +614,7 @@ def test_without_a_model_it_says_what_to_do(tmp_path):
 
 
 @pytest.mark.skipif(bool(disk.possible()), reason="mounting a small disk needs root")
-def test_a_checkpoint_on_a_full_disk_is_named_and_once_there_is_room_every_group_is_trained_once(run, tmp_path):
+def test_a_full_disk_is_named_and_every_group_is_trained_once(run, tmp_path):
     ours, errors = run(trainer={"groups_per_step": 1, "max_train_steps": 4}), tmp_path / "errors"
     ours.add([ours.maker.group(index) for index in range(4)])
     with disk.small_disk(ours.config.run.folder, 256) as folder:
@@ -636,7 +636,7 @@ def test_a_checkpoint_on_a_full_disk_is_named_and_once_there_is_room_every_group
     assert [step.group_ids for step in ours.steps()] == [[f"group-{index}"] for index in range(4)]
 
 
-def test_a_trainer_that_is_started_again_leaves_its_last_step_as_it_was_recorded(run):
+def test_a_restarted_trainer_keeps_its_last_recorded_step(run):
     """Its checkpoint does not have what publishing took: the step would be in the log as two different ones."""
     ours = run(trainer={"groups_per_step": 1})
     ours.add([ours.maker.group(index) for index in range(2)])
@@ -647,7 +647,7 @@ def test_a_trainer_that_is_started_again_leaves_its_last_step_as_it_was_recorded
     assert all("publish_ms" in row["metrics"] for row in ours.trained())
 
 
-def test_damaged_weights_that_no_worker_can_load_end_the_trainer_which_writes_them_again_when_it_starts(run, tmp_path):
+def test_damaged_weights_end_the_trainer_and_a_restart_writes_them(run, tmp_path):
     """Of its own accord it would publish no other version: without a worker that serves there is nothing to train."""
     ours, errors = run(trainer={"groups_per_step": 1}), tmp_path / "errors"
     ours.add([ours.maker.group(0)])

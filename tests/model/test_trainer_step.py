@@ -82,7 +82,7 @@ def plain_logp(
     return logp.gather(1, ids[start:, None]).squeeze(1)
 
 
-def test_a_padded_batch_scores_each_answer_as_plain_transformers_does_alone(model, renderer):
+def test_a_padded_batch_scores_answers_as_plain_transformers_does(model, renderer):
     group = ready(Maker(Config(), renderer).group(0), renderer)
     assert {len(item.images) for item in group.samples} == {1, 2}, "both prompt lengths are in the batch"
     batch = Collator(renderer).collate(group.samples, group.images)
@@ -166,9 +166,7 @@ def assert_stepped(learner: Learner, policy: torch.nn.Module) -> None:
     assert (off > rate * 0.05).float().mean() < 1e-4
 
 
-def test_an_update_of_a_supervised_phase_is_on_the_mean_negative_log_likelihood_of_plain_transformers(
-    model, renderer, ranks
-):
+def test_a_supervised_update_is_that_of_plain_transformers(model, renderer, ranks):
     settings = {"micro_batch": 3, "grad_clip": 0.5, "minibatches": 2, "epochs": 2, "kl_beta": 0.1, "objective": "gspo"}
     config = parse({"trainer": settings})
     group = imitable(Maker(config, renderer), 1, renderer)
@@ -293,7 +291,7 @@ def test_several_updates_of_a_batch_are_those_of_plain_torch(model, renderer, ra
         torch.testing.assert_close(stepped[name], expected, rtol=0, atol=4 * rate * 0.1)
 
 
-def test_a_step_of_fewer_sequences_than_minibatches_has_an_update_for_each_and_says_so(model, renderer, ranks):
+def test_a_step_with_few_sequences_warns_and_updates_once_for_each(model, renderer, ranks):
     """However they are packed: a single micro-batch holds all of them."""
     config = parse({"trainer": {"micro_batch": 50, "minibatches": 100, "learning_rate": 1e-5}})
     group = ready(Maker(config, renderer).group(0), renderer)
@@ -317,7 +315,7 @@ def of_lengths(group: ReadyGroup, renderer: Renderer, answers: list[str]) -> Rea
 
 
 @pytest.mark.parametrize("aggregate", ["tokens", "sequences"])
-def test_the_first_gradient_of_a_step_is_that_of_its_mean_over_tokens_or_answers(model, renderer, ranks, aggregate):
+def test_the_first_gradient_is_of_the_mean_over_tokens_or_answers(model, renderer, ranks, aggregate):
     config = parse({"trainer": {"aggregate": aggregate, "micro_batch": 2, "learning_rate": 0.0, "grad_clip": 1e9}})
     made = ready(Maker(config, renderer).group(0), renderer)
     group = of_lengths(made, renderer, ["click(start_box='(84,120)')", "wait()", "type(content='a b')"])
@@ -336,7 +334,7 @@ def test_the_first_gradient_of_a_step_is_that_of_its_mean_over_tokens_or_answers
 
 
 @pytest.mark.parametrize("objective", ["ppo", "gspo", "cispo"])
-def test_with_kl_and_entropy_the_gradient_of_padded_answers_is_that_of_each_alone(model, renderer, ranks, objective):
+def test_padding_does_not_change_gradients_with_kl_and_entropy(model, renderer, ranks, objective):
     """Padding is never sampled, so its log-probability is -inf. After an update the KL has a gradient too."""
     made = ready(Maker(Config(), renderer).group(0), renderer)
     group = of_lengths(made, renderer, ["click(start_box='(84,120)')", "wait()", "type(content='a b')", "wait()"])
@@ -440,7 +438,7 @@ def test_answers_that_share_a_prompt_score_as_if_each_were_alone(model, renderer
                 assert found[row][: len(expected)] == pytest.approx(expected, abs=2e-5)
 
 
-def test_a_shared_prompt_without_a_screen_has_answers_of_several_temperatures(model, renderer):
+def test_a_shared_prompt_without_screen_has_several_temperatures(model, renderer):
     texts = {"wait()": 1.0, "Action: click(start_box='(84,120)')": 0.5, "x": 2.0}
     prompt = renderer.answer_tokens("Click the button")
     samples = [
@@ -478,9 +476,7 @@ def test_answers_longer_together_than_the_budget_are_split(renderer):
             assert batch.input_ids_RL.numel() <= budget or len(batch.row_B) == 1
 
 
-def test_a_model_whose_attention_takes_no_mask_of_its_own_scores_each_answer_with_its_prompt(
-    model, renderer, monkeypatch
-):
+def test_attention_without_custom_masks_does_not_share_prompts(model, renderer, monkeypatch):
     scorer = load(model, renderer, torch.device("cpu"))
     assert model_module.can_share_prompts(scorer, renderer)
     whole = model_module.shared_attention
@@ -598,7 +594,7 @@ def test_tokens_of_a_member_from_the_pool_have_the_weight_one(model, renderer):
     assert loss.item() == pytest.approx(-sum(parts) / tokens, abs=1e-4)
 
 
-def test_of_a_step_generated_across_a_switch_each_token_counts_for_its_own_version(model, renderer):
+def test_tokens_generated_across_a_switch_count_for_their_version(model, renderer):
     """The engine's log-probabilities are off by 0.25 nats before the switch and by 0.5 after it."""
     group = ready(Maker(Config(), renderer).group(0), renderer)
     scorer = load(model, renderer, torch.device("cpu"))
@@ -622,7 +618,7 @@ def test_of_a_step_generated_across_a_switch_each_token_counts_for_its_own_versi
     assert found[5].difference / found[5].corrected == pytest.approx(mean, abs=1e-5), "every token is corrected for"
 
 
-def test_the_kl_to_a_frozen_reference_is_zero_at_first_and_then_part_of_the_loss(model, renderer, ranks):
+def test_the_kl_to_a_frozen_reference_starts_at_zero(model, renderer, ranks):
     config = parse({"trainer": {"kl_beta": 0.1, "learning_rate": 1e-3}})
     learner = Learner(model, renderer, config.trainer, ranks)
     group = ready(Maker(config, renderer).group(0), renderer)
@@ -654,7 +650,7 @@ def test_layers_in_half_precision_leave_the_weights_in_full(model, renderer, ran
     assert norms[1] != norms[0]
 
 
-def test_a_release_has_what_plain_transformers_makes_of_the_probe_with_its_weights(model, renderer, ranks):
+def test_a_version_has_the_probe_of_plain_transformers(model, renderer, ranks):
     config = parse({"trainer": {"learning_rate": 1e-3}})
     learner = Learner(model, renderer, config.trainer, ranks)
     first = learner.snapshot().probe
@@ -685,7 +681,7 @@ def test_two_ranks_give_the_gradients_and_weights_of_one(model, tmp_path, miniba
         torch.testing.assert_close(two["weights"][name], weight, rtol=0, atol=1e-5)
 
 
-def test_the_tokens_that_stand_out_are_those_of_the_largest_gradients_to_their_logits(model, renderer, ranks):
+def test_top_tokens_have_the_largest_logit_gradients(model, renderer, ranks):
     """Against the logits' own gradients, one answer at a time, by plain autograd on the scorer's log-probabilities."""
     group = ready(Maker(Config(), renderer).group(0), renderer)
     far = group.samples[1]

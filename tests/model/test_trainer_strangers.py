@@ -54,9 +54,7 @@ def newest(ours: Run) -> WeightVersion:
     return state.newest
 
 
-def test_a_record_far_ahead_changes_nothing_and_one_that_readers_take_is_passed_by_the_trainer_that_starts_next(
-    run, tmp_path
-):
+def test_a_restarted_trainer_numbers_beyond_a_foreign_record(run, tmp_path):
     errors = tmp_path / "errors"
     with training(run.config, errors=errors) as trainer:
         until(run.versions, "version 0")
@@ -81,9 +79,7 @@ def test_a_record_far_ahead_changes_nothing_and_one_that_readers_take_is_passed_
     ("version", "epoch", "groups_consumed", "is_own"),
     [(4, 2, 7, True), (4, 2, 6, True), (3, 2, 9, True), (5, 2, 7, False), (4, 2, 10**12, False), (5, 1, 7, True)],
 )
-def test_a_trainer_knows_its_own_versions_and_ends_at_another_that_readers_take(
-    version, epoch, groups_consumed, is_own
-):
+def test_a_trainer_ends_at_a_foreign_version_that_readers_accept(version, epoch, groups_consumed, is_own):
     """One with more groups consumed would have dispatch count all groups as trained."""
     config = parse({"policy": {"model_id": "tiny"}})
     publisher = WeightPublisher(config, epoch=2)

@@ -236,7 +236,7 @@ def test_many_requests_at_once_each_get_their_own_figures(engine, loop, policies
         assert close(made.entropies, entropies)
 
 
-def test_the_first_token_is_there_before_the_answer_and_nothing_is_kept_of_either(engine, loop, policies, held):
+def test_the_first_token_precedes_the_answer_and_neither_is_kept(engine, loop, policies, held):
     held.set()
     serve(engine, loop, policies.versions[0])
     held.clear()
@@ -478,16 +478,14 @@ def test_a_worker_that_renders_otherwise_than_the_trainer_does_not_serve(
         loop.run(engine.start(policies.versions[0]))
 
 
-def test_a_worker_that_shows_the_model_smaller_images_than_the_trainer_does_not_serve(
-    engine, loop, policies, monkeypatch
-):
+def test_a_worker_with_smaller_images_than_the_trainer_does_not_serve(engine, loop, policies, monkeypatch):
     smaller = Renderer(policies.directory, policies.config.policy.min_pixels, 100 * 28 * 28 // 4)
     monkeypatch.setattr(engine, "renderer", smaller)
     with pytest.raises(probe.ParityFault, match=r"policy\.max_pixels of both"):
         loop.run(engine.start(policies.versions[0]))
 
 
-def test_a_worker_whose_weights_give_something_else_than_the_trainers_does_not_serve(engine, loop, policies):
+def test_a_worker_that_disagrees_with_the_trainer_does_not_serve(engine, loop, policies):
     state = policies.model.state_dict()
     louder = {name: tensor * 1.01 for name, tensor in state.items()}
     version = policies.release(louder, 0, str(policies.folder / "louder"), policies.probe(state))
@@ -498,14 +496,14 @@ def test_a_worker_whose_weights_give_something_else_than_the_trainers_does_not_s
     assert loop.run(engine.generate(request(7))).tokens, "what was scored leaves nothing behind"
 
 
-def test_a_worker_without_room_for_a_first_prompt_and_its_answer_does_not_serve(engine, loop, policies, monkeypatch):
+def test_a_worker_without_room_for_a_first_prompt_does_not_serve(engine, loop, policies, monkeypatch):
     policy = msgspec.structs.replace(engine.config.policy, max_tokens=4000)
     monkeypatch.setattr(engine, "config", msgspec.structs.replace(engine.config, policy=policy))
     with pytest.raises(UserError, match=r"kv_cache_gib.*1 screens of 48.*its answer 4,000.*context 4,096"):
         loop.run(engine.start(policies.versions[0]))
 
 
-def test_an_answer_that_the_context_cuts_short_is_a_fault_and_no_wrong_answer(engine, loop):
+def test_an_answer_cut_by_the_context_is_a_fault(engine, loop):
     """One that ends at max_tokens is the policy's own: it is read as it is."""
     asked = request(images=0, max_tokens=32, temperature=0.0)
     [*others, last] = asked.turns
@@ -556,9 +554,7 @@ def test_of_weights_fetched_from_elsewhere_only_the_served_copy_is_kept(engine, 
     assert [segment.version for segment in made.versions] == [11]
 
 
-def test_while_the_store_is_away_the_weights_that_serve_stay_and_the_next_try_loads(
-    engine, loop, policies, monkeypatch
-):
+def test_old_weights_serve_while_the_store_is_unreachable(engine, loop, policies, monkeypatch):
     place = f"objects://{object_store.BUCKET}"
     trainer = msgspec.structs.replace(policies.config.trainer, weights_uri=place)
     monkeypatch.setattr(engine, "config", msgspec.structs.replace(policies.config, trainer=trainer))
@@ -599,9 +595,7 @@ def chain(policies, tmp_path_factory) -> list[WeightVersion]:
 
 
 @pytest.mark.parametrize("followed", [[0, 1, 2], [0, 2], [2]], ids=["each", "one missed", "late"])
-def test_an_adapter_is_switched_in_place_and_serves_what_its_merged_weights_serve(
-    following, loop, policies, adapted, followed
-):
+def test_an_adapter_serves_what_its_merged_weights_serve(following, loop, policies, adapted, followed):
     engine = following
     for place in followed:
         serve(engine, loop, adapted[place])
@@ -628,7 +622,7 @@ def test_an_adapter_is_switched_in_place_and_serves_what_its_merged_weights_serv
     assert again.logprobs == made.logprobs, "also what is packed is the same to the bit"
 
 
-def test_a_worker_starts_on_an_adapter_and_its_parity_is_checked_against_the_trainers_probe(following, loop, adapted):
+def test_a_worker_checks_parity_when_it_starts_on_an_adapter(following, loop, adapted):
     with structlog.testing.capture_logs() as logs:
         loop.run(following.start(adapted[2]))
     [checked] = [line for line in logs if line["event"] == "parity checked"]
@@ -685,12 +679,12 @@ def test_a_delta_with_a_part_outside_of_the_weights_base_is_not_read(following, 
     assert following.digest() == chain[0].sha256
 
 
-def test_a_worker_starts_on_a_delta_and_its_parity_is_checked_against_the_probe_beside_it(following, loop, chain):
+def test_a_worker_checks_parity_when_it_starts_on_a_delta(following, loop, chain):
     loop.run(following.start(chain[3]))
     assert following.digest() == chain[3].sha256
 
 
-def test_a_torn_delta_leaves_the_old_weights_serving_and_a_full_one_goes_on(following, loop, policies, chain):
+def test_old_weights_serve_after_a_torn_delta_until_a_full_version(following, loop, policies, chain):
     serve(following, loop, chain[1])
     file = Path(chain[2].uri) / weights.FILES["delta"]
     file.write_bytes(file.read_bytes()[:-9])
@@ -771,7 +765,7 @@ def test_a_model_that_is_not_there_is_named(policies, tmp_path):
             VllmEngine(config, read)
 
 
-def test_an_engine_that_breaks_fails_all_that_wait_for_it_and_says_so_to_the_end(engine, loop):
+def test_a_broken_engine_fails_pending_and_later_calls(engine, loop):
     """The last test of the engine of the module: it breaks it."""
 
     def breaks(core):

@@ -127,7 +127,7 @@ def refusing(error: Exception) -> Callable[[], None]:
     return write
 
 
-def test_nothing_is_waited_for_that_does_not_mend_itself_or_by_one_who_is_to_stop():
+def test_no_wait_for_permanent_errors_or_after_a_stop():
     stop = threading.Event()
     with pytest.raises(VersionNotWritten, match="check that it exists, is writable and has room"):
         write_patiently(refusing(FileNotFoundError("The specified bucket does not exist")), 3, PLACE, stop)
@@ -136,9 +136,7 @@ def test_nothing_is_waited_for_that_does_not_mend_itself_or_by_one_who_is_to_sto
         write_patiently(refusing(StorageUnreachable("away")), 3, PLACE, stop)
 
 
-def test_a_torn_newest_version_beyond_the_local_disk_is_written_again_and_a_store_that_comes_back_is_gone_on_with(
-    services, store, monkeypatch
-):
+def test_a_torn_remote_version_is_rewritten_once_the_store_is_back(services, store, monkeypatch):
     monkeypatch.setattr(version_writer, "RETRY_INTERVAL_S", 0.01)
     place = f"objects://{BUCKET}/weights"
     config = services.config(trainer={"weights_uri": place, "keep_versions": 1})

@@ -68,7 +68,7 @@ def report(before: float, after: float, lost: int = 0, staleness: int = 1) -> di
     }
 
 
-def test_the_summary_has_the_median_and_the_worst_and_what_must_not_happen_in_any():
+def test_the_summary_has_median_worst_and_invariants():
     found = [
         demonstration.report_metrics(report(0.4, after, lost, staleness))
         for after, lost, staleness in ((0.7, 0, 1), (0.6, 2, 1), (0.9, 0, 3))
@@ -86,7 +86,7 @@ def test_the_summary_has_the_median_and_the_worst_and_what_must_not_happen_in_an
     }
 
 
-def test_the_cpu_time_of_the_machine_grows_with_work_and_contains_this_process():
+def test_machine_cpu_time_grows_and_contains_this_process():
     machine, own = demonstration.busy_s(), demonstration.own_s()
     while demonstration.own_s() < own + 0.2:
         sum(range(100_000))

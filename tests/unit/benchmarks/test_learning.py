@@ -35,7 +35,7 @@ def shipped() -> dict[str, Config]:
     return variants.read()
 
 
-def test_each_shipped_variant_of_the_data_manager_switches_off_just_its_rule():
+def test_each_shipped_curation_variant_disables_just_its_rule():
     found = shipped()
     assert next(iter(found)) == "base"
     rules = {
@@ -59,7 +59,7 @@ def differing(one: dict, other: dict) -> set[str]:
     return {key for key in one if one[key] != other[key]}
 
 
-def test_every_shipped_variant_has_a_line_of_its_own_and_is_another_configuration():
+def test_shipped_variants_are_distinct_configurations():
     found = shipped()
     assert len({msgspec.json.encode(config) for config in found.values()}) == len(found) > 15
     listed = tomllib.loads(variants.FILE.read_text())["variants"]
@@ -131,7 +131,7 @@ def test_a_click_that_was_not_recorded_is_refused():
         recording.act(task, "", Click(*(unclicked.oracle or BESIDE)))
 
 
-def test_a_recording_is_read_as_it_was_written_and_a_missing_one_is_refused(tmp_path: Path):
+def test_a_recording_round_trips_and_a_missing_one_is_refused(tmp_path: Path):
     file = screens.file_of(tmp_path / "deep", TASKS)
     with pytest.raises(UserError, match="bench learning"):
         screens.read(file)
@@ -171,12 +171,12 @@ def begun(task: tasks.Task) -> RecordedEpisode:
 
 
 @pytest.mark.parametrize("task", [*TASKS.train, *TASKS.demonstration], ids=lambda task: task.task_id)
-def test_the_oracle_solves_every_recorded_problem_in_as_many_steps_as_it_needs(task: tasks.Task):
+def test_the_oracle_solves_every_recorded_problem(task: tasks.Task):
     shown = summarize(play_demonstration(RECORDING, POLICY, single_order(task, "demonstration", 0, Sampling()), 2))
     assert (shown.outcome, shown.reward, shown.steps) == ("success", 1.0, 1 if task.page == "one" else 2)
 
 
-def test_episodes_of_different_lengths_end_at_their_limits_with_what_the_policy_drew():
+def test_episodes_end_at_their_limits_with_the_policys_tokens():
     played = play([begun(task) for task in TASKS.train], answering("Action: click(start_box='(0,0)')"))
     for task, observations in zip(TASKS.train, played, strict=True):
         shown = summarize(observations)
@@ -234,7 +234,7 @@ def test_a_variant_is_compared_with_the_base_seed_by_seed():
     assert not other.differences[0.5].excludes_zero, "no difference at all"
 
 
-def test_a_table_marks_only_what_excludes_zero_and_one_seed_has_no_interval():
+def test_a_table_marks_intervals_without_zero_and_one_seed_has_none():
     base, other = report.table_rows(report.compare_variants(RUNS))
     assert (base.sampled, base.sampled_to_base) == ("+20.0 ± 24.8", "")
     assert other.sampled_to_base == "+12.0 ± 5.0 *"

@@ -94,7 +94,7 @@ def test_an_episode_becomes_what_its_slot_did():
     ]
 
 
-def test_what_has_not_ended_lasts_until_the_end_and_what_is_later_or_no_training_is_left_out():
+def test_open_episodes_last_until_the_end_and_others_are_left_out():
     open_one, late, shown = trajectory(500), trajectory(2_500, 1), trajectory(10, 2)
     log = state(
         observation(open_one, 0, 900),
@@ -109,7 +109,7 @@ def test_what_has_not_ended_lasts_until_the_end_and_what_is_later_or_no_training
 FAULT = EpisodeEnd(kind="env_error", reward=None, reason="hang")
 
 
-def test_a_step_that_hangs_shows_as_a_hang_once_its_answer_is_there_and_carries_no_reward():
+def test_a_hanging_step_is_a_hang_after_its_answer_without_reward():
     one = trajectory(0)
     last = observation(one, 1, 1_000, end=FAULT, queue_ms=50.0, generate_ms=150.0)
     found = build_account(state(observation(one, 0, 100), last), CLOCK, slots=1, workers=1, places=1)

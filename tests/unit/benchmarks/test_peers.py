@@ -44,7 +44,7 @@ def test_ratios_are_taken_round_by_round():
     assert "ours" not in ratios
 
 
-def test_an_episode_counts_as_the_same_only_with_the_recorded_end_and_reward():
+def test_an_episode_is_the_same_only_with_the_recorded_end_and_reward():
     ends = [(0, True, 1.0), (0, True, 0.5), (1, False, 0.0), (1, True, 0.0)]
     found = browsers.contestant_metrics([turn(1.0, (1.0, 4), ends=ends)], PLAYS)
     assert (found["episodes"], found["same_reward"]) == (4, 2)
@@ -59,7 +59,7 @@ def test_cpu_time_of_a_child_that_has_ended_counts():
     assert spent["chromium"] >= 0.35
 
 
-def test_the_common_deployment_has_the_pages_of_one_action_and_their_own_seeds(tmp_path: Path):
+def test_the_common_deployment_has_single_action_pages_and_seeds(tmp_path: Path):
     known = load(Path(BASE.tasks.file))
     tasks = TaskSet([page for page in known.pages if page.max_steps == 1])
     config = trainers.single_steps(BASE, tasks, tmp_path, 3.0, tmp_path)

@@ -108,7 +108,7 @@ def test_decoupling_is_worth_its_name():
     assert len(decoupling.table_rows(told)) == len(MODES)
 
 
-def test_a_comparison_is_held_against_a_simulation_with_the_overheads_it_met(monkeypatch):
+def test_a_comparison_has_a_simulation_with_measured_overheads(monkeypatch):
     monkeypatch.setattr(decoupling, "SIMULATED_SEEDS", 3)
     overheads = {mode: Overheads(step_s=2.0) for mode in MODES}
     met = decoupling.measure(BASE, SMALL, 1, decoupling.SimulatedRun(BASE, 4.0, overheads).play)
@@ -160,7 +160,7 @@ def test_too_short_a_run_is_refused():
         utilization_metrics(account, 0)
 
 
-def test_the_newest_account_of_each_mode_is_drawn_in_the_order_of_the_table(tmp_path: Path):
+def test_the_newest_accounts_are_drawn_in_table_order(tmp_path: Path):
     player = decoupling.SimulatedRun(BASE, 1.0, traced=4)
     found = decoupling.compare_modes(decoupling.measure(BASE, SMALL, 1, player.play), BASE, SMALL)
     assert {span.slot for span in player.newest["dart"].spans} == {0, 1, 2, 3}

@@ -58,7 +58,7 @@ def test_a_stale_group_is_dropped_and_counted_with_the_next_batch(builder: Batch
     assert (plan.dropped, plan.stale, plan.position.groups_consumed) == ([], 1, 3)
 
 
-def test_a_group_whose_step_was_refused_is_left_out_and_counted_with_the_next_batch(builder: BatchBuilder) -> None:
+def test_a_refused_group_is_left_out_and_counted(builder: BatchBuilder) -> None:
     builder.left_out = frozenset({"b"})
     waiting = plan_after(builder, group("b"))
     assert ([one.group_id for one in waiting.dropped], waiting.refused) == (["b"], 0)
@@ -115,7 +115,7 @@ class Circle:
 
 @settings(max_examples=60)
 @given(st.lists(st.one_of(st.none(), st.tuples(st.sampled_from("abcdef"), st.sampled_from([1, 5]))), max_size=30))
-def test_once_all_arrivals_are_handled_only_the_groups_of_the_next_batch_are_held(events):
+def test_only_groups_of_the_next_batch_are_held(events):
     circle = Circle()
     try:
         for event in events:
@@ -132,7 +132,7 @@ def test_once_all_arrivals_are_handled_only_the_groups_of_the_next_batch_are_hel
         circle.close()
 
 
-def test_a_repetition_of_a_group_that_waits_for_its_batch_does_not_drop_what_was_read_of_it():
+def test_a_repeated_group_keeps_the_prefetched_data_of_its_batch():
     circle = Circle()
     try:
         circle.arrive(group("a"))

@@ -14,7 +14,7 @@ PAGE = Page(
 TASKS = TaskSet([PAGE])
 
 
-def test_each_demonstration_is_of_another_task_and_none_of_a_training_or_heldout_seed() -> None:
+def test_demonstrations_have_distinct_tasks_and_separate_seeds() -> None:
     orders = demonstration_orders(TASKS.demonstration, 6, seed=0)
     assert len({order.task_id for order in orders}) == 6
     assert {order.task_id for order in orders} <= {task.task_id for task in TASKS.demonstration}

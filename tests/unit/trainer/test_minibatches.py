@@ -33,9 +33,7 @@ def whole(groups: list[ReadyGroup], count: int, version: int = 3) -> list[list[t
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any), st.integers(1, 12), st.integers(0, 99))
-def test_each_sample_is_in_one_minibatch_and_their_sizes_differ_by_one_at_most(
-    sizes: list[int], count: int, version: int
-):
+def test_minibatches_partition_samples_into_nearly_equal_sizes(sizes: list[int], count: int, version: int):
     groups = [ready(number, size) for number, size in enumerate(sizes)]
     parts = whole(groups, count, version)
     assert len(parts) == min(count, sum(sizes))

@@ -123,7 +123,7 @@ def test_a_topic_made_anew_is_read_from_its_beginning() -> None:
     assert position.resumed("", {0: 0}, {0: 9}) == position, "a broker that knows no ids"
 
 
-def test_an_offset_beyond_the_end_is_that_of_another_topic_also_without_ids() -> None:
+def test_an_offset_beyond_the_end_means_a_recreated_topic() -> None:
     position = Position().after(0, 4, "a").after(1, 1, "b")
     assert position.resumed("", {0: 0, 1: 0}, {0: 4, 1: 2}).offsets == {}
     assert position.resumed("", {0: 0, 1: 0}, {0: 5, 1: 2}) == position

@@ -13,7 +13,7 @@ def refusal(step: int, *groups: str) -> RefusedStep:
     return RefusedStep(train_step=step, group_ids=groups, fault="layer.weight has nan (float32)")
 
 
-def test_the_groups_of_refused_steps_are_left_out_by_trainers_of_the_same_settings(tmp_path: Path) -> None:
+def test_refused_groups_are_left_out_under_the_same_settings(tmp_path: Path) -> None:
     file, config = tmp_path / "checkpoints" / refusals.FILE, parse({})
     found = refusals.read(file, config)
     assert found.group_ids == frozenset()
@@ -37,7 +37,7 @@ def test_a_checkpoint_ends_a_row_of_refusals() -> None:
     assert found.since(6).group_ids == frozenset()
 
 
-def test_the_first_refusals_are_tried_again_without_their_groups_and_the_last_ends_training(tmp_path: Path) -> None:
+def test_refusals_are_retried_without_their_groups_until_the_last(tmp_path: Path) -> None:
     found, errors = RefusedSteps(settings=""), []
     for number in range(MAX_REFUSALS):
         found = found.after(refusal(4, f"group-{number}"))

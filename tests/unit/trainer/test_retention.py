@@ -50,7 +50,7 @@ def test_a_version_keeps_what_it_is_made_of():
     assert kept(99, math.inf)[0] == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_live_worker_that_failed_since_the_full_version_asks_for_a_whole_one():
+def test_a_live_worker_that_failed_a_delta_asks_for_a_whole_version():
     def asks(newest: WeightVersion, failed: int | None, alive: bool = True) -> bool:
         return asks_for_whole(newest, [worker("a", 0, failed)], {"a"} if alive else set())
 

@@ -68,7 +68,7 @@ def test_only_selected_steps_are_trained(made: SyntheticBacklog) -> None:
     assert {item.step for item in selection.samples} == {0}
 
 
-def test_a_step_is_trained_with_its_own_advantage_where_steps_are_credited_apart(made: SyntheticBacklog) -> None:
+def test_step_level_credit_gives_each_step_its_advantage(made: SyntheticBacklog) -> None:
     first, *others = made.group.members
     own = [0.5 * step for step in first.selected]
     credited = msgspec.structs.replace(first, step_advantages=own)
@@ -92,7 +92,7 @@ def test_samples_of_the_same_first_screen_are_neighbors(made: SyntheticBacklog) 
     assert steps == sorted(steps)
 
 
-def test_a_step_whose_prompt_is_rendered_otherwise_here_is_refused_and_counted(made: SyntheticBacklog) -> None:
+def test_a_step_with_another_prompt_is_refused_and_counted(made: SyntheticBacklog) -> None:
     broken = alter_group(made, "trajectory-7-1", 1, prompt_sha="of another tokenizer")
     selection = selected(broken)
     assert selection.refused == {"prompt_mismatch": 1}
@@ -117,7 +117,7 @@ def test_tokens_without_as_many_log_probabilities_are_refused(made: SyntheticBac
     assert selection.refused == {"broken_record": 1}
 
 
-def test_a_demonstration_is_tokenised_from_its_text_and_has_nothing_to_correct_for(made: SyntheticBacklog) -> None:
+def test_a_demonstration_is_tokenized_from_its_text_without_logprobs(made: SyntheticBacklog) -> None:
     demonstration = alter_group(made, "trajectory-7-1", 1, tokens=[], logprobs=[], text="click(...)", prompt_sha="")
     pooled = with_source(demonstration, "pool")
     item = next(

@@ -53,7 +53,7 @@ def test_a_phase_draws_on_the_whole_history():
     assert len(drawn) == 40
 
 
-def test_what_is_imitated_has_advantage_one_and_is_not_corrected_for_an_engine():
+def test_a_phase_has_advantage_one_and_no_correction():
     [update] = sft_groups(remembered(tasks=1, each=1), Entropulse(every=1), train_step=7)
     [member] = update.members
     assert (member.advantage, member.source, member.selected) == (1.0, "pool", [0, 2])

@@ -42,7 +42,7 @@ def names(successes: list[RememberedSuccess]) -> list[str]:
     return [success.trajectory_id for success in successes]
 
 
-def test_only_whole_successes_of_own_rollouts_with_steps_to_train_on_are_remembered():
+def test_only_own_successes_with_selected_steps_are_remembered():
     found = successes_of(
         [
             group(0, member("won"), member("lost", reward=0.0), member("partly", reward=0.9)),
@@ -53,7 +53,7 @@ def test_only_whole_successes_of_own_rollouts_with_steps_to_train_on_are_remembe
 
 
 @given(st.lists(st.integers(0, 5), max_size=20), st.integers(0, 12))
-def test_the_memory_has_the_newest_successes_in_order_and_no_more_than_it_may(steps: list[int], kept: int):
+def test_the_memory_keeps_the_newest_successes_in_order(steps: list[int], kept: int):
     memory, seen = SuccessMemory(), []
     for number, count in enumerate(steps):
         won = [member(f"{number}-{index}") for index in range(count)]
@@ -81,7 +81,7 @@ def test_a_draw_does_not_depend_on_the_order_in_which_successes_came(order: list
     assert draw_uniformly(order, 4, 9, 0, train_step) == draw_uniformly(history(9), 4, 9, 0, train_step)
 
 
-def test_over_many_steps_each_success_and_each_pair_is_drawn_as_often_as_any_other():
+def test_successes_and_pairs_are_drawn_uniformly():
     known, count, steps = 12, 4, 6000
     single: Counter[str] = Counter()
     pairs: Counter[tuple[str, str]] = Counter()
@@ -114,7 +114,7 @@ def test_a_resumed_trainer_imitates_what_it_would_have(known: int, train_step: i
     )
 
 
-def test_what_is_imitated_beside_a_batch_has_advantage_one_and_is_not_corrected_for_an_engine():
+def test_imitation_beside_a_batch_has_advantage_one_and_no_correction():
     [made] = plan_imitation(SuccessMemory(history=history(6)), IMITATE, 0, 12).beside
     assert made.group_id == "imitate-000012"
     assert len(trajectories_of(made)) == 3

@@ -34,7 +34,7 @@ def test_without_tokens_per_step_there_is_no_budget():
     assert TokenBudget.of(parse({})) is None
 
 
-def test_a_batch_is_full_when_its_tokens_are_enough_or_dispatch_opens_no_more_groups():
+def test_a_batch_is_full_at_its_tokens_or_dispatchs_group_limit():
     config = parse(
         {"trainer": {"c3po": {"tokens_per_step": 100}, "groups_per_step": 4}, "curation": {"max_staleness": 2}}
     )

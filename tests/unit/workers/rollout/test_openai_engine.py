@@ -101,7 +101,7 @@ async def test_an_image_is_sent_as_the_policy_would_see_it_and_its_size_is_said(
     assert "392 x 308 pixels" in body["messages"][0]["content"][0]["text"]
 
 
-async def test_options_go_into_the_body_and_may_replace_the_name_of_the_bound_on_tokens():
+async def test_options_extend_the_body_and_may_rename_the_token_limit():
     async with served(says(chat())) as endpoint:
         await answered(endpoint.url, options={"max_completion_tokens": 9, "reasoning_effort": "low"})
     [body] = endpoint.bodies
@@ -199,7 +199,7 @@ async def test_a_request_that_is_given_up_is_closed_at_the_endpoint():
             await asked
 
 
-async def test_an_endpoint_that_is_not_there_is_tried_until_the_request_has_no_time():
+async def test_an_unreachable_endpoint_is_retried_until_the_deadline():
     url = f"http://127.0.0.1:{free_port()}/v1"
     async with asyncio.timeout(60):
         with pytest.raises(EngineFault, match="no connection"):
@@ -248,7 +248,7 @@ async def test_the_first_answer_is_asked_for_with_an_image():
 
 
 @pytest.mark.parametrize("status", [400, 422])
-async def test_an_endpoint_that_rejects_sampling_parameters_is_asked_without_them(status):
+async def test_rejected_sampling_parameters_are_left_out(status):
     """OpenAI's own models do, and sample neutrally of themselves."""
     rejection = says({"error": {"message": "Unrecognized request argument supplied: top_k"}}, status)
     async with served(rejection, says(chat())) as endpoint:
@@ -273,7 +273,7 @@ async def test_a_rejection_after_the_start_is_an_error_of_its_request_alone():
     assert endpoint.bodies[-1].keys() >= NEUTRAL.keys()
 
 
-async def test_a_dialects_own_instructions_stand_alone_and_each_part_is_a_message_of_its_own():
+async def test_a_dialects_instructions_stand_alone_in_separate_messages():
     said = dialects.UiTars().system_messages("Click it.", dialects.View(WIDTH, HEIGHT))
     screen = BlobRef(sha256="screen", size=1, width=WIDTH, height=HEIGHT)
     turns = [MessagePart(role=role, text=text, separate=True) for role, text in said]
@@ -323,7 +323,7 @@ ANSWER = "Action: wait()"
         ({"content": None}, {}, {}, "reasoning or hidden"),
     ],
 )
-async def test_what_the_endpoint_took_hid_or_broke_off_is_its_fault_and_no_wrong_answer(message, choice, usage, reason):
+async def test_removed_hidden_or_aborted_answers_are_endpoint_faults(message, choice, usage, reason):
     said = {"choices": [{"message": message, **choice}], "usage": {"prompt_tokens": 7, **usage}}
     async with served(says(said)) as endpoint:
         with pytest.raises(EngineFault, match=reason):
@@ -349,7 +349,7 @@ async def test_what_the_model_said_is_its_answer_right_or_wrong(message, choice,
         assert (await answered(endpoint.url, asked=request(max_tokens=77))).text == text
 
 
-async def test_the_first_prompt_has_as_many_screens_as_any_and_the_policys_own_words():
+async def test_the_trial_prompt_is_the_longest_prompt_of_the_policy():
     async with served(says(chat())) as endpoint:
         policy = {"max_images": 3, "dialect": {"name": "computer_13"}, "max_tokens": 400}
         engine = OpenaiEngine(config(endpoint.url, policy=policy), read)

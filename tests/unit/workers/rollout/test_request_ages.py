@@ -51,7 +51,7 @@ def test_a_partition_that_went_away_begins_anew():
 
 
 @given(st.data())
-def test_no_request_is_ever_thought_older_than_it_is_nor_younger_by_more_than_the_time_between_looks(data):
+def test_request_ages_are_exact_within_the_poll_interval(data):
     clock, written = Time(), []
     ages = RequestAges(clock)
     looked_s, taken, gap_s = 0.0, 0, 1.0

@@ -43,12 +43,12 @@ def test_a_worker_that_failed_to_load_is_not_waited_for():
     assert allowed("b", 1, record("a", 0, failed=1), record("b", 0))
 
 
-def test_the_second_try_of_a_failed_worker_comes_after_the_first_tries_of_the_others():
+def test_retries_of_a_failed_worker_come_after_the_others():
     assert not allowed("a", 1, record("a", 0, failed=1), record("b", 0))
     assert allowed("a", 1, record("a", 0, failed=1), record("b", 1))
 
 
-def test_a_worker_that_is_ahead_waits_for_one_that_may_still_be_switching_to_an_older_version():
+def test_a_worker_ahead_waits_for_one_switching_to_an_older_version():
     assert not allowed("a", 2, record("a", 1), record("b", 0))
 
 
@@ -87,7 +87,7 @@ class Fleet:
 
 
 @given(st.data(), st.integers(2, 5), st.integers(1, 3))
-def test_however_late_they_hear_of_each_other_at_most_width_workers_make_a_first_try_at_once(data, size, width):
+def test_at_most_width_workers_try_at_once_despite_stale_views(data, size, width):
     fleet = Fleet(size, width)
     for _ in range(data.draw(st.integers(1, 60))):
         name = data.draw(st.sampled_from(fleet.names))
@@ -106,7 +106,7 @@ def test_however_late_they_hear_of_each_other_at_most_width_workers_make_a_first
 
 
 @given(st.data(), st.integers(1, 6), st.integers(1, 3))
-def test_whatever_happened_before_all_live_workers_reach_the_newest_version_once_loads_succeed(data, size, width):
+def test_all_live_workers_reach_the_newest_version(data, size, width):
     fleet = Fleet(size, width)
     fleet.newest = 3
     for name in fleet.names:

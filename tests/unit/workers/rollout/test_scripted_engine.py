@@ -53,7 +53,7 @@ def test_of_several_points_each_step_has_its_own():
     assert all(point in text for point, text in zip(wanted, found, strict=True))
 
 
-def test_the_oracle_is_right_as_often_as_it_is_told_and_wrong_elsewhere_on_the_screen():
+def test_the_oracle_succeeds_at_the_configured_rate():
     oracle = engine(success_rate=0.7)
     answers = Counter(oracle.answer(request(number)) for number in range(1000))
     assert 0.65 < answers.pop("Action: click(start_box='(84,120)')") / 1000 < 0.75

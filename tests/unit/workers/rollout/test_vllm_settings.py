@@ -54,9 +54,7 @@ def test_the_largest_screens_of_a_prompt_fit_into_one_step():
         ("device", True, 16, 24, "host"),
     ],
 )
-def test_the_second_set_is_on_a_gpu_only_if_wanted_and_if_a_cache_fits_beside_it(
-    wanted, on_gpu, weights_gib, total_gib, place
-):
+def test_the_second_set_is_on_the_gpu_only_if_wanted_and_if_it_fits(wanted, on_gpu, weights_gib, total_gib, place):
     assert second_set_place(wanted, on_gpu, weights_gib * GIB, total_gib * GIB) == place
 
 
