@@ -248,10 +248,9 @@ class Display:
 
     async def show(self) -> None:
         """Refresh the panel, or print a line every few seconds."""
-        if not self.console.is_terminal:
-            while True:
-                await asyncio.sleep(LINE_INTERVAL_S)
-                self.console.print(format_line(self.moment()), soft_wrap=True, highlight=False)
+        while not self.console.is_terminal:
+            await asyncio.sleep(LINE_INTERVAL_S)
+            self.console.print(format_line(self.moment()), soft_wrap=True, highlight=False)
         with Live(draw_panel(self.moment()), console=self.console, auto_refresh=False) as live:
             while True:
                 live.update(draw_panel(self.moment()), refresh=True)

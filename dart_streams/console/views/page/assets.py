@@ -11,7 +11,7 @@ UPLOT = {"uPlot.iife.min.js": "text/javascript", "uPlot.min.css": "text/css"}
 
 
 class Asset(NamedTuple):
-    """The bytes and media type of a file."""
+    """A file of the page."""
 
     data: bytes
     media_type: str

@@ -121,8 +121,7 @@ class PageViews:
 
     async def dead_letters(self, query: Query) -> Any:
         """Return the number of dead letters by topic, or the letters of one topic."""
-        name = query.get("topic", "")
-        return await self.source.dead_letters(topic_named(name) if name else None)
+        return await self.source.dead_letters(topic_named(query["topic"]) if query.get("topic") else None)
 
     async def report(self) -> ReportView:
         """Return the report, at most :data:`REPORT_MAX_AGE_S` old."""
