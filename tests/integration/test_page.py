@@ -40,8 +40,7 @@ def recorded(tmp_path_factory) -> Path:
 @contextlib.asynccontextmanager
 async def opened(path: Path, plots: Path | None = None) -> AsyncIterator[tuple[Tab, str]]:
     """Yield a tab on the page of a bundle, signed in by the printed address, and the page's address."""
-    source = BundleSource(Bundle(path))
-    source.read()
+    source = BundleSource(Bundle(path)).read()
     async with served(source, plots) as found:
         yield found
 
@@ -163,8 +162,7 @@ async def test_a_token_that_stands_out_links_to_its_screen_and_version(recorded:
 
 
 async def test_an_alarm_is_a_link_to_what_it_is_about(recorded: Path):
-    source = BundleSource(Bundle(recorded))
-    source.read()
+    source = BundleSource(Bundle(recorded)).read()
     last = source.state.trained[max(source.state.trained)]
     source.state.trained[last.train_step] = msgspec.structs.replace(
         last, metrics=last.metrics | {"same_version_mismatch": 0.3}
@@ -178,8 +176,7 @@ async def test_an_alarm_is_a_link_to_what_it_is_about(recorded: Path):
 
 
 async def test_metrics_are_grouped_with_units_and_help(recorded: Path):
-    source = BundleSource(Bundle(recorded))
-    source.read()
+    source = BundleSource(Bundle(recorded)).read()
     for number, event in source.state.trained.items():
         metrics = event.metrics | {"kl_of_old": 0.5, "old/part": 1.0}
         source.state.trained[number] = msgspec.structs.replace(event, metrics=metrics)
@@ -266,8 +263,7 @@ async def test_keys_step_through_a_trajectory_and_the_address_remembers_where(re
 
 
 async def test_a_first_screen_that_is_not_stored_yet_is_shown_once_it_is(recorded: Path):
-    source = BundleSource(Bundle(recorded))
-    source.read()
+    source = BundleSource(Bundle(recorded)).read()
     identity, header = next(reversed(source.state.last_screens.items()))
     del source.state.trajectories[identity]
     source.state.open[identity] = header

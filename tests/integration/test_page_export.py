@@ -24,8 +24,7 @@ LARGEST = 150_000
 
 def exported(folder: Path, plots: Path | None) -> Path:
     record(folder / "run.dart", 90)
-    source = BundleSource(Bundle(folder / "run.dart"))
-    source.read()
+    source = BundleSource(Bundle(folder / "run.dart")).read()
     asyncio.run(export.write(source, load_assets(plots), folder / "run.html"))
     return folder / "run.html"
 

@@ -73,8 +73,7 @@ async def of_run(finished: Finished) -> dict[str, Any]:
 
 
 async def of_bundle(path: Path) -> dict[str, Any]:
-    source = BundleSource(Bundle(path))
-    source.read()
+    source = BundleSource(Bundle(path)).read()
     try:
         return await answers(source)
     finally:

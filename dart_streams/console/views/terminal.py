@@ -230,8 +230,7 @@ def format_value(value: float | None, spec: str = "") -> str:
 class Display:
     """Shows a run until it is cancelled.
 
-    ``moment_of`` returns the state to display from lag and trainer metrics; ``newest_metrics`` reads the latter and
-    runs in a thread.
+    ``moment_of`` takes lag and trainer metrics; ``newest_metrics`` reads the latter in a thread.
     """
 
     def __init__(

@@ -82,17 +82,17 @@ def test_variables_of_other_programs_cost_a_run_no_metrics_and_no_spans(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "advice"),
     [
         ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "set it to a whole number, 0 or more, or unset it"),
         ("OTEL_PYTHON_METER_PROVIDER", "which disables telemetry: unset it"),
     ],
 )
-def test_a_variable_with_which_the_sdk_would_end_a_process_is_refused_by_its_name(name: str, said: str):
+def test_a_variable_that_crashes_the_sdk_is_refused_by_its_name(name: str, advice: str):
     done = run("-m", "dart_streams.console.cli", "run", "--help", **{name: "garbage"})
     assert done.returncode == ConfigError.exit_code
     assert f"{name} is 'garbage' in the environment" in done.stderr
-    assert said in done.stderr
+    assert advice in done.stderr
     assert "Traceback" not in done.stderr
 
 

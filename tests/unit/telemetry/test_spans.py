@@ -54,7 +54,7 @@ def ref(context) -> spans.SpanRef:
     return spans.SpanRef(context.trace_id, context.span_id)
 
 
-def test_a_named_span_has_the_ids_that_others_link_to_and_its_children_have_their_own(tracing: Start):
+def test_a_named_span_has_derived_ids_and_its_children_have_new_ones(tracing: Start):
     written = tracing(1.0)
     name = spans.trajectory_span("t1")
     with ActiveSpan(names.SPAN_TRAJECTORY, ids=name, parent=spans.ROOT), ActiveSpan(names.SPAN_RECORD):
@@ -176,11 +176,8 @@ def test_without_telemetry_spans_are_nothing_and_records_carry_no_context():
 
 def test_spans_that_others_make_join_ours_and_follow_their_ratio():
     for ratio in (1.0, 0.0):
-        keeper = Keeper()
-        provider = spans.Provider(ratio, Resource.get_empty())
-        provider.add_span_processor(keeper)
-        spans.enable(ratio, provider)
-        theirs = provider.get_tracer("an engine's")
+        keeper = begin(ratio)
+        theirs = spans.Tracing.provider.get_tracer("an engine's")
         with (
             ActiveSpan(names.SPAN_GENERATE, parent=spans.ROOT) as ours,
             theirs.start_as_current_span("prefill") as span,
@@ -191,7 +188,7 @@ def test_spans_that_others_make_join_ours_and_follow_their_ratio():
     spans.disable()
 
 
-async def test_tasks_have_the_span_that_they_were_begun_in_and_a_closed_one_disturbs_no_other(tracing: Start):
+async def test_tasks_inherit_the_span_and_a_closed_one_disturbs_no_other(tracing: Start):
     tracing(1.0)
 
     async def inside(name: str) -> spans.SpanRef:
@@ -253,7 +250,7 @@ def test_at_the_end_of_a_process_a_batch_that_fails_is_the_last_one():
 
 
 @pytest.mark.parametrize("outcome", [SpanExportResult.FAILURE, RuntimeError("no collector"), SpanExportResult.SUCCESS])
-def test_an_exporter_that_stands_still_or_fails_drops_spans_and_counts_them(outcome):
+def test_an_exporter_that_hangs_or_fails_drops_spans_and_counts_them(outcome):
     exporter = Stuck(outcome)
     processor = CountingSpanProcessor(exporter, max_queue=10, every_s=0.01)
     span = ended()

@@ -19,7 +19,7 @@ RECORDS = 12_000
 EVENTS = 500
 
 
-def test_every_generated_record_is_an_event_or_undecodable_as_the_contract_says():
+def test_generated_records_decode_or_are_undecodable_by_contract():
     found = measure(RECORDS, seed=7)
     assert found["wrong"] == 0, found["examples"]
     assert sum(found["outcomes"].values()) == RECORDS

@@ -14,9 +14,9 @@ KINDS = get_args(OutcomeKind)
 
 @given(st.sampled_from(sorted(REWARDED)), st.floats(0, 1))
 def test_an_outcome_is_a_success_exactly_if_its_reward_is_one(kind, reward):
-    told = reconcile_outcome(kind, reward)
-    assert (told == "success") == is_success(reward)
-    assert reconcile_outcome(told, reward) == told
+    result = reconcile_outcome(kind, reward)
+    assert (result == "success") == is_success(reward)
+    assert reconcile_outcome(result, reward) == result
 
 
 def test_faults_and_partial_credit_keep_their_outcome():

@@ -38,7 +38,7 @@ def test_a_legal_transition_is_made(name, before, after):
 
 
 @pytest.mark.parametrize(("name", "before", "after"), ILLEGAL)
-def test_an_illegal_transition_is_refused_and_the_text_says_what_may_follow(name, before, after):
+def test_an_illegal_transition_is_refused_with_the_legal_ones(name, before, after):
     with pytest.raises(IllegalTransition, match=f"^{after} cannot follow {before}, only ") as refused:
         advance_stage(TABLES[name], before, after)
     assert all(stage in str(refused.value) for stage in TABLES[name][before] or ["nothing"])
@@ -85,7 +85,7 @@ def test_nothing_but_a_fault_gets_a_next_attempt(outcome):
 
 
 @given(st.lists(st.sampled_from(OUTCOMES), max_size=8), st.integers(1, 4))
-def test_an_order_has_at_most_so_many_attempts_whatever_its_outcomes(outcomes, attempts):
+def test_an_order_keeps_to_its_attempts_whatever_its_outcomes(outcomes, attempts):
     attempt, stage = 0, "ordered"
     for outcome in outcomes:
         stage = advance_stage(ORDER, advance_stage(ORDER, stage, "running"), outcome_stage(outcome))
@@ -144,7 +144,7 @@ def test_a_record_far_ahead_is_of_no_trainer_and_one_less_far_counts(version, ep
 
 
 @given(st.lists(RECORDS, max_size=8), st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=4))
-def test_records_of_nobody_change_nothing_wherever_they_stand(records, strangers):
+def test_foreign_records_change_nothing_wherever_they_stand(records, strangers):
     mixed = list(records)
     for place, is_version in strangers:
         mixed.insert(
@@ -163,28 +163,19 @@ def test_the_first_record_is_published():
     assert classify_announcement(-1, -1, weight_version(0, epoch=0)) == "published"
 
 
-def test_the_highest_version_is_the_newest_in_whatever_order_it_is_read_and_however_often():
-    assert state_after(
-        weight_version(0), weight_version(2), weight_version(1), weight_version(2)
-    ).newest == weight_version(2)
-
-
-def test_a_fenced_trainer_is_ignored_even_when_its_version_is_higher():
-    assert state_after(weight_version(3, epoch=2), weight_version(9, epoch=1)).newest == weight_version(3, epoch=2)
-    assert state_after(
-        weight_version(3, epoch=1), weight_version(3, epoch=2), weight_version(4, epoch=1)
-    ).newest == weight_version(3, epoch=2)
-
-
-def test_a_new_epoch_fences_the_old_one_even_before_it_has_a_newer_version():
-    state = state_after(weight_version(7, epoch=1), weight_version(7, epoch=2), weight_version(8, epoch=1))
-    assert state.newest == weight_version(7, epoch=2)
-    assert state.accept(weight_version(8, epoch=2)).newest == weight_version(8, epoch=2)
-
-
-def test_a_new_epoch_fences_the_old_one_even_with_an_older_version():
-    state = state_after(weight_version(7, epoch=1), weight_version(6, epoch=2), weight_version(8, epoch=1))
-    assert (state.epoch, state.newest) == (2, weight_version(7, epoch=1))
+@pytest.mark.parametrize(
+    ("records", "epoch", "newest"),
+    [
+        pytest.param([(0, 1), (2, 1), (1, 1), (2, 1)], 1, (2, 1), id="the highest version in any order"),
+        pytest.param([(3, 2), (9, 1)], 2, (3, 2), id="a fenced trainer with a higher version"),
+        pytest.param([(3, 1), (3, 2), (4, 1)], 2, (3, 2), id="a fenced trainer after the same version"),
+        pytest.param([(7, 1), (7, 2), (8, 1), (8, 2)], 2, (8, 2), id="a new epoch before its newer version"),
+        pytest.param([(7, 1), (6, 2), (8, 1)], 2, (7, 1), id="a new epoch with an older version"),
+    ],
+)
+def test_the_newest_version_is_the_highest_of_unfenced_trainers(records, epoch, newest):
+    state = state_after(*(weight_version(version, epoch=number) for version, number in records))
+    assert (state.epoch, state.newest) == (epoch, weight_version(newest[0], epoch=newest[1]))
 
 
 def test_weights_of_another_model_change_nothing():
@@ -208,7 +199,7 @@ def test_the_newest_version_and_the_epoch_never_go_back(records):
 
 
 @given(st.lists(RECORDS), st.data())
-def test_records_delivered_again_change_nothing_but_what_the_newest_version_says(records, data):
+def test_redelivered_records_change_neither_epoch_nor_version(records, data):
     """At-least-once delivery repeats a stretch of the log from some point on."""
     start = data.draw(st.integers(0, len(records)))
     state, again = state_after(*records), state_after(*records, *records[start:])

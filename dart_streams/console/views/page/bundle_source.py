@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Self
 
 from dart_streams.bus.lag import Lag
 from dart_streams.config.tasks import TaskSet
@@ -60,8 +60,8 @@ class BundleSource:
         await asyncio.to_thread(self.read)
         await asyncio.Event().wait()
 
-    def read(self) -> None:
-        """Fold the records and spool the screenshots; raise ``BundleError`` if the bundle is damaged."""
+    def read(self) -> Self:
+        """Fold the records, spool the screenshots and return the source; raise ``BundleError`` on damage."""
         self.state = RunState(keep_steps=True).fold(read_log(self.bundle, SHOWN))
         self._journal = recorded_journal(self.state)
         if self.bundle.has("blobs"):
@@ -69,6 +69,7 @@ class BundleSource:
                 self._places[blob.sha256] = (self._spool.tell(), len(blob.data))
                 self._spool.write(blob.data)
         self.progress = Progress(True)
+        return self
 
     async def steps(self, trajectory_id: str) -> list[Observation]:
         """Return the recorded observations of a trajectory by step."""

@@ -21,8 +21,7 @@ LENGTHS = (60, 90, 120)
 @pytest.fixture(scope="module", params=LENGTHS)
 def source(request, tmp_path_factory) -> BundleSource:
     path = tmp_path_factory.mktemp("recorded") / "run.dart"
-    source = BundleSource(Bundle(record(path, request.param, settings(step_ms=0))))
-    source.read()
+    source = BundleSource(Bundle(record(path, request.param, settings(step_ms=0)))).read()
     return source
 
 

@@ -38,7 +38,7 @@ def step(number: int, **metrics: float) -> TrainedStep:
     return events.trained_step(number, metrics=metrics, at_ms=number)
 
 
-def test_an_entropy_that_fell_to_a_tenth_is_a_collapse_and_one_above_is_not():
+def test_entropy_collapses_below_a_tenth_of_its_first_values():
     first = [1.0] * WINDOW
     alarm = entropy_collapse([*first, *[ENTROPY_SHARE * 0.99] * WINDOW])
     assert alarm is not None
@@ -49,7 +49,7 @@ def test_an_entropy_that_fell_to_a_tenth_is_a_collapse_and_one_above_is_not():
     assert entropy_collapse([]) is None
 
 
-def test_a_reward_that_halved_is_a_collapse_unless_there_was_none_or_it_came_back():
+def test_reward_collapses_below_half_of_a_sufficient_best():
     fell = [*[0.6] * WINDOW, *[0.6 * REWARD_SHARE - 0.01] * WINDOW]
     alarm = reward_collapse(fell)
     assert alarm is not None and alarm.kind == "reward"
@@ -95,7 +95,7 @@ def test_what_a_step_skipped_for_not_being_finite_is_an_alarm():
     assert not_finite(None) is None
 
 
-def test_a_run_has_the_alarms_of_all_that_is_wrong_and_stalls_only_while_it_should_turn():
+def test_a_run_has_all_alarms_and_stalls_only_while_it_is_live():
     state = RunState()
     for number in range(1, 2 * WINDOW + 1):
         late = number > WINDOW
@@ -117,7 +117,7 @@ def test_a_run_has_the_alarms_of_all_that_is_wrong_and_stalls_only_while_it_shou
     assert find_alarms(RunState(), 0, live=True) == []
 
 
-def test_each_process_that_died_is_an_alarm_with_how_often_and_how_it_did_last():
+def test_each_dead_process_is_an_alarm_with_its_count_and_last_reason():
     journal = PhaseLog().with_death("env-0", "exit code 1", "", 1).with_death("env-0", "killed by SIGKILL", "", 2)
     found = process_deaths(journal.with_death("ui", "exit code 2", "", 3).deaths)
     assert [alarm.text for alarm in found] == [
@@ -136,8 +136,7 @@ def test_orders_that_could_never_end_are_an_alarm_with_their_number():
 
 
 def test_the_page_shows_that_a_process_died_beside_all_other_alarms():
-    source = BundleSource(Bundle(GOLDEN))
-    source.read()
+    source = BundleSource(Bundle(GOLDEN)).read()
     before = page_header(source).alarms
     source._journal = source.journal().with_death("env-0", "exit code 1", "", 1)
     assert page_header(source).alarms == [*process_deaths(source.journal().deaths), *before]

@@ -48,7 +48,7 @@ def test_ids_counters_and_names_of_fields_are_written_once():
 
 
 @given(REALS)
-def test_a_short_number_is_printed_as_the_long_one_with_the_digits_of_each_place(value):
+def test_a_shortened_number_prints_as_the_original(value):
     short = shorten(value, export.as_metric)
     assert [format_figure(short, digits) for digits in (3, 4)] == [format_figure(value, digits) for digits in (3, 4)]
     assert len(repr(short)) <= len(repr(value))

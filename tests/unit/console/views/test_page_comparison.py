@@ -1,12 +1,7 @@
 """Two evaluations side by side: the report's own intervals, each task once, and nothing made up."""
 
-import contextlib
-from pathlib import Path
-
 import msgspec
 import pytest
-from aiohttp import CookieJar
-from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,35 +9,18 @@ from dart_streams.config import parse
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.comparison import EvaluatedRun, compare, pair_tasks
-from dart_streams.console.views.page.guard import Guard
-from dart_streams.console.views.page.server import PageServer
 from tests.integration.recorded_run import record, settings
-from tests.unit.console.views.test_page_server import TOKEN, view
-
-
-def opened(path: Path) -> BundleSource:
-    source = BundleSource(Bundle(path))
-    source.read()
-    return source
+from tests.unit.console.views.test_page_server import signed_in, view
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> tuple[BundleSource, BundleSource]:
     folder = tmp_path_factory.mktemp("compare")
-    return opened(record(folder / "long.dart", 60, settings(step_ms=1))), opened(
-        record(folder / "longer.dart", 90, settings(step_ms=1))
-    )
-
-
-@contextlib.asynccontextmanager
-async def client_of(source: BundleSource, other: BundleSource | None = None):
-    server = PageServer(source, Guard(frozenset(), 1, tls=False, token=TOKEN), load_assets(None), other)
-    async with TestClient(TestServer(server.application()), cookie_jar=CookieJar(unsafe=True)) as client:
-        assert (await client.get("/", params={"token": TOKEN})).status == 200
-        yield client
+    lengths = {"long.dart": 60, "longer.dart": 90}
+    paths = [record(folder / name, rollouts, settings(step_ms=1)) for name, rollouts in lengths.items()]
+    return BundleSource(Bundle(paths[0])).read(), BundleSource(Bundle(paths[1])).read()
 
 
 def run_of(source: BundleSource, name: str = "one") -> EvaluatedRun:
@@ -50,7 +28,7 @@ def run_of(source: BundleSource, name: str = "one") -> EvaluatedRun:
 
 
 async def test_before_and_after_have_the_reports_own_rates_and_intervals(runs):
-    async with client_of(runs[0]) as client:
+    async with signed_in(runs[0]) as client:
         found, report = await view(client, "compare"), (await view(client, "report"))["report"]
         assert found["a"]["version"] < found["b"]["version"]
         assert found["change"] == report["evaluation"]["change"]
@@ -82,7 +60,7 @@ def test_each_held_out_task_is_there_once(runs):
     st.dictionaries(st.sampled_from("abcdef"), st.sampled_from([None, 0.0, 0.5, 1.0])),
     st.dictionaries(st.sampled_from("abcdef"), st.sampled_from([None, 0.0, 0.5, 1.0])),
 )
-def test_tasks_whose_reward_changed_most_come_first_and_then_they_come_by_name(runs, first, second):
+def test_tasks_are_by_the_size_of_their_change_and_then_by_name(runs, first, second):
     any_episode = next(iter(runs[0].state.finished.values()))
 
     def episodes(rewards):
@@ -94,8 +72,8 @@ def test_tasks_whose_reward_changed_most_come_first_and_then_they_come_by_name(r
     assert ranks == sorted(ranks)
 
 
-async def test_two_runs_are_compared_by_their_newest_versions_and_both_show_screens(runs):
-    async with client_of(*runs) as client:
+async def test_two_runs_are_compared_by_their_newest_versions(runs):
+    async with signed_in(*runs) as client:
         found = await view(client, "compare", of="other")
         assert found["a"]["version"] == found["a"]["versions"][-1]
         assert found["b"]["version"] == found["b"]["versions"][-1]
@@ -109,7 +87,7 @@ async def test_two_runs_are_compared_by_their_newest_versions_and_both_show_scre
 
 
 async def test_without_another_run_one_that_is_asked_for_is_a_sentence(runs):
-    async with client_of(runs[0]) as client:
+    async with signed_in(runs[0]) as client:
         for name in ("compare", "trajectory", "compared-task"):
             answer = await client.get(f"/api/{name}", params={"of": "other", "id": "x"})
             assert answer.status == 404
@@ -118,8 +96,8 @@ async def test_without_another_run_one_that_is_asked_for_is_a_sentence(runs):
         assert (await client.get("/api/compare", params={"a": "x"})).status == 404
 
 
-async def test_a_task_that_is_trained_on_is_compared_by_its_first_and_newest_episode(runs):
-    async with client_of(runs[0]) as client:
+async def test_a_training_task_is_compared_by_its_first_and_newest_episode(runs):
+    async with signed_in(runs[0]) as client:
         task = next(one for one in await view(client, "tasks") if one["rewarded"] > 2)["task_id"]
         pair = await view(client, "compared-task", id=task)
         rows = [row for row in (await view(client, "trajectories", task_id=task))["rows"] if row["purpose"] == "train"]

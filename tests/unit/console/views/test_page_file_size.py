@@ -107,8 +107,7 @@ def bundle(tmp_path_factory) -> Path:
 
 def size(bundle: Path, count: int, groups: int = GROUPS) -> int:
     """Return the bytes of the file of a run with ``count`` further steps."""
-    source = BundleSource(Bundle(bundle))
-    source.read()
+    source = BundleSource(Bundle(bundle)).read()
     trained(source, count, groups)
     return len(export.render(load_assets(None), asyncio.run(export.collect(source)), "dart.x"))
 

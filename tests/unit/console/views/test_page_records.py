@@ -15,12 +15,12 @@ def record(partition: int, offset: int, at_ms: int) -> BundleRecord:
 
 
 @given(TIMES, st.integers(1, 5), st.randoms())
-def test_a_topic_read_from_near_its_end_gives_what_a_bundle_gives(times, limit, chance):
+def test_a_topic_read_from_near_its_end_gives_what_a_bundle_gives(times, limit, rng):
     partitions = [[record(number, *each) for each in enumerate(found)] for number, found in enumerate(times)]
     whole = [one for partition in partitions for one in partition]
     ends = [partition[-limit:] for partition in partitions]
     turns = [number for number, end in enumerate(ends) for _ in end]
-    chance.shuffle(turns)
+    rng.shuffle(turns)
     in_turns = [iter(end) for end in ends]
     found = newest_records(last_of_each_partition(whole, limit), b"", limit)
     assert newest_records((next(in_turns[turn]) for turn in turns), b"", limit) == found

@@ -30,19 +30,18 @@ def recorded(tmp_path_factory) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def client_of(path: Path):
-    """Yield a client with no cookie of a server on a bundle."""
-    source = BundleSource(Bundle(path))
-    source.read()
-    server = PageServer(source, Guard(frozenset({"gui.example"}), 1, tls=False, token=TOKEN), load_assets(None))
+async def client_of(bundle: Path | BundleSource, other: BundleSource | None = None):
+    """Yield a client without a cookie of a server on a bundle."""
+    source = bundle if isinstance(bundle, BundleSource) else BundleSource(Bundle(bundle)).read()
+    server = PageServer(source, Guard(frozenset({"gui.example"}), 1, tls=False, token=TOKEN), load_assets(None), other)
     async with TestClient(TestServer(server.application()), cookie_jar=CookieJar(unsafe=True)) as client:
         yield client
 
 
 @contextlib.asynccontextmanager
-async def signed_in(path: Path):
+async def signed_in(bundle: Path | BundleSource, other: BundleSource | None = None):
     """Yield a client that has opened the printed address."""
-    async with client_of(path) as client:
+    async with client_of(bundle, other) as client:
         assert (await client.get("/", params={"token": TOKEN})).status == 200
         yield client
 
@@ -53,7 +52,7 @@ async def view(client: TestClient, name: str, **query: str):
     return await answer.json()
 
 
-async def test_the_token_becomes_a_cookie_that_scripts_cannot_read_and_leaves_the_address():
+async def test_the_token_becomes_a_cookie_and_leaves_the_address():
     async with client_of(GOLDEN) as client:
         answer = await client.get("/", params={"token": TOKEN}, allow_redirects=False)
         assert (answer.status, answer.headers["Location"]) == (303, "/")
@@ -171,7 +170,7 @@ async def test_every_answer_binds_the_browser():
             assert headers["X-Content-Type-Options"] == "nosniff"
 
 
-async def test_the_page_loads_nothing_from_elsewhere_and_makes_no_markup_of_texts():
+async def test_the_page_loads_nothing_from_elsewhere_and_writes_no_markup():
     for name, asset in load_assets(None).items():
         text = asset.data.decode()
         assert "http://" not in text.replace("http://www.w3.org/", "") or name == "/icon.svg", name
@@ -344,10 +343,9 @@ async def test_what_a_filter_matches_is_exported_whole_as_the_table_has_it(recor
         assert (await stranger.get("/export/trajectories")).status == 401
 
 
-async def test_a_file_has_the_newest_steps_one_by_one_and_no_more_screens_than_its_samples(recorded: Path, monkeypatch):
+async def test_a_file_has_the_newest_steps_and_the_screens_of_its_samples(recorded: Path, monkeypatch):
     monkeypatch.setattr(export, "MAX_STEPS", 2)
-    source = BundleSource(Bundle(recorded))
-    source.read()
+    source = BundleSource(Bundle(recorded)).read()
     archive = await export.collect(source)
     steps = sorted(source.state.trained)
     assert {key for key in archive.answers if key.startswith("step?")} == {f"step?id={number}" for number in steps[-2:]}

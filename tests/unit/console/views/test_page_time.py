@@ -30,7 +30,7 @@ def play(state: RunState, number: int, began_ms: int, gaps: list[tuple[int, floa
     return at_ms
 
 
-def test_a_slot_acts_for_as_long_as_its_actions_took_and_thinks_for_the_rest_of_the_episode():
+def test_a_slot_acts_for_the_time_of_its_actions():
     state = RunState()
     end = play(state, 0, START - START % SLICE_MS, [(SLICE_MS, 0.25), (SLICE_MS, 0.75)])
     found = slice_curves(state, end, SLOTS)
@@ -47,7 +47,7 @@ def test_an_observation_that_comes_twice_counts_once():
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(1, 9000), st.floats(0, 1)), min_size=1, max_size=5), max_size=SLOTS))
-def test_of_the_slots_those_that_act_are_busy_and_no_more_are_busy_than_there_are(episodes):
+def test_acting_slots_are_busy_and_busy_slots_are_at_most_all(episodes):
     state, last = RunState(), START
     for number, gaps in enumerate(episodes):
         last = max(last, play(state, number, START, gaps))

@@ -40,7 +40,7 @@ def test_an_episode_stays_in_its_slot_while_others_come_and_go():
     assert shown(grid, state) == {"env-0/0": ("t0", "waits"), "env-0/1": ("t7", "waits"), "env-0/2": ("t2", "waits")}
 
 
-def test_an_episode_that_ends_without_a_screen_shows_the_one_of_its_last_action():
+def test_an_end_without_a_screen_shows_the_screen_of_the_last_action():
     state, grid = RunState(), SlotGrid(CONFIG)
     seen(state, 0, 0, screen="first")
     seen(state, 0, 1, screen="second")
@@ -64,7 +64,7 @@ def test_a_slot_whose_episode_failed_says_why():
     assert (tile.outcome, tile.reason) == ("env_error", "step 1 of 1 (open): no such file")
 
 
-def test_a_slot_waits_until_its_newest_screen_is_answered_and_acts_until_the_next():
+def test_a_slot_waits_for_an_answer_and_then_acts_until_the_next_screen():
     state, grid = RunState(), SlotGrid(CONFIG)
     seen(state, 0, 0)
     state.apply(RecordMetadata("actions", 0, 0, 1), ResponseHeader("rollout-0", "t0/0/0"))
@@ -73,7 +73,7 @@ def test_a_slot_waits_until_its_newest_screen_is_answered_and_acts_until_the_nex
     assert shown(grid, state)["env-0/0"] == ("t0", "waits")
 
 
-def test_episodes_that_began_and_ended_between_two_looks_take_the_place_of_older_ones():
+def test_unseen_ended_episodes_replace_older_ones():
     state, grid = RunState(), SlotGrid(CONFIG)
     for number in range(3):
         seen(state, number, 1, end=True)
@@ -109,7 +109,7 @@ def test_every_episode_under_way_is_in_exactly_one_slot_of_its_host(events):
         assert tile.step == state.newest_step[tile.trajectory_id]
 
 
-def test_another_fold_begins_with_free_slots_so_that_nothing_of_the_one_before_stays():
+def test_another_fold_begins_with_free_slots():
     state, grid = RunState(), SlotGrid(CONFIG)
     seen(state, 0, 0)
     seen(state, 1, 0)

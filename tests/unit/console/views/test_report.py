@@ -64,7 +64,7 @@ class MadeUpRun:
     """Events of a run that learns: 40 versions in nine minutes on six pages."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.progress = RunState()
         self.trained: list[dict] = []
         self.offsets: dict[str, int] = {}
@@ -79,10 +79,10 @@ class MadeUpRun:
         return order
 
     def play(self, order, started_ms, success, version):
-        steps = self.chance.randint(1, 5)
-        step_ms = self.chance.randint(500, 900)
+        steps = self.rng.randint(1, 5)
+        step_ms = self.rng.randint(500, 900)
         identity = f"t-{order.order_id}"
-        outcome = "success" if success else self.chance.choice(["failure", "failure", "truncated", "invalid_action"])
+        outcome = "success" if success else self.rng.choice(["failure", "failure", "truncated", "invalid_action"])
         for step in range(steps + 1):
             end = EndHeader(outcome) if step == steps else None
             seen = ObservationHeader(
@@ -114,13 +114,13 @@ class MadeUpRun:
 
     def train(self):
         for slot in range(16):
-            now, number = START + self.chance.randint(0, 2000), 0
+            now, number = START + self.rng.randint(0, 2000), 0
             while now < START + LENGTH:
                 version = int((now - START) / LENGTH * 40)
-                task = f"miniwob/{self.chance.choice(PAGES)}#{self.chance.randint(0, 20)}"
+                task = f"miniwob/{self.rng.choice(PAGES)}#{self.rng.randint(0, 20)}"
                 order = self.order(f"train-{slot}-{number}", "train", task, now)
                 rate = 0.35 + 0.4 * (1 - 2 ** (-(now - START) / (3 * MINUTE)))
-                now = self.play(order, now, self.chance.random() < rate, version) + self.chance.randint(50, 300)
+                now = self.play(order, now, self.rng.random() < rate, version) + self.rng.randint(50, 300)
                 number += 1
         ids = list(self.progress.finished.values())
         for version in range(1, 41):
@@ -135,17 +135,17 @@ class MadeUpRun:
                     "group_ids": [f"g{version}"],
                     "trajectory_ids": [t.trajectory_id for t in near],
                     "metrics": {
-                        "loss": self.chance.gauss(0.0, 0.01),
-                        "reward": 0.3 + version * 0.01 + self.chance.gauss(0, 0.03),
+                        "loss": self.rng.gauss(0.0, 0.01),
+                        "reward": 0.3 + version * 0.01 + self.rng.gauss(0, 0.03),
                         "entropy": 0.8 - version * 0.008,
-                        "grad_norm": 0.6 + self.chance.random() * 0.3,
+                        "grad_norm": 0.6 + self.rng.random() * 0.3,
                         "train_ms": 5000.0,
                         "publish_ms": 100.0,
-                        "clip_share": 0.02 + self.chance.random() * 0.02,
+                        "clip_share": 0.02 + self.rng.random() * 0.02,
                         "kl_reference": 0.001 * version,
                         "truncated_share": 0.25,
                         "updates": 2.0,
-                        "same_version_mismatch": 0.002 + self.chance.random() * 0.001,
+                        "same_version_mismatch": 0.002 + self.rng.random() * 0.001,
                     },
                     "at_ms": at,
                 }
@@ -156,17 +156,17 @@ class MadeUpRun:
             at = START + version * LENGTH // 41
             event = events.weight_version(version, sha256=f"{version:064x}", groups_consumed=8 * version)
             self.record("weights", at, event)
-            pause = self.chance.lognormvariate(3.9, 0.3) if version else None
+            pause = self.rng.lognormvariate(3.9, 0.3) if version else None
             serving = events.weights_serving(
                 version, since_ms=at + 300, alive_ms=at + 300, pause_ms=pause, sha256=f"{version:064x}"
             )
             self.record("weights-serving", at + 300, serving)
 
-    def evaluate(self, config, tasks, version, at_ms, chance_of):
+    def evaluate(self, config, tasks, version, at_ms, success_rates):
         for order in evaluation.build_orders(config, tasks, version):
             placed = self.order(order.order_id, "eval", order.task_id, at_ms, order.sample)
             page = tasks.get(order.task_id).page
-            self.play(placed, at_ms, self.chance.random() < chance_of[page], version)
+            self.play(placed, at_ms, self.rng.random() < success_rates[page], version)
 
 
 def made_up(tmp_path: Path) -> tuple[RunFolder, ReportInputs]:
@@ -248,7 +248,7 @@ def test_what_was_wrong_with_answers_is_counted_by_kind(tmp_path):
     assert found == {"executed": {"marker": 3, "outside": 1}, "refused": {"marker": 2}}
 
 
-def test_what_a_run_without_metrics_has_not_measured_is_unknown_and_not_zero(tmp_path):
+def test_figures_without_metrics_are_unknown_and_not_zero(tmp_path):
     _, inputs = made_up(tmp_path)
     bare = msgspec.structs.replace(inputs, readings=MetricsReader(None))
     report = report_metrics.build_report(bare)
@@ -280,7 +280,7 @@ def test_the_report_has_every_figure_of_the_contract(run):
     assert report["trainer"]["idle_share"] == pytest.approx(1 - 40 * 5.1 / 540, abs=0.01)
 
 
-def test_the_objective_is_told_as_resolved_and_the_kl_where_there_is_one(run):
+def test_the_report_has_the_resolved_objective_and_the_kl_with_a_beta(run):
     _, materials = run
     without = report_metrics.build_report(materials)
     assert without["trainer"]["kl_reference"] is None
@@ -365,7 +365,7 @@ def test_faults_are_counted_by_kind_and_deaths_of_processes_are_named(run):
         materials.progress.env_fault_kinds.counts.clear()
 
 
-def test_the_file_refers_to_nothing_and_its_policy_allows_its_own_scripts_only():
+def test_the_file_refers_to_nothing_and_allows_only_its_own_scripts():
     archive = export.Archive({"run?": {"text": "</script><script>alert(1)</script>"}}, {"ab": b"GIF89a"})
     text = export.render(load_assets(None), archive, "dart.a<b")
     assert "<title>a&lt;b" in text
@@ -386,7 +386,7 @@ def test_the_file_refers_to_nothing_and_its_policy_allows_its_own_scripts_only()
     assert started[1][1].count("data:text/javascript") > 20, "each of the page's own scripts"
 
 
-def test_the_file_has_the_digits_that_are_shown_a_steps_metrics_once_and_not_the_ids_of_all_trajectories():
+def test_a_step_in_the_file_has_only_the_digits_and_fields_it_shows():
     token = TrainedToken(
         trajectory_id="t1",
         step=0,
@@ -435,7 +435,7 @@ def test_samples_show_each_page_once_and_what_was_learnt_first(run):
         assert pair.task_id == tasks[0][pair.a.trajectory_id] == tasks[1][pair.b.trajectory_id]
 
 
-def test_what_steps_imitated_is_part_of_the_report_and_nothing_where_none_did():
+def test_the_report_has_figures_of_imitation_if_any_step_imitated():
     imitating = {"imitation_weight": 0.5, "imitation_sequences": 30.0}
     rows = [
         {"loss": 0.1},

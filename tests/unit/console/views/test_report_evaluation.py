@@ -77,7 +77,7 @@ def test_orders_of_an_evaluation_are_the_same_each_time_and_pair_up():
     assert {o.sampling.temperature for o in first} == {0.7}
 
 
-def test_at_a_further_temperature_each_task_is_played_at_most_once_under_ids_of_its_own():
+def test_a_further_temperature_orders_each_task_once_under_new_ids():
     first, greedy = evaluation.build_orders(CONFIG, TASKS, 0), evaluation.build_orders(CONFIG, TASKS, 0, 0.0)
     assert not {o.order_id for o in first} & {o.order_id for o in greedy}
     assert {o.sampling.temperature for o in greedy} == {0.0}

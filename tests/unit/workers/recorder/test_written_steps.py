@@ -24,7 +24,7 @@ written = st.lists(st.tuples(st.integers(0, 5), st.integers(0, LAST)), max_size=
 
 
 @given(written)
-def test_with_room_a_trajectory_is_whole_if_and_only_if_each_of_its_steps_was_written(order):
+def test_a_trajectory_is_whole_exactly_if_all_its_steps_were_written(order):
     kept = WrittenSteps(1000)
     for trajectory, step in order:
         kept.add(observation(trajectory, step))
