@@ -5,7 +5,7 @@ Only topics that are new or empty are written.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
 from operator import itemgetter
 from typing import Any
@@ -78,10 +78,8 @@ def republish(
     counts = dict.fromkeys((topic.name for topic in topics), 0)
     producer = sync_clients.create_producer(bus, "replay")
     try:
-        rate = PublishRate(speed, wait)
-        sent = []
-        for name, record in in_order(bundle, topics, span):
-            rate.wait_until(record.at_ms)
+        sent: list[Any] = []
+        for name, record in pace_records(in_order(bundle, topics, span), speed, wait):
             sent.append(
                 producer.send(
                     bus.prefix + name,
@@ -111,27 +109,21 @@ def flush(sent: list[Any], bus: Bus) -> None:
     sent.clear()
 
 
-class PublishRate:
-    """Paces records at a multiple of their recorded rate, from the first record on."""
-
-    def __init__(
-        self, speed: float | None, wait: Callable[[float], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.speed = speed
-        self.wait = wait
-        self.clock = clock
-        self.first_ms: int | None = None
-        self.begun = clock()
-
-    def wait_until(self, at_ms: int) -> None:
-        """Wait until a record of this time is due."""
-        if self.speed is None:
-            return
-        if self.first_ms is None:
-            self.first_ms, self.begun = at_ms, self.clock()
-        left_s = self.begun + (at_ms - self.first_ms) / 1000 / self.speed - self.clock()
-        if left_s > 0:
-            self.wait(left_s)
+def pace_records(
+    records: Iterable[tuple[str, BundleRecord]],
+    speed: float | None,
+    wait: Callable[[float], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[tuple[str, BundleRecord]]:
+    """Yield records when they are due, at a multiple of their recorded rate from the first record on."""
+    start_ms, started_s = None, clock()
+    for name, record in records:
+        if speed is not None:
+            if start_ms is None:
+                start_ms, started_s = record.at_ms, clock()
+            if (left_s := started_s + (record.at_ms - start_ms) / 1000 / speed - clock()) > 0:
+                wait(left_s)
+        yield name, record
 
 
 def in_order(bundle: Bundle, topics: Sequence[Topic], span: TimeSpan) -> Iterator[tuple[str, BundleRecord]]:

@@ -7,7 +7,7 @@ observations and screenshots are in another order, so they are indexed first.
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -62,16 +62,6 @@ class EpisodeFilter(msgspec.Struct, frozen=True, kw_only=True):
         return first and (self.last_version is None or episode.version_max <= self.last_version)
 
 
-class EpisodeSource(Protocol):
-    """Source of the steps and screenshots of episodes."""
-
-    def observations(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
-        """Return the observations of episodes, in order; empty where there are none."""
-
-    def images(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
-        """Return screenshots by sha256; raise :class:`UserError` if one is missing."""
-
-
 class StoreEpisodes:
     """Steps and screenshots in the store."""
 
@@ -115,6 +105,9 @@ class IndexedEpisodes:
         if missing := {ref.sha256 for ref in wanted} - found.keys():
             raise UserError(f"{self.path} lacks the screenshot {min(missing)}: capture the run again with --blobs")
         return found
+
+
+EpisodeSource = StoreEpisodes | IndexedEpisodes
 
 
 class ExportResult(msgspec.Struct, kw_only=True):

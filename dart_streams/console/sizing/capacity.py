@@ -6,6 +6,7 @@ by your own measurement.
 
 import math
 import random
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -71,84 +72,42 @@ class Sizing(msgspec.Struct, frozen=True):
     constants: list[Constant]
 
 
-FORMULAS = {
-    "episode_s": (
-        "episode",
-        "s",
-        "reset {reset_s} + {steps} steps x (settle {settle_s} + generate {generate_s}) + evaluate {evaluate_s}",
-    ),
-    "episodes_per_s": ("episodes", "/s", "{envs} environments / episode {episode_s}"),
-    "steps_per_s": ("steps", "/s", "{episodes_per_s} episodes/s x {steps} steps"),
-    "partitions": (
-        "partitions of observations, action-requests, actions",
-        "each",
-        "the larger of {steps_per_s} steps/s / {partition_per_s} and {envs} slots / {slots_a_host} a host",
-    ),
-    "order_partitions": (
-        "partitions of rollout-orders",
-        "",
-        "{envs} slots / {slots_a_host} a host: each host must own one",
-    ),
-    "recorders": ("recorders", "processes", "{steps_per_s} steps/s x {recorder_ms} core-ms / 1000 / {busy}"),
-    "curator_cores": (
-        "curator",
-        "cores",
-        "{episodes_per_s} episodes/s / {curator_per_s} trajectories/s; one process decides",
-    ),
-    "brokers": (
-        "brokers",
-        "",
-        "{steps_per_s} steps/s x {kafka_ms} core-ms / 1000 x {copies} copies / {broker_cores} cores / {busy}; at "
-        "least one a copy",
-    ),
-    "nodes": (
-        "database nodes",
-        "",
-        "{steps_per_s} steps/s x {cassandra_ms} core-ms / 1000 x {copies} copies / {store_cores} cores / {busy}; at "
-        "least one a copy",
-    ),
-    "events_mb_per_s": (
-        "network, events",
-        "MB/s",
-        "{steps_per_s} steps/s x {event_kb} kB x ({copies} copies + 1 reader) / 1000",
-    ),
-    "screenshots_mb_per_s": (
-        "network, screenshots",
-        "MB/s",
-        "{steps_per_s} steps/s x {screenshot_kb} kB x ({copies} copies + {images} read a request, none cached) / 1000",
-    ),
-    "screenshots_tb_a_day": (
-        "screenshots kept a day",
-        "TB",
-        "{steps_per_s} steps/s x {screenshot_kb} kB x {copies} copies x 86400 s",
-    ),
-    "under_way": ("requests under way", "", "{steps_per_s} steps/s x generate {generate_s} s"),
-    "rollout_workers": ("rollout workers", "", "{under_way} under way / {places} places / {full}"),
-    "rollout_gpus": ("rollout GPUs", "", "{rollout_workers} workers x {gpus_a_worker} GPUs"),
-    "batch": (
-        "groups a training step, at least",
-        "groups",
-        "{envs} slots / {running} rollouts under way a group / staleness {staleness}",
-    ),
-    "version_s": (
-        "a version each",
-        "s",
-        "the larger of optimizer {optimizer_s} s and episode {episode_s} s x {rollouts} rollouts / {running} under "
-        "way / staleness {staleness}",
-    ),
-    "switching": (
-        "rollout workers that switch at a time",
-        "workers",
-        "2 x {rollout_workers} workers x switch {switch_s} s / {version_s} s: all have a version at half of its time",
-    ),
-    "train_gpus": (
-        "trainer GPUs",
-        "",
-        "{steps_per_s} steps/s x {trained_share} trained on x {optimizer_s} s / {trained_per_step} steps, rounded up,"
-        " x {trainer_gpus} GPUs",
-    ),
-}
-"""Title, unit and formula of each value; names in braces stand for values."""
+FORMULA_TABLE = """\
+episode_s | episode | s | \
+    reset {reset_s} + {steps} steps x (settle {settle_s} + generate {generate_s}) + evaluate {evaluate_s}
+episodes_per_s | episodes | /s | {envs} environments / episode {episode_s}
+steps_per_s | steps | /s | {episodes_per_s} episodes/s x {steps} steps
+partitions | partitions of observations, action-requests, actions | each | \
+    the larger of {steps_per_s} steps/s / {partition_per_s} and {envs} slots / {slots_a_host} a host
+order_partitions | partitions of rollout-orders |  | {envs} slots / {slots_a_host} a host: each host must own one
+recorders | recorders | processes | {steps_per_s} steps/s x {recorder_ms} core-ms / 1000 / {busy}
+curator_cores | curator | cores | {episodes_per_s} episodes/s / {curator_per_s} trajectories/s; one process decides
+brokers | brokers |  | \
+    {steps_per_s} steps/s x {kafka_ms} core-ms / 1000 x {copies} copies / {broker_cores} cores / {busy}; at least one \
+    a copy
+nodes | database nodes |  | \
+    {steps_per_s} steps/s x {cassandra_ms} core-ms / 1000 x {copies} copies / {store_cores} cores / {busy}; at least \
+    one a copy
+events_mb_per_s | network, events | MB/s | {steps_per_s} steps/s x {event_kb} kB x ({copies} copies + 1 reader) / 1000
+screenshots_mb_per_s | network, screenshots | MB/s | \
+    {steps_per_s} steps/s x {screenshot_kb} kB x ({copies} copies + {images} read a request, none cached) / 1000
+screenshots_tb_a_day | screenshots kept a day | TB | \
+    {steps_per_s} steps/s x {screenshot_kb} kB x {copies} copies x 86400 s
+under_way | requests under way |  | {steps_per_s} steps/s x generate {generate_s} s
+rollout_workers | rollout workers |  | {under_way} under way / {places} places / {full}
+rollout_gpus | rollout GPUs |  | {rollout_workers} workers x {gpus_a_worker} GPUs
+batch | groups a training step, at least | groups | \
+    {envs} slots / {running} rollouts under way a group / staleness {staleness}
+version_s | a version each | s | \
+    the larger of optimizer {optimizer_s} s and episode {episode_s} s x {rollouts} rollouts / {running} under way / \
+    staleness {staleness}
+switching | rollout workers that switch at a time | workers | \
+    2 x {rollout_workers} workers x switch {switch_s} s / {version_s} s: all have a version at half of its time
+train_gpus | trainer GPUs |  | \
+    {steps_per_s} steps/s x {trained_share} trained on x {optimizer_s} s / {trained_per_step} steps, rounded up, x \
+    {trainer_gpus} GPUs
+"""
+"""Name, title, unit and formula of each value of the plan; names in braces stand for values."""
 
 
 def with_changes(changes: Mapping[str, float], counted: Sequence[Constant] = ()) -> dict[str, Constant]:
@@ -179,9 +138,10 @@ def plan(
     values |= {"envs": envs, "staleness": max(1, max_staleness)}
     add_figures(values)
     texts = {name: format_number(number) for name, number in values.items()}
+    rows = (re.split(r"\s*\|\s*", line) for line in FORMULA_TABLE.splitlines())
     figures = [
-        Figure(what, round_figure(values[name]), unit, formula.format_map(texts))
-        for name, (what, unit, formula) in FORMULAS.items()
+        Figure(what, round_figure(values[name]), unit, " ".join(formula.format_map(texts).split()))
+        for name, what, unit, formula in rows
     ]
     return Sizing(envs, figures, list(constants.values()))
 
@@ -218,7 +178,7 @@ def workload_values(workload: Workload, tasks: TaskSet, fullness: float) -> dict
 
 
 def add_figures(v: dict[str, float]) -> None:
-    """Add the values of :data:`FORMULAS` to the constants and the workload's means."""
+    """Add the values of :data:`FORMULA_TABLE` to the constants and the workload's means."""
     v["episode_s"] = v["reset_s"] + v["steps"] * (v["settle_s"] + v["generate_s"]) + v["evaluate_s"]
     v["episodes_per_s"] = v["envs"] / v["episode_s"]
     steps_per_s = v["steps_per_s"] = v["episodes_per_s"] * v["steps"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams.console.bundles.republish import PublishRate, TimeSpan, choose_topics, in_order
+from dart_streams.console.bundles.republish import TimeSpan, choose_topics, in_order, pace_records
 from dart_streams.console.cli.bundle import bound_of, speed_of
 from dart_streams.console.runs.bundle import Bundle, BundleRecord, Manifest, Writer
 from dart_streams.errors import UserError
@@ -60,7 +60,7 @@ def test_from_and_until_are_offsets_or_times_the_first_within_and_the_last_witho
 
 
 class Clock:
-    """A clock that goes on only while somebody waits."""
+    """A clock that only waiting advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -71,24 +71,25 @@ class Clock:
         self.now += seconds
 
 
+def records_at(*times_ms: int) -> list[tuple[str, BundleRecord]]:
+    return [("t", BundleRecord(0, n, NOON_MS + at_ms, None, b"", [])) for n, at_ms in enumerate(times_ms)]
+
+
 @pytest.mark.parametrize(
     ("speed", "waits"), [("1x", [2.0, 1.0]), ("10x", [0.2, 0.1]), ("0.5", [4.0, 2.0]), ("max", [])]
 )
 def test_the_speed_is_a_multiple_of_the_recorded_one(speed: str, waits: list[float]):
     clock = Clock()
-    pace = PublishRate(speed_of(speed), clock.wait, lambda: clock.now)
-    for at_ms in (NOON_MS, NOON_MS + 2000, NOON_MS + 1500, NOON_MS + 3000):
-        pace.wait_until(at_ms)
+    list(pace_records(records_at(0, 2000, 1500, 3000), speed_of(speed), clock.wait, lambda: clock.now))
     assert clock.waits == waits
 
 
-def test_who_is_late_does_not_wait(monkeypatch: pytest.MonkeyPatch):
+def test_a_late_record_is_published_without_waiting():
     clock = Clock()
-    pace = PublishRate(1.0, clock.wait, lambda: clock.now)
-    pace.wait_until(NOON_MS)
+    paced = pace_records(records_at(0, 3000, 6000), 1.0, clock.wait, lambda: clock.now)
+    next(paced)
     clock.now += 5
-    pace.wait_until(NOON_MS + 3000)
-    pace.wait_until(NOON_MS + 6000)
+    assert len(list(paced)) == 2
     assert clock.waits == [1.0]
 
 
