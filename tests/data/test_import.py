@@ -13,7 +13,7 @@ import tomli_w
 from dart_streams.bus.sync_clients import read_events
 from dart_streams.config import Config
 from dart_streams.config.tasks import load
-from dart_streams.console.datasets import demonstration_files
+from dart_streams.console.datasets import demonstrations
 from dart_streams.console.datasets.demonstrations import as_demonstration
 from dart_streams.console.runs import run_folder
 from dart_streams.console.runs.bundle import Bundle
@@ -68,7 +68,7 @@ def recorder(config: Config) -> Iterator[None]:
 
 
 def episodes(path) -> list:
-    return [placed.episode for placed in demonstration_files.episodes_in(path)]
+    return [placed.episode for placed in demonstrations.episodes_in(path)]
 
 
 @pytest.mark.parametrize("layout", ["step", "trajectory"])

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from dart_streams.console.bundles.bundle_inputs import bundle_events
-from dart_streams.console.datasets import demonstration_files, parquet
+from dart_streams.console.datasets import demonstrations, parquet
 from dart_streams.console.datasets.episode_columns import CurationFacts, ImageCell
 from dart_streams.console.datasets.episode_rows import rows_of
 from dart_streams.console.runs.bundle import Bundle
@@ -71,7 +71,7 @@ def test_what_is_read_back_is_what_the_log_has(bundle, tmp_path, layout):
     every = ["success", "failure", "truncated", "invalid_action", "env_error", "policy_error"]
     purposes = ("--purpose", "train,demonstration,eval")
     run("export", path, "--bundle", bundle.path, "--rows", layout, "--outcome", ",".join(every), *purposes)
-    found = [placed.episode for placed in demonstration_files.episodes_in(path)]
+    found = [placed.episode for placed in demonstrations.episodes_in(path)]
     assert {one.observations[0].trajectory_id: one for one in found} == logged(bundle)
 
 
@@ -149,7 +149,7 @@ def test_a_set_that_datasets_has_written_again_is_still_a_set(bundle, tmp_path):
     kept = found.filter(lambda row: row["reward"] == 1.0)
     kept.to_parquet(str(again))
     wanted = logged(bundle)
-    back = [placed.episode for placed in demonstration_files.episodes_in(again.parent)]
+    back = [placed.episode for placed in demonstrations.episodes_in(again.parent)]
     assert len(back) == len(kept) > 0
     for episode in back:
         assert episode == wanted[episode.observations[0].trajectory_id]

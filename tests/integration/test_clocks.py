@@ -20,9 +20,8 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.bus.clock_refusal import ClockRefused
 from dart_streams.config import Config
 from dart_streams.console.runs.run_folder import write_toml
-from dart_streams.console.runs.run_follower import RunFollower, follow_run
+from dart_streams.console.runs.run_follower import CIRCLE, RunFollower, follow_run
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.runs.topic_follower import CIRCLE
 from tests import events
 from tests.integration import shifted_clock
 from tests.integration.env_harness import QUICK

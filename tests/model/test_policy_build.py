@@ -13,7 +13,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from dart_streams.config import Config, tasks
-from dart_streams.console.datasets import demonstration_files, demonstration_import
+from dart_streams.console.datasets import demonstration_import, demonstrations
 from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.errors import UserError
 from dart_streams.policy import probe, recipe
@@ -96,7 +96,7 @@ def test_imported_demonstrations_become_a_policy_without_an_oracle(services, tmp
     shown = [{**line, "task_id": task.task_id} for task in (*known.train, *known.demonstration)]
     (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, shown)))
     with players(file):
-        imported = demonstration_import.run(config, known, demonstration_files.episodes_in(tmp_path / "set.jsonl"))
+        imported = demonstration_import.run(config, known, demonstrations.episodes_in(tmp_path / "set.jsonl"))
     assert imported.demonstrations == len(shown) == 14
     told: list[tuple[int, int]] = []
     folder = tmp_path / "policy"

@@ -50,12 +50,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def republish(
-    bundle: Bundle,
-    bus: Bus,
-    topics: Sequence[Topic],
-    span: TimeSpan,
-    speed: float | None,
-    wait: Callable[[float], None] = time.sleep,
+    bundle: Bundle, bus: Bus, topics: Sequence[Topic], span: TimeSpan, speed: float | None
 ) -> list[Published]:
     """Publish records in order of time, ``speed`` times as fast as they were recorded; None is as fast as possible.
 
@@ -79,7 +74,7 @@ def republish(
     producer = sync_clients.create_producer(bus, "replay")
     try:
         sent: list[Any] = []
-        for name, record in pace_records(in_order(bundle, topics, span), speed, wait):
+        for name, record in pace_records(in_order(bundle, topics, span), speed):
             sent.append(
                 producer.send(
                     bus.prefix + name,
@@ -112,7 +107,7 @@ def flush(sent: list[Any], bus: Bus) -> None:
 def pace_records(
     records: Iterable[tuple[str, BundleRecord]],
     speed: float | None,
-    wait: Callable[[float], None],
+    wait: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[str, BundleRecord]]:
     """Yield records when they are due, at a multiple of their recorded rate from the first record on."""

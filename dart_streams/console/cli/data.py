@@ -110,14 +110,14 @@ def import_(
     A recorder has to run, as it does in a run that is under way; the command ends when all is recorded.
     """
     from dart_streams.config import tasks as task_sets
-    from dart_streams.console.datasets import demonstration_files, demonstration_import
+    from dart_streams.console.datasets import demonstration_import, demonstrations
 
     settings = run_config(run, state, config)
     tasks = task_sets.load(Path(settings.tasks.file))
-    count = demonstration_files.episode_count(path)
+    count = demonstrations.episode_count(path)
     with progress_bars() as progress:
         report = add_bar(progress, "demonstrations", count)
-        result = demonstration_import.run(settings, tasks, demonstration_files.episodes_in(path), report)
+        result = demonstration_import.run(settings, tasks, demonstrations.episodes_in(path), report)
     if result.example:
         note(f"left out: {sum(result.left_out.values())}, for instance {result.example}")
     show([result], as_json=as_json, title=f"imported into {settings.bus.prefix}*")

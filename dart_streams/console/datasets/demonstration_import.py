@@ -21,8 +21,7 @@ from dart_streams.bus.clients import POLL_TIMEOUT_MS, Publisher, event_of, open_
 from dart_streams.bus.codec import Undecodable, Unencodable
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
-from dart_streams.console.datasets.demonstration_files import Placed
-from dart_streams.console.datasets.demonstrations import NotDemonstrable, as_demonstration
+from dart_streams.console.datasets.demonstrations import NotDemonstrable, Placed, as_demonstration
 from dart_streams.console.datasets.episode_columns import Progress, RecordedEpisode
 from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError

@@ -126,23 +126,21 @@ def request_segments(trace: Sequence[RecordedSpan]) -> list[RequestSegment]:
 
 def slowest_requests(timeline: Timeline, most: int) -> list[SlowRequest]:
     """Return the step requests of highest latency."""
-    return heapq.nlargest(most, step_requests(timeline), key=attrgetter("total_ms"))
-
-
-def step_requests(timeline: Timeline) -> Iterator[SlowRequest]:
-    """Yield every step request with its latency."""
+    requests = []
     for span in timeline.steps.values():
         trace = timeline.traces[span.trace]
         sent, parts = [other for other in trace if other.name == names.SPAN_REQUEST], request_segments(trace)
         if sent and parts:
             worst = max(parts, key=attrgetter("ms"))
-            yield SlowRequest(
+            request = SlowRequest(
                 request_id=sent[-1].attributes.get(names.ATTR_REQUEST, ""),
                 total_ms=round(max(other.end_ms for other in trace) - span.start_ms, 3),
                 most=worst.name,
                 most_ms=worst.ms,
                 segments={part.name: part.ms for part in parts},
             )
+            requests.append(request)
+    return heapq.nlargest(most, requests, key=attrgetter("total_ms"))
 
 
 class Coverage(msgspec.Struct, kw_only=True):

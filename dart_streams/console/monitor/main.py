@@ -22,9 +22,8 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import LagReader, by_group, lag_reader
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
-from dart_streams.console.runs.stalls import Stall, explain_stall, find_stalls
-from dart_streams.console.runs.topic_activity import ActivityState
-from dart_streams.console.runs.topic_follower import CIRCLE, TopicFollower, follow_activity
+from dart_streams.console.runs.run_follower import CIRCLE, TopicFollower, follow_activity
+from dart_streams.console.runs.topic_activity import ActivityState, Stall, explain_stall, find_stalls
 from dart_streams.telemetry import names
 from workers.runtime import lifecycle
 

@@ -229,7 +229,12 @@ def prepare(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
     folder.path.mkdir(parents=True, exist_ok=True)
     if tasks_file != (own := folder.path / "tasks.toml"):
         write_tasks(tasks_file, own)
-    write_toml(folder.config_file, resolve_config(config, folder.path.parents[1], folder.id))
+    resolved = msgspec.structs.replace(
+        folder.named(config),
+        bus=msgspec.structs.replace(config.bus, prefix=f"dart.{folder.id}."),
+        tasks=msgspec.structs.replace(config.tasks, file="tasks.toml"),
+    )
+    write_toml(folder.config_file, resolved)
     fresh = folder.path.with_name(".latest")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(folder.id)
@@ -244,17 +249,6 @@ def write_tasks(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
     else:
         target.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(file))))
-
-
-def resolve_config(config: Config, state: Path, run_id: str) -> Config:
-    """Return the configuration of the run's processes."""
-    replace = msgspec.structs.replace
-    return replace(
-        config,
-        run=replace(config.run, id=run_id, state_dir=str(state)),
-        bus=replace(config.bus, prefix=f"dart.{run_id}."),
-        tasks=replace(config.tasks, file="tasks.toml"),
-    )
 
 
 def write_toml(path: Path, config: Config) -> None:

@@ -1,7 +1,7 @@
-"""Activity of a run's topics, from which stalls are found."""
+"""Folds the activity of topics, and finds silent ones with their writers and probable causes. Pure."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -59,3 +59,104 @@ class ActivityState:
             activity = msgspec.structs.replace(before, records=before.records + 1)
         self.activity[metadata.topic] = activity
         return sender
+
+
+NOBODY = "nobody yet"
+
+
+class Edge(msgspec.Struct, frozen=True):
+    """A topic, its writer, and the writer's inputs."""
+
+    topic: str
+    writer: str
+    inputs: tuple[str, ...]
+
+
+EDGES = (
+    Edge("rollout-orders", "curator (dispatch)", ("rollout-budgets", "curated", "weights")),
+    Edge("observations", "environment workers", ("rollout-orders", "actions")),
+    Edge("action-requests", "environment workers", ("observations",)),
+    Edge("actions", "rollout workers", ("action-requests",)),
+    Edge("trajectories", "recorder", ("observations",)),
+    Edge("task-difficulty", "curator (difficulty)", ("trajectories",)),
+    Edge("rollout-budgets", "curator (budget)", ("task-difficulty",)),
+    Edge("curated", "curator (groups)", ("trajectories",)),
+    Edge("weights", "trainer", ("curated",)),
+    Edge("weights-serving", "rollout workers", ("weights",)),
+)
+
+
+class LastArrival(NamedTuple):
+    """Arrival of a topic's last record, in seconds of a monotonic clock, and its sender."""
+
+    at_s: float
+    sender: str
+
+
+class Stall(msgspec.Struct, frozen=True, kw_only=True):
+    """A silent topic; if its writer is ``waiting`` for input, the cause is further upstream.
+
+    ``last_record`` is the place of its last record, empty if it has none.
+    """
+
+    topic: str
+    silent_s: float
+    last_from: str
+    last_record: str
+    writer: str
+    waiting: bool
+    newest_input: str
+
+
+def find_stalls(
+    activity: Mapping[str, TopicActivity],
+    arrivals: Mapping[str, LastArrival],
+    since_s: float,
+    now_s: float,
+    bound_s: float,
+) -> list[Stall]:
+    """Return the topics without a record for ``bound_s``, first those whose writers have newer input.
+
+    ``arrivals`` begin at ``since_s`` of the same clock, and silence counts from then on. Records from before are
+    ordered by their own times, of several machines' clocks, which only serves as a hint.
+    """
+
+    def last(topic: str) -> tuple[float, int]:
+        return arrivals[topic].at_s if topic in arrivals else since_s, activity[topic].at_ms
+
+    silent = []
+    for edge in EDGES:
+        inputs = [(last(name), name) for name in edge.inputs if name in activity]
+        own = activity.get(edge.topic)
+        if own is None and not inputs:
+            continue
+        own_last = last(edge.topic) if own else (since_s, 0)
+        silent_s = now_s - own_last[0]
+        if silent_s >= bound_s:
+            sender = arrivals[edge.topic].sender if edge.topic in arrivals else own.sender if own else NOBODY
+            newest = max(inputs, default=((since_s, 0), "nothing"))
+            silent.append(
+                Stall(
+                    topic=edge.topic,
+                    silent_s=round(silent_s, 1),
+                    last_from=sender or edge.writer,
+                    last_record=own.place if own else "",
+                    writer=edge.writer,
+                    waiting=newest[0] <= own_last,
+                    newest_input=newest[1],
+                )
+            )
+    return sorted(silent, key=lambda stall: (stall.waiting, stall.last_from == NOBODY, -stall.silent_s))
+
+
+def describe_stall(stall: Stall) -> str:
+    """Return a sentence with a stall's topic, duration, last record and probable cause."""
+    last = f", the last record is {stall.last_record} from {stall.last_from}" if stall.last_record else ""
+    return f"{stall.topic} silent for {stall.silent_s:.0f} s{last}: {explain_stall(stall)}"
+
+
+def explain_stall(stall: Stall) -> str:
+    """Return the probable cause of a stall."""
+    if stall.waiting:
+        return f"{stall.writer} seems to wait for {stall.newest_input}"
+    return f"{stall.writer} has had newer input on {stall.newest_input}: look at its log"

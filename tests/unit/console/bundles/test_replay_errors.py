@@ -30,7 +30,7 @@ def whole(path: Path) -> None:
     """Leave a bundle as it is."""
 
 
-def torn(path: Path) -> None:
+def truncated(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
@@ -84,7 +84,9 @@ def refused(path: Path, arguments: tuple[str, ...], monkeypatch, capsys) -> str:
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize(
-    ("spoil", "says"), [(torn, "torn"), (newer, "upgrade"), (absent, "no bundle")], ids=["torn", "newer", "absent"]
+    ("spoil", "says"),
+    [(truncated, "its end is missing"), (newer, "upgrade"), (absent, "no bundle")],
+    ids=["truncated", "newer", "absent"],
 )
 def test_a_bundle_that_cannot_be_used_is_refused_by_every_command(
     made: Path, arguments: tuple[str, ...], spoil: Callable[[Path], None], says: str, monkeypatch, capsys

@@ -35,7 +35,10 @@ LOOKING = [
 def state(tmp_path):
     for name in ("one", "two"):
         run_folder.create(
-            run_folder.resolve_config(Config(), tmp_path, name), ROOT / "deploy/config/tasks.toml", name, resume=False
+            run_folder.RunFolder(tmp_path / "runs" / name).named(Config()),
+            ROOT / "deploy/config/tasks.toml",
+            name,
+            resume=False,
         )
     return tmp_path
 

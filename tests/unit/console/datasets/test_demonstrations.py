@@ -13,7 +13,7 @@ from PIL import Image
 from dart_streams.bus.codec import Unencodable
 from dart_streams.config import ActionDialect, Bus, Config, Policy
 from dart_streams.config.tasks import parse
-from dart_streams.console.datasets import demonstration_files, demonstration_import
+from dart_streams.console.datasets import demonstration_import, demonstrations
 from dart_streams.console.datasets.demonstration_import import ImportResult, select_demonstrations
 from dart_streams.console.datasets.demonstrations import (
     DemonstrationLine,
@@ -146,7 +146,7 @@ def test_what_is_no_demonstration_is_counted_by_its_reason_and_the_others_go_on(
         as_demonstration(episode, CONFIG, TASKS)
     assert refused.value.reason == reason
     result, seen = ImportResult(), []
-    placed = [demonstration_files.Placed("a:1", episode), demonstration_files.Placed("a:2", line())]
+    placed = [demonstrations.Placed("a:1", episode), demonstrations.Placed("a:2", line())]
     assert len(list(select_demonstrations(placed, CONFIG, TASKS, result, seen.append))) == 1
     assert result.left_out == {reason: 1}
     assert result.example.startswith("a:1: ")
@@ -189,8 +189,8 @@ GOOD = {
 
 def test_json_lines_are_read_with_the_images_beside_them(tmp_path):
     path = lines(tmp_path, GOOD, "", {**GOOD, "task_id": "simulated/box#2", "last_image": ""})
-    assert demonstration_files.episode_count(path) == 2
-    one, two = (placed.episode for placed in demonstration_files.episodes_in(path))
+    assert demonstrations.episode_count(path) == 2
+    one, two = (placed.episode for placed in demonstrations.episodes_in(path))
     assert sorted(one.images.values()) == sorted([png(0), png(1)])
     assert [item.screenshot is None for item in two.observations] == [False, True]
     assert as_demonstration(one, CONFIG, TASKS).observations[-1].end.kind == "success"
@@ -210,14 +210,14 @@ def test_json_lines_are_read_with_the_images_beside_them(tmp_path):
 )
 def test_a_line_that_is_no_demonstration_is_named_with_its_place(tmp_path, bad, reason):
     with pytest.raises(UserError, match=reason.replace("(", r"\(")):
-        list(demonstration_files.episodes_in(lines(tmp_path, GOOD, bad)))
+        list(demonstrations.episodes_in(lines(tmp_path, GOOD, bad)))
 
 
 def test_a_file_of_another_kind_or_none_is_refused_with_what_to_give(tmp_path):
     (tmp_path / "set.csv").touch()
     for name, words in (("set.csv", "a .parquet file, a folder"), ("none.jsonl", "no data set")):
         with pytest.raises(UserError, match=words):
-            demonstration_files.is_lines(tmp_path / name)
+            demonstrations.is_lines(tmp_path / name)
 
 
 def test_an_answer_without_a_place_acts_where_those_before_it_have_left_the_pointer():
