@@ -74,28 +74,24 @@ DIALECTS: tuple[Dialect, ...] = (
 )
 
 
-def answer(chance: random.Random, bases: tuple[str, ...]) -> str:
+def answer(rng: random.Random, bases: tuple[str, ...]) -> str:
     """Return an answer of a dialect: one in six as it should be, others with up to five changes."""
-    text = chance.choice(bases)
-    for _ in range(chance.randrange(6)):
-        place = chance.randrange(len(text) + 1)
-        match chance.randrange(6):
+    text = rng.choice(bases)
+    for _ in range(rng.randrange(6)):
+        place = rng.randrange(len(text) + 1)
+        match rng.randrange(6):
             case 0:
                 text = text[:place]
             case 1:
-                text = text[:place] + text[place + chance.randrange(1, 6) :]
+                text = text[:place] + text[place + rng.randrange(1, 6) :]
             case 2:
-                text = text[:place] + chance.choice(PIECES) + text[place:]
+                text = text[:place] + rng.choice(PIECES) + text[place:]
             case 3:
-                text = text[:place] + chance.choice(chance.choice(list(BASES.values()))) + text[place:]
+                text = text[:place] + rng.choice(rng.choice(list(BASES.values()))) + text[place:]
             case 4:
-                text = text[:place] + text[: chance.randrange(len(text) + 1)] + text[place:]
+                text = text[:place] + text[: rng.randrange(len(text) + 1)] + text[place:]
             case 5:
-                text = (
-                    text[:place]
-                    + chr(chance.choice((chance.randrange(128), chance.randrange(0x110000))))
-                    + text[place:]
-                )
+                text = text[:place] + chr(rng.choice((rng.randrange(128), rng.randrange(0x110000)))) + text[place:]
     return text
 
 
@@ -120,14 +116,14 @@ def check(dialect: Dialect, text: str) -> str:
 
 def measure(count: int, seed: int) -> dict[str, Any]:
     """Read ``count`` answers, each in a dialect in turn; return what became of them, and examples of wrong ones."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     outcomes: Counter[str] = Counter()
     examples: list[str] = []
     slowest_ms = 0.0
     began = time.perf_counter()
     for number in range(count):
         dialect = DIALECTS[number % len(DIALECTS)]
-        text = answer(chance, BASES[type(dialect)])
+        text = answer(rng, BASES[type(dialect)])
         started = time.process_time()
         try:
             outcome = check(dialect, text)

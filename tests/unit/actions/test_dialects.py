@@ -84,7 +84,7 @@ def test_a_scroll_without_an_amount_is_written_as_osworld_scrolls():
 
 
 @given(st.lists(every_action, min_size=1, max_size=4))
-def test_the_canonical_text_of_several_actions_is_read_back_and_of_one_it_is_the_old_one(actions):
+def test_canonical_text_of_several_actions_round_trips(actions):
     assert parse_all(format_all(actions)) == tuple(actions)
     assert format_all(actions[:1]) == grammar.format(actions[0])
 

@@ -35,7 +35,7 @@ def test_an_answer_is_read_as_it_is_listed(entry):
     assert reading(entry["answer"], "lenient") == entry.get("lenient", entry["strict"])
 
 
-def test_each_difference_from_the_package_has_a_reason_and_each_reason_a_difference():
+def test_each_difference_from_the_package_has_a_reason():
     def differs(entry) -> bool:
         return entry["peer"] != entry["strict"] or entry["peer"] != entry.get("lenient", entry["strict"])
 
@@ -120,7 +120,7 @@ def test_a_text_that_was_cut_off_is_refused_though_the_rest_is_lenient():
         LENIENT.read("Action: type(content='rm -rf /tmp/x", VIEW)
 
 
-def test_actions_are_written_with_points_or_with_boxes_between_special_tokens():
+def test_actions_are_written_with_points_or_boxes():
     click, drag = Click(5, 6), Drag(1, 2, 3, 4)
     box = UiTars(style="box")
     assert FIRST.write(click, VIEW) == "Action: click(point='<point>5 6</point>')"

@@ -56,7 +56,7 @@ def test_a_record_that_its_topic_would_delete_unread_is_refused():
     assert clock_bounds(5) == {"message.timestamp.before.max.ms": "5", "message.timestamp.after.max.ms": "5"}
 
 
-def test_every_topic_declares_the_bound_of_its_own_and_dead_letters_that_of_a_broker():
+def test_every_topic_declares_its_bound_of_timestamps():
     specs = {spec.name: spec.configs for spec in declare_topics(Bus(prefix="p."))}
     for topic in ALL:
         assert clock_bounds(clock_ms(topic)).items() <= specs[f"p.{topic.name}"].items()

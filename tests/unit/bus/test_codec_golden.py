@@ -138,7 +138,7 @@ class PromptBefore(msgspec.Struct, frozen=True, kw_only=True):
     turns: list[PartBefore]
 
 
-def test_a_reader_from_before_separate_messages_reads_prompts_that_have_them():
+def test_an_older_reader_accepts_prompts_with_separate_messages():
     golden = msgspec.json.decode((GOLDEN / "action-requests.v1+separate.json").read_bytes(), type=Record)
     present = decode(action_requests.TOPIC, golden.value.encode(), golden.header_list)
     before = msgspec.json.decode(golden.value, type=PromptBefore)

@@ -59,7 +59,7 @@ async def test_a_coordinator_is_looked_up_once():
     assert broker.looked_up == 1
 
 
-async def test_a_partition_that_was_added_and_that_nobody_reads_is_lag_as_well():
+async def test_an_added_unread_partition_counts_as_lag():
     broker = Broker()
     broker.partitions = 2
     reader = LagReader(Bus(), broker, broker)  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ async def test_a_coordinator_that_has_moved_is_looked_up_again():
     assert broker.looked_up == 2
 
 
-async def test_a_broker_that_is_away_leaves_the_lag_unknown_and_then_everything_is_looked_up_again():
+async def test_lag_is_unknown_while_the_broker_is_down():
     broker = Broker()
     reader = LagReader(Bus(), broker, broker)  # type: ignore[arg-type]
     await reader.read()
@@ -86,7 +86,7 @@ async def test_a_broker_that_is_away_leaves_the_lag_unknown_and_then_everything_
     assert broker.looked_up == 2
 
 
-async def test_what_is_processed_is_committed_or_gone_and_an_offset_beyond_the_end_says_nothing():
+async def test_progress_ignores_an_offset_beyond_the_end():
     for begin, committed, expected in ((0, 3, 3), (4, 3, 4), (5, 3, 5), (0, 5, 5), (0, 6, 0), (2, 900, 2)):
         broker = Broker()
         broker.begin, broker.committed = begin, committed

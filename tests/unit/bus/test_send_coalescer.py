@@ -20,7 +20,7 @@ def sends_at_once(coalescer: SendCoalescer) -> bool:
 
 
 @by_clockwork
-async def test_the_first_sends_at_once_with_those_of_its_turn_and_the_next_turn_does_not():
+async def test_the_first_sends_at_once_with_those_of_its_turn():
     coalescer = SendCoalescer(60.0)
     assert sends_at_once(coalescer)
     assert sends_at_once(coalescer)
@@ -39,7 +39,7 @@ async def test_releases_are_a_gap_apart():
 
 
 @by_clockwork
-async def test_those_who_wait_go_together_and_in_order():
+async def test_waiting_senders_are_released_together_in_order():
     coalescer, sent, releases = SendCoalescer(0.01), [], []
 
     async def send(number: int) -> None:
@@ -55,7 +55,7 @@ async def test_those_who_wait_go_together_and_in_order():
 
 
 @by_clockwork
-async def test_one_that_is_cancelled_takes_nobody_with_it():
+async def test_a_cancelled_sender_cancels_no_other():
     coalescer = SendCoalescer(0.01)
     await coalescer.wait()
     await asyncio.sleep(0)
@@ -95,7 +95,7 @@ async def test_the_patient_go_with_a_release_that_was_waited_for():
 
 
 @by_clockwork
-async def test_the_patient_go_alone_when_nobody_comes_in_time_and_with_all_others_who_are_patient():
+async def test_patient_senders_are_released_together_after_their_patience():
     coalescer = SendCoalescer(0.0)
     short, long = asyncio.create_task(coalescer.join(0.01)), asyncio.create_task(coalescer.join(60.0))
     await asyncio.wait_for(asyncio.gather(short, long), 10)

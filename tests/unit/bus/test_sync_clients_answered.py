@@ -55,7 +55,7 @@ class Endless(sync_clients.TopicReader):
         return [SimpleNamespace(topic="t", partition=0, offset=100 + self.read)]
 
 
-def test_new_records_of_one_partition_do_not_hide_that_another_has_no_leader(monkeypatch: pytest.MonkeyPatch):
+def test_a_leaderless_partition_is_noticed_beside_new_records(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sync_clients, "CHECK_INTERVAL_S", 0.01)
     ends = {TopicPartition("t", 0): 100, TopicPartition("t", 1): 5}
     with pytest.raises(ServiceUnavailable, match=r"no record of .* arrived"):

@@ -41,7 +41,7 @@ def test_a_reader_that_wakes_after_a_close_says_nothing(connection, caplog):
     assert said(caplog) == []
 
 
-def test_a_connection_that_the_broker_ends_is_told(connection, caplog):
+def test_a_connection_closed_by_the_broker_is_logged(connection, caplog):
     transport, brokers = connection
     brokers.close()
     _, error = transport._sock_recv()

@@ -35,7 +35,7 @@ def test_export_and_apply_agree_on_every_topic_and_configuration():
     assert plan(command.specs_of(config), {topic.name: topic for topic in there}) == []
 
 
-def test_a_name_that_kubernetes_refuses_gets_another_and_the_topic_keeps_its_own():
+def test_a_name_that_kubernetes_refuses_is_replaced():
     for resource in exported(Bus(prefix="DART_r1.")):
         assert KUBERNETES_NAME.fullmatch(resource["metadata"]["name"])
         assert resource["spec"]["topicName"].startswith("DART_r1.")

@@ -68,7 +68,7 @@ def test_every_topic_of_the_contract_is_declared_under_the_prefix():
         assert by_name[f"dart.r1.{topic.name}"].partitions == topic.partitions
 
 
-def test_every_topic_but_the_weights_has_a_dead_letter_twin_that_takes_its_largest_record():
+def test_dead_letter_topics_take_the_largest_record():
     assert DEAD_LETTERS == SUFFIX
     by_name = {spec.name: spec for spec in declare_topics(BUS)}
     for topic in topics.ALL:
@@ -77,7 +77,7 @@ def test_every_topic_but_the_weights_has_a_dead_letter_twin_that_takes_its_large
         assert twin is None or int(twin.configs["max.message.bytes"]) > topic.max_message_bytes
 
 
-def test_weights_are_kept_for_ever_in_one_partition_and_heartbeats_are_compacted():
+def test_weights_are_kept_forever_and_heartbeats_compacted():
     by_name = {spec.name: spec for spec in declare_topics(BUS)}
     assert by_name["dart.r1.weights"].partitions == 1
     assert by_name["dart.r1.weights"].configs["retention.ms"] == "-1"

@@ -83,7 +83,7 @@ class Deployment(SimulatedCircle):
 
 @settings(max_examples=25, deadline=None)
 @given(SHAPES)
-def test_coupled_orders_a_batch_only_when_the_last_one_is_trained_on_and_served_by_all(shape):
+def test_coupled_orders_a_batch_once_the_last_one_is_served_by_all(shape):
     circle = Deployment(shape, "coupled")
     for _ in range(400):
         circle.turn()
@@ -112,21 +112,21 @@ def test_coupled_trains_on_nothing_stale_and_never_stops(shape):
 
 @settings(max_examples=25, deadline=None)
 @given(SHAPES)
-def test_coupled_hears_of_each_group_once_and_only_groups_that_teach_have_members(shape):
+def test_coupled_groups_without_a_signal_have_no_members(shape):
     circle = Deployment(shape, "coupled")
     for _ in range(400):
         circle.turn()
     circle.settle()
-    told = [written.event for written in circle.logs.get("curated", [])]
+    published = [written.event for written in circle.logs.get("curated", [])]
     closed = circle.states["dispatch"].next_group - len(circle.states["dispatch"].groups)
-    assert len({group.group_id for group in told}) == len(told) == closed
-    for group in told:
+    assert len({group.group_id for group in published}) == len(published) == closed
+    for group in published:
         assert not group.members or len({member.reward for member in group.members}) > 1
 
 
 @settings(max_examples=25, deadline=None)
 @given(SHAPES)
-def test_task_wise_groups_never_have_more_rollouts_than_there_are_slots_and_never_stop(shape):
+def test_task_wise_rollouts_never_exceed_the_slots(shape):
     circle = Deployment(shape, "task-wise")
     for _ in range(150):
         circle.rest()
@@ -207,14 +207,14 @@ def test_a_group_larger_than_all_slots_is_played_all_the_same():
     assert admits(QUIET.state(), deployment("task-wise", slots=3))
 
 
-def test_the_modes_that_do_not_wait_for_workers_do_not_hear_their_heartbeats():
+def test_only_the_coupled_mode_reads_heartbeats():
     for mode, heard in [("rollout-wise", False), ("task-wise", False), ("coupled", True)]:
         config = parse({"curation": {"dispatch": {"mode": mode}}})
         circle = SimulatedCircle(config, task_set(3), Odds())
         assert ("weights-serving" in [topic.name for topic in circle.agents["dispatch"].inputs]) is heard
 
 
-def test_a_coupled_dispatch_and_a_trainer_that_counts_tokens_would_wait_for_each_other():
+def test_a_coupled_dispatch_refuses_a_trainer_that_counts_tokens():
     wanted = {"curation": {"dispatch": {"mode": "coupled"}}, "trainer": {"c3po": {"tokens_per_step": 1000}}}
     with pytest.raises(ConfigError, match="tokens_per_step"):
         parse(wanted)

@@ -20,10 +20,10 @@ def view_of(records):
 
 
 @given(RECORDS, st.randoms())
-def test_records_noted_in_any_order_and_twice_are_as_if_read_once_in_order(records, chance):
+def test_records_noted_in_any_order_and_twice_are_as_if_read_once_in_order(records, rng):
     read = list(enumerate(records))
     shuffled = [*read, *read]
-    chance.shuffle(shuffled)
+    rng.shuffle(shuffled)
     ordered = view_of(read)
     assert ordered.stored() == view_of(shuffled).stored()
     assert ordered.claimed == view_of(shuffled).claimed
@@ -60,7 +60,7 @@ def test_the_highest_claim_counts_wherever_it_is():
     assert (view.claimed, view.claimed_at) == (5, 0)
 
 
-def test_what_former_owners_wrote_is_superseded_and_what_a_newer_one_wrote_is_not():
+def test_records_of_former_owners_are_superseded():
     keys = [b"0/entry/0", entry_key(0, 3, 0), snapshot_key(0, 4), entry_key(0, 5, 0), claim_key(0, 5)]
     view = view_of((offset, (key, b"x")) for offset, key in enumerate(keys))
     assert view.superseded(4) == keys[:2]

@@ -90,7 +90,7 @@ def test_every_order_goes_through_legal_stages_only(shape):
 
 @settings(max_examples=15, deadline=None)
 @given(SHAPES)
-def test_the_circle_never_stops_as_long_as_rollouts_end_and_the_trainer_trains(shape):
+def test_the_circle_never_stops_while_rollouts_end(shape):
     circle = circle_of(shape)
     for _ in range(200):
         turn(circle)
@@ -166,7 +166,7 @@ class Granting(SimulatedCircle):
 
 @settings(max_examples=15, deadline=None)
 @given(SHAPES)
-def test_budget_spent_is_at_most_granted_and_every_group_and_trajectory_is_used_once(shape):
+def test_every_group_and_trajectory_is_used_at_most_once(shape):
     circle = circle_of(shape, Granting)
     for _ in range(200):
         turn(circle)
@@ -285,7 +285,7 @@ def numbered(inputs):
 
 @settings(max_examples=12, deadline=None)
 @given(SHAPES)
-def test_dispatch_decides_the_same_whatever_of_its_three_topics_is_published_twice(shape):
+def test_dispatch_ignores_repeats_on_all_three_topics(shape):
     circle = circle_of(shape, kind=Noted)
     for _ in range(200):
         turn(circle)

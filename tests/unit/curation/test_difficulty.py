@@ -33,32 +33,32 @@ def after(*trajectories, window=16):
 
 
 def test_the_rate_is_over_the_last_window_of_rewarded_finishes():
-    told = after(
+    result = after(
         *[trajectory(f"g00000{n}/0/0", "success" if n else "failure", float(n > 0)) for n in range(5)], window=4
     )
-    assert (told.attempts, told.successes, told.success_rate) == (4, 4.0, 1.0)
+    assert (result.attempts, result.successes, result.success_rate) == (4, 4.0, 1.0)
 
 
-def test_partial_credit_counts_in_the_rate_but_is_no_success_for_the_length():
-    told = after(trajectory("g000000/0/0", "failure", 0.5, steps=7), trajectory("g000000/1/0", steps=2))
-    assert told.success_rate == 0.75
-    assert told.longest_success == 2
+def test_partial_credit_counts_in_the_rate_but_not_in_the_length():
+    result = after(trajectory("g000000/0/0", "failure", 0.5, steps=7), trajectory("g000000/1/0", steps=2))
+    assert result.success_rate == 0.75
+    assert result.longest_success == 2
 
 
-def test_the_longest_success_never_shrinks_and_a_longer_failure_does_not_raise_it():
-    told = after(
+def test_the_longest_success_never_shrinks():
+    result = after(
         trajectory("g000000/0/0", steps=6),
         trajectory("g000000/1/0", steps=9),
         trajectory("g000000/2/0", "failure", 0.0, steps=20),
         trajectory("g000000/3/0", steps=2),
     )
-    assert told.longest_success == 9
+    assert result.longest_success == 9
 
 
-def test_a_fault_is_told_but_changes_nothing():
-    told = after(trajectory("g000000/0/0"), trajectory("g000000/1/0", "env_error", None))
-    assert (told.attempts, told.success_rate) == (1, 1.0)
-    assert (told.cause.outcome, told.cause.order_id) == ("env_error", "g000000/1/0")
+def test_a_fault_is_published_but_changes_nothing():
+    result = after(trajectory("g000000/0/0"), trajectory("g000000/1/0", "env_error", None))
+    assert (result.attempts, result.success_rate) == (1, 1.0)
+    assert (result.cause.outcome, result.cause.order_id) == ("env_error", "g000000/1/0")
 
 
 def test_evaluations_are_ignored_altogether():
@@ -66,10 +66,10 @@ def test_evaluations_are_ignored_altogether():
 
 
 def test_a_demonstration_is_no_attempt_and_no_success_for_the_length():
-    told = after(trajectory("demo-7", purpose="demonstration", steps=4))
-    assert (told.attempts, told.success_rate, told.longest_success) == (0, None, None)
-    told = after(trajectory("demo-7", purpose="demonstration", steps=4), trajectory("g000000/0/0", steps=3))
-    assert told.longest_success == 3, "the oracle's length is not the policy's"
+    result = after(trajectory("demo-7", purpose="demonstration", steps=4))
+    assert (result.attempts, result.success_rate, result.longest_success) == (0, None, None)
+    result = after(trajectory("demo-7", purpose="demonstration", steps=4), trajectory("g000000/0/0", steps=3))
+    assert result.longest_success == 3, "the oracle's length is not the policy's"
 
 
 def test_a_second_finish_of_an_order_is_ignored():
@@ -78,13 +78,13 @@ def test_a_second_finish_of_an_order_is_ignored():
 
 
 def test_the_finish_of_an_order_given_again_counts():
-    told = after(trajectory("g000000/0/0", "env_error", None), trajectory("g000000/0/1"))
-    assert told.attempts == 1
+    result = after(trajectory("g000000/0/0", "env_error", None), trajectory("g000000/0/1"))
+    assert result.attempts == 1
 
 
 def test_a_cancelled_order_comes_once_more_and_then_counts():
-    told = after(trajectory("g000000/0/0", "cancelled", None), trajectory("g000000/0/0"))
-    assert told.attempts == 1
+    result = after(trajectory("g000000/0/0", "cancelled", None), trajectory("g000000/0/0"))
+    assert result.attempts == 1
 
 
 @pytest.mark.parametrize("bad", [{"reward": None}, {"reward": 1.5}, {"order_id": "mine"}, {"group_size": 0}])

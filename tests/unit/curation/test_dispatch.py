@@ -56,7 +56,7 @@ class Dispatch:
         )
 
 
-def test_nothing_is_ordered_before_the_first_weights_and_a_backlog_right_after():
+def test_nothing_is_ordered_before_the_first_weights():
     agent = Dispatch()
     assert agent.curated() == []
     first = agent.weights()
@@ -79,7 +79,7 @@ def test_each_finish_makes_room_and_no_group_is_waited_for():
     assert agent.state.open_orders == 22
 
 
-def test_every_task_has_its_turn_in_the_first_pass_and_the_order_is_that_of_the_seed():
+def test_the_first_pass_visits_every_task_in_seeded_order():
     def first_pass(seed):
         agent = Dispatch(tasks=12, curation={"dispatch": {"seed": seed}}, trainer={"groups_per_step": 100})
         agent.weights()
@@ -178,7 +178,7 @@ def test_groups_are_opened_only_within_the_staleness_bound():
     assert len({order.group_id for order in agent.weights(version=1, consumed=2)}) == 2
 
 
-def test_a_curated_group_counts_once_and_one_that_was_never_opened_does_not():
+def test_a_curated_group_counts_once_if_it_was_opened():
     """Copies of records, with or without their headers, take no room from the groups to come."""
     agent = Dispatch(trainer={"groups_per_step": 2}, curation={"max_staleness": 2}, env={"slots": 64})
     first = agent.weights()
@@ -236,14 +236,14 @@ def test_the_room_is_never_less_than_one_step_of_the_trainer(groups_per_step, bo
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.fractions(Fraction(1, 4), 1), st.integers(1, 8), st.integers(0, 4))
-def test_one_more_group_is_open_only_if_those_expected_to_be_curated_have_room(opened, unconsumed, share, step, bound):
+def test_a_group_opens_only_if_the_expected_curated_ones_have_room(opened, unconsumed, share, step, bound):
     admitted = admits(opened, unconsumed, share, step, bound)
     assert admitted is (share * (opened + 1) <= group_capacity(step, bound) - unconsumed)
     if admitted:
         assert admits(opened, unconsumed, max(Fraction(1, 4), share / 2), step, bound)
 
 
-def test_a_run_begins_as_if_each_group_would_be_curated_and_learns_the_share_from_closed_ones():
+def test_the_curated_share_is_learned_from_closed_groups():
     assert curated_share([]) == curated_share([True] * 200) == 1
     assert curated_share([False] * 16) == Fraction(48, 64)
     assert curated_share([False] * 100 + [True, False] * 32) == Fraction(1, 2)
@@ -257,7 +257,7 @@ def test_weights_of_a_fenced_trainer_are_ignored():
     assert agent.state.version == 5
 
 
-def test_a_version_told_again_with_more_groups_consumed_makes_room():
+def test_a_repeated_version_with_more_groups_consumed_makes_room():
     agent = Dispatch(trainer={"groups_per_step": 1}, curation={"max_staleness": 1})
     for order in agent.weights():
         agent.curated() if order.sample == 0 else None
@@ -338,7 +338,7 @@ def test_no_task_starves_and_the_informative_ones_get_more(choice, monkeypatch):
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 1000), st.sets(st.integers(0, 8)))
-def test_a_task_without_an_open_group_gets_one_within_so_many_groups(tasks, patience, seed, hopeless):
+def test_a_task_without_an_open_group_gets_one_within_the_bound(tasks, patience, seed, hopeless):
     agent = Dispatch(
         tasks=tasks,
         curation={"dispatch": {"seed": seed}, "budget": {"dynamic": False}},

@@ -20,7 +20,7 @@ def test_the_dynamic_rollout_number_is_the_papers(success_rate, rollouts):
     assert rollouts_for(success_rate) == rollouts
 
 
-def test_every_success_rate_of_a_window_gets_what_the_released_formula_says():
+def test_rollout_numbers_equal_the_released_formula():
     for attempts in range(1, 65):
         for successes in range(attempts + 1):
             released = 8 if successes * 10 <= attempts * 6 else max(1, (9 * attempts - 7 * successes) // successes)
@@ -76,7 +76,7 @@ def test_the_quantile_is_of_the_whole_group_not_of_each_trajectory():
     assert high_entropy_steps([[0.1, 0.2, 0.3, 0.4, 0.5], [0.6, 0.7, 0.8, 0.9, 1.0]]) == [[2, 3, 4], [0, 1, 2, 3, 4]]
 
 
-def test_steps_of_equal_entropy_are_all_kept_and_a_trajectory_without_any_has_none():
+def test_steps_of_equal_entropy_are_all_kept():
     assert high_entropy_steps([[0.5, 0.5], [], [0.5]]) == [[0, 1], [], [0]]
     assert high_entropy_steps([[], []]) == [[], []]
 

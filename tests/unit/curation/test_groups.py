@@ -85,7 +85,7 @@ def test_a_group_of_equal_rewards_is_dropped_and_counted(reward):
     assert agent.state.counts.equal == 1
 
 
-def test_an_all_failed_group_takes_exactly_one_success_from_the_pool_and_keeps_its_size():
+def test_an_all_failed_group_takes_one_success_from_the_pool():
     agent = Groups()
     agent.see(0, 1.0, purpose="demonstration", order_id="demo-0", trajectory_id="shown", steps=5, step_entropies=[])
     group = agent.see_all(0.0, 0.0, 0.0, 0.0)
@@ -238,7 +238,7 @@ def test_the_length_changes_successes_only_and_never_below_nothing(members, alph
             assert value == reward
 
 
-def test_a_steps_future_return_is_credited_against_the_groups_other_steps_of_its_number():
+def test_a_steps_return_is_credited_against_the_groups_same_steps():
     """With discount 0.5, a success in 1 step is worth 1 at step 0, one in 3 steps 0.25, and a failure nothing."""
     agent = Groups(ui_s1={"step_weight": 1.0}, entropy={"keep": 1.0})
     agent.see(0, 1.0, size=3, steps=1, step_entropies=[0.1])
@@ -281,7 +281,7 @@ def test_without_credit_of_steps_the_event_is_as_it_was():
 @pytest.mark.parametrize(
     ("weight", "lengths", "kept"), [(1.0, (2, 4), True), (1.0, (2, 2), False), (0.0, (2, 4), False)]
 )
-def test_equal_successes_teach_by_their_length_only_where_steps_are_credited(weight, lengths, kept):
+def test_equal_successes_have_a_signal_only_where_steps_are_credited(weight, lengths, kept):
     agent = Groups(ui_s1={"step_weight": weight})
     agent.see(0, 1.0, 2, steps=lengths[0], step_entropies=[0.1] * lengths[0])
     group = agent.see(1, 1.0, 2, steps=lengths[1], step_entropies=[0.1] * lengths[1])
@@ -322,7 +322,7 @@ def test_a_success_without_tokens_can_still_be_imitated_from_the_pool():
     assert (taken.trajectory_id, taken.version_min) == ("t0-0-0", None)
 
 
-def test_a_group_that_no_record_has_room_for_is_dropped_and_counted_and_the_next_is_made():
+def test_an_oversized_group_is_dropped_and_counted():
     """A stranger's episodes may be longer than any task's."""
     agent = Groups()
     long = {"steps": 100_000, "step_entropies": []}

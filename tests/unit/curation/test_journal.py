@@ -82,7 +82,7 @@ def decisions_of(steps):
     st.sampled_from(sorted(CIRCLE.agents)),
     st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=12),
 )
-def test_the_state_comes_back_whole_after_every_batch_with_its_last_decisions(name, batches):
+def test_every_batch_restores_to_the_state_and_its_last_decisions(name, batches):
     agent = CIRCLE.agents[name]
     owner, reads = Owner(agent), inputs_of(agent)
     for size, snapshot in batches:
@@ -104,7 +104,7 @@ def test_the_state_comes_back_whole_after_every_batch_with_its_last_decisions(na
 
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from(sorted(CIRCLE.agents)), st.lists(st.integers(1, 9), max_size=5), st.booleans())
-def test_a_new_owner_has_the_state_and_what_may_be_unpublished_from_its_first_snapshot_on(name, batches, legacy):
+def test_a_new_owners_snapshot_has_state_and_unpublished_inputs(name, batches, legacy):
     agent = CIRCLE.agents[name]
     former, reads, steps = Owner(agent), inputs_of(agent), []
     for size in batches:
@@ -124,7 +124,7 @@ def test_a_new_owner_has_the_state_and_what_may_be_unpublished_from_its_first_sn
     st.lists(st.tuples(st.sampled_from(["theirs", "ours"]), st.integers(1, 5), st.booleans()), max_size=12),
     st.booleans(),
 )
-def test_nothing_that_a_former_owner_writes_after_the_new_ones_snapshot_counts(name, writes, forgotten):
+def test_writes_of_a_former_owner_do_not_count(name, writes, forgotten):
     agent = CIRCLE.agents[name]
     former = Owner(agent, 3)
     ahead = inputs_of(agent)
@@ -145,7 +145,7 @@ def test_nothing_that_a_former_owner_writes_after_the_new_ones_snapshot_counts(n
     assert (restored.state, restored.sequence, restored.diverged) == (owner.state, owner.sequence, None)
 
 
-def test_a_claim_alone_changes_nothing_and_a_snapshot_without_one_does_not_count():
+def test_a_claim_and_a_snapshot_count_only_together():
     agent = CIRCLE.agents["difficulty"]
     owner, reads = Owner(agent, 2), inputs_of(agent)
     owner.batch(reads[:3])

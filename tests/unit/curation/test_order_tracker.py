@@ -62,7 +62,7 @@ def test_a_closed_group_is_not_opened_again():
 
 
 @given(st.lists(st.integers(0, 5000), max_size=300), st.integers(1, 64))
-def test_the_tracker_stays_small_and_abandons_only_what_is_behind_the_horizon(numbers, horizon):
+def test_the_tracker_abandons_only_groups_behind_the_horizon(numbers, horizon):
     tracker = OrderTracker()
     for number in numbers:
         for old in tracker.open_up_to(number, 1, horizon):

@@ -53,7 +53,7 @@ CIRCLE = circle()
 
 
 @pytest.mark.parametrize("name", sorted(CIRCLE.agents))
-def test_the_log_and_the_topics_tell_an_agents_whole_state_and_its_last_decisions(name):
+def test_log_and_topics_rebuild_the_state_and_its_last_decisions(name):
     agent = CIRCLE.agents[name]
     found = rebuild(agent, CIRCLE.entries[name], CIRCLE.inputs, last=5)
     assert found.state == CIRCLE.states[name]
@@ -97,7 +97,7 @@ def test_batches_left_of_the_journal_give_back_what_was_not_logged_yet(name, siz
     assert [step.applied for _, step in steps] == entries[max(0, len(logged) - last) :]
 
 
-def test_a_batch_that_was_applied_to_a_state_unknown_to_the_log_is_left_out():
+def test_a_batch_on_a_state_unknown_to_the_log_is_left_out():
     agent, entries = CIRCLE.agents["difficulty"], CIRCLE.entries["difficulty"]
     stray = Entry(1, "a state of another history", journal_of("difficulty", 3)[-1].inputs)
     known = rebuild(agent, entries[:-3], CIRCLE.inputs, 0)

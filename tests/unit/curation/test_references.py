@@ -26,7 +26,7 @@ def test_step_level_advantages_are_those_of_a_list_of_all_steps(members):
 
 
 @given(MEMBERS, st.sampled_from([0.0, 0.5, 1.0]))
-def test_the_shortest_success_keeps_its_reward_and_longer_ones_lose_by_their_excess(members, alpha):
+def test_longer_successes_lose_reward_by_their_excess(members, alpha):
     """AdaGRPO (arXiv 2509.18119): r (1 - alpha (T - T_min) / T) for successes of T steps."""
     rewards, steps = [reward for reward, _ in members], [count for _, count in members]
     lengths = [count for reward, count in members if reward == 1.0]

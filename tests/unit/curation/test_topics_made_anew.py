@@ -42,7 +42,7 @@ def test_a_circle_goes_on_when_a_topic_is_made_anew(topic):
     assert len(circle.logs["curated"]) > since
 
 
-def test_ids_of_decisions_only_grow_and_offsets_of_the_log_stay_as_they_are():
+def test_ids_of_decisions_only_grow_after_a_topic_is_recreated():
     circle = circle_of(8)
     goes_on(circle, groups=3)
     agent, state = circle.agents["difficulty"], circle.states["difficulty"]

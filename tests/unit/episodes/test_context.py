@@ -44,7 +44,7 @@ def test_screens_earlier_answers_words_and_the_answer_count():
         ({"backend": "elsewhere"}, 1225),
     ],
 )
-def test_a_screen_is_that_of_the_environment_or_as_large_as_the_policy_sees_any(env, image):
+def test_the_largest_screen_is_the_environments_or_the_policys_bound(env, image):
     assert estimate_longest(784, parse({"env": env}), steps=1).image == image
 
 

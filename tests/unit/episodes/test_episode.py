@@ -91,7 +91,7 @@ def test_an_answer_becomes_an_action_and_then_the_next_observation():
 @pytest.mark.parametrize(
     ("reward", "kind"), [(1.0, "success"), (0.999, "success"), (0.998, "failure"), (0.0, "failure")]
 )
-def test_an_environment_that_is_done_is_judged_and_partial_credit_is_a_failure_that_keeps_it(reward, kind):
+def test_a_done_environment_is_evaluated_with_partial_credit(reward, kind):
     episode = after_actions(started(), (CLICK, "s1"))
     assert episode.after_screen(done=True) == Evaluate(cut=False)
     last = episode.last_observation(episode.end_evaluated(Evaluate(cut=False), reward=reward), at_ms=30)
@@ -113,7 +113,7 @@ def test_finished_is_judged_on_the_screen_as_it_is():
         (1.0, EpisodeEnd(kind="success", reward=1.0)),
     ],
 )
-def test_call_user_is_a_failure_unless_the_environment_says_that_it_was_right(reward, end):
+def test_call_user_is_a_failure_unless_the_evaluation_accepts_it(reward, end):
     episode, move = started().apply_response(reply("Action: call_user()"), 0)
     assert move == Evaluate(cut=False, gave_up=True)
     last = episode.last_observation(episode.end_evaluated(move, reward), at_ms=30)
@@ -122,7 +122,7 @@ def test_call_user_is_a_failure_unless_the_environment_says_that_it_was_right(re
     assert last.taken.action == "Action: call_user()"
 
 
-def test_an_answer_that_is_no_action_is_kept_and_ends_the_episode_with_nothing():
+def test_an_unparsable_answer_is_recorded_and_ends_the_episode():
     episode, move = started().apply_response(reply("I would rather not."), 0)
     assert isinstance(move, Stop)
     assert (move.end.kind, move.end.reward) == ("invalid_action", 0.0)
@@ -145,7 +145,7 @@ def test_the_step_limit_cuts_the_episode_and_keeps_the_reward():
     assert episode.last_observation(end, at_ms=30).step == 3
 
 
-def test_an_error_or_silence_is_asked_again_and_at_last_a_policy_error_without_a_reward():
+def test_an_unanswered_request_is_retried_then_a_policy_error():
     episode, move = started().apply_response(reply("", error="no memory"), 0)
     assert move == RequestAction(attempt=1)
     assert episode.retry_or_stop(1, "silence") == RequestAction(attempt=2)
@@ -206,7 +206,7 @@ def test_a_straggler_is_the_fault_of_what_it_waited_for_and_has_no_reward():
     assert all(end.reward is None and "straggler" in (end.reason or "") for end in ends)
 
 
-def test_a_demonstration_is_told_as_if_the_policy_had_answered_without_tokens():
+def test_a_demonstration_is_recorded_without_tokens():
     episode, move = started().demonstrate(actions.Click(3, 4))
     assert move == Execute(actions.Click(3, 4), "t/0/0")
     taken = (
@@ -225,7 +225,7 @@ def speaking(policy: Policy) -> Episode:
     return msgspec.structs.replace(started(), policy=policy)
 
 
-def test_an_answer_is_read_in_the_policys_dialect_and_recorded_in_the_canonical_text():
+def test_an_answer_is_recorded_in_canonical_text():
     answer = "Thought: there.\nAction: click(point='<point>3 4</point>')"
     episode, move = speaking(UI_TARS).apply_response(reply(answer), 0)
     assert move == Execute(actions.Click(3, 4), "t/0/0")
@@ -249,7 +249,7 @@ def test_all_actions_of_an_answer_are_one_step_with_ids_of_their_own():
 
 
 @pytest.mark.parametrize(("end", "gave_up"), [("finished(content='')", False), ("call_user()", True)])
-def test_what_comes_before_the_end_in_an_answer_is_executed_and_what_comes_after_is_not(end, gave_up):
+def test_actions_after_the_end_in_an_answer_are_not_executed(end, gave_up):
     answer = f"Action: click(start_box='(3,4)')\n\n{end}\n\ntype(content='a')"
     episode, move = speaking(UI_TARS).apply_response(reply(answer), 0)
     assert move == Execute(actions.Click(3, 4), "t/0/0")
@@ -262,7 +262,7 @@ def test_what_comes_before_the_end_in_an_answer_is_executed_and_what_comes_after
     assert (move, alone.ending) == (Evaluate(cut=False, gave_up=gave_up), None)
 
 
-def test_what_was_wrong_with_an_answer_is_known_whether_it_was_executed_or_refused():
+def test_issues_of_executed_and_refused_answers_are_kept():
     wrong, move = speaking(UI_TARS).apply_response(reply("click(start_box='(9999,4)')"), 0)
     assert isinstance(move, Execute)
     assert wrong.wrong == ("marker", "outside")
@@ -306,33 +306,33 @@ ANSWERS = (CLICK, "Action: wait()", "Action: finished(content='')", "Action: cal
 
 
 @given(seed=st.integers(0, 2**32))
-def test_whatever_happens_the_observations_are_gapless_and_only_the_last_one_ends_the_episode(seed):
-    told, end = play(started(max_steps=5, loop_limit=3), random.Random(seed))
-    assert [observation.step for observation in told] == list(range(len(told)))
-    assert [observation.end for observation in told] == [None] * (len(told) - 1) + [end]
+def test_observations_are_gapless_and_only_the_last_has_an_end(seed):
+    observations, end = play(started(max_steps=5, loop_limit=3), random.Random(seed))
+    assert [observation.step for observation in observations] == list(range(len(observations)))
+    assert [observation.end for observation in observations] == [None] * (len(observations) - 1) + [end]
     assert (end.reward is None) == (end.kind not in REWARDED)
-    taken = [observation.taken for observation in told[1:]]
+    taken = [observation.taken for observation in observations[1:]]
     assert all(answer is not None for answer in taken[:-1])
     assert sum(answer is not None for answer in taken) <= 5 + 1
     assert [a.request_id for a in taken if a] == [f"t/{n}/0" for n, a in enumerate(taken) if a]
 
 
-def play(episode: Episode, chance: random.Random) -> tuple[list[Observation], EpisodeEnd]:
+def play(episode: Episode, rng: random.Random) -> tuple[list[Observation], EpisodeEnd]:
     """Drive an episode as the player does, with a policy and an environment that do anything at all."""
-    told = list(episode.published)
+    observations = list(episode.published)
     move: Move = RequestAction(0)
     while not isinstance(move, Stop):
         if isinstance(move, RequestAction):
-            told += [episode.latest] if episode.latest is not None else []
+            observations += [episode.latest] if episode.latest is not None else []
             episode = episode.mark_published()
-            answer = reply(chance.choice(ANSWERS), error=chance.choice([None, None, "no memory"]))
+            answer = reply(rng.choice(ANSWERS), error=rng.choice([None, None, "no memory"]))
             answer = msgspec.structs.replace(answer, request_id=episode.request_id(0))
             episode, move = episode.apply_response(answer, move.attempt)
-        elif chance.random() < 0.1:
+        elif rng.random() < 0.1:
             move = Stop(EpisodeEnd(kind="env_error", reward=None, reason="crash"))
         elif isinstance(move, Execute):
-            episode = episode.observe(screen(chance.choice("ab")), "", at_ms=20, execute_ms=1.0)
-            move = episode.after_screen(done=chance.random() < 0.1)
+            episode = episode.observe(screen(rng.choice("ab")), "", at_ms=20, execute_ms=1.0)
+            move = episode.after_screen(done=rng.random() < 0.1)
         else:
             move = Stop(episode.end_evaluated(move, 1.0))
-    return [*told, episode.last_observation(move.end, at_ms=30)], move.end
+    return [*observations, episode.last_observation(move.end, at_ms=30)], move.end

@@ -96,7 +96,7 @@ async def test_the_oracle_solves_a_page_in_as_many_steps_as_it_wants(page, wante
     assert len(screens) == wanted + 1
 
 
-async def test_a_click_beside_the_box_ends_it_with_nothing_and_an_action_id_counts_once():
+async def test_a_missed_click_ends_the_episode_without_reward():
     backend, task = simulated("steps-2")
     environment = await backend.open(task)
     await environment.reset(task)
@@ -119,7 +119,7 @@ async def test_the_last_screen_is_left_out_where_it_is_not_wanted():
 
 
 @pytest.mark.parametrize(("rate", "text"), [("hang_rate", "hang"), ("fault_rate", "fault")])
-async def test_hangs_and_faults_end_in_an_environment_fault_within_the_calls_bound(rate, text):
+async def test_hangs_and_faults_end_as_environment_faults_in_time(rate, text):
     backend, task = simulated(**{rate: 1.0})
     environment = await backend.open(task)
     async with asyncio.timeout(60):

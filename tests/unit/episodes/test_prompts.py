@@ -82,7 +82,7 @@ def test_the_messages_are_those_of_the_models_agent_for_osworld(steps, history):
     assert as_messages(prompts.prompt_turns(observed(steps), policy)) == expected
 
 
-def test_answers_in_boxes_are_shown_with_the_tokens_around_them_as_the_agent_shows_them():
+def test_answers_in_boxes_are_shown_with_their_tokens():
     policy = msgspec.structs.replace(UI_TARS, dialect=ActionDialect(name="ui-tars", prompt="box"))
     prompt = TEMPLATES["box"].replace("{language}", "English").replace("{instruction}", INSTRUCTION)
     answers = [f"Thought: Step {n}.\nAction: click(start_box='<|box_start|>({n},549)<|box_end|>')" for n in (1, 2)]
@@ -110,7 +110,7 @@ def test_the_policy_sees_a_screen_of_1920x1080_as_the_model_resizes_it():
     assert prompts.view_of(observed(0)[:0], UI_TARS) == View(1, 1)
 
 
-def test_qwen_is_told_the_size_of_the_image_that_it_sees_or_a_thousand():
+def test_qwens_prompt_has_the_size_of_the_image_or_a_thousand():
     absolute = msgspec.structs.replace(UI_TARS, dialect=ActionDialect(name="qwen-computer-use"))
     relative = msgspec.structs.replace(UI_TARS, dialect=ActionDialect(name="qwen-computer-use", coordinates="relative"))
     for policy, size in ((absolute, "1932x1092"), (relative, "1000x1000")):

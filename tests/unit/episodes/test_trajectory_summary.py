@@ -35,7 +35,7 @@ def test_a_steps_entropy_is_the_mean_over_generated_tokens_without_padding():
     assert trajectory.step_entropies == [0.5]
 
 
-def test_a_trajectory_tells_what_its_observations_told():
+def test_a_trajectory_summarizes_its_observations():
     trajectory = summarize(
         [
             observation(0),
@@ -78,7 +78,7 @@ def test_an_end_without_an_answer_is_no_step():
     assert (trajectory.outcome, trajectory.steps, len(trajectory.step_entropies)) == ("truncated", 1, 1)
 
 
-def test_the_announced_outcome_agrees_with_the_reward_whatever_the_environment_worker_said():
+def test_the_announced_outcome_agrees_with_the_reward():
     solved = EpisodeEnd(kind="truncated", reward=1.0, reason="step limit")
     assert summarize([observation(0), observation(1, answer(), solved)]).outcome == "success"
     partly = EpisodeEnd(kind="success", reward=0.4)
@@ -105,13 +105,13 @@ def test_a_trajectory_that_has_not_ended_is_none():
         summarize([observation(0), observation(1, answer())])
 
 
-def test_a_broken_trajectory_is_an_environment_error_of_its_order_without_a_reward():
+def test_a_broken_trajectory_is_an_environment_error():
     trajectory = broken_trajectory(observation(3, answer(), SUCCESS), "step 1 is missing")
     assert (trajectory.outcome, trajectory.reward, trajectory.order_id) == ("env_error", None, "g/0")
 
 
 @pytest.mark.parametrize(("purpose", "marked"), [("train", True), ("eval", False), ("demonstration", False)])
-def test_a_training_rollout_with_an_answer_without_tokens_is_marked_with_the_reason(purpose, marked):
+def test_a_rollout_with_an_answer_without_tokens_is_untrainable(purpose, marked):
     order = msgspec.structs.replace(ORDER, purpose=purpose)
     taken = [answer(), answer(entropies=(), versions=()), answer()]
     steps = [observation(0), observation(1, taken[0]), observation(2, taken[1]), observation(3, taken[2], SUCCESS)]

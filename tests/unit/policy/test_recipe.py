@@ -42,7 +42,7 @@ def test_a_task_shows_its_split() -> None:
     assert isinstance(TASKS.get("miniwob/click-test#20"), Task)
 
 
-def test_the_model_of_a_deployment_is_the_configured_one_or_the_tiny_one_once_it_is_built(tmp_path: Path) -> None:
+def test_the_model_is_the_configured_or_the_built_tiny_one(tmp_path: Path) -> None:
     tasks_file = str(Path(__file__).parents[3] / "deploy/config/tasks.toml")
     config = msgspec.structs.replace(Config(), run=Run(state_dir=str(tmp_path)), tasks=Tasks(file=tasks_file))
     with pytest.raises(UserError, match="dart-streams policy build"):

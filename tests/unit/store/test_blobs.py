@@ -31,7 +31,7 @@ def test_a_blob_that_is_not_there_or_torn_or_damaged_says_so():
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60)), max_size=60))
-def test_the_cache_never_holds_more_than_its_bound_and_returns_what_was_put_last(puts):
+def test_the_cache_stays_bounded_and_returns_the_last_value(puts):
     cache = BlobCache(limit_bytes=100)
     for name, size in puts:
         cache.put(str(name), bytes(size))
@@ -48,7 +48,7 @@ def test_the_cache_forgets_what_was_used_longest_ago():
     assert (cache.get("a") is not None, cache.get("b"), cache.get("c") is not None) == (True, None, True)
 
 
-def test_a_blob_larger_than_the_cache_is_not_kept_and_costs_the_others_nothing():
+def test_a_blob_larger_than_the_cache_is_not_cached():
     cache = BlobCache(limit_bytes=10)
     cache.put("small", bytes(5))
     cache.put("large", bytes(11))
@@ -56,7 +56,7 @@ def test_a_blob_larger_than_the_cache_is_not_kept_and_costs_the_others_nothing()
     assert cache.get("large") is None
 
 
-def test_every_statement_of_the_schema_is_in_the_keyspace_and_may_be_applied_again():
+def test_every_schema_statement_is_repeatable_and_in_the_keyspace():
     statements = sessions.schema_statements("somewhere")
     assert len(statements) == 7
     assert all("IF NOT EXISTS somewhere" in statement for statement in statements)

@@ -40,9 +40,7 @@ async def test_a_batch_is_journaled_before_it_is_published_and_acknowledged_last
     ]
 
 
-async def test_a_decision_that_no_record_can_carry_is_a_dead_letter_of_its_input_and_the_others_are_published(
-    broker, monkeypatch
-):
+async def test_an_oversized_decision_is_a_dead_letter_of_its_input(broker, monkeypatch):
     runner, encode = await broker.owning(), agent_runner.encode
 
     def encoded(topic, event, headers, record_id):
@@ -69,7 +67,7 @@ def difficulties(*offsets: int) -> list[str]:
     return [f"difficulty/trajectories/0/{offset}" for offset in offsets]
 
 
-async def test_inputs_that_the_consumer_passes_over_are_taken_from_the_topic_in_their_turn(broker):
+async def test_skipped_inputs_are_read_from_the_topic_in_order(broker):
     broker.has(2, 3)
     runner = await broker.owning()
     await runner.process(await runner._state(0), [broker.event(0), broker.event(1), broker.event(4)])
@@ -81,7 +79,7 @@ async def test_inputs_that_the_consumer_passes_over_are_taken_from_the_topic_in_
     assert broker.inputs_read == 1
 
 
-async def test_inputs_passed_over_before_the_first_one_after_a_restart_are_taken_too(broker):
+async def test_inputs_skipped_after_a_restart_are_read_from_the_topic(broker):
     runner = await broker.owning()
     await runner.process(await runner._state(0), [broker.event(0)])
     broker.has(1, 2)
@@ -99,7 +97,7 @@ async def test_many_inputs_passed_over_take_as_many_journal_entries_as_they_need
     assert broker.published[task_difficulty.TOPIC.name] == difficulties(*range(11))
 
 
-async def test_a_hole_in_the_topic_itself_and_a_record_that_does_not_decode_are_no_inputs_passed_over(broker):
+async def test_gaps_and_undecodable_records_are_no_skipped_inputs(broker):
     runner = await broker.owning()
     state = await runner._state(0)
     await runner.process(state, [broker.event(0), broker.event(7)])
@@ -112,7 +110,7 @@ async def test_a_hole_in_the_topic_itself_and_a_record_that_does_not_decode_are_
     assert broker.published[task_difficulty.TOPIC.name] == difficulties(0, 7, 10)
 
 
-async def test_decisions_that_were_journaled_but_not_published_are_published_after_a_restart(broker):
+async def test_journaled_decisions_are_published_after_a_restart(broker):
     runner = await broker.owning()
     state = await runner._state(0)
     broker.up = False
@@ -125,7 +123,7 @@ async def test_decisions_that_were_journaled_but_not_published_are_published_aft
     assert restarted.state == state.state
 
 
-async def test_a_record_that_does_not_decode_is_dead_lettered_and_the_others_are_applied(broker, monkeypatch):
+async def test_an_undecodable_record_is_dead_lettered(broker, monkeypatch):
     letters = []
 
     async def send(_, topic, original, reason) -> None:
@@ -154,7 +152,7 @@ async def test_a_drained_runner_begins_no_other_batch_and_leaves_a_snapshot(brok
     assert (await broker.runner()._state(0)).unpublished == []
 
 
-async def test_records_of_before_a_rebalance_are_left_to_whoever_has_the_partition_now(broker):
+async def test_records_from_before_a_rebalance_are_left_to_the_new_owner(broker):
     runner = broker.runner()
     running = asyncio.create_task(runner.run())
     old = broker.event(0)
@@ -172,7 +170,7 @@ def queued(value: bytes | None = b"x", key: bytes | None = None, headers=None) -
 
 
 @pytest.mark.parametrize("part", ["key", "value", "headers"])
-async def test_a_batch_fits_into_one_journal_entry_whatever_of_its_records_is_large(part):
+async def test_a_batch_of_large_records_fits_into_one_journal_entry(part):
     large = b"x" * 1_000_000
     queue = InputQueue()
     for _ in range(20):
@@ -180,7 +178,7 @@ async def test_a_batch_fits_into_one_journal_entry_whatever_of_its_records_is_la
     assert len(await queue.next_batch(SendCoalescer(0.0))) * len(large) < MAX_RECORD_BYTES
 
 
-def test_a_header_without_a_value_is_not_journaled_as_the_journal_could_not_be_read_again():
+def test_a_header_without_a_value_is_not_journaled():
     message = SimpleNamespace(
         topic="p.trajectories", partition=0, offset=3, key=None, value=b"{}", headers=[("id", None), ("x", b"y")]
     )
@@ -245,7 +243,7 @@ async def test_agents_are_bound_to_tables_whose_changelogs_exist(tmp_path):
     await serve(runners, 1.0, stop)
 
 
-def test_a_curator_is_another_static_member_of_its_group_where_a_topic_was_made_anew():
+def test_the_static_member_id_changes_with_a_recreated_topic():
     known = {"trajectories": "a", "weights": "b"}
     same, anew = (member_id("curator-0", ids) for ids in (dict(reversed(known.items())), known | {"weights": "c"}))
     assert member_id("curator-0", known) == same != anew

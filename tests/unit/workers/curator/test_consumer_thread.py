@@ -85,7 +85,7 @@ async def test_a_client_that_stops_with_an_error_ends_its_thread_in_order(app, m
     assert [line["event"] for line in logs] == ([] if raised is None else ["the consumer's client ended with an error"])
 
 
-async def test_an_error_of_the_group_that_nobody_reads_stops_no_coordination(app, monkeypatch):
+async def test_an_unread_group_error_stops_no_coordination(app, monkeypatch):
     """As of a member that another of its id has replaced in mid-rebalance, when no record is fetched."""
     monkeypatch.setattr(transport, "CHECK_INTERVAL_S", 0.01)
     client = Client()

@@ -24,7 +24,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     return Broker()
 
 
-async def test_a_new_owner_claims_the_partition_before_all_else_and_publishes_only_when_its_snapshot_counts(broker):
+async def test_a_new_owner_publishes_only_once_its_snapshot_counts(broker):
     runner = await broker.owning()
     broker.up = False
     with pytest.raises(ConnectionError):
@@ -36,7 +36,7 @@ async def test_a_new_owner_claims_the_partition_before_all_else_and_publishes_on
     assert successor.published[task_difficulty.TOPIC.name] == ["difficulty/trajectories/0/0"]
 
 
-async def test_decisions_that_a_new_owner_could_not_publish_are_published_by_the_next_one(broker):
+async def test_unpublished_decisions_are_published_by_the_next_owner(broker):
     runner = await broker.owning()
     broker.up = False
     with pytest.raises(ConnectionError):
@@ -48,7 +48,7 @@ async def test_decisions_that_a_new_owner_could_not_publish_are_published_by_the
     assert broker.published[task_difficulty.TOPIC.name] == ["difficulty/trajectories/0/0"]
 
 
-async def test_a_curator_that_wakes_up_after_another_took_its_partition_publishes_nothing_and_ends(broker):
+async def test_a_curator_that_lost_its_partition_publishes_nothing_and_ends(broker):
     stale, owner = await broker.owning(), Broker(broker.topic)
     await (await owner.owning()).process_owned(0, [broker.event(0)])
     broker.effects.clear()
@@ -60,7 +60,7 @@ async def test_a_curator_that_wakes_up_after_another_took_its_partition_publishe
     assert (await last.runner()._state(0)).state.progress.applied == {"trajectories/0": 0}
 
 
-async def test_a_stale_curator_that_drains_ends_with_the_error_and_leaves_the_owners_journal_whole(broker):
+async def test_a_stale_curator_drains_without_touching_the_owners_journal(broker):
     stale, owner = await broker.owning(), Broker(broker.topic)
     await stale.process_owned(0, [broker.event(0)])
     ours = await owner.owning()
@@ -73,7 +73,7 @@ async def test_a_stale_curator_that_drains_ends_with_the_error_and_leaves_the_ow
     assert restored.sequence == 3
 
 
-async def test_a_partition_that_a_rebalance_gave_to_another_is_left_to_it_without_an_error(broker):
+async def test_a_rebalanced_partition_is_left_without_an_error(broker):
     runner, owner = await broker.owning(), Broker(broker.topic, "curator-1")
     broker.effects.clear()
 
@@ -88,7 +88,7 @@ async def test_a_partition_that_a_rebalance_gave_to_another_is_left_to_it_withou
     assert runner.states == {}
 
 
-async def test_a_curator_that_another_of_its_id_replaced_ends_although_a_rebalance_let_it_in_again(broker):
+async def test_a_replaced_curator_ends_although_a_rebalance_readmits_it(broker):
     stale, successor = await broker.owning(), Broker(broker.topic)
     await successor.owning()
     broker.effects.clear()
@@ -104,7 +104,7 @@ async def test_a_curator_that_another_of_its_id_replaced_ends_although_a_rebalan
 
 
 @pytest.mark.parametrize("idle", [False, True])
-async def test_a_replaced_curator_does_not_claim_the_partition_back_after_a_rebalance(broker, idle):
+async def test_a_replaced_curator_does_not_claim_its_partition_back(broker, idle):
     stale, successor = await broker.owning(), Broker(broker.topic)
     ours = await successor.owning()
     await ours.process_owned(0, [broker.event(0)])
@@ -119,13 +119,13 @@ async def test_a_replaced_curator_does_not_claim_the_partition_back_after_a_reba
 
 
 async def watching(runner: AgentRunner) -> None:
-    """Be told of an assignment, with nothing to process."""
+    """Receive an assignment, with nothing to process."""
     runner.assigned.set()
     async with asyncio.timeout(60):
         await runner.keep_watch()
 
 
-async def test_a_curator_that_is_told_of_an_assignment_and_was_not_replaced_goes_on(broker):
+async def test_an_assignment_without_a_replacement_changes_nothing(broker):
     runner, other, read = await broker.owning(), Broker(broker.topic, "curator-1"), asyncio.Event()
     await other.owning()
 
@@ -145,7 +145,7 @@ async def test_a_curator_that_is_told_of_an_assignment_and_was_not_replaced_goes
     assert runner.states[0].state.progress.applied == {"trajectories/0": 0}
 
 
-async def test_after_a_rebalance_a_partition_is_claimed_anew_and_its_former_state_not_written(broker):
+async def test_a_partition_is_claimed_again_after_a_rebalance(broker):
     runner = await broker.owning()
     await runner.process_owned(0, [broker.event(0)])
     broker.effects.clear()
@@ -160,7 +160,7 @@ async def test_after_a_rebalance_a_partition_is_claimed_anew_and_its_former_stat
     assert runner.states[0].state.progress.applied == {"trajectories/0": 1}
 
 
-async def test_a_changelog_that_nobody_else_wrote_to_is_not_read_again(broker):
+async def test_a_changelog_without_other_writers_is_not_read_again(broker):
     runner = await broker.owning()
     for offset in range(3):
         await runner.process_owned(0, [broker.event(offset)])
@@ -177,7 +177,7 @@ async def test_a_changelog_that_was_made_anew_under_a_curator_ends_it(broker):
     assert broker.published == {}
 
 
-async def test_a_journal_that_lacks_a_batch_is_rebuilt_from_the_topics_and_told(broker, monkeypatch):
+async def test_a_journal_that_lacks_a_batch_is_rebuilt_and_logged(broker, monkeypatch):
     runner = await broker.owning()
     events = [broker.event(offset) for offset in range(4)]
     for event in events:
@@ -197,10 +197,10 @@ async def test_a_journal_that_lacks_a_batch_is_rebuilt_from_the_topics_and_told(
     monkeypatch.setattr(journaled_state, "read_log_entries", log_of_three)
     monkeypatch.setattr(journaled_state, "read_inputs", all_inputs)
     successor = Broker(broker.topic)
-    with structlog.testing.capture_logs() as told:
+    with structlog.testing.capture_logs() as lines:
         healed = await successor.runner()._state(0)
     assert healed.state == runner.states[0].state
-    assert [line["event"] for line in told if line["log_level"] == "warning"] == [
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == [
         "journal damaged (difficulty: the journal of partition 0 has no batch 2): state rebuilt from the topics"
     ]
     assert (await Broker(broker.topic).runner()._state(0)).state == healed.state

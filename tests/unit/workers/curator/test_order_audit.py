@@ -76,7 +76,7 @@ def audited() -> Audited:
     return Audited()
 
 
-async def test_what_is_open_still_after_a_barrier_through_all_stages_is_ended_as_lost(audited: Audited):
+async def test_orders_open_after_a_barrier_are_ended_as_lost(audited: Audited):
     before = audited.open
     assert await audited.ended() == {order.order_id for order in before} != set()
     assert tuple(audited.barrier.stages) == STAGES

@@ -1,4 +1,4 @@
-"""The consumer hands a record on as Faust's does: at once where nothing holds it up, else until it is told to stop.
+"""The consumer hands a record on as Faust's does: at once where nothing holds it up, else until it stops.
 
 The flow empties the streams' buffers when it begins again, and only then.
 """
@@ -30,7 +30,7 @@ async def delivered(to: list[str], *, first: asyncio.Future | None = None) -> st
     return "done"
 
 
-async def test_a_record_that_nothing_holds_up_is_delivered_at_once_without_a_task():
+async def test_an_unblocked_record_is_delivered_without_a_task():
     got: list[str] = []
     before = asyncio.all_tasks()
     waiting = Reader().wait_first(delivered(got), asyncio.Event().wait())
@@ -52,7 +52,7 @@ async def test_a_record_that_is_held_up_is_delivered_when_there_is_room():
     assert result.results == ["done"]
 
 
-async def test_a_record_that_is_held_up_when_the_flow_is_suspended_is_not_delivered():
+async def test_a_blocked_record_is_not_delivered_after_a_suspension():
     got: list[str] = []
     room, suspended = asyncio.get_running_loop().create_future(), asyncio.Event()
     waiting = asyncio.create_task(Reader().wait_first(delivered(got, first=room), suspended.wait()))
@@ -97,7 +97,7 @@ async def test_a_changelog_record_sent_again_after_a_lost_reply_is_written_once(
     assert kafka._txn_manager.transactional_id is None
 
 
-async def test_an_input_whose_committed_offset_is_not_in_its_log_is_sought_from_its_beginning(monkeypatch):
+async def test_an_offset_outside_the_log_is_sought_from_the_beginning(monkeypatch):
     """It has none, retention has passed it, or it is of a topic that was made anew since and has fewer records."""
     begins = {"none": 3, "passed": 30, "anew": 0, "first": 5, "within": 0, "last": 0}
     ends = {"none": 9, "passed": 40, "anew": 2, "first": 9, "within": 9, "last": 9}

@@ -50,7 +50,7 @@ def inputs_of(agent: Agent) -> dict[str, list[JournalInput]]:
     return reads
 
 
-class World:
+class Harness:
     """A changelog and the topics that are published to. A curator's requests wait until they are let on, one by one."""
 
     def __init__(self, agent: Agent) -> None:
@@ -106,9 +106,9 @@ class World:
 class Curator(Table):
     """A curator's process, which reads its topics in an order of its own; it is a publisher too."""
 
-    def __init__(self, world: World, seed: int) -> None:
-        super().__init__(world.topic, f"curator-{len(world.curators)}")
-        self.world = world
+    def __init__(self, harness: Harness, seed: int) -> None:
+        super().__init__(harness.topic, f"curator-{len(harness.curators)}")
+        self.harness = harness
         self.random = random.Random(seed)
         self.bus = CONFIG.bus
         self.stopping = False
@@ -116,19 +116,19 @@ class Curator(Table):
 
     async def request(self, what: str) -> None:
         let_on: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.world.waiting.append((self, what, let_on))
+        self.harness.waiting.append((self, what, let_on))
         await let_on
 
     async def send_all(self, name: str, records: list[Any]) -> None:
         await self.request("publish")
-        self.world.publish(name, records)
+        self.harness.publish(name, records)
         await self.request("published")
 
     async def live(self) -> None:
         """Restore, then apply batch after batch until all is applied or it shall stop; then drain."""
         await self.recover()
         await self.request("assigned")
-        runner = AgentRunner(self.world.agent, self.changelog, self, SendCoalescer(0.0), 60.0, one_state=True)
+        runner = AgentRunner(self.harness.agent, self.changelog, self, SendCoalescer(0.0), 60.0, one_state=True)
         while not self.stopping:
             batch = self.batch((await runner._state(0)).state.progress.applied)
             if not batch:
@@ -140,7 +140,7 @@ class Curator(Table):
         """Return some of the records that come next, interleaved as they happened to arrive here."""
         left = {
             name: [read for read in reads if read.offset > applied.get(f"{name}/0", -1)]
-            for name, reads in self.world.inputs.items()
+            for name, reads in self.harness.inputs.items()
         }
         events = []
         for _ in range(self.random.randint(1, 8)):
@@ -175,75 +175,75 @@ ACTIONS = st.one_of(
 )
 
 
-async def overlap(agent: Agent, actions: list[tuple[str, int]], wake: list[int]) -> World:
+async def overlap(agent: Agent, actions: list[tuple[str, int]], wake: list[int]) -> Harness:
     """Start, hold up, wake, stop and kill curators; then let those left go on, and one more finish the work."""
-    world = World(agent)
-    world.start(0)
+    harness = Harness(agent)
+    harness.start(0)
     for action, number in actions:
-        await world.quiet()
-        await act(world, action, number)
-    world.start(1)
-    await world.finish(world.curators[-1])
+        await harness.quiet()
+        await act(harness, action, number)
+    harness.start(1)
+    await harness.finish(harness.curators[-1])
     for number in wake:
-        await world.quiet()
-        world.let_on(number)
-    for curator in world.curators:
-        await world.finish(curator)
-    world.start(2)
-    await world.finish(world.curators[-1])
-    ends = await asyncio.gather(*(curator.task for curator in world.curators), return_exceptions=True)
+        await harness.quiet()
+        harness.let_on(number)
+    for curator in harness.curators:
+        await harness.finish(curator)
+    harness.start(2)
+    await harness.finish(harness.curators[-1])
+    ends = await asyncio.gather(*(curator.task for curator in harness.curators), return_exceptions=True)
     for end in ends:
         if isinstance(end, Exception) and not isinstance(end, OwnershipLost):
             raise end
     event(f"{sum(isinstance(end, OwnershipLost) for end in ends)} of {len(ends)} curators lost the partition")
-    return world
+    return harness
 
 
-async def act(world: World, action: str, number: int) -> None:
-    """Do one thing to the world, or to one of the curators that are alive."""
-    alive = [curator for curator in world.curators if not curator.task.done()]
+async def act(harness: Harness, action: str, number: int) -> None:
+    """Do one thing to the harness, or to one of the curators that are alive."""
+    alive = [curator for curator in harness.curators if not curator.task.done()]
     match action:
         case "start":
-            world.start(number)
+            harness.start(number)
         case "compact":
-            world.topic.compact()
+            harness.topic.compact()
         case "go on":
-            world.let_on(number)
+            harness.let_on(number)
         case "kill" if alive:
             alive[number % len(alive)].task.cancel()
         case "stop" if alive:
             alive[number % len(alive)].stopping = True
         case "go on alone" if alive:
-            await go_on(world, alive[number % len(alive)], "")
+            await go_on(harness, alive[number % len(alive)], "")
         case "go on to publish" | "die when about to publish" if alive:
             curator = alive[number % len(alive)]
-            await go_on(world, curator, "publish")
+            await go_on(harness, curator, "publish")
             if action.startswith("die"):
                 curator.task.cancel()
 
 
-async def go_on(world: World, curator: Curator, request: str) -> None:
+async def go_on(harness: Harness, curator: Curator, request: str) -> None:
     """Let one curator's requests on, a few of them, until it is about to make one of this kind."""
     for _ in range(20):
-        await world.quiet()
-        if world.is_at(curator, request):
+        await harness.quiet()
+        if harness.is_at(curator, request):
             return
-        world.let_on_one(curator)
+        harness.let_on_one(curator)
 
 
-def check(world: World) -> None:
+def check(harness: Harness) -> None:
     """Check that what was published is one history: that of applying the inputs in the order of curation-log."""
-    agent, state, again = world.agent, world.agent.state(), {}
-    reads = {(read.topic, read.offset): read for reads in world.inputs.values() for read in reads}
-    for line in world.log.values():
+    agent, state, again = harness.agent, harness.agent.state(), {}
+    reads = {(read.topic, read.offset): read for reads in harness.inputs.values() for read in reads}
+    for line in harness.log.values():
         entry = msgspec.json.decode(line, type=curation_log.Applied)
         step = advance(agent, state, record_of(reads[entry.source.topic, entry.source.offset]))
         state = step.state
         assert step.applied == entry
         again |= {decision.id: encode(decision.topic, decision.event, (), "").value for decision in step.decisions}
-    decided = {identity: value for identity, value in world.published.items() if not identity.startswith("log ")}
+    decided = {identity: value for identity, value in harness.published.items() if not identity.startswith("log ")}
     assert decided == again
-    assert len(world.log) == len(reads)
+    assert len(harness.log) == len(reads)
 
 
 @pytest.mark.parametrize("name", ["dispatch", "groups"])

@@ -42,7 +42,7 @@ def test_what_a_living_member_has_begun_on_another_partition_is_no_death():
     assert assigned("", others=(first.note(1),)).deaths.get("a", 0) == 0
 
 
-def test_what_is_given_up_in_order_has_seen_no_death_and_earlier_ones_are_kept():
+def test_giving_up_in_order_is_no_death_and_keeps_earlier_ones():
     first = assigned("")
     first.begin(0, "order 0", "a")
     second = assigned(first.note(0))
@@ -51,13 +51,13 @@ def test_what_is_given_up_in_order_has_seen_no_death_and_earlier_ones_are_kept()
     assert assigned(second.note(0, given_up=True)).deaths == {"a": 1}
 
 
-def test_a_member_that_begins_nothing_commits_no_text_and_a_stranger_s_is_passed_over():
+def test_an_idle_member_commits_no_text_and_ignores_foreign_text():
     assert DeathCounts[int]().note(0) == ""
     for text in ("consumer-1", "[1]", '{"begun": "all"}', "\ud800", '{"deaths": {"x": "y"}}'):
         assert read_note(text) == DeathNote()
 
 
-def test_a_partition_that_is_revoked_is_forgotten_and_names_that_are_lethal_are_not():
+def test_a_revoked_partition_is_forgotten_but_lethal_names_stay():
     counts = assigned('{"deaths":{"a":2}}')
     assert (counts.add_lethal("a"), counts.add_lethal("a")) == (1, 2)
     counts.begin(0, "order", "a")

@@ -21,7 +21,7 @@ def test_a_record_is_committed_when_it_and_all_before_it_are_finished():
     assert state.offsets.commits() == {0: 2}
 
 
-def test_a_record_in_flight_is_not_handled_again_after_a_rebalance_and_its_finish_commits_the_new_place():
+def test_a_record_in_flight_is_not_handled_again_after_a_rebalance():
     state = owning(0)
     state.deliver("a", TrackedOffset(0, 5))
     state.revoke([0])
@@ -32,7 +32,7 @@ def test_a_record_in_flight_is_not_handled_again_after_a_rebalance_and_its_finis
     assert state.offsets.commits() == {0: 6}
 
 
-def test_a_record_finished_while_its_partition_was_revoked_is_not_handled_again():
+def test_a_record_finished_while_revoked_is_not_handled_again():
     state = owning(0)
     state.deliver("a", TrackedOffset(0, 5))
     state.revoke([0])
@@ -42,7 +42,7 @@ def test_a_record_finished_while_its_partition_was_revoked_is_not_handled_again(
     assert state.offsets.commits() == {0: 6}
 
 
-def test_a_record_published_twice_is_handled_once_and_finishes_both_offsets():
+def test_a_record_published_twice_is_handled_once():
     state = owning(0, 1)
     assert state.deliver("a", TrackedOffset(0, 5)) is DeliveryStatus.NEW
     assert state.deliver("a", TrackedOffset(1, 9)) is DeliveryStatus.IN_FLIGHT

@@ -47,7 +47,7 @@ async def test_the_error_of_a_part_is_raised_as_it_is():
         await run_until_first_exit(broken(), replies=for_ever())
 
 
-async def test_a_start_is_given_up_when_told_to_stop_and_cleans_up():
+async def test_a_stop_during_the_start_cancels_it_and_cleans_up():
     stop, cleaned = asyncio.Event(), asyncio.Event()
 
     async def start() -> str:

@@ -10,7 +10,7 @@ ascending = st.lists(st.integers(0, 1000), min_size=1, max_size=40, unique=True)
 
 
 @given(offsets=ascending, data=st.data())
-def test_the_commit_is_the_lowest_unfinished_record_whatever_the_order_of_finishing(offsets, data):
+def test_the_commit_is_the_lowest_unfinished_record(offsets, data):
     prefix = DonePrefix()
     for offset in offsets:
         prefix.take(offset)
@@ -22,7 +22,7 @@ def test_the_commit_is_the_lowest_unfinished_record_whatever_the_order_of_finish
     assert prefix.commit == offsets[-1] + 1
 
 
-def test_faust_issue_606_is_not_ours_a_hole_below_finished_records_holds_the_commit():
+def test_an_unfinished_record_below_finished_ones_holds_the_commit():
     prefix = DonePrefix()
     for offset in (2, 3, 4):
         prefix.take(offset)

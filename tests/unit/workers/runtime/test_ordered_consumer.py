@@ -66,7 +66,7 @@ async def test_a_handler_that_finishes_within_the_drain_is_committed():
 
 
 @by_clockwork
-async def test_a_handler_that_does_not_finish_within_the_drain_is_cancelled_and_not_committed():
+async def test_a_handler_that_exceeds_the_drain_is_not_committed():
     consumer, stop, cancelled = one_record(), asyncio.Event(), asyncio.Event()
 
     async def handle(slot: int, delivery: Delivery) -> None:
@@ -105,7 +105,7 @@ class Numbered(OrderedConsumer):
 
 
 @by_clockwork
-async def test_records_are_expected_ahead_at_most_so_many_and_handled_in_their_order():
+async def test_records_are_read_ahead_up_to_a_bound_in_order():
     consumer, stop, let_go = Numbered(6), asyncio.Event(), asyncio.Event()
     expected: list[str] = []
     handled: list[str] = []
@@ -140,7 +140,7 @@ async def test_records_are_expected_ahead_at_most_so_many_and_handled_in_their_o
 
 
 @by_clockwork
-async def test_a_record_at_hand_of_a_revoked_partition_is_forgotten_and_one_of_another_is_handled():
+async def test_a_record_read_ahead_of_a_revoked_partition_is_dropped():
     consumer, stop = Numbered(2), asyncio.Event()
     two = asyncio.Event()
     reading = asyncio.create_task(consumer.read_ahead(2, lambda order: order.order_id == "1" and two.set()))
