@@ -29,13 +29,13 @@ BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "multiple_of": "multip
 
 CONFIGURATION = """# Configuration
 
-A deployment is one TOML file, which every process reads. Each key has a default, so a file has only what differs.
-`dart-streams config show FILE` prints the resolved file (`--diff`: only what differs from the defaults), and
+A deployment is one TOML file, which every process reads. Each key has a default, so a file has only the other values.
+`dart-streams config show FILE` prints the resolved file (`--diff`: only differences from the defaults), and
 `dart-streams config check FILE` every error in it.
 
 No number is above 10⁹ (a seed has 64 bits), and tables and lists have at most 32 levels. A file whose records could be
 too large for their topics is refused, with the keys to lower
-([how large records get](concepts/topics.md#how-large-records-get)).
+([record sizes](concepts/topics.md#record-sizes)).
 
 This page is generated from `dart_streams/config/`: `make reference` writes it.
 """
@@ -51,18 +51,18 @@ them has none of these tables.
 
 COMMAND_LINE = """# Commands
 
-`dart-streams COMMAND --help` says the same. A command that needs a deployment reads the file of `--config`, by default
-`deploy/config/demo.toml`. A command that looks at a run takes `--run`, by default the latest.
+`dart-streams COMMAND --help` prints the same. A command that needs a deployment reads the file of `--config`, by
+default `deploy/config/demo.toml`. A command that reads a run takes `--run`, by default the latest.
 
 This page is generated from `dart_streams/console/cli/`: `make reference` writes it.
 """
 METRICS = """# Metrics of a step
 
 The trainer publishes these metrics with each optimizer step, on the topic `trained`. The page of optimizer steps shows
-them in the same groups. A metric that does not apply to a step is left out, as is a value that is not finite.
-A share is between 0 and 1. The arrow says which way a run improves, where there is one.
+them in the same groups. Metrics that do not apply to a step are left out, as are values that are not finite.
+A share is between 0 and 1. An arrow shows the direction of improvement.
 
-A [tracker](how-to/data.md#trackers) has some of them under the names of TRL, and `train_ms` in seconds.
+A [tracker](how-to/data.md#trackers) gives some of them the names of TRL, and `train_ms` in seconds.
 
 This page is generated from `topics/training_metrics.py`: `make reference` writes it.
 """
@@ -184,7 +184,7 @@ def format_tables(*, core: bool) -> Iterator[str]:
             continue
         seen[section] = own
         yield f"{' '.join((inspect.getdoc(section) or '').split())}\n\n".replace("``", "`")
-        yield "| key | type | default | bounds | unit | what it is |\n|---|---|---|---|---|---|\n"
+        yield "| key | type | default | bounds | unit | description |\n|---|---|---|---|---|---|\n"
         yield from format_rows(own)
 
 
@@ -223,7 +223,7 @@ def format_command(name: str, command: Any, level: int) -> Iterator[str]:
     options = ["[OPTIONS]"] if len(arguments) < len(parameters) else []
     yield f"\n```\n{' '.join(['dart-streams', name, *options, *arguments])}\n```\n"
     if parameters:
-        yield "\n| option | what it is | default |\n|---|---|---|\n"
+        yield "\n| option | description | default |\n|---|---|---|\n"
         yield from map(format_parameter, parameters)
 
 
