@@ -1,4 +1,4 @@
-"""The one place for telemetry names: every instrument, its unit and meaning; span and attribute names.
+"""Names of all instruments with units and meanings, and of spans and their attributes.
 
 The suffix is the unit: ``_ms`` milliseconds, none a count or a share in [0, 1]. Histograms are exponential.
 """
@@ -7,8 +7,8 @@ METER = "dart_streams"
 TRACER = "dart_streams"
 
 # Environment workers
-ENV_SLOTS = "env.slots"  # gauge: slots this process has
-ENV_SLOTS_BUSY = "env.slots.busy"  # gauge: slots with an episode under way
+ENV_SLOTS = "env.slots"  # gauge: slots of the process
+ENV_SLOTS_BUSY = "env.slots.busy"  # gauge: slots with an episode
 ENV_SLOT_MS = "env.slot_ms"  # counter: slot time; attribute state: idle, reset, wait, step, evaluate
 ENV_EPISODES = "env.episodes"  # counter: finished episodes; attributes outcome, purpose, page
 ENV_STEPS = "env.steps"  # counter: executed actions; attribute purpose
@@ -19,21 +19,21 @@ ENV_BLOB_WRITE_MS = "env.blob_write_ms"  # histogram: a screenshot into the stor
 ENV_REQUEST_MS = "env.request_ms"  # histogram: round trip of an answered action request
 ENV_OVERHEAD_MS = "env.overhead_ms"  # histogram: round trip less the reply's queue and generate time
 ENV_REQUESTS_SENT = "env.requests.sent"  # counter: action requests published, repeats included
-ENV_REQUESTS_ANSWERED = "env.requests.answered"  # counter: replies that were waited for and used
-ENV_REQUESTS_TIMED_OUT = "env.requests.timed_out"  # counter: requests given up because no reply came in time
+ENV_REQUESTS_ANSWERED = "env.requests.answered"  # counter: used replies
+ENV_REQUESTS_TIMED_OUT = "env.requests.timed_out"  # counter: requests without a reply in time
 ENV_REQUESTS_ABANDONED = "env.requests.abandoned"  # counter: requests whose episode ended before the reply came
-ENV_ANSWERS_WRONG = "env.answers.wrong"  # counter: what was wrong with answers; attributes kind, treated
-ENV_REPLIES_IGNORED = "env.replies.ignored"  # counter: replies to requests that are no longer waited for
+ENV_ANSWERS_WRONG = "env.answers.wrong"  # counter: faults of answers; attributes kind, treated
+ENV_REPLIES_IGNORED = "env.replies.ignored"  # counter: replies to abandoned or timed-out requests
 ENV_BROWSER_RESTARTS = "env.browser.restarts"  # counter: browsers started again after a crash
-ENV_BROWSER_MEMORY = "env.browser.memory"  # counter: processes of browsers ended for their memory; attribute kind
+ENV_BROWSER_MEMORY = "env.browser.memory"  # counter: browser processes killed for their memory; attribute kind
 ENV_DOCUMENTS_LOADED = "env.documents.loaded"  # counter: resets that loaded the document
 ENV_PROBLEMS_RESTARTED = "env.problems.restarted"  # counter: resets that started a problem again in its document
-ENV_SANDBOXES_STARTED = "env.sandboxes.started"  # counter: sandboxes of desktops, those that replace another included
-ENV_DESKTOPS_PREPARED = "env.desktops.prepared"  # counter: episodes that were given a desktop prepared for their task
-ENV_DESKTOPS_RESTLESS = "env.desktops.restless"  # counter: screens of desktops taken though they were not at rest
-ENV_RESTS = "env.rests"  # counter: rests begun because resets failed; attribute kind: slot, task, host
-ENV_ORDERS_SET_ASIDE = "env.orders_set_aside"  # counter: orders that ended their worker again and again
-ENV_FAULT_SCORE = "env.fault_score"  # gauge: share of this host's resets that fail, the newest weighing most
+ENV_SANDBOXES_STARTED = "env.sandboxes.started"  # counter: started desktop sandboxes, replacements included
+ENV_DESKTOPS_PREPARED = "env.desktops.prepared"  # counter: episodes that got a desktop prepared for their task
+ENV_DESKTOPS_RESTLESS = "env.desktops.restless"  # counter: desktop screens taken before they were stable
+ENV_RESTS = "env.rests"  # counter: rests after failed resets; attribute kind: slot, task, host
+ENV_ORDERS_SET_ASIDE = "env.orders_set_aside"  # counter: orders set aside because they crashed their worker repeatedly
+ENV_FAULT_SCORE = "env.fault_score"  # gauge: moving share of this host's resets that fail
 
 # Rollout workers
 ROLLOUT_IN_FLIGHT = "rollout.in_flight"  # gauge: requests being generated
@@ -43,7 +43,7 @@ ROLLOUT_BLOB_READ_MS = "rollout.blob_read_ms"  # histogram: a prompt's screensho
 ROLLOUT_TOKENS = "rollout.tokens"  # counter: generated tokens
 ROLLOUT_REQUESTS = "rollout.requests"  # counter: requests by attribute result: answered, failed, late
 ROLLOUT_VERSION = "rollout.version"  # gauge: the weight version served
-ROLLOUT_SWITCH_PAUSE_MS = "rollout.switch.pause_ms"  # histogram: how long generation was paused for a switch
+ROLLOUT_SWITCH_PAUSE_MS = "rollout.switch.pause_ms"  # histogram: pause of generation for a switch
 ROLLOUT_SWITCH_LOAD_MS = "rollout.switch.load_ms"  # histogram: fetch, check and load of a version
 ROLLOUT_SWITCHES = "rollout.switches"  # counter: weight switches; attribute result: served, failed
 
@@ -56,7 +56,7 @@ RECORDER_WRITE_MS = "recorder.write_ms"  # histogram: one step row into the stor
 CURATOR_EVENTS = "curator.events"  # counter: inputs applied; attribute agent
 CURATOR_DECISIONS = "curator.decisions"  # counter: decisions; attributes agent, kind
 CURATOR_GROUPS = "curator.groups"  # counter: fates of groups and members; attribute fate (see groups.Counts)
-CURATOR_LOST = "curator.lost"  # counter: orders that could never end, and were ended as lost
+CURATOR_LOST = "curator.lost"  # counter: orders ended as lost
 CURATOR_APPLY_MS = "curator.apply_ms"  # histogram: one reducer call; attribute agent
 
 # Trainer
@@ -72,18 +72,18 @@ TRAINER_FIGURE = "trainer.figure"  # gauge: a figure of the newest optimizer ste
 TRAINER_DROPPED = "trainer.dropped"  # counter: untrained data; attribute why: stale (groups), others (steps)
 TRAINER_MISMATCH = "trainer.mismatch"  # histogram: |log-probability of engine less trainer's| of a token, batch mean
 
-# Everyone
+# All processes
 DEAD_LETTERS = "dead_letters"  # counter: records sent to dead-letter topics; attribute topic
 SPANS_DROPPED = "telemetry.spans.dropped"  # counter: spans lost to a full queue or a failed export
 
 # Monitor
-MONITOR_LAG = "monitor.lag"  # gauge: records a consumer group has not committed; attributes group, topic
+MONITOR_LAG = "monitor.lag"  # gauge: lag of a consumer group in records; attributes group, topic
 MONITOR_SILENT_S = "monitor.silent_s"  # gauge: seconds since the newest record; attribute topic
-MONITOR_STALLS = "monitor.stalls"  # counter: stalls of the circle reported; attribute topic
+MONITOR_STALLS = "monitor.stalls"  # counter: reported stalls of the circle; attribute topic
 
 # Spans and their attributes
-SPAN_TRAJECTORY = "trajectory"  # env: a whole episode; its ids are derived from the trajectory's id
-SPAN_STEP = "step"  # env: a trace of its own, from a screen to the next observation; links its trajectory
+SPAN_TRAJECTORY = "trajectory"  # env: an episode; its ids derive from the trajectory's id
+SPAN_STEP = "step"  # env: a separate trace from a screen to the next observation; links its trajectory
 SPAN_REQUEST = "request"  # env: an action request until its reply; child of the step
 SPAN_GENERATE = "generate"  # rollout worker: from taking a request to its reply; child of the request
 SPAN_EXECUTE = "execute"  # env: an action and the screenshot after it; child of the step
@@ -105,5 +105,5 @@ ATTR_GENERATE_MS = "dart.generate_ms"
 ATTR_PREFILL_MS = "dart.prefill_ms"  # of the generation: until the first token
 ATTR_DECODE_MS = "dart.decode_ms"  # of the generation: from the first token on
 ATTR_TOKENS = "dart.tokens"
-ATTR_KEPT = "dart.kept"  # true on a span that was written only because it failed
+ATTR_KEPT = "dart.kept"  # true on a span outside the sample that was written because it failed
 ATTR_OUTCOME = "dart.outcome"
