@@ -9,16 +9,6 @@ import msgspec
 
 Better = Literal["up", "down", "neither"]
 
-LEARNING = "learning"
-CLIPPING = "KL and clipping"
-AGREEMENT = "engine and trainer"
-IMITATION = "imitation"
-BATCH = "batch"
-STALENESS = "staleness"
-TIME = "time and memory"
-PUBLISHING = "publishing"
-LEFT_OUT = "left out"
-BY_PAGE = "reward by page"
 OTHER = "other"
 """The group of metrics that are not in the table."""
 
@@ -47,7 +37,7 @@ def metric_rows(group: str, *rows: tuple[str, str, Better, str]) -> tuple[Traini
 
 ALL: tuple[TrainingMetric, ...] = (
     *metric_rows(
-        LEARNING,
+        "learning",
         ("reward", "", "up", "Mean reward of the batch's rollouts, without those from the pool."),
         ("loss", "", "neither", "Mean loss of the updates: policy loss plus KL term minus entropy bonus."),
         ("first_loss", "", "neither", "Loss of the first update, for steps of several updates."),
@@ -55,14 +45,14 @@ ALL: tuple[TrainingMetric, ...] = (
         ("grad_norm", "", "neither", "Mean gradient norm of the updates, before it is clipped."),
     ),
     *metric_rows(
-        CLIPPING,
+        "KL and clipping",
         ("kl_reference", "nats a token", "neither", "KL from the initial policy; 0 where trainer.kl_beta is 0."),
         ("clip_share", "share", "neither", "Share of tokens that the objective's clip affects; 0 in a single update."),
         ("ratio", "", "neither", "Mean probability ratio of the policy to the policy at the start of the step."),
         ("truncated_share", "share", "down", "Share of tokens whose importance weight the cap or the mask changes."),
     ),
     *metric_rows(
-        AGREEMENT,
+        "engine and trainer",
         ("same_version_mismatch", "nats a token", "down", f"{GAP} for the same weights."),
         ("mismatch", "nats a token", "down", f"{GAP}; staleness adds to it."),
         ("kl_rollout", "nats a token", "down", "KL of the sampling policy from the policy at the start of the step."),
@@ -74,7 +64,7 @@ ALL: tuple[TrainingMetric, ...] = (
         ),
     ),
     *metric_rows(
-        IMITATION,
+        "imitation",
         ("imitation_nll", "nats a token", "down", "Mean negative log-likelihood of the imitated successes."),
         ("imitation_weight", "", "neither", "Weight of the imitation term in the loss of the first update."),
         ("imitation_sequences", "sequences", "neither", "Answers imitated beside the batch."),
@@ -84,7 +74,7 @@ ALL: tuple[TrainingMetric, ...] = (
         ("sft_share", "share", "neither", "Share of the supervised phase in all tokens of the step."),
     ),
     *metric_rows(
-        BATCH,
+        "batch",
         ("tokens", "tokens", "neither", "Answer tokens in the batch."),
         ("sequences", "sequences", "neither", "Answers in the batch: one for each action that is trained on."),
         ("groups", "groups", "neither", "Rollout groups in the batch."),
@@ -92,14 +82,14 @@ ALL: tuple[TrainingMetric, ...] = (
         ("tokens_left_out", "tokens", "neither", "Answer tokens left out to keep to the token budget."),
     ),
     *metric_rows(
-        STALENESS,
+        "staleness",
         ("staleness_mean", "versions", "down", "Mean staleness of the groups in the batch."),
         ("staleness_max", "versions", "down", "Largest staleness of a group in the batch."),
         ("stale_groups", "groups", "down", "Groups dropped since the last step because they were too stale."),
         ("staleness/N", "groups", "neither", "Groups in the batch with a staleness of N versions."),
     ),
     *metric_rows(
-        TIME,
+        "time and memory",
         ("data_wait_ms", "ms", "down", "Time that the trainer waited for groups."),
         ("train_ms", "ms", "down", "Time of all updates of the step."),
         ("idle_share", "share", "down", "Share of waiting in the time of waiting and training."),
@@ -107,14 +97,14 @@ ALL: tuple[TrainingMetric, ...] = (
         ("rss_mb", "MiB", "down", "Resident memory of the first trainer process."),
     ),
     *metric_rows(
-        PUBLISHING,
+        "publishing",
         ("publish_ms", "ms", "down", "Time to write and announce the weight version."),
         ("publish_bytes", "bytes", "down", "Size of the tensors written for the weight version."),
         ("weights_changed_share", "share", "neither", "Share of weight values that differ from the version before."),
         ("checkpoint_ms", "ms", "down", "Time to write the checkpoint, in steps that write one."),
     ),
     *metric_rows(
-        LEFT_OUT,
+        "left out",
         ("updates_not_finite", "updates", "down", "Updates skipped because their gradient was not finite."),
         ("not_finite_groups", "groups", "down", "Groups left out since the last step: gradient or weights not finite."),
         ("missing_step", "actions", "down", "Actions left out because the store lacks their observations."),
@@ -126,7 +116,7 @@ ALL: tuple[TrainingMetric, ...] = (
         ("unusable_image", "actions", "down", "Actions left out because a screenshot cannot be used."),
     ),
     *metric_rows(
-        BY_PAGE,
+        "reward by page",
         ("reward/PAGE", "", "up", "Mean reward of the batch's rollouts on one page, without those from the pool."),
     ),
 )
