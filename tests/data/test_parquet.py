@@ -136,7 +136,7 @@ def test_another_parquet_file_or_none_is_refused_with_what_to_give(tmp_path):
         list(parquet.episodes_in(other))
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"PAR1 no")
-    with pytest.raises(UserError, match="no Parquet file, or a damaged one"):
+    with pytest.raises(UserError, match="not a Parquet file, or is damaged"):
         list(parquet.episodes_in(broken))
 
 

@@ -88,11 +88,8 @@ def compare_tables(session: Session, config: Config, source: Bundle | None) -> l
     """Compare each table of the store with the log."""
     from dart_streams.console.repair import projection
 
-    in_store, in_log = projection.TableDigest(), projection.TableDigest()
-    for row in projection.stored_rows(session, config.bus.run):
-        in_store.add(row)
-    for row in rows_of_log(config, source):
-        in_log.add(row)
+    in_store = projection.digest_tables(projection.stored_rows(session, config.bus.run))
+    in_log = projection.digest_tables(rows_of_log(config, source))
     return [
         Compared(
             table=stored.table,
@@ -102,7 +99,7 @@ def compare_tables(session: Session, config: Config, source: Bundle | None) -> l
             rows_of_log=log.rows,
             digest_of_log=log.digest,
         )
-        for stored, log in zip(in_store.tables(), in_log.tables(), strict=True)
+        for stored, log in zip(in_store, in_log, strict=True)
     ]
 
 

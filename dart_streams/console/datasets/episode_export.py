@@ -101,10 +101,10 @@ class IndexedEpisodes:
     def images(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
         """Return screenshots by sha256; raise :class:`UserError` if one is missing."""
         wanted = list(refs)
-        found = dict(self.index.blobs(wanted))
-        if missing := {ref.sha256 for ref in wanted} - found.keys():
+        images = dict(self.index.blobs(wanted))
+        if missing := {ref.sha256 for ref in wanted} - images.keys():
             raise UserError(f"{self.path} lacks the screenshot {min(missing)}: capture the run again with --blobs")
-        return found
+        return images
 
 
 EpisodeSource = StoreEpisodes | IndexedEpisodes

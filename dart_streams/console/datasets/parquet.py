@@ -135,4 +135,4 @@ def rows_in(path: Path) -> Iterator[dict[str, Any]]:
         except FileNotFoundError:
             raise UserError(f"no data set {name}") from None
         except (pa.ArrowInvalid, OSError) as error:
-            raise UserError(f"{name} is no Parquet file, or a damaged one: {error}") from None
+            raise UserError(f"{name} is not a Parquet file, or is damaged: {error}") from None

@@ -106,22 +106,15 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
 
 
-class TableDigest:
-    """Counts rows by table; a row replaces an earlier one of the same key."""
-
-    def __init__(self) -> None:
-        self.hashes: dict[str, dict[tuple[Any, ...], int]] = {table: {} for table in COLUMNS}
-
-    def add(self, row: ProjectedRow) -> None:
-        """Count a row."""
-        self.hashes[row.table][row.key] = hash_of(row.values)
-
-    def tables(self) -> list[Table]:
-        """Return the digest of each table."""
-        return [
-            Table(table=table, rows=len(hashes), digest=f"{sum(hashes.values()) % (1 << BITS):032x}")
-            for table, hashes in self.hashes.items()
-        ]
+def digest_tables(rows: Iterable[ProjectedRow]) -> list[Table]:
+    """Return the digest of each table; a row replaces an earlier one of the same key."""
+    hashes: dict[str, dict[tuple[Any, ...], int]] = {table: {} for table in COLUMNS}
+    for row in rows:
+        hashes[row.table][row.key] = hash_of(row.values)
+    return [
+        Table(table=table, rows=len(of_table), digest=f"{sum(of_table.values()) % (1 << BITS):032x}")
+        for table, of_table in hashes.items()
+    ]
 
 
 def hash_of(values: tuple[Any, ...]) -> int:

@@ -59,20 +59,18 @@ def changed_keys(recorded: Config, given: Config) -> list[ChangedKey]:
 
 def why_kept(place: str, *, trained: bool) -> str:
     """Return why a key may not change, empty if it may; a ``trained`` run has its own weights."""
-    for kept, reason in KEPT.items():
-        if f"{place}.".startswith(f"{kept}."):
-            return reason if trained or kept not in OF_WEIGHTS else ""
+    for key, reason in KEPT.items():
+        if f"{place}.".startswith(f"{key}."):
+            return reason if trained or key not in OF_WEIGHTS else ""
     return ""
 
 
 def refuse_changes(changed: Sequence[ChangedKey], run_id: str) -> None:
     """Raise :class:`ConfigError` if there are keys that a resumed run may not change."""
-    if kept := [key for key in changed if key.reason]:
-        lines = "".join(f"\n  {key}" for key in kept)
+    if lines := "".join(f"\n  {key}" for key in changed if key.reason):
         raise ConfigError(
-            f"run {run_id!r} can't go on with this configuration, for its log would not mean the same:{lines}\n"
-            "Leave these keys as they were, leave CONFIG out, or start a new run. What may change: see --resume in "
-            "docs/cli.md"
+            f"run {run_id!r} can't go on with this configuration, because its log would not mean the same:{lines}\n"
+            "Leave these keys as they were, leave CONFIG out, or start a new run. See --resume in docs/cli.md"
         )
 
 

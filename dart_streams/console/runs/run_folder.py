@@ -227,8 +227,8 @@ def prepare(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
     """Write the resolved configuration and the task set into a run's folder, and point ``latest`` at it."""
     task_sets.tasks_of(config, tasks_file)
     folder.path.mkdir(parents=True, exist_ok=True)
-    if tasks_file != (own := folder.path / "tasks.toml"):
-        write_tasks(tasks_file, own)
+    if tasks_file != (target := folder.path / "tasks.toml"):
+        write_tasks(tasks_file, target)
     resolved = msgspec.structs.replace(
         folder.named(config),
         bus=msgspec.structs.replace(config.bus, prefix=f"dart.{folder.id}."),

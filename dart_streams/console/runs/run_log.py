@@ -159,8 +159,8 @@ def present_records(bus: Bus, topic: Topic, since_ms: int = 0, newest: int = 0) 
         ends = reader.end_offsets()
         if since_ms:
             wanted = dict.fromkeys(reader.partitions, since_ms)
-            for partition, found in reader.client.offsets_for_times(wanted).items():
-                reader.client.seek(partition, ends[partition] if found is None else found.offset)
+            for partition, place in reader.client.offsets_for_times(wanted).items():
+                reader.client.seek(partition, ends[partition] if place is None else place.offset)
         for partition, begin in reader.client.beginning_offsets(reader.partitions).items() if newest else ():
             reader.client.seek(partition, max(begin, ends[partition] - newest))
         for record in reader.read_to_end({partition: end for partition, end in ends.items() if end}):

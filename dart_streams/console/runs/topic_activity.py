@@ -61,7 +61,7 @@ class ActivityState:
         return sender
 
 
-NOBODY = "nobody yet"
+NO_SENDER = "no sender yet"
 
 
 class Edge(msgspec.Struct, frozen=True):
@@ -127,26 +127,26 @@ def find_stalls(
     silent = []
     for edge in EDGES:
         inputs = [(last(name), name) for name in edge.inputs if name in activity]
-        own = activity.get(edge.topic)
-        if own is None and not inputs:
+        output = activity.get(edge.topic)
+        if output is None and not inputs:
             continue
-        own_last = last(edge.topic) if own else (since_s, 0)
-        silent_s = now_s - own_last[0]
+        last_output = last(edge.topic) if output else (since_s, 0)
+        silent_s = now_s - last_output[0]
         if silent_s >= bound_s:
-            sender = arrivals[edge.topic].sender if edge.topic in arrivals else own.sender if own else NOBODY
+            sender = arrivals[edge.topic].sender if edge.topic in arrivals else output.sender if output else NO_SENDER
             newest = max(inputs, default=((since_s, 0), "nothing"))
             silent.append(
                 Stall(
                     topic=edge.topic,
                     silent_s=round(silent_s, 1),
                     last_from=sender or edge.writer,
-                    last_record=own.place if own else "",
+                    last_record=output.place if output else "",
                     writer=edge.writer,
-                    waiting=newest[0] <= own_last,
+                    waiting=newest[0] <= last_output,
                     newest_input=newest[1],
                 )
             )
-    return sorted(silent, key=lambda stall: (stall.waiting, stall.last_from == NOBODY, -stall.silent_s))
+    return sorted(silent, key=lambda stall: (stall.waiting, stall.last_from == NO_SENDER, -stall.silent_s))
 
 
 def describe_stall(stall: Stall) -> str:

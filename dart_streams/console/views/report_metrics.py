@@ -20,8 +20,8 @@ from dart_streams.console.runs.metrics_reader import MetricsReader
 from dart_streams.console.runs.process_usage import ProcessUsage, cpu_seconds
 from dart_streams.console.runs.run_folder import PhaseLog, RunPhase
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.runs.served_weights import served_weights
 from dart_streams.console.runs.time_slices import SLICE_MS
+from dart_streams.console.runs.weight_versions import served_weights
 from dart_streams.telemetry import names
 from topics.values import OutcomeKind
 

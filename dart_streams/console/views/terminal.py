@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dart_streams.bus.lag import LagReader, by_group
-from dart_streams.console.runs.curated_ages import curated_ages
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, split_span
+from dart_streams.console.runs.weight_versions import curated_ages
 from dart_streams.console.views.report_metrics import mean_or_none
 from topics import action_requests, training_metrics
 

@@ -4,11 +4,11 @@ from collections import defaultdict
 
 import msgspec
 
-from dart_streams.console.runs.curated_ages import curated_ages
 from dart_streams.console.runs.run_folder import RunPhase
 from dart_streams.console.runs.run_state import RunState, WeightSwitch
 from dart_streams.console.runs.time_slices import SLICE_MS, split_span
 from dart_streams.console.runs.topic_activity import LastArrival, describe_stall, find_stalls
+from dart_streams.console.runs.weight_versions import curated_ages
 from dart_streams.console.views.page.source import RunSource
 
 MAX_POINTS = 600

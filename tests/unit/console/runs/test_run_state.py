@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.console.runs import open_orders
-from dart_streams.console.runs.curated_ages import curated_ages
 from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, split_span
 from dart_streams.console.runs.topic_activity import LastArrival, describe_stall, explain_stall, find_stalls
+from dart_streams.console.runs.weight_versions import curated_ages
 from dart_streams.console.views.terminal import draw_sparkline, smooth, summarize
 from tests import events
 from tests.events import rollout_order

@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from dart_streams.console.runs.run_log import RecordMetadata
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.runs.served_weights import ServedWeights, served_weights
+from dart_streams.console.runs.weight_versions import ServedWeights, served_weights
 from tests import events
 from topics.weights import WeightPart, WeightVersion
 
