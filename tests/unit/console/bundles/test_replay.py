@@ -65,7 +65,7 @@ def edit(records: list[BundleRecord], offset: int, **fields) -> list[BundleRecor
     return records
 
 
-def test_a_bundle_of_before_dialects_and_adapters_replays_to_its_decisions_with_the_defaults_of_what_is_new():
+def test_a_bundle_from_before_dialects_replays_with_defaults():
     bundle = Bundle(BEFORE_DIALECTS)
     outcome = replay(bundle)
     assert outcome.equal
@@ -82,7 +82,7 @@ def test_a_bundle_of_before_dialects_and_adapters_replays_to_its_decisions_with_
     assert bundles.verify(BEFORE_DIALECTS)
 
 
-def test_the_golden_bundle_replays_to_the_decisions_it_recorded_three_times_over():
+def test_the_golden_bundle_replays_equally_three_times():
     outcomes = [replay(Bundle(GOLDEN)) for _ in range(3)]
     assert [outcome.digest for outcome in outcomes] == [DIGEST] * 3
     assert all(outcome.equal for outcome in outcomes)
@@ -126,7 +126,7 @@ def test_other_settings_decide_differently(made: Path):
     assert outcome.divergence.agent == "groups"
 
 
-def test_an_input_lost_to_retention_and_a_log_with_a_hole_are_told_apart(made: Path):
+def test_lost_inputs_and_a_log_with_a_hole_are_distinct(made: Path):
     lost = replay(altered(made, "trajectories", lambda records: records[5:])).divergence
     assert lost is not None
     assert "retention" in lost.cause
@@ -152,7 +152,7 @@ def test_records_of_a_newer_schema_say_to_upgrade(made: Path):
         replay(altered(made, "curation-log", newer))
 
 
-def test_the_command_s_exit_code_and_json_tell_the_outcome(made: Path):
+def test_the_exit_code_and_json_have_the_outcome(made: Path):
     equal = invoke("replay", str(made), "--json")
     assert equal.exit_code == 0
     assert json.loads(equal.stdout)["equal"] is True
@@ -169,7 +169,7 @@ def what_if(path: Path, *settings: str) -> list[whatif.WhatIfMetrics]:
     return whatif.compare(whatif.RecordedOutcomes(bundle), tasks_of(bundle), config_of(bundle), variants)
 
 
-def test_the_run_s_own_settings_give_about_what_was_recorded(made: Path):
+def test_the_run_s_settings_give_about_the_recorded_metrics(made: Path):
     recorded, own = what_if(made)
     assert own.rollouts_ended == recorded.rollouts_ended == 150
     assert own.borrowed == 0
@@ -190,18 +190,18 @@ def test_smaller_groups_make_more_of_them_of_as_many_rollouts(made: Path):
     assert smaller.rollouts_ended == own.rollouts_ended
 
 
-def test_what_is_no_setting_is_refused_by_name(made: Path):
+def test_an_invalid_setting_is_refused_by_name(made: Path):
     with pytest.raises(ConfigError, match=r"curation.entropy.kep.*did you mean 'keep'"):
         what_if(made, "curation.entropy.kep=0.4")
     with pytest.raises(ConfigError, match="give key=value"):
         what_if(made, "keep")
 
 
-def test_a_what_if_is_told_as_a_table_bars_and_a_plot(made: Path, tmp_path: Path):
+def test_a_what_if_prints_a_table_bars_and_a_plot(made: Path, tmp_path: Path):
     plot = tmp_path / "plot.svg"
     settings = ("--set", "curation.pool.enabled=false", "--set", "curation.budget.base=3")
-    told = invoke("replay", str(made), *settings, "--plot", str(plot))
-    assert told.exit_code == 0, told.output
-    assert "all of these" in told.stdout
-    assert BARS[0] in told.stdout
+    result = invoke("replay", str(made), *settings, "--plot", str(plot))
+    assert result.exit_code == 0, result.output
+    assert "all of these" in result.stdout
+    assert BARS[0] in result.stdout
     assert plot.read_text().startswith("<svg")

@@ -117,7 +117,7 @@ def test_a_bundle_that_cannot_be_used_is_refused_by_every_command(
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_what_is_wrong_is_told_with_what_to_do(
+def test_damage_is_reported_with_advice(
     made: Path, spoil: Callable[[Path], None], arguments: tuple[str, ...], says: str, monkeypatch, capsys
 ):
     spoil(made)

@@ -45,7 +45,7 @@ def test_topics_are_merged_by_time_and_a_partition_keeps_its_order(bundle: Bundl
     assert order(bundle, ALL, curated.TOPIC) == [("curated", 0, 0), ("curated", 0, 1)]
 
 
-def test_from_and_until_are_offsets_or_times_the_first_within_and_the_last_without(bundle: Bundle):
+def test_bounds_are_offsets_or_times_inclusive_and_exclusive(bundle: Bundle):
     only = (trajectories.TOPIC,)
     assert order(bundle, TimeSpan(5, 6), *only) == [("trajectories", 0, 5)]
     assert order(bundle, TimeSpan(None, 1), *only) == [("trajectories", 1, 0)]
@@ -94,7 +94,7 @@ def test_a_late_record_is_published_without_waiting():
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1x", "fast", "nan", "infx"])
-def test_what_is_no_speed_is_refused(text: str):
+def test_an_invalid_speed_is_refused(text: str):
     with pytest.raises(UserError, match=r"--speed .*give max, or a multiple"):
         speed_of(text)
 

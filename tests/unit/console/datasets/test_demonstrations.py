@@ -78,7 +78,7 @@ def of_a_policy(episode: RecordedEpisode) -> RecordedEpisode:
     return RecordedEpisode(observations=played, images=episode.images)
 
 
-def test_a_demonstration_keeps_what_can_be_imitated_and_nothing_of_the_policy_that_played_it():
+def test_a_demonstration_keeps_screens_answers_and_reward():
     played = of_a_policy(line())
     shown = as_demonstration(played, CONFIG, TASKS)
     assert shown.images == played.images
@@ -91,20 +91,20 @@ def test_a_demonstration_keeps_what_can_be_imitated_and_nothing_of_the_policy_th
     assert summarize(shown.observations).step_entropies == []
 
 
-def test_a_demonstration_takes_no_time_of_the_slots_of_the_run_that_it_comes_into():
+def test_a_demonstration_takes_no_slot_time():
     slow = [msgspec.structs.replace(one, at_ms=1_000_000 * one.step) for one in line().observations]
     shown = as_demonstration(RecordedEpisode(observations=slow, images=line().images), CONFIG, TASKS)
     summary = summarize(shown.observations)
     assert summary.started_ms == summary.finished_ms == slow[0].at_ms
 
 
-def test_an_import_into_the_run_that_it_comes_from_does_not_replace_the_original():
+def test_an_import_into_the_same_run_keeps_the_original():
     played = line()
     shown = as_demonstration(played, CONFIG, TASKS)
     assert shown.observations[0].trajectory_id != played.observations[0].trajectory_id
 
 
-def test_a_second_import_has_the_same_ids_and_another_deployment_has_others():
+def test_ids_depend_on_the_episode_and_the_deployment():
     first, second = (as_demonstration(line(), CONFIG, TASKS) for _ in range(2))
     assert first == second
     elsewhere = as_demonstration(line(), Config(bus=Bus(prefix="dart.there.")), TASKS)
@@ -112,7 +112,7 @@ def test_a_second_import_has_the_same_ids_and_another_deployment_has_others():
 
 
 @given(st.sampled_from(["step", "trajectory"]), st.integers(1, 4))
-def test_a_demonstration_that_is_exported_and_imported_again_is_the_same_but_for_its_ids(layout, steps):
+def test_an_exported_demonstration_is_imported_with_other_ids(layout, steps):
     shown = as_demonstration(line(texts=(CLICK,) * steps), CONFIG, TASKS)
     rows = rows_of(layout, "here", shown, CurationFacts(), CONFIG.policy)
     again = as_demonstration(episode_of(rows), CONFIG, TASKS)
@@ -141,7 +141,7 @@ def without_ids(episode: RecordedEpisode) -> list:
         (line(texts=("click it",)), "invalid answer"),
     ],
 )
-def test_what_is_no_demonstration_is_counted_by_its_reason_and_the_others_go_on(episode, reason):
+def test_unusable_episodes_are_counted_by_reason(episode, reason):
     with pytest.raises(NotDemonstrable) as refused:
         as_demonstration(episode, CONFIG, TASKS)
     assert refused.value.reason == reason
@@ -161,7 +161,7 @@ def test_an_unanswered_step_is_no_demonstration():
         as_demonstration(cut, CONFIG, TASKS)
 
 
-def test_a_group_without_a_success_takes_an_imported_demonstration_from_the_pool():
+def test_a_group_without_success_takes_an_imported_demonstration():
     circle = in_memory.InMemoryCircle(CONFIG, TASKS)
     shown = summarize(as_demonstration(line(), CONFIG, TASKS).observations)
     circle.publish("trajectories", shown.trajectory_id, shown)
@@ -213,14 +213,14 @@ def test_a_line_that_is_no_demonstration_is_named_with_its_place(tmp_path, bad, 
         list(demonstrations.episodes_in(lines(tmp_path, GOOD, bad)))
 
 
-def test_a_file_of_another_kind_or_none_is_refused_with_what_to_give(tmp_path):
+def test_a_missing_or_other_file_is_refused_with_advice(tmp_path):
     (tmp_path / "set.csv").touch()
     for name, words in (("set.csv", "a .parquet file, a folder"), ("none.jsonl", "no data set")):
         with pytest.raises(UserError, match=words):
             demonstrations.is_lines(tmp_path / name)
 
 
-def test_an_answer_without_a_place_acts_where_those_before_it_have_left_the_pointer():
+def test_an_answer_without_a_place_acts_at_the_pointer():
     said = ({"action": "mouse_move", "coordinate": [3, 4]}, {"action": "wait"}, {"action": "left_click"})
     texts = tuple(
         f"<tool_call>{json.dumps({'name': 'computer_use', 'arguments': arguments})}</tool_call>" for arguments in said
@@ -232,7 +232,7 @@ def test_an_answer_without_a_place_acts_where_those_before_it_have_left_the_poin
     assert executed[2] == "Action: click(start_box='(3,4)')"
 
 
-async def test_an_episode_that_no_record_can_carry_is_named_with_what_to_do(monkeypatch):
+async def test_an_episode_too_large_for_a_record_is_named_with_advice(monkeypatch):
     topic = MagicMock(seek_to_end=AsyncMock(), assignment=lambda: [])
     for name in ("Publisher", "open_topics"):
         monkeypatch.setattr(demonstration_import, name, lambda *_: contextlib.nullcontext(topic))

@@ -49,7 +49,7 @@ def logged(bundle: Bundle) -> dict[str, RecordedEpisode]:
 
 
 @pytest.mark.parametrize("layout", ["step", "trajectory"])
-def test_every_episode_is_exported_once_and_rows_give_it_back_as_the_log_has_it(bundle, layout):
+def test_every_episode_is_exported_once_and_without_loss(bundle, layout):
     rows, result = export(bundle, layout=layout)
     back = [episode_of(made) for made in rows]
     wanted = logged(bundle)
@@ -76,7 +76,7 @@ def test_advantages_and_optimizer_steps_are_those_of_the_log(bundle):
     assert steps
 
 
-def test_filters_take_what_they_name(bundle):
+def test_filters_select_the_named_episodes(bundle):
     everything = list(bundle_events(bundle, trajectories.TOPIC))
     newest = max(one.version_max for one in everything if one.version_max is not None)
     for wanted, holds in (
@@ -136,7 +136,7 @@ def test_a_bundle_without_screenshots_is_refused_with_how_to_capture_them(bundle
         export(copied(bundle, tmp_path / "blind.dart", blobs=False))
 
 
-def test_an_index_that_has_no_room_is_an_error_that_says_where_and_what_to_do(bundle):
+def test_a_full_disk_of_the_index_is_an_error_with_its_place(bundle):
     with ExportIndex() as index:
         index.database.execute("PRAGMA max_page_count = 20")
         with pytest.raises(UserError, match=r"full.*TMPDIR"):

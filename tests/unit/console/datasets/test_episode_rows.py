@@ -142,7 +142,7 @@ def test_a_row_has_the_declared_columns_and_no_others(episode, known, policy, la
 
 
 @given(episodes(least=2), policies)
-def test_an_advantage_is_that_of_its_step_and_null_where_the_step_is_not_trained(episode, policy):
+def test_a_step_has_its_advantage_or_null_if_it_is_not_selected(episode, policy):
     known = CurationFacts(advantage=0.5, step_advantages={1: 0.75}, train_steps=[3, 4])
     rows = rows_of("step", "run", episode, known, policy)
     assert [(row["advantage"], row["selected"]) for row in rows[:2]] == [(None, False), (0.75, True)]
@@ -158,7 +158,7 @@ def test_rows_that_lack_a_step_are_refused(episode, policy):
             episode_of(gap)
 
 
-def test_rows_that_are_no_episode_are_refused_with_what_is_wrong():
+def test_invalid_rows_are_refused_with_the_reason():
     with pytest.raises(InvalidRow, match="no row"):
         episode_of([])
     with pytest.raises(InvalidRow, match="missing required field"):
@@ -174,7 +174,7 @@ def test_an_image_that_is_none_is_refused():
     "mode, size, why",
     [("RGB", (1, 40), "a side has at least"), ("RGB", (2000, 8), "times the other"), ("RGBA", (8, 8), "transparent")],
 )
-def test_a_picture_that_no_model_takes_or_that_people_see_otherwise_is_refused(mode, size, why):
+def test_an_unusable_picture_is_refused(mode, size, why):
     Image.new(mode, size).save(drawn := io.BytesIO(), "PNG")
     with pytest.raises(InvalidRow, match=why):
         add_image(drawn.getvalue(), {})

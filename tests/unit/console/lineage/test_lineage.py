@@ -181,7 +181,7 @@ def test_the_way_of_a_request_adds_up_and_the_slowest_names_its_worst_part(state
     assert [(row.most, row.most_ms, row.total_ms) for row in slow] == [("prefill", 13.0, 50.0)]
 
 
-def test_an_optimizer_step_leads_down_to_tokens_and_a_screenshot_up_to_the_version(state: RunState):
+def test_an_optimizer_step_leads_to_tokens_a_screenshot_and_its_version(state: RunState):
     walk = Lineage(state, timeline(lines()), RUN)
     down = walk.of("4")
     request = down.made_of[0].made_of[0].made_of[0]
@@ -200,7 +200,7 @@ def test_every_kind_of_id_is_found(state: RunState, identity: str):
 
 
 @pytest.mark.parametrize("identity", ["5", "v9", "g000008", f"{TRAJECTORY}/7/0", "abab", "nonsense"])
-def test_an_unknown_id_says_what_ids_look_like(state: RunState, identity: str):
+def test_an_unknown_id_is_refused_with_the_form_of_ids(state: RunState, identity: str):
     with pytest.raises(UserError, match=r"nothing called .*Ids: a request"):
         Lineage(state, timeline([]), RUN).of(identity)
 
@@ -213,7 +213,7 @@ def imitated_later() -> RunState:
     return RunState(keep_steps=True).fold([*records(), kept(trained.TOPIC, beside), kept(trained.TOPIC, phase)])
 
 
-def test_what_a_step_imitated_is_followed_both_ways():
+def test_imitated_trajectories_are_followed_both_ways():
     lineage = Lineage(imitated_later(), timeline([]), RUN)
     [node] = lineage.train_step(5).made_of
     assert (node.kind, node.id, node.fields["reward"]) == ("imitated", TRAJECTORY, 1.0)

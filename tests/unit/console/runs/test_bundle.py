@@ -44,7 +44,7 @@ def test_every_byte_of_a_record_comes_back(made: Path):
     assert bundle.manifest == MANIFEST
 
 
-def test_verify_tells_what_is_there(made: Path):
+def test_verify_lists_the_sections(made: Path):
     found = {section.name: section for section in verify(made)}
     assert found["trajectories"].items == 3
     assert found["trajectories"].offsets == {"0": "0..3", "1": "7..7"}
@@ -116,7 +116,7 @@ def test_records_out_of_order_are_found(tmp_path: Path):
         verify(path)
 
 
-def test_what_is_no_bundle_and_what_is_not_there(tmp_path: Path):
+def test_other_files_and_missing_sections_are_refused(tmp_path: Path):
     with pytest.raises(BundleError, match="no bundle"):
         Bundle(tmp_path / "absent.dart")
     (tmp_path / "text").write_text("not a bundle at all")
@@ -213,7 +213,7 @@ def test_a_text_is_one_item(tmp_path: Path):
 
 
 @pytest.mark.parametrize("window_log", [24, 27])
-def test_a_section_that_takes_a_larger_window_than_any_that_is_written_is_not_unpacked(tmp_path: Path, window_log: int):
+def test_a_section_with_too_large_a_window_is_refused(tmp_path: Path, window_log: int):
     content = frame(struct.pack(">I", 6) + b"[run]\n", window_log)
     with pytest.raises(BundleError, match=r"damaged in config\.toml .*too much memory"):
         Bundle(hostile(tmp_path / "odd.dart", "config.toml", "text", content)).text("config.toml")

@@ -18,10 +18,10 @@ from tests import events
 from tests.unit.console.runs.test_run_log import group
 from tests.unit.console.runs.test_run_state import START, finish, seen, serving, version
 
-Told = tuple[str, Any]
+TopicEvent = tuple[str, Any]
 
 
-def made(number: int) -> Iterator[Told]:
+def episode_events(number: int) -> Iterator[TopicEvent]:
     """Yield what topics have of an episode that was ordered, played, recorded, curated and trained on."""
     order_id, trajectory_id = f"o{number}", f"t{number}"
     yield "rollout-orders", events.rollout_order(order_id)
@@ -33,31 +33,29 @@ def made(number: int) -> Iterator[Told]:
     yield "weights-serving", serving(number, START + number, 10.0)
 
 
-def fold(told: list[Told], state: Any) -> Any:
-    for offset, (topic, event) in enumerate(told):
+def fold(stream: list[TopicEvent], state: Any) -> Any:
+    for offset, (topic, event) in enumerate(stream):
         state.apply(RecordMetadata(topic, 0, offset, START + offset), event)
     return state
 
 
-def in_turns(told: list[Told], rng: random.Random) -> list[Told]:
+def in_turns(stream: list[TopicEvent], rng: random.Random) -> list[TopicEvent]:
     """Mix topics, each of which stays in its order."""
-    queues: dict[str, list[Told]] = {}
-    for topic, event in told:
+    queues: dict[str, list[TopicEvent]] = {}
+    for topic, event in stream:
         queues.setdefault(topic, []).append((topic, event))
-    return [rng.choice([queue for queue in queues.values() if queue]).pop(0) for _ in told]
+    return [rng.choice([queue for queue in queues.values() if queue]).pop(0) for _ in stream]
 
 
 @given(
     st.integers(1, 12), st.builds(Retention, st.integers(1, 12), st.integers(1, 12)), st.randoms(use_true_random=False)
 )
-def test_whichever_topic_is_read_first_counts_go_on_and_what_is_under_way_stays(
-    number: int, keep: Retention, rng: random.Random
-):
+def test_bounded_state_keeps_counts_and_open_episodes(number: int, keep: Retention, rng: random.Random):
     evaluations = [(topic, event) for n in range(4) for topic, event in evaluated(n)]
     under_way = [("rollout-orders", events.rollout_order("open")), ("observations", seen("open", 0, "open"))]
-    once = [*evaluations, *(one for n in range(number) for one in made(n)), *under_way]
-    told = in_turns([one for one in once for _ in range(rng.choice([1, 1, 2]))], rng)
-    whole, kept = fold(told, RunState()), fold(told, RunState(keep=keep))
+    once = [*evaluations, *(event for n in range(number) for event in episode_events(n)), *under_way]
+    stream = in_turns([event for event in once for _ in range(rng.choice([1, 1, 2]))], rng)
+    whole, kept = fold(stream, RunState()), fold(stream, RunState(keep=keep))
     for field in ("train_finished", "groups_curated", "steps", "slices", "open", "activity", "newest_version"):
         assert getattr(kept, field) == getattr(whole, field), field
     assert (kept.groups_consumed, kept.served_version) == (whole.groups_consumed, whole.served_version)
@@ -74,13 +72,13 @@ def test_whichever_topic_is_read_first_counts_go_on_and_what_is_under_way_stays(
     assert {name for name in kept.finished if name.startswith("e")} == {"e0", "e1", "e2", "e3"}
 
 
-def evaluated(number: int) -> Iterator[Told]:
+def evaluated(number: int) -> Iterator[TopicEvent]:
     yield "rollout-orders", events.rollout_order(f"e{number}", purpose="eval")
     yield "trajectories", finish(f"e{number}", f"te{number}", purpose="eval")
 
 
 def test_the_newest_are_kept():
-    kept = fold([one for n in range(5) for one in made(n)], RunState(keep=Retention(2, 2)))
+    kept = fold([event for n in range(5) for event in episode_events(n)], RunState(keep=Retention(2, 2)))
     assert list(kept.finished) == ["o3", "o4"] == list(kept.orders)
     assert list(kept.trajectories) == ["t3", "t4"]
     assert kept.ended.keys() == {"t3", "t4"} == kept.newest_step.keys() == kept.groups_of.keys()
@@ -94,7 +92,7 @@ def test_the_newest_are_kept():
 def test_switches_that_are_forgotten_alone_are_missing_too():
     """A version has a switch for each worker, so these may be the first that are too many."""
     workers = [("weights-serving", serving(n, START + n, 10.0, f"rollout-{w}")) for n in range(3) for w in range(3)]
-    kept = fold([*made(0), *workers], RunState(keep=Retention(4, 4)))
+    kept = fold([*episode_events(0), *workers], RunState(keep=Retention(4, 4)))
     assert [(one.version, one.worker_id) for one in kept.switches] == [
         (1, "rollout-2"),
         (2, "rollout-0"),
@@ -110,10 +108,10 @@ EPISODES = 2_000
 def grown(state: Any) -> float:
     """Return by how many bytes a state has grown for each of the episodes that came after as many others."""
     for number in range(EPISODES):
-        fold(list(made(number)), state)
+        fold(list(episode_events(number)), state)
     tracemalloc.start()
     for number in range(EPISODES, 2 * EPISODES):
-        fold(list(made(number)), state)
+        fold(list(episode_events(number)), state)
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return size / EPISODES
@@ -128,8 +126,8 @@ def test_memory_stops_growing_where_the_newest_are_kept():
 
 @pytest.mark.parametrize("state", [RunState(), RunState(keep=Retention(1, 1))])
 def test_activity_alone_is_that_of_the_whole_fold(state: RunState):
-    told = [one for n in range(3) for one in made(n)]
-    assert fold(told, ActivityState()).activity == fold(told, state).activity
+    stream = [event for n in range(3) for event in episode_events(n)]
+    assert fold(stream, ActivityState()).activity == fold(stream, state).activity
     assert {activity.sender for activity in state.activity.values()} == {
         "dispatch",
         "env-0",

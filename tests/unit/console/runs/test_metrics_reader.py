@@ -53,7 +53,7 @@ def test_a_counter_sums_processes_and_lives(tmp_path):
     assert readings.counter("nobody has it") == 0
 
 
-def test_a_span_sees_only_what_happened_in_it(tmp_path):
+def test_a_span_leaves_out_values_before_and_after(tmp_path):
     process = Process(tmp_path)
     counter, histogram = process.meter.create_counter("steps"), process.meter.create_histogram("took_ms")
     counter.add(5)
@@ -73,7 +73,7 @@ def test_a_span_sees_only_what_happened_in_it(tmp_path):
     assert late.quantile(0.5) == pytest.approx(10, rel=0.1)
 
 
-def test_two_flushes_in_one_millisecond_are_told_apart(tmp_path):
+def test_two_flushes_in_one_millisecond_are_distinct(tmp_path):
     data = [NumberDataPoint({}, 10**18 + start, 10**18 + 5_000 + at, value) for start, at, value in LIVES]
     exporter = LineMetricExporter(tmp_path / "env-0.jsonl", "env-0")
     for point in data:

@@ -20,11 +20,11 @@ def samples(*cpu_s: float, process: str = "env-0", pid: int = 1) -> list[Process
         ((7.0,), 0.0),
     ],
 )
-def test_what_a_tree_has_spent_stays_spent_when_a_part_of_it_ends(cpu_s: tuple[float, ...], expected: float):
+def test_cpu_time_remains_when_a_child_process_ends(cpu_s: tuple[float, ...], expected: float):
     assert cpu_seconds(samples(*cpu_s), 0, 10_000) == {"env-0": expected}
 
 
-def test_what_a_process_spent_before_it_was_started_again_is_added():
+def test_cpu_time_is_summed_over_restarts():
     assert cpu_seconds([*samples(5.0, 8.0, 0.0), *samples(0.0, 2.0, pid=2)], 0, 10_000) == {"env-0": 5.0}
 
 

@@ -25,7 +25,7 @@ def source(request, tmp_path_factory) -> BundleSource:
     return source
 
 
-def test_the_first_evaluation_fails_where_the_last_succeeds_and_no_first_episode_was_unlearnt(source: BundleSource):
+def test_the_last_evaluation_keeps_all_successes_of_the_first(source: BundleSource):
     run = EvaluatedRun("recorded", source.config, source.task_set(), source.state)
     found = compare(run, run, (None, None), None)
     learnt = [(pair.a.outcome, pair.b.outcome) for pair in found.tasks if pair.a and pair.b]
@@ -43,7 +43,7 @@ def gain(one: evaluation.EvaluationEpisode, other: evaluation.EvaluationEpisode)
     return (other.trajectory.reward or 0.0) - (one.trajectory.reward or 0.0)
 
 
-def test_groups_are_mixed_or_equal_and_each_optimizer_step_has_tokens_of_two_members(source: BundleSource):
+def test_optimizer_steps_have_tokens_of_two_members_of_mixed_groups(source: BundleSource):
     state = source.state
     names = {one.group_id for one in state.finished.values() if one.purpose == "train"}
     groups = [view_group(name, state, source.config) for name in names]
@@ -86,7 +86,7 @@ def decided(run: RecordedRun) -> dict[str, list]:
     }
 
 
-def test_what_is_decided_depends_on_no_machines_speed():
+def test_decisions_do_not_depend_on_the_speed_of_a_machine():
     fast, slow = (decided(played(settings(step_ms=step_ms), 40)) for step_ms in (0, 20))
     assert fast == slow
     assert all(fast.values())

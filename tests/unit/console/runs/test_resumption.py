@@ -17,7 +17,7 @@ def changed(**tables: dict) -> list:
     return changed_keys(RUN, parse({name: {**base.get(name, {}), **tables.get(name, {})} for name in {*base, *tables}}))
 
 
-def test_the_same_configuration_changes_nothing_and_neither_do_keys_of_the_runs_own():
+def test_keys_that_the_folder_sets_are_no_changes():
     assert changed() == []
     assert changed(run={"id": "other", "state_dir": "/x"}, bus={"prefix": "dart.x."}, tasks={"file": "o.toml"}) == []
 
@@ -60,7 +60,7 @@ def test_pace_machines_and_measurements_may_change_and_are_named(table: dict):
         ({"warmup": {"width": 64}}, r"warmup\.width"),
     ],
 )
-def test_what_the_log_rests_on_is_refused_with_both_values_and_the_reason(table: dict, line: str):
+def test_a_kept_key_is_refused_with_both_values_and_the_reason(table: dict, line: str):
     with pytest.raises(ConfigError, match=rf"(?s)run 'r' can't go on.*{line}.*start a new run"):
         refuse_changes(changed(**table), "r")
 
@@ -74,6 +74,6 @@ def test_a_run_of_an_endpoint_has_no_weights_and_may_be_given_a_policy():
         refuse_changes(changed_keys(asked, parse({"policy": {"max_tokens": 400, "dialect": {"name": "ui-tars"}}})), "r")
 
 
-def test_what_may_not_change_are_keys_and_tables_that_there_are():
+def test_kept_keys_exist_in_the_configuration():
     places = [place for place, _ in key_values(msgspec.to_builtins(Config()))] + ["env.installed.options"]
     assert [kept for kept in KEPT if not any(f"{place}.".startswith(f"{kept}.") for place in places)] == []

@@ -58,7 +58,7 @@ def test_a_changed_task_file_does_not_change_a_resumed_run(config, tmp_path):
     assert resumed.config().run.minutes == 9.0
 
 
-def test_a_run_is_not_resumed_with_a_configuration_by_which_its_log_means_something_else(config, tmp_path):
+def test_a_resumed_run_refuses_changes_of_kept_keys(config, tmp_path):
     made = create(config, tmp_path, "one")
     before = made.config_file.read_bytes()
     other = msgspec.structs.replace(config, env=msgspec.structs.replace(config.env, backend="simulated"))
@@ -81,7 +81,7 @@ def test_an_id_that_cannot_name_topics_is_refused(config, tmp_path, name):
         create(config, tmp_path, name)
 
 
-def test_an_id_that_is_taken_or_unknown_says_what_to_do(config, tmp_path):
+def test_a_taken_or_unknown_id_is_refused_with_advice(config, tmp_path):
     create(config, tmp_path, "one")
     with pytest.raises(UserError, match=r"resume it with `dart-streams run --resume one --state .*state`"):
         create(config, tmp_path, "one")
@@ -108,7 +108,7 @@ def test_the_journal_keeps_phases_in_order(config, tmp_path):
     assert made.journal().phase("after") is None
 
 
-def test_a_journal_that_cannot_be_written_says_what_to_do(config, tmp_path):
+def test_a_journal_that_cannot_be_written_fails_with_advice(config, tmp_path):
     made = create(config, tmp_path, "one")
     made.journal_file.with_suffix(".new").symlink_to("/dev/full")
     with pytest.raises(UserError, match=r"No space left on device.*make room.*`dart-streams run --resume one --state"):
@@ -165,7 +165,7 @@ def test_a_run_has_one_supervisor(config, tmp_path):
         pass
 
 
-def test_deaths_of_a_process_are_counted_by_how_it_died_and_the_newest_line_is_kept():
+def test_deaths_are_counted_by_reason_with_the_newest_line():
     journal = PhaseLog().with_death("env-0", "exit code 139", "first", 10).with_death("env-1", "exit code 1", "", 11)
     journal = journal.with_death("env-0", "exit code 139", "x" * 999, 12).with_death(
         "env-0", "killed by SIGKILL", "", 13

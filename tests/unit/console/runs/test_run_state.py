@@ -79,12 +79,12 @@ def test_a_second_finish_of_an_order_counts_for_nothing():
     assert sum(part.episodes for part in progress.slices.values()) == 1
 
 
-def test_what_a_dead_host_left_open_is_closed_by_the_finish_of_its_order():
+def test_the_finish_of_an_order_closes_episodes_of_a_dead_host():
     progress = fold(("observations", 0, START, seen("dead", 0)), ("trajectories", 0, START, finish("o", "t2")))
     assert progress.open == {}
 
 
-def test_faults_of_the_environment_are_counted_once_by_task_and_host_with_the_newest_reason():
+def test_env_faults_are_counted_by_task_and_host():
 
     def failed(trajectory_id, order_id, reason):
         event = seen(trajectory_id, 0, order_id)
@@ -134,7 +134,7 @@ def test_a_switch_is_a_newer_version_with_a_pause():
     assert [(s.version, s.pause_ms) for s in progress.switches] == [(1, 40.0), (3, 50.0)]
 
 
-def test_what_a_worker_serves_is_its_last_record_also_if_its_clock_jumped_back():
+def test_the_last_record_of_a_worker_counts_if_its_clock_jumps_back():
     progress = fold(
         ("weights-serving", 0, START, serving(0, 600_000)),
         ("weights-serving", 1, START, serving(1, 5, 40.0)),
@@ -157,7 +157,7 @@ def step(number, epoch, *groups):
     )
 
 
-def test_a_step_of_a_newer_trainer_counts_and_what_a_fenced_one_writes_after_it_does_not():
+def test_steps_of_a_fenced_trainer_do_not_count():
     progress = fold(
         ("trained", 0, START, step(3, 1, "a")),
         ("trained", 1, START, step(4, 1, "b")),
@@ -171,7 +171,7 @@ def test_a_step_of_a_newer_trainer_counts_and_what_a_fenced_one_writes_after_it_
     assert progress.imitated_by == {"imitated by 1": [3], "imitated by 2": [4]}
 
 
-def test_versions_of_a_fenced_trainer_are_nobodys_newest():
+def test_versions_of_a_fenced_trainer_do_not_count():
     def of(number, epoch, model_id="m"):
         return events.weight_version(number, model_id=model_id, epoch=epoch)
 
@@ -297,7 +297,7 @@ def arrived(at_s):
     return {topic: LastArrival(when_s, "env-0") for topic, when_s in at_s.items()}
 
 
-def test_a_stall_names_who_has_input_and_does_not_write():
+def test_a_stall_names_the_writer_that_has_input():
     progress = fold(("rollout-orders", 0, START, rollout_order("a")), ("observations", 0, START, seen("t", 0)))
     found = find_stalls(
         progress.activity, arrived({"rollout-orders": 50.0, "observations": 10.0}), since_s=0.0, now_s=60.0, bound_s=30
@@ -313,7 +313,7 @@ def test_a_stall_names_who_has_input_and_does_not_write():
     assert {stall.topic for stall in found} == {"observations", "action-requests", "trajectories"}
 
 
-def test_a_host_whose_clock_is_off_neither_stalls_a_topic_nor_hides_that_it_is_silent():
+def test_a_wrong_clock_neither_causes_nor_hides_a_stall():
     for off_ms in (-600_000, 600_000):
         progress = fold(
             ("rollout-orders", 0, START, rollout_order("a")),
@@ -330,7 +330,7 @@ def test_a_host_whose_clock_is_off_neither_stalls_a_topic_nor_hides_that_it_is_s
         assert (stall.silent_s, stall.waiting) == (55.0, False)
 
 
-def test_of_records_from_before_the_watch_their_own_times_hint_at_who_waits():
+def test_times_of_earlier_records_hint_at_the_waiting_writer():
     progress = fold(
         ("rollout-orders", 0, START + 50_000, rollout_order("a")),
         ("observations", 0, START + 10_000, seen("t", 0)),

@@ -36,22 +36,22 @@ def applied(topic, offset, identity):
     )
 
 
-def test_every_group_is_told_with_its_reason_and_its_fate():
+def test_every_group_has_a_reason_and_a_fate():
     history, circle = folded()
-    told = [group for known in history.groups.values() for group in known.values()]
+    histories = [group for known in history.groups.values() for group in known.values()]
     opened = {written.event.group_id for written in circle.logs["rollout-orders"]}
-    assert {group.group_id for group in told} == opened
+    assert {group.group_id for group in histories} == opened
     curated = {written.event.group_id for written in circle.logs["curated"]}
-    assert {group.group_id for group in told if group.fate.startswith("curated")} == curated
+    assert {group.group_id for group in histories if group.fate.startswith("curated")} == curated
     counts = circle.states["groups"].counts
-    assert sum(group.fate.startswith("dropped: all") for group in told) == counts.equal
-    for group in told:
+    assert sum(group.fate.startswith("dropped: all") for group in histories) == counts.equal
+    for group in histories:
         if group.fate != UNDER_WAY:
             assert sum(group.outcomes.values()) >= group.rollouts
-    assert any("because" in group.why and "succeeded" in group.why for group in told)
+    assert any("because" in group.why and "succeeded" in group.why for group in histories)
 
 
-def test_the_rows_count_what_is_told_and_show_the_newest_budget():
+def test_rows_count_groups_and_show_the_newest_budget():
     history, circle = folded()
     rows = history.rows()
     assert [row.task for row in rows] == sorted(task.task_id for task in task_set(4).train)
@@ -68,8 +68,12 @@ def test_the_rows_count_what_is_told_and_show_the_newest_budget():
 
 def test_a_group_that_took_a_success_from_the_pool_says_so():
     history, circle = folded(800)
-    told = [group.fate for known in history.groups.values() for group in known.values()]
-    assert sum("with one success from the pool" in fate for fate in told) == circle.states["groups"].counts.injected > 0
+    histories = [group.fate for known in history.groups.values() for group in known.values()]
+    assert (
+        sum("with one success from the pool" in fate for fate in histories)
+        == circle.states["groups"].counts.injected
+        > 0
+    )
 
 
 def test_nothing_yet_is_an_empty_table():

@@ -58,7 +58,7 @@ def test_every_constant_says_where_it_is_from_and_is_used():
     assert "{" not in text
 
 
-def test_a_constant_of_ones_own_takes_the_place_and_is_marked():
+def test_a_given_constant_replaces_the_default():
     sizing = sized(gpus_a_worker=4.0)
     assert needed(sizing)["rollout GPUs"] == 2 * needed(sized())["rollout GPUs"]
     assert [c.kind for c in sizing.constants if c.name == "gpus_a_worker"] == ["given"]
@@ -73,13 +73,13 @@ def test_large_numbers_are_written_out_and_small_ones_are_not_nothing():
     assert 0 < needed(sized(180))["curator"] < 0.01
 
 
-def test_the_command_prints_what_it_works_out():
+def test_the_command_prints_the_figures():
     found = invoke_json("plan", "--envs", "1000", "--set", "places=16")
     assert found["envs"] == 1000
     assert {figure["what"] for figure in found["figures"]} >= {"brokers", "database nodes", "rollout GPUs"}
 
 
-def test_a_model_s_memory_takes_the_place_of_assumptions_and_a_second_set_of_weights_takes_places(tmp_path):
+def test_a_model_s_memory_replaces_assumed_constants(tmp_path):
     folder = ui_tars(tmp_path / "model")
     deployment = read_config(EIGHT_GPUS)
 
@@ -106,7 +106,7 @@ def test_a_model_s_memory_takes_the_place_of_assumptions_and_a_second_set_of_wei
     ] == [5]
 
 
-def test_the_command_counts_a_model_and_says_what_to_change_if_it_does_not_fit(tmp_path):
+def test_the_command_counts_a_model_or_fails_with_advice(tmp_path):
     folder = ui_tars(tmp_path / "model")
     arguments = ("plan", "--envs", "180", "--model", str(folder), "--config", str(EIGHT_GPUS), "--json")
     done = invoke(*arguments, "--gpu-memory", "80")

@@ -1,4 +1,4 @@
-"""A model is asked about in the other environment; what comes back, or does not, becomes a reason."""
+"""The model environment checks a model; its answer, or failure, becomes a reason."""
 
 import sys
 from pathlib import Path
@@ -21,25 +21,23 @@ def program(folder: Path, *lines: str) -> Path:
     return file
 
 
-def test_the_last_line_is_the_answer_whatever_libraries_print_before(tmp_path: Path) -> None:
-    asked = program(tmp_path, "print('a library greets')", 'print(\'{"architecture": "X"}\')')
-    assert check_model(tmp_path, asked, Config()) == Fit(architecture="X")
-    refuse_unfit(tmp_path, asked, Config())
-
-
-def test_the_reason_of_a_refusal_is_passed_on(tmp_path: Path) -> None:
-    asked = program(tmp_path, 'print(\'{"reason": "has no eyes"}\')', "sys.exit(1)")
-    with pytest.raises(ConfigError, match=r"policy\.path: .* cannot be the policy: has no eyes"):
-        refuse_unfit(tmp_path, asked, Config())
-
-
-def test_a_check_that_fails_itself_is_a_refusal_with_its_last_words(tmp_path: Path) -> None:
-    asked = program(tmp_path, "sys.exit('Traceback\\nImportError: no vllm')")
-    assert "ImportError: no vllm" in check_model(tmp_path, asked, Config()).reason
-
-
-def test_without_the_other_environment_nothing_is_refused_here(tmp_path: Path) -> None:
+def test_a_fitting_model_and_a_missing_environment_refuse_nothing(tmp_path: Path) -> None:
+    checker = program(tmp_path, "print('a library greets')", 'print(\'{"architecture": "X"}\')')
+    assert check_model(tmp_path, checker, Config()) == Fit(architecture="X")
+    refuse_unfit(tmp_path, checker, Config())
     refuse_unfit(tmp_path, tmp_path / "nothing", Config())
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (['print(\'{"reason": "has no eyes"}\')', "sys.exit(1)"], "has no eyes"),
+        (["sys.exit('Traceback\\nImportError: no vllm')"], ".*ImportError: no vllm"),
+    ],
+)
+def test_a_refusal_and_a_failed_check_give_the_reason(tmp_path: Path, lines: list[str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=rf"policy\.path: .* cannot be the policy: {reason}"):
+        refuse_unfit(tmp_path, program(tmp_path, *lines), Config())
 
 
 @pytest.fixture
@@ -71,9 +69,7 @@ def test_a_run_is_refused_before_anything_is_made_or_started(unfit: Path, tmp_pa
     refuse_unfit_model(read_config(file))
 
 
-def test_a_run_whose_prompts_are_longer_than_the_context_is_refused_before_the_model_is_asked_about(
-    unfit: Path, tmp_path: Path
-) -> None:
+def test_a_run_with_prompts_longer_than_the_context_is_refused(unfit: Path, tmp_path: Path) -> None:
     (unfit / "config.json").write_text('{"max_position_embeddings": 40}')
     with pytest.raises(ConfigError, match=r"policy\.path: .*: the longest prompt .* but the model's context 40"):
         refuse_unfit_model(Config(policy=Policy(path=str(unfit))))

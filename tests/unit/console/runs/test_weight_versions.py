@@ -36,7 +36,7 @@ def state_of(*events):
     return state
 
 
-def test_each_worker_s_versions_are_counted_by_what_their_digests_say():
+def test_versions_of_each_worker_are_counted_by_verdict():
     state = state_of(
         published(0, "a" * 64),
         published(1, "b" * 64, "delta"),
@@ -61,16 +61,16 @@ def test_each_worker_s_versions_are_counted_by_what_their_digests_say():
 
 def test_a_later_heartbeat_with_another_digest_of_the_same_version_is_seen():
     events = [published(1, "b" * 64), serving(1, "b" * 64), serving(1, "d" * 64, alive_ms=2)]
-    found = served_weights(state_of(*events))
-    assert (found.announced, found.equal, found.different) == (1, 0, 1)
+    counts = served_weights(state_of(*events))
+    assert (counts.announced, counts.equal, counts.different) == (1, 0, 1)
 
 
-def test_what_a_fenced_trainer_announced_is_no_published_digest():
+def test_digests_of_a_fenced_trainer_do_not_count_as_published():
     events = [published(1, "b" * 64, epoch=2), published(1, "d" * 64, epoch=1), serving(1, "d" * 64)]
     assert served_weights(state_of(*events)).different == 1
 
 
-def test_a_version_that_is_published_again_whole_keeps_its_digest_and_counts_as_what_it_is_now():
+def test_a_version_that_is_published_again_counts_by_its_new_kind():
     events = [published(1, "b" * 64, "delta"), serving(1, "b" * 64), published(1, "b" * 64)]
     assert served_weights(state_of(*events)).equal_by_kind == {"full": 1}
 
@@ -88,17 +88,16 @@ VERSIONS = st.integers(0, 4)
     st.lists(st.tuples(VERSIONS, st.one_of(st.just(UNSET), DIGESTS), st.sampled_from(["r0", "r1"]))),
     st.randoms(use_true_random=False),
 )
-def test_verdicts_sum_to_the_announcements_whatever_the_order_between_topics(versions, announced, chance):
-    weights = [published(*one) for one in versions]
-    told = [serving(*one) for one in announced]
-    found = served_weights(state_of(*weights, *told))
-    assert found.announced == len({(version, worker) for version, _, worker in announced})
-    assert found.equal + found.different + found.without_digest + found.unpublished == found.announced
-    assert sum(found.equal_by_kind.values()) == found.equal
-    mixed = list(told)
+def test_verdicts_sum_to_the_announcements_in_any_order_of_topics(versions, announced, rng):
+    weights = [published(*version) for version in versions]
+    announcements = [serving(*worker) for worker in announced]
+    counts = served_weights(state_of(*weights, *announcements))
+    assert counts.announced == len({(version, worker) for version, _, worker in announced})
+    assert counts.equal + counts.different + counts.without_digest + counts.unpublished == counts.announced
+    assert sum(counts.equal_by_kind.values()) == counts.equal
+    mixed = list(announcements)
     for event in weights:  # Each topic keeps its own order, wherever the other's records come between.
-        mixed.insert(chance.randint(0, len(mixed)), event)
+        mixed.insert(rng.randint(0, len(mixed)), event)
     in_order = iter(weights)
     mixed = [next(in_order) if isinstance(event, WeightVersion) else event for event in mixed]
-    counts = served_weights(state_of(*mixed))
-    assert counts == found
+    assert served_weights(state_of(*mixed)) == counts
