@@ -1,6 +1,6 @@
-"""The configuration of a deployment: one strict TOML file into frozen structs, a module for each group of tables.
+"""The configuration of a deployment: one strict TOML file, read by every process into frozen structs.
 
-Every process of a run reads the same file. What is no user's choice is a constant beside its use and not in here.
+Each module holds a group of tables. A value that no user chooses is a constant beside its use, not a key.
 """
 
 from dart_streams.config.connections import Bus, KafkaLogin, Login, Services, Store, Tls
@@ -21,38 +21,3 @@ from dart_streams.config.env import (
 from dart_streams.config.files import load, parse
 from dart_streams.config.rollout import Policy, Rollout, SwitchMode, Warmup
 from dart_streams.config.trainer import DualClip, Entropulse, Imitate, Trainer
-
-__all__ = [
-    "ActionDialect",
-    "Bus",
-    "Capture",
-    "Config",
-    "Curation",
-    "Desktop",
-    "Desktops",
-    "DualClip",
-    "Entropulse",
-    "Env",
-    "Evaluation",
-    "Imitate",
-    "Isolation",
-    "KafkaLogin",
-    "Login",
-    "Miniwob",
-    "Osworld",
-    "OsworldMachine",
-    "Policy",
-    "Rollout",
-    "Run",
-    "Services",
-    "Simulated",
-    "Store",
-    "SwitchMode",
-    "Tasks",
-    "Tls",
-    "Trainer",
-    "Ui",
-    "Warmup",
-    "load",
-    "parse",
-]

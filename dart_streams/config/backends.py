@@ -1,30 +1,29 @@
-"""Which environment backends there are: ours, and those that installed packages bring by entry points."""
+"""Environment backends: built-in ones, and those of installed packages by entry point."""
 
 from importlib.metadata import EntryPoint, entry_points
 
 from dart_streams.errors import ConfigError
 
 BUILT_IN = ("desktop", "miniwob", "osworld", "simulated")
-"""The backends that are part of this project."""
 ENTRY_POINTS = "dart_streams.environments"
-"""The group of entry points by which installed packages bring others."""
+"""The group of entry points of other backends."""
 
 
 def find_backend(name: str) -> EntryPoint:
-    """Return the entry point that an installed package has for ``name``; raise ConfigError if none or two have."""
-    found = {entry_point_text(entry): entry for entry in entry_points(group=ENTRY_POINTS, name=name)}
-    if not found:
+    """Return the entry point of backend ``name``; raise ConfigError unless exactly one package has it."""
+    entries = {entry_point_text(entry): entry for entry in entry_points(group=ENTRY_POINTS, name=name)}
+    if not entries:
         known = sorted({*BUILT_IN, *(entry.name for entry in entry_points(group=ENTRY_POINTS))})
         raise ConfigError(
             f"env.backend: no environment {name!r}; known are {', '.join(known)}. "
             f"Another one comes with a package that has an entry point of the group {ENTRY_POINTS!r}: install it here"
         )
-    if len(found) > 1:
-        raise ConfigError(f"env.backend: {name!r} is brought by {' and by '.join(sorted(found))}: uninstall one")
-    [entry] = found.values()
+    if len(entries) > 1:
+        raise ConfigError(f"env.backend: {name!r} is brought by {' and by '.join(sorted(entries))}: uninstall one")
+    [entry] = entries.values()
     return entry
 
 
 def entry_point_text(entry: EntryPoint) -> str:
-    """Return what an entry point means and whose it is."""
+    """Return an entry point's target and package."""
     return f"{entry.value} ({entry.dist.name} {entry.dist.version})" if entry.dist else entry.value

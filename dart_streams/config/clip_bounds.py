@@ -1,6 +1,6 @@
-"""The clip bounds of each objective of ``trainer/objective.py``: the defaults of functions and keys, and what fits.
+"""The clip bounds of each objective of ``trainer/objective.py``: defaults and accepted ranges.
 
-They differ a thousandfold, for what is clipped differs: a bound of one objective means nothing to another.
+They differ a thousandfold, since each objective clips another quantity.
 """
 
 import math
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class ClipBound(NamedTuple):
-    """A distance of the clipped ratio from 1: the objective's own, and the least and the most that fit it."""
+    """The distance of the clipped ratio from 1: its default, and its accepted range."""
 
     default: float
     least: float
@@ -16,7 +16,7 @@ class ClipBound(NamedTuple):
 
 
 class ClipBounds(NamedTuple):
-    """What an objective clips, and how far below (``low``) and above 1 (``high``)."""
+    """The clipped quantity of an objective, and its bounds below (``low``) and above 1 (``high``)."""
 
     clipped: str
     low: ClipBound
@@ -24,10 +24,8 @@ class ClipBounds(NamedTuple):
 
 
 SEQUENCE_MOST = 0.01
-"""What a sequence's mean ratio is clipped to is below this, what a token's ratio is clipped to above it.
-
-The papers' own are thirty times below (GSPO) and twenty times above it (DAPO).
-"""
+"""The limit between bounds of a sequence's mean ratio (GSPO's is 30 times lower) and of a token's (DAPO's is 20
+times higher)."""
 
 CLIP_BOUNDS = {
     "ppo": ClipBounds("each token's ratio", ClipBound(0.2, SEQUENCE_MOST), ClipBound(0.28, SEQUENCE_MOST)),
@@ -40,16 +38,14 @@ CLIP_BOUNDS = {
         ClipBound(0.28, SEQUENCE_MOST),
     ),
 }
-"""By the objectives' names. Sources: DAPO's clip-higher (arXiv 2503.14476), as DART has it; GSPO (arXiv 2507.18071).
-
-CISPO's paper (arXiv 2506.13585) gives no number for its upper bound: it is that of ``ppo``.
-"""
+"""Bounds by objective, from DAPO's clip-higher (arXiv 2503.14476), as in DART, and GSPO (arXiv 2507.18071). CISPO's
+paper (arXiv 2506.13585) gives no upper bound: it is that of ``ppo``."""
 
 
 def resolve_bounds(objective: str, low: float | None, high: float | None) -> tuple[float, float]:
-    """Return the bounds below and above of an objective; None is its own. Raises ValueError if one doesn't fit it."""
+    """Return an objective's lower and upper bound; None is its default. Raises ValueError for a bound out of range."""
     clipped, *own = CLIP_BOUNDS[objective]
-    found = []
+    bounds = []
     for name, given, bound in zip(("clip_low", "clip_high"), (low, high), own, strict=True):
         value = bound.default if given is None else given
         if not bound.least <= value <= bound.most:
@@ -57,12 +53,12 @@ def resolve_bounds(objective: str, low: float | None, high: float | None) -> tup
                 f"{name} = {value:g} does not fit the objective {objective!r}, which clips {clipped}: "
                 f"{describe_bound(bound)}. Leave {name} out for the objective's own, {bound.default:g}"
             )
-        found.append(value)
-    return found[0], found[1]
+        bounds.append(value)
+    return bounds[0], bounds[1]
 
 
 def describe_bound(bound: ClipBound) -> str:
-    """Return which values fit, in words."""
+    """Return the text of an accepted range."""
     if math.isinf(bound.most):
         return f"at least {bound.least:g}"
     return f"{bound.least:g}" if bound.least == bound.most else f"{bound.least:g} to {bound.most:g}"

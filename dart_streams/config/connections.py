@@ -1,4 +1,4 @@
-"""Kafka, Cassandra, the local JVM services that stand in for both, and TLS and logins that keep passwords secret."""
+"""Kafka and Cassandra with TLS and logins, and the local JVM services."""
 
 import ipaddress
 import re
@@ -12,25 +12,25 @@ from msgspec import Meta
 from dart_streams.config.section import AboveZero, Optional, Positive, Section
 
 SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
-"""A reference to a password or key, never itself one, so that a configuration can be shown, kept and sent around."""
+"""The form of a reference to a secret; the configuration itself contains none."""
 
 
 class Tls(Optional, frozen=True):
-    """TLS to a service. Paths are relative to the file; untrusted certificates and wrong host names are refused."""
+    """TLS to a service. Paths are relative to the file. Untrusted certificates and wrong host names are refused."""
 
     enabled: bool = False
     """Connect with TLS."""
     ca_file: str = ""
-    """Authorities to trust (PEM); empty: those of the system."""
+    """Trusted authorities (PEM); empty: those of the system."""
     certificate_file: str = ""
-    """The client's certificate, for services that ask for one (mutual TLS)."""
+    """The client's certificate (PEM), for mutual TLS."""
     key_file: str = ""
     """The key of ``certificate_file``."""
     key_password: str = ""
-    """Where the key's password is: ``env:NAME`` or ``file:PATH``."""
+    """The password of the key, as ``env:NAME`` or ``file:PATH``."""
 
     def __post_init__(self) -> None:
-        """Refuse what would be ignored silently."""
+        """Refuse keys that would be ignored."""
         if not self.enabled and (self.ca_file or self.certificate_file or self.key_file):
             raise ValueError("files are given, but TLS is off: set enabled = true here")
         if bool(self.certificate_file) != bool(self.key_file) or (self.key_password and not self.key_file):
@@ -44,7 +44,7 @@ class Login(Optional, frozen=True):
     user: str = ""
     """The user name."""
     password: str = ""
-    """Where the password is: ``env:NAME`` for an environment variable, or ``file:PATH``."""
+    """The password, as ``env:NAME`` (an environment variable) or ``file:PATH``."""
 
     def __post_init__(self) -> None:
         """Refuse half a login, and a password in the configuration itself."""
@@ -61,7 +61,7 @@ class KafkaLogin(Login, frozen=True):
 
 
 def refuse_literal(reference: str, key: str) -> None:
-    """Raise ValueError, without showing it, if ``reference`` is not of the form :data:`SECRET`."""
+    """Raise ValueError, without the text, if ``reference`` is not of the form :data:`SECRET`."""
     if reference and not SECRET.fullmatch(reference):
         what = "key" if key.endswith("_key") else "password"
         raise ValueError(
@@ -76,7 +76,7 @@ def refuse_clear_password(hosts: Sequence[str], tls: Tls) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine; a name other than localhost never is."""
+    """Return whether a host is localhost or a loopback address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -115,7 +115,7 @@ class Bus(Section, frozen=True):
     prefix: Annotated[str, Meta(max_length=200, pattern=r"^[A-Za-z0-9._-]*$")] = "dart."
     """The prefix of every topic and consumer group; ``dart-streams run`` sets it to ``dart.RUN.``."""
     wait_s: AboveZero = 30.0
-    """How long a process waits for the broker before it gives up."""
+    """Time that a process waits for the broker before it gives up."""
     tls: Tls = Tls()
     login: KafkaLogin = KafkaLogin()
 
@@ -132,12 +132,12 @@ class Bus(Section, frozen=True):
 
     @property
     def run(self) -> str:
-        """The run that this prefix names; rows of the shared store carry it."""
+        """The run's name, which rows of the shared store carry."""
         return self.prefix.strip(".")
 
     @property
     def of_demonstrations(self) -> "Bus":
-        """The bus on which the demonstrations for a run's tiny policy are played, before the run has topics."""
+        """The bus of demonstrations for a run's tiny policy, before the run has topics."""
         return msgspec.structs.replace(self, prefix=f"{self.prefix.rstrip('.')}-policy.")
 
 
@@ -145,16 +145,16 @@ class Store(Section, frozen=True):
     """Cassandra."""
 
     blob_cache_mb: ClassVar[int] = 64
-    """Megabytes of screenshots that a process caches: a few hundred, more than one episode shows."""
+    """Megabytes of screenshots that a process caches, a few hundred images."""
 
     hosts: tuple[str, ...] = ("127.0.0.1",)
     """Contact points."""
     port: Positive = 9042
     """The native protocol's port, of all hosts."""
     keyspace: str = "dart"
-    """The keyspace; runs share it, their rows carry the run."""
+    """The keyspace, which all runs share."""
     wait_s: AboveZero = 30.0
-    """How long a process waits for the database before it gives up."""
+    """Time that a process waits for the database before it gives up."""
     tls: Tls = Tls()
     login: Login = Login()
 
@@ -172,6 +172,6 @@ class Services(Optional, frozen=True):
     cassandra_heap_mb: Positive = 768
     """Cassandra's heap."""
     ready_s: AboveZero = 60.0
-    """How long a service may take to answer."""
+    """Time that a service may take to answer."""
     optimise: bool = False
-    """Use the JVM's second compiler: ten seconds of CPU more a start, less a record at hundreds of steps a second."""
+    """Use the JVM's second compiler: 10 s more CPU time at a start, less for each record."""

@@ -1,4 +1,4 @@
-"""The data manager, and the tables of other papers' rules."""
+"""The data manager, and tables of other papers' rules."""
 
 from typing import Annotated, Literal
 
@@ -12,11 +12,11 @@ class Budget(Section, frozen=True):
     """DART's dynamic rollout number."""
 
     dynamic: bool = True
-    """Fewer rollouts for tasks of a high success rate."""
+    """Use fewer rollouts for tasks of a high success rate."""
     base: Annotated[int, Meta(ge=1, le=MOST_ROLLOUTS)] = 8
     """Rollouts of a group, at a success rate below ``threshold``."""
     threshold: Share = 0.6
-    """The success rate above which a group gets fewer."""
+    """The success rate above which a group gets fewer rollouts."""
 
 
 class Length(Section, frozen=True):
@@ -41,7 +41,7 @@ class Pool(Section, frozen=True):
 
 
 class Dispatch(Section, frozen=True):
-    """Which tasks are ordered, and when."""
+    """The order of tasks, and its pace."""
 
     mode: Literal["rollout-wise", "task-wise", "coupled"] = "rollout-wise"
     """DART's ``rollout-wise`` dispatch, or one of those it is compared with (dart_streams/curation/dispatch.py)."""
@@ -55,11 +55,11 @@ class MobileRl(Optional, frozen=True):
     """Rules of MobileRL (arXiv 2509.18119)."""
 
     shortest_path: Share = 0.0
-    """The share of its reward that a success loses for what it is longer than the group's shortest (alpha)."""
+    """The share of its reward that a success loses by its excess length over the group's shortest (alpha)."""
     rest_after: Count = 0
     """Failures in a row after which a task rests; 0: never."""
     rest_passes: Count = 3
-    """How long it rests, in passes over all tasks."""
+    """Length of a rest, in passes over all tasks."""
 
 
 class CurriculumPhase(Optional, frozen=True):
@@ -79,7 +79,7 @@ class CraftGui(Optional, frozen=True):
 
 
 class UiS1(Optional, frozen=True):
-    """UI-S1's credit of single steps (arXiv 2509.11543), beside that of the trajectory."""
+    """UI-S1's credit of single steps (arXiv 2509.11543)."""
 
     step_weight: NonNegative = 0.0
     """Weight of the advantage of a step's future return, added to its trajectory's; 0 adds none."""
@@ -91,7 +91,7 @@ class Curation(Section, frozen=True):
     """The data manager."""
 
     max_staleness: Count = 2
-    """How old data may be at the optimizer step that trains on it, in weight versions."""
+    """Maximum staleness of training data at its optimizer step, in weight versions."""
     budget: Budget = Budget()
     length: Length = Length()
     entropy: Entropy = Entropy()

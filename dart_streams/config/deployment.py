@@ -1,4 +1,4 @@
-"""A whole deployment: every table of the configuration file, those of the supervised run among them."""
+"""A deployment: every table of the configuration file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,15 +27,15 @@ class Run(Section, frozen=True):
     state_dir: str = ".dart"
     """The folder of runs, policies and local services."""
     minutes: NonNegative = 9.0
-    """How long the training phase lasts; 0: a run ends after the demonstrations and the first evaluation."""
+    """Length of the training phase; 0: a run ends after the demonstrations and the first evaluation."""
     train_steps: Version | None = None
-    """The optimizer step that ends the training phase, if it comes first."""
+    """The optimizer step that ends the training phase early."""
     demonstrate: bool = True
-    """Put a demonstration of each training task into the experience pool first."""
+    """Fill the experience pool with a demonstration of each training task first."""
     settle_s: NonNegative = 150.0
-    """How long open episodes may take to end after training; the orders of others go back to their topic."""
+    """Time that open episodes may take after training; orders of longer ones go back to their topic."""
     drain_s: NonNegative = 10.0
-    """How long a process may take to end after SIGTERM."""
+    """Time that a process may take to end after SIGTERM."""
 
     @property
     def trains(self) -> bool:
@@ -61,23 +61,23 @@ class Evaluation(Section, frozen=True):
     episodes: GroupSize = 240
     """Rollouts of an evaluation; 0: no evaluation."""
     temperatures: Annotated[tuple[Temperature, ...], msgspec.Meta(min_length=1)] = (1.0,)
-    """Sampling temperatures, 0 is greedy. The first is the headline's; at the others each task is played once."""
+    """Sampling temperatures; 0 is greedy. The first is the report's; the others play each task once."""
     timeout_s: AboveZero = 300.0
-    """How long an evaluation may take."""
+    """Time that an evaluation may take."""
 
 
 class Telemetry(Section, frozen=True):
     """Traces, metrics and stall reports."""
 
     sampling: Share = 0.0
-    """The share of step requests that are traced; spans that fail are always written."""
+    """The share of traced step requests; failed spans are always written."""
     otlp_endpoint: str = ""
     """A collector's base address (OTLP over HTTP), such as ``http://127.0.0.1:4318``; empty: the run's folder."""
     stall_s: AboveZero = 30.0
-    """How long a wait may last before the process reports it."""
+    """Length of a wait after which a process reports it."""
 
     def __post_init__(self) -> None:
-        """Refuse an address to which nothing could be sent."""
+        """Refuse an unusable address."""
         if self.otlp_endpoint:
             try:
                 parts = urlsplit(self.otlp_endpoint)
@@ -89,12 +89,12 @@ class Telemetry(Section, frozen=True):
 
 
 class Ui(Optional, frozen=True):
-    """The live web page of a run, which only reads; it listens on loopback."""
+    """The live web page of a run, which only reads and listens on loopback."""
 
     enabled: bool = True
-    """Serve it as a process of each run; nothing is read for it until somebody opens it."""
+    """Serve the page in each run; it reads nothing until a browser opens it."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8765
-    """Its port, or the first free one above; 0: any."""
+    """The port, or the first free one above; 0: any."""
 
 
 class Config(Section, frozen=True):
@@ -120,7 +120,7 @@ class Config(Section, frozen=True):
     workload: Workload | None = None
 
     def __post_init__(self) -> None:
-        """Refuse records that no topic has room for, what would wait for ever, and tokens that no step can train on."""
+        """Refuse records too large for their topics, deadlocks, and tokens that can't be trained on."""
         if too_large := record_sizes.size_refusal(self):
             raise ValueError(too_large)
         if self.rollout.engine == "openai" and self.run.trains:
@@ -147,5 +147,5 @@ class Config(Section, frozen=True):
             )
 
     def sampling(self, temperature: float = 1.0) -> Sampling:
-        """Return the sampling parameters of this deployment's orders."""
+        """Return the sampling parameters of orders."""
         return Sampling(temperature=temperature, max_tokens=self.policy.max_tokens)

@@ -1,4 +1,4 @@
-"""How the policy writes its actions."""
+"""The dialect in which the policy writes its actions."""
 
 from dart_streams.actions import dialects
 from dart_streams.config.section import Optional
@@ -10,31 +10,28 @@ KEYS: dict[dialects.Name, frozenset[str]] = {
     "qwen-computer-use": COMMON,
     "computer_13": COMMON,
 }
-"""Keys that each dialect has."""
+"""Keys of each dialect."""
 
 
 class ActionDialect(Optional, frozen=True):
-    """How the policy writes its actions, and the prompt that asks for them."""
+    """The policy's action format, and its prompt."""
 
     name: dialects.Name = "native"
-    """``native``: one strict spelling and a short prompt, for models trained here; or what a model writes already:
-    ``ui-tars``, ``qwen-computer-use``, or OSWorld's ``computer_13``."""
+    """``native`` is a strict format for models trained here; the others are formats of existing models."""
     coordinates: dialects.Coordinates = "absolute"
-    """Places are pixels of the image that the model sees (UI-TARS-1.5, Qwen2.5-VL), or ``relative``, 0 to 1000 of its
-    width and height (UI-TARS before 1.5, Qwen3-VL)."""
+    """``absolute`` coordinates are pixels of the image that the model sees (UI-TARS-1.5, Qwen2.5-VL); ``relative`` ones
+    are 0 to 1000 of its sides (UI-TARS before 1.5, Qwen3-VL)."""
     strictness: dialects.Strictness = "strict"
-    """An answer with something wrong ends the episode as ``invalid_action``; ``lenient``: what is understood of it is
-    executed, and what was wrong is counted."""
+    """``strict`` ends the episode at an invalid answer (``invalid_action``); ``lenient`` executes its valid part."""
     several: dialects.MultipleActions = "first"
-    """Of several actions in one answer the ``first`` is executed, or ``all``, as one step."""
+    """Execute the ``first`` of several actions in an answer, or ``all`` of them as one step."""
     prompt: dialects.Style = "point"
-    """Of ``ui-tars``: the published prompt that asks for places as ``<point>x y</point>``, or as a ``box`` between
-    special tokens."""
+    """Published prompt of ``ui-tars``, with coordinates as ``<point>x y</point>`` or as a ``box`` of special tokens."""
     language: str = "English"
-    """Of ``ui-tars``: in which thoughts are to be written."""
+    """Language of the thoughts of ``ui-tars``."""
 
     def __post_init__(self) -> None:
-        """Refuse keys that the dialect does not have."""
+        """Refuse keys of other dialects."""
         for key in sorted(self.changed - KEYS[self.name] - {"name"}):
             fitting = ", ".join(f'"{name}"' for name, keys in KEYS.items() if key in keys)
             raise ValueError(f'{key} = "{getattr(self, key)}" is not for name = "{self.name}", but for {fitting}')

@@ -52,22 +52,22 @@ def read_tables(path: Path, missing: str) -> dict[str, Any]:
 
 
 def depth_of(tables: dict[str, Any]) -> int:
-    """Return how deeply tables and lists are nested, without recursion: a dotted key may have thousands of parts."""
+    """Return the depth of nested tables and lists, without recursion: a dotted key may have thousands of parts."""
     depth, level = 0, list[Any]([tables])
     while level:
         depth += 1
-        inner = [value for one in level for value in (one.values() if isinstance(one, dict) else one)]
+        inner = [value for outer in level for value in (outer.values() if isinstance(outer, dict) else outer)]
         level = [value for value in inner if isinstance(value, dict | list)]
     return depth
 
 
 def parse(data: dict[str, Any], source: str = "configuration") -> Config:
-    """Turn nested tables into a :class:`Config`; raise :class:`ConfigError` that names every offending key."""
+    """Turn tables into a :class:`Config`; raise :class:`ConfigError` with every wrong key."""
     return parse_as(Config, data, source)
 
 
 def parse_as(struct: type[T], data: Any, source: str) -> T:
-    """Turn nested tables into ``struct``; raise :class:`ConfigError` that names every offending key."""
+    """Turn tables into ``struct``; raise :class:`ConfigError` with every wrong key."""
     if errors := list(errors_of(struct, data)):
         text = f" {errors[0]}" if len(errors) == 1 else "".join(f"\n  {error}" for error in errors)
         raise ConfigError(f"{source}:{text}")
@@ -75,7 +75,7 @@ def parse_as(struct: type[T], data: Any, source: str) -> T:
 
 
 def errors_of(struct: type[msgspec.Struct], data: Any, place: str = "") -> Iterator[str]:
-    """Yield what is wrong with a table: unknown keys, wrong values, and what does not go together."""
+    """Yield a table's unknown keys, wrong values, and wrong combinations."""
     if not isinstance(data, dict):
         yield f"{place}: expected a table, got {type(data).__name__}"
         return
@@ -92,7 +92,7 @@ def errors_of(struct: type[msgspec.Struct], data: Any, place: str = "") -> Itera
 
 
 def value_errors(field: msgspec.structs.FieldInfo, value: Any, where: str) -> Iterator[str]:
-    """Yield what is wrong with the value of a key."""
+    """Yield the errors of a key's value."""
     nested, is_list = struct_of(field.type)
     if nested and is_list and isinstance(value, list):
         for number, item in enumerate(value):
@@ -104,7 +104,7 @@ def value_errors(field: msgspec.structs.FieldInfo, value: Any, where: str) -> It
 
 
 def validation_error(value: Any, kind: Any) -> str | None:
-    """Return why a value is not of a kind; None if it is."""
+    """Return the reason why a value is not of a kind; None if it is."""
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -115,14 +115,14 @@ def validation_error(value: Any, kind: Any) -> str | None:
 
 
 def unknown_key(key: str, where: str, known: list[str]) -> str:
-    """Return the error of a key that a table does not have, with what was probably meant."""
+    """Return the error of an unknown key, with the nearest known one."""
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     advice = f"did you mean {near[0]!r}?" if near else f"known keys here: {', '.join(sorted(known))}"
     return f"unknown key {where!r}: {advice}"
 
 
 def struct_of(annotation: Any) -> tuple[type[msgspec.Struct] | None, bool]:
-    """Return the struct a field holds (None for plain values), and whether it holds a list of them."""
+    """Return a field's struct (None for plain values), and whether the field is a list."""
     is_list = get_origin(annotation) in (list, tuple)
     if is_list or get_origin(annotation) is UnionType:
         annotation = get_args(annotation)[0]

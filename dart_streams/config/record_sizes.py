@@ -1,7 +1,7 @@
-"""The largest record of each topic that a configuration can reach, and the keys that make it smaller. Pure.
+"""The largest possible record of each topic, and the keys that make it smaller. Pure.
 
-Sizes are bytes of JSON. A text counts by its tokens, with :data:`TEXT` bytes each, whatever its language: what a policy
-or an environment says beyond that is refused where it is sent (:class:`dart_streams.bus.codec.Unencodable`).
+Sizes are bytes of JSON. A text has :data:`TEXT` bytes for each token; senders refuse longer texts
+(:class:`dart_streams.bus.codec.Unencodable`).
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MOST_TOKENS = 32_768
 """Tokens of the longest answer."""
 FIXED = 64 * 1024
-"""An event's names, digests, times and reason: a name has 512 characters at most, and JSON 6 bytes for some of them."""
+"""An event's names (512 characters of up to 6 bytes), digests, times and reason."""
 WORDS = 128 * 1024
 """The instruction, or the fixed part of a prompt."""
 NUMBER = 25
@@ -24,7 +24,7 @@ TOKEN = 11 + 2 * NUMBER
 TEXT = 8
 """The text of a token: two characters of Chinese, or eight of English."""
 CANONICAL = 2 * TEXT
-"""The same text within an action in its canonical form, where characters are escaped once more."""
+"""The same text in a canonical action, with doubly escaped characters."""
 PART = 120
 """A part of a prompt without its text."""
 IMAGE = 400
@@ -39,20 +39,20 @@ PAGE_METRIC = 3200
 
 
 class Largest(NamedTuple):
-    """The largest record of a topic, and the keys to lower for a smaller one."""
+    """The largest record of a topic, and the keys that lower it."""
 
     value_bytes: int
     keys: str = ""
 
 
 def largest_records(config: "Config", max_steps: int = 1) -> dict[str, Largest]:
-    """Return the largest record of each topic by its name; ``max_steps`` is the largest step limit of the tasks."""
+    """Return the largest record of each topic by name, for tasks of ``max_steps`` steps."""
     sizes = {topic.name: Largest(FIXED) for topic in topics.ALL}
     return sizes | of_answers(config) | of_groups(config, max_steps) | of_decisions(config) | of_weights(config)
 
 
 def of_answers(config: "Config") -> dict[str, Largest]:
-    """Return the sizes of what carries prompts and answers."""
+    """Return the sizes of records with prompts and answers."""
     policy = config.policy
     tokens = policy.max_tokens
     texts = policy.max_texts * (PART + tokens * TEXT)
@@ -67,7 +67,7 @@ def of_answers(config: "Config") -> dict[str, Largest]:
 
 
 def of_groups(config: "Config", max_steps: int) -> dict[str, Largest]:
-    """Return the sizes of what is made of whole episodes and groups."""
+    """Return the sizes of records of whole episodes and groups."""
     curation, trainer = config.curation, config.trainer
     rollouts = curation.budget.base
     step = INDEX + (NUMBER if curation.ui_s1.step_weight else 0)
@@ -89,7 +89,7 @@ def of_groups(config: "Config", max_steps: int) -> dict[str, Largest]:
 
 
 def of_decisions(config: "Config") -> dict[str, Largest]:
-    """Return the size of the log of one input: it may make room for all orders of a deployment, or of a batch."""
+    """Return the size of the log of one input, which may cause all orders of a deployment or a batch."""
     rollouts = config.curation.budget.base
     if config.curation.dispatch.mode == "coupled":
         orders = config.trainer.groups_per_step * rollouts
@@ -100,7 +100,7 @@ def of_decisions(config: "Config") -> dict[str, Largest]:
 
 
 def of_weights(config: "Config") -> dict[str, Largest]:
-    """Return the size of a version, which names each part that it is made of."""
+    """Return the size of a version, which names its parts."""
     uri = config.trainer.weights_uri or str(config.run.folder.absolute())
     part = 6 * len(uri) + 2 * 64 + IMAGE
     keys = "trainer.publish.full_every, or the length of trainer.weights_uri or run.state_dir"
@@ -108,12 +108,12 @@ def of_weights(config: "Config") -> dict[str, Largest]:
 
 
 def size_refusal(config: "Config", max_steps: int = 1) -> str:
-    """Return which topic has no room for what a configuration can reach, and the keys to lower; empty: all have."""
-    for name, found in largest_records(config, max_steps).items():
+    """Return the reason and the keys to lower if a record could exceed its topic's bound, else an empty text."""
+    for name, largest in largest_records(config, max_steps).items():
         room = topics.BY_NAME[name].max_message_bytes
-        if found.value_bytes > room:
+        if largest.value_bytes > room:
             return (
-                f"a record on {name} could take {found.value_bytes} bytes, and one has at most {room}: lower "
-                f"{found.keys}"
+                f"a record on {name} could take {largest.value_bytes} bytes, and one has at most {room}: lower "
+                f"{largest.keys}"
             )
     return ""

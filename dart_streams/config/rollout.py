@@ -1,4 +1,4 @@
-"""The policy, and the rollout workers that serve it."""
+"""The policy and its rollout workers."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -16,7 +16,7 @@ SecondSetWanted = Literal["auto", "device", "host", "none"]
 
 
 SHORTEST_ANSWER = 32
-"""Tokens of an answer of another dialect than ours, without a thought."""
+"""Tokens of an answer in another dialect than ``native``, without a thought."""
 
 
 class Policy(Section, frozen=True):
@@ -25,8 +25,8 @@ class Policy(Section, frozen=True):
     model_id: Name = "tiny"
     """The name under which weight versions are published."""
     path: str = ""
-    """A Hugging Face directory of an image-text-to-text model that the installed transformers and vLLM both serve;
-    empty: the tiny demonstration policy, built on first use."""
+    """A Hugging Face directory of an image-text-to-text model for transformers and vLLM; empty: the tiny demonstration
+    policy, built on first use."""
     max_images: Positive = 2
     """Screenshots in a prompt, the newest."""
     min_images: Count = 0
@@ -37,9 +37,9 @@ class Policy(Section, frozen=True):
     min_texts: Count = 0
     """Earlier answers that stay when older ones are dropped in a block; 0: one is dropped at each step."""
     min_pixels: Positive = 3136
-    """Smallest image in pixels; a smaller screenshot is scaled up. For models whose image processor has such bounds."""
+    """Smallest image in pixels; smaller screenshots are scaled up, by image processors with such bounds."""
     max_pixels: Positive = 1_003_520
-    """Largest image in pixels; a larger screenshot is scaled down. For models whose image processor has such bounds."""
+    """Largest image in pixels; larger screenshots are scaled down, by image processors with such bounds."""
     max_tokens: Annotated[int, Meta(ge=1, le=MOST_TOKENS)] = 24
     """Longest answer in tokens."""
     dialect: ActionDialect = ActionDialect()
@@ -63,10 +63,10 @@ class Policy(Section, frozen=True):
 
 
 class Warmup(Optional, frozen=True):
-    """The tiny policy, and its supervised warm-up on oracle demonstrations, which travel the same topics."""
+    """The tiny policy, and its supervised warm-up on demonstrations of the oracle."""
 
     architecture: Literal["qwen2_5_vl", "qwen3_vl"] = "qwen2_5_vl"
-    """Whose architecture it has; a model of ``policy.path`` has its own."""
+    """Its architecture."""
     width: Annotated[int, Meta(ge=64, le=2048, multiple_of=64)] = 128
     """Its hidden size, in heads of 32."""
     demonstrations: Positive = 2000
@@ -80,10 +80,10 @@ class Warmup(Optional, frozen=True):
 
 
 class Scripted(Optional, frozen=True):
-    """The ``scripted`` engine, without a model. A ``[workload]`` takes the place of its latency."""
+    """The ``scripted`` engine, without a model. A ``[workload]`` replaces its latency."""
 
     behaviour: Literal["oracle", "random"] = "oracle"
-    """What it answers: the right action, or any."""
+    """Its answers: the right action, or a random one."""
     latency_ms: NonNegative = 10.0
     """Time to an answer."""
     success_rate: Share = 0.7
@@ -96,30 +96,29 @@ class Vllm(Optional, frozen=True):
     kv_cache_gib: Positive = 1
     """Memory of the key-value cache."""
     gather_ms: NonNegative = 0.0
-    """Milliseconds that a request waits for others, to be computed together with them: the fewer steps the engine
-    makes, the less CPU time a request costs. For engines whose steps cost the same for one request as for ten, beside
-    environments that have no core to themselves."""
+    """Time that a request waits for others to share the engine's steps. It saves CPU time where a step costs the same
+    for one request as for ten."""
     second_set: SecondSetWanted = "auto"
-    """Where a version is loaded while the one before serves, so that a switch is a copy between two steps: a second set
-    of weights on the ``device``, or if it has no room for them and a key-value cache in pinned memory of the ``host``;
-    ``none`` loads during the switch. ``auto``: on a CPU a second set, on a GPU none."""
+    """Place of the next version while the present one serves: the ``device``, or pinned memory of the ``host`` where
+    the device lacks room. A switch is then one copy. ``none`` loads during the switch; ``auto`` is ``device`` on a CPU
+    and ``none`` on a GPU."""
     start_s: AboveZero = 240.0
-    """How long a run waits at its start until every worker serves weights: a large model is read and compiled."""
+    """Time that a run waits at its start for served weights, while models are read and compiled."""
     hang_s: AboveZero = 300.0
-    """How long a step of the engine, or a switch of weights, may take until the worker ends as one that hangs, and is
-    started again; with ``switch_mode = "finish"`` a switch takes as long as the answers under way."""
+    """Timeout of an engine step and of a weight switch, after which the worker restarts. A switch with ``switch_mode =
+    "finish"`` includes the answers under way."""
     parity_nats: AboveZero = 0.005
-    """A worker refuses to serve if its log-probabilities differ by more than this, in the mean of a fixed probe, from
-    the trainer's; half precision in both needs more than the default. Also of an endpoint with ``openai.trainable``."""
+    """Largest mean difference between the log-probabilities of worker (or trainable endpoint) and trainer on a fixed
+    probe; beyond it the worker refuses to serve. Half precision in both needs more than the default."""
 
 
 class Rollout(Section, frozen=True):
     """Rollout workers."""
 
     heartbeat_s: ClassVar[float] = 0.5
-    """Seconds between a worker's heartbeats; a few fit into ``liveness_s``, so a lost one does not matter."""
+    """Interval of a worker's heartbeats, far below ``liveness_s``."""
     liveness_s: ClassVar[float] = 10.0
-    """A worker without a heartbeat for this many seconds no longer delays the others' weight update."""
+    """Age of a worker's last heartbeat from which it no longer delays the others' weight update."""
 
     engine: Literal["vllm", "scripted", "openai"] = "vllm"
     """The inference engine: vLLM in the worker's process, a script, or an ``openai``-compatible endpoint."""
@@ -128,17 +127,17 @@ class Rollout(Section, frozen=True):
     max_in_flight: Positive = 32
     """Concurrent requests of a worker."""
     roll_width: Positive = 1
-    """Workers that update their weights at the same time: enough for the last one to have a version before the next is
-    published, or its tokens are too old to train on (``dart-streams plan`` computes it)."""
+    """Workers that update their weights at the same time. All must have a version before the next one is published, or
+    tokens get too old to train on (``dart-streams plan`` computes it)."""
     switch_mode: SwitchMode = "keep"
-    """In-flight requests at a weight update ``keep`` their tokens and go on, or ``finish`` first while new ones wait,
-    or ``abort`` and start again. Only with ``keep`` can an answer have tokens of two versions."""
+    """In-flight requests at a weight update ``keep`` their tokens and continue with the new version, ``finish`` first
+    while new ones wait, or ``abort`` and restart."""
     vllm: Vllm = Vllm()
     scripted: Scripted = Scripted()
     openai: Openai = Openai()
 
     def __post_init__(self) -> None:
-        """Refuse an endpoint without an address, and keys of another engine, which would be ignored silently."""
+        """Refuse an endpoint without an address, and keys of another engine."""
         if self.engine == "openai" and not (self.openai.base_url and self.openai.model):
             raise ValueError("engine openai needs openai.base_url and openai.model")
         if self.engine != "openai" and (keys := self.openai.changed):
@@ -152,15 +151,15 @@ class Rollout(Section, frozen=True):
 
     @property
     def fixed_weights(self) -> bool:
-        """Whether the engine keeps its weights, whatever the trainer publishes."""
+        """Whether the engine never loads the trainer's weights."""
         return self.engine == "openai"
 
     @property
     def endpoint_model(self) -> str:
-        """The model whose weights are no version of the trainer's; empty: the engine serves such versions."""
+        """The model of an endpoint; empty if the engine serves the trainer's versions."""
         return self.openai.model if self.engine == "openai" else ""
 
     @property
     def demonstrates(self) -> bool:
-        """Whether orders for demonstrations are played by rollout workers, not by the environment's oracle."""
+        """Whether rollout workers play demonstrations, not the environment's oracle."""
         return self.engine == "openai" and self.openai.demonstrate

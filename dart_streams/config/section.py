@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 MOST = 10**9
-"""No number that a user means is larger: not infinity, and nothing that a program would count to or wait for."""
+"""Bound of all numbers, infinity excluded."""
 Count = Annotated[int, Meta(ge=0, le=MOST)]
 Positive = Annotated[int, Meta(ge=1, le=MOST)]
 NonNegative = Annotated[float, Meta(ge=0, le=MOST)]
@@ -19,7 +19,7 @@ Real = Annotated[float, Meta(ge=-MOST, le=MOST)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 StepLimit = Annotated[int, Meta(ge=1, le=10_000)]
-"""Steps of a task's longest episode: a part of what the contract allows, which what is made of an episode fits."""
+"""Steps of an episode, within the bound of the contract."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,7 +29,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def changed(self) -> frozenset[str]:
-        """The keys that have another value than their default."""
+        """The keys with another value than their default."""
         return frozenset(
             field.name
             for field in msgspec.structs.fields(type(self))
@@ -39,6 +39,6 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Optional(Section, frozen=True):
-    """A table of one backend, of one rule or of secured services: a deployment without it never sets it."""
+    """A table of a backend, a rule or secured services, which most deployments do not have."""
 
     kind: ClassVar[str] = "plug-in"

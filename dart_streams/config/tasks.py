@@ -1,4 +1,4 @@
-"""Task sets: a task is an exact instance, ``environment/page#seed``; the seeds of the splits never overlap."""
+"""Task sets. A task is an exact instance, ``environment/page#seed``, of one split."""
 
 import itertools
 import os
@@ -31,32 +31,28 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def task_id(self) -> str:
-        """The id by which events name this task, for instance ``miniwob/click-test-2#17``."""
+        """The task's id in events, for instance ``miniwob/click-test-2#17``."""
         return task_id(self.environment, self.page, self.seed)
 
 
 def task_id(environment: str, page: str, seed: int) -> str:
-    """Return the id of the instance of a page that a seed makes."""
+    """Return the id of a page's instance."""
     return f"{environment}/{page}#{seed}"
 
 
 Names = list[str]
-NAMED = 3
-"""How many of what is wrong an error names."""
-
+MAX_NAMED = 3
+"""Names that an error lists."""
 
 MAX_TASKS = 1_000_000
-"""Tasks of a set: each is an object in the memory of several processes."""
+"""Tasks of a set, each an object in the memory of several processes."""
 MAX_TASK_ID = 480
-"""Characters of a task's id: an order's id, which names it, is longer."""
+"""Characters of a task's id, which is part of an order's id."""
 Word = Annotated[str, Meta(min_length=1, max_length=MAX_TASK_ID)]
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A family of tasks in the file: half-open seed ranges ``[first, last)``.
-
-    ``demonstration_seeds`` are for the warm-up of the tiny policy only; by default there are none.
-    """
+    """A family of tasks with half-open seed ranges ``[first, last)``; the tiny policy warms up on demonstrations."""
 
     environment: Word
     page: Word
@@ -66,7 +62,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     demonstration_seeds: tuple[Seed, Seed] = (0, 0)
 
     def __post_init__(self) -> None:
-        """Refuse ids that no event can carry, and more tasks than a process has room for, before there are any."""
+        """Refuse ids that are too long for events, and too many tasks."""
         longest = max(len(task_id(self.environment, self.page, seed)) for seed in self._all_seeds)
         if longest > MAX_TASK_ID:
             raise ValueError(f"the ids of its tasks have {longest} characters: shorten page to {MAX_TASK_ID} in all")
@@ -84,7 +80,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return sum(max(0, last - first) for first, last in ranges)
 
     def tasks(self, split: Split) -> list[Task]:
-        """Return this page's instances of one split."""
+        """Return this page's tasks of one split."""
         ranges = {
             "train": self.train_seeds,
             "heldout": self.heldout_seeds,
@@ -97,25 +93,25 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class OsworldTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The table ``[osworld]``: tasks of a checkout of OSWorld, each with one seed, for each is one exact instance."""
+    """The table ``[osworld]``: tasks of a checkout of OSWorld, each with one seed."""
 
     folder: str = ""
-    """The checkout, or its ``evaluation_examples``, relative to the file; empty: where ``DART_OSWORLD`` says."""
+    """The checkout, or its ``evaluation_examples``, relative to the file; empty: ``DART_OSWORLD``."""
     task_list: str = msgspec.field(default="test_all.json", name="list")
-    """Which tasks, a file of the folder: ``test_all.json`` has 369, ``test_nogdrive.json`` the 361 that need no account
-    of Google Drive; empty: none, for ``[[pages]]`` names them."""
+    """The task list, a file of the folder: ``test_all.json`` has 369 tasks, ``test_nogdrive.json`` the 361 without
+    Google Drive; empty: none, with tasks in ``[[pages]]``."""
     apps: Names = []
-    """Only tasks of these folders; empty: of all."""
+    """Apps (folders) of the tasks; empty: all."""
     checked: str = ""
-    """Results of ``dart-streams osworld check``, relative to the file: only tasks that were found runnable."""
+    """Results of ``dart-streams osworld check``, relative to the file, which leave runnable tasks only."""
     heldout: Names = []
-    """Ids of held-out tasks; if there are none, ``heldout_share`` of each app's, drawn by ``seed``."""
+    """Ids of held-out tasks; empty: a ``heldout_share`` of each app's tasks, drawn by ``seed``."""
     heldout_share: Share = 0.2
     seed: Seed = 0
     max_steps: StepLimit = 15
 
     def examples(self, base: Path) -> Path:
-        """Return the folder of task files; raise ConfigError if no checkout is named or it is none."""
+        """Return the folder of task files; raise ConfigError without a checkout."""
         if not (named := self.folder or os.environ.get("DART_OSWORLD", "")):
             raise ConfigError("osworld.folder: name a checkout of OSWorld there, or in the environment by DART_OSWORLD")
         folder = base / Path(named).expanduser()
@@ -126,7 +122,7 @@ class OsworldTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return folder
 
     def listed(self, base: Path) -> dict[str, Names]:
-        """Return the ids of the list by app, after the filters; raise ConfigError for a list or an app without."""
+        """Return the filtered ids of the list by app; raise ConfigError for an unusable list or an unknown app."""
         path = self.examples(base) / self.task_list
         try:
             by_app = json_of(path.read_bytes(), str(path), dict[str, Names])
@@ -146,7 +142,7 @@ class OsworldTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         }
 
     def runnable(self, base: Path) -> set[str] | None:
-        """Return the pages that were found runnable, None for all; raise ConfigError if the results can't be read."""
+        """Return the runnable pages, None for all; raise ConfigError if the results can't be read."""
         if not self.checked:
             return None
         path = base / self.checked
@@ -158,7 +154,7 @@ class OsworldTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return {page for page, verdict in {line.page: line.verdict for line in lines}.items() if verdict == "runnable"}
 
     def pages(self, base: Path) -> list[Page]:
-        """Return the tasks as pages; raise ConfigError if a held-out id is not among them."""
+        """Return the tasks as pages; raise ConfigError for an unknown held-out id."""
         if not self.task_list:
             return []
         by_app = self.listed(base)
@@ -224,7 +220,7 @@ class TaskSet:
 
     @property
     def most_steps(self) -> int:
-        """How many steps the longest episode may have; 0 without tasks."""
+        """Maximum steps of an episode; 0 without tasks."""
         return max((page.max_steps for page in self.pages), default=0)
 
     def get(self, task_id: str) -> Task:
@@ -242,15 +238,15 @@ class TaskSet:
 
 
 def repeated_names(names: Iterable[str]) -> list[str]:
-    """Return the first few names that come more than once, in their order."""
+    """Return the first few repeated names."""
     again = (name for name, count in Counter(names).items() if count > 1)
-    return list(itertools.islice(again, NAMED))
+    return list(itertools.islice(again, MAX_NAMED))
 
 
 def tasks_of(config: Config, file: Path | None = None) -> TaskSet:
-    """Read the task set of a deployment, from ``tasks.file`` or another place.
+    """Read the task set of a deployment, from ``tasks.file`` or ``file``.
 
-    Raises :class:`ConfigError` that names the file and the key, also if records of its episodes could be too large.
+    Raises :class:`ConfigError` with the file and the key, also if records of its episodes could be too large.
     """
     path = file or Path(config.tasks.file)
     found = load(path)
@@ -265,10 +261,7 @@ def load(path: Path) -> TaskSet:
 
 
 def parse(data: dict[str, Any], source: str, base: Path = Path()) -> TaskSet:
-    """Turn nested tables into a task set; raise :class:`ConfigError` that names ``source`` and the offending key.
-
-    Folders and files that it names are relative to ``base``.
-    """
+    """Turn tables, with paths relative to ``base``, into a task set; raise :class:`ConfigError` with source and key."""
     file = parse_as(TaskFile, data, source)
     try:
         return TaskSet(file.all_pages(base))
@@ -282,15 +275,12 @@ def read_task_tables(path: Path) -> dict[str, Any]:
 
 
 def task_file(path: Path) -> TaskFile:
-    """Read a task file as it is written; raise :class:`ConfigError` that names the file and the key."""
+    """Read a task file as it is written; raise :class:`ConfigError` with the file and the key."""
     return parse_as(TaskFile, read_task_tables(path), str(path))
 
 
 def self_contained(path: Path) -> TaskFile:
-    """Return a task file with every task listed, so that it means the same elsewhere; raise :class:`ConfigError`.
-
-    Only OSWorld's own files of the tasks stay where they are.
-    """
+    """Return a task file with every task listed, independent of its place except for OSWorld's checkout."""
     file = task_file(path)
     if file.osworld is None or not file.osworld.task_list:
         return file

@@ -1,4 +1,4 @@
-"""The text of files as people have them: any line ends, with or without a byte order mark, and an error that helps."""
+"""The text of files with any line ends and an optional byte order mark."""
 
 import codecs
 from typing import TypeVar
@@ -15,14 +15,13 @@ OTHER_MARKS = (
     (codecs.BOM_UTF16_LE, "UTF-16"),
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
-"""Byte order marks of other encodings; the longer ones begin with the shorter ones."""
+"""Byte order marks of other encodings, the longer ones first."""
 
 
 def text_of(content: bytes, source: str, first_line: int = 1) -> str:
-    """Return the text of a file in UTF-8, or of its lines from ``first_line`` on, with every line end as a line feed.
+    """Return the text of UTF-8 bytes that begin at ``first_line``, with line feeds and without a byte order mark.
 
-    A byte order mark of UTF-8 is left out. Raises :class:`ConfigError` that names ``source``, what it is, and the way
-    out if it is in another encoding or has NUL bytes.
+    Raises :class:`ConfigError` with advice if ``source`` is in another encoding or has NUL bytes.
     """
     for mark, name in OTHER_MARKS:
         if content.startswith(mark):
@@ -39,10 +38,10 @@ def text_of(content: bytes, source: str, first_line: int = 1) -> str:
 
 
 def with_nul_bytes(content: bytes, source: str, first_line: int) -> str:
-    """Return the error of a file with NUL bytes: one that was cut off by a crash, or is no UTF-8."""
-    kept = content.rstrip(b"\0")
-    if b"\0" not in kept:
-        count = len(content) - len(kept)
+    """Return the error of a file with NUL bytes, from a crash or another encoding."""
+    text = content.rstrip(b"\0")
+    if b"\0" not in text:
+        count = len(content) - len(text)
         return f"{source} ends with {count} NUL bytes, as after a crash of its machine: write it anew"
     if content.count(b"\0") * 3 > len(content):
         name = "UTF-16LE" if content.find(b"\0") % 2 else "UTF-16BE"
@@ -57,7 +56,7 @@ def not_utf_8(source: str, found: str, encoding: str) -> str:
 
 
 def json_of(content: bytes, source: str, kind: type[T]) -> T:
-    """Return what a JSON file holds, as a ``kind``; raise :class:`ConfigError` that names ``source`` if it does not."""
+    """Decode a JSON file as a ``kind``; raise :class:`ConfigError` with ``source`` if that fails."""
     text = text_of(content, source)
     if not text.strip():
         raise ConfigError(f"{source} is empty: write it anew")

@@ -1,4 +1,4 @@
-"""The tracker: where a run's metrics and sample trajectories are written for people who use another tool."""
+"""The tracker, which copies a run's metrics and sample trajectories to an experiment tracker."""
 
 from typing import Literal
 
@@ -8,23 +8,23 @@ TrackerTool = Literal["", "tensorboard", "mlflow", "wandb", "trackio"]
 
 
 class Tracker(Optional, frozen=True):
-    """A process that copies metrics and samples to an experiment tracker; nothing waits for it. Needs ``make data``."""
+    """A process that copies metrics and samples to an experiment tracker, asynchronously. Needs ``make data``."""
 
     tool: TrackerTool = ""
-    """Which one; empty: none."""
+    """The tool; empty: none."""
     project: str = "dart_streams"
-    """The project, or experiment, under which the tracker files the run."""
+    """The run's project, or experiment, in the tool."""
     target: str = ""
-    """A folder, or of MLflow a tracking URI; empty: ``tracker`` in the run's folder."""
+    """A folder, or MLflow's tracking URI; empty: ``tracker`` in the run's folder."""
     offline: bool = True
-    """Of wandb: write files that ``wandb sync`` uploads; otherwise to its server, which ``WANDB_API_KEY`` opens."""
+    """With wandb, write files for ``wandb sync``, not to its server (with ``WANDB_API_KEY``)."""
     samples: Count = 2
-    """Sample trajectories of an optimizer step that is sampled."""
+    """Sample trajectories of a sampled optimizer step."""
     samples_every: Positive = 10
-    """Optimizer steps from one that is sampled to the next."""
+    """Optimizer steps between sampled ones."""
 
     def __post_init__(self) -> None:
-        """Refuse what another tool would ignore silently, and an address where a folder is meant."""
+        """Refuse keys that the tool would ignore, and an address in place of a folder."""
         if self.changed and not self.tool:
             named = " and ".join(sorted(self.changed))
             raise ValueError(f"{named} can't be used without tool: set it, or leave out what is beside it")

@@ -1,4 +1,4 @@
-"""The training process, and the tables of other papers' objectives and schedules."""
+"""The training process, and tables of other papers' objectives and schedules."""
 
 from typing import Annotated, Literal
 
@@ -15,7 +15,7 @@ class DualClip(Optional, frozen=True):
     """Dual-clip PPO (arXiv 1912.09729), for the objectives ``ppo`` and ``gspo``."""
 
     factor: NonNegative = 0.0
-    """Bounds the loss of tokens of negative advantage to this many times the advantage; above 1, or 0: off."""
+    """Bound of the loss of tokens with a negative advantage, as a multiple of the advantage; above 1, or 0: off."""
 
 
 class Truncate(Optional, frozen=True):
@@ -26,7 +26,7 @@ class Truncate(Optional, frozen=True):
 
 
 class Mask(Optional, frozen=True):
-    """The correction ``mask``: tokens whose ratio of trainer to engine is outside of these bounds count as 0."""
+    """The correction ``mask``: tokens whose ratio of trainer to engine is out of bounds count as 0."""
 
     low: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """The smallest ratio that counts."""
@@ -38,48 +38,46 @@ class C3po(Optional, frozen=True):
     """C3PO of Ring-lite (arXiv 2506.14731): a constant number of tokens a step."""
 
     tokens_per_step: Count = 0
-    """A step takes groups until they have this many answer tokens, and drops the surplus, to within one answer; 0: a
-    step takes ``groups_per_step`` groups. Otherwise that is the usual number of groups: dispatch admits groups by it,
-    and a step never waits for more than dispatch admits."""
+    """Answer tokens of a step, which drops the surplus to within one answer; 0: a step takes ``groups_per_step``
+    groups. Dispatch admits groups by ``groups_per_step`` in both cases."""
 
 
 class Imitate(Optional, frozen=True):
     """Self-imitation (after arXiv 1806.05635): beside each batch, the policy imitates its own past successes.
 
-    They are drawn uniformly from the groups that it was trained on; demonstrations are not among them. The staleness
-    bound, which is for policy gradients, does not apply to them.
+    Successes are drawn uniformly from past batches, without demonstrations and without a staleness bound.
     """
 
     trajectories: Count = 0
-    """Successes imitated beside each batch, from when there are as many; 0: none."""
+    """Successes imitated beside each batch, once there are as many; 0: none."""
     weight: AboveZero = 1.0
     """Weight of their mean negative log-likelihood in the loss of the step's first update."""
     recent: Annotated[int, Meta(ge=1, le=4096)] = 400
-    """The newest successes, from which they are drawn."""
+    """Number of the newest successes to draw from."""
 
 
 class Entropulse(Optional, frozen=True):
     """Entropulse of ComputerRL (arXiv 2508.14040): supervised phases on the policy's own successes."""
 
     every: Count = 0
-    """Optimizer steps from one phase to the next, each at the end of its step; 0: none."""
+    """Optimizer steps between phases, each at the end of its step; 0: none."""
     updates: Positive = 4
-    """Updates of a phase, which are part of the step and of its weight version."""
+    """Updates of a phase, within its step and weight version."""
     trajectories: Positive = 32
     """Trajectories of an update."""
 
 
 class Publish(Optional, frozen=True):
-    """What weight versions are published as."""
+    """The form of published weight versions."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """The type of published weights, which engines serve; the trainer's own stay float32."""
+    """The type of published weights; the trainer's own stay float32."""
     full_every: Annotated[int, Meta(ge=1, le=MOST_PARTS)] = 1
-    """Versions from one that is published whole to the next, those between as what changed since the version before;
-    1: all whole. A delta is published whole if that is smaller, or if a rollout worker could not load one."""
+    """Versions from one full version to the next, with deltas between; 1: all are full. A version whose delta would be
+    larger, or which a rollout worker could not load as a delta, is full too."""
 
     def __post_init__(self) -> None:
-        """Refuse deltas that are no smaller than the whole."""
+        """Refuse deltas that are as large as full versions."""
         if self.full_every > 1 and self.dtype == "float32":
             raise ValueError(
                 f"full_every = {self.full_every} publishes what changed between versions, and a step changes nearly "
@@ -88,23 +86,23 @@ class Publish(Optional, frozen=True):
 
 
 class Lora(Optional, frozen=True):
-    """LoRA (arXiv 2106.09685): low-rank adapters are trained beside frozen weights, and versions are adapters."""
+    """LoRA (arXiv 2106.09685): training and versions of low-rank adapters beside frozen weights."""
 
     rank: Annotated[int, Meta(ge=0, le=1024)] = 0
     """The adapters' rank; 0: none, all weights are trained."""
     alpha: Positive = 16
-    """An adapter's product counts by this over the rank."""
+    """Scale of an adapter's product, divided by the rank."""
     targets: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
-    """The linear layers of the language model that have one, by the ends of their names (``q_proj``); empty: all."""
+    """Adapted linear layers of the language model, by the ends of their names (``q_proj``); empty: all."""
 
     def __post_init__(self) -> None:
-        """Refuse what would be ignored silently."""
+        """Refuse keys that would be ignored."""
         if self.changed and not self.rank:
             named = " and ".join(sorted(self.changed))
             raise ValueError(f"{named} can't be used with rank = 0: set rank, or leave out what is beside it")
 
     def adapts(self, layer: str) -> bool:
-        """Return whether a linear layer of the language model has an adapter: its name ends as a target, by parts."""
+        """Return whether a linear layer of the language model has an adapter."""
         return not self.targets or any(is_target(layer, target) for target in self.targets)
 
 
@@ -121,45 +119,44 @@ class Trainer(Section, frozen=True):
     groups_per_step: Positive = 8
     """Curated groups of a step."""
     minibatches: Positive = 1
-    """Updates of a pass over the step's groups (PPO's), each on as many sequences, drawn at random; a step of fewer
-    sequences has as many updates as sequences, and says so."""
+    """Updates of a pass over the step's groups (PPO's), each on an equal number of random sequences. A step has at most
+    one update for each sequence."""
     epochs: Positive = 1
     """Passes over the step's groups."""
     learning_rate: NonNegative = 1.5e-4
     """AdamW's learning rate."""
     grad_clip: AboveZero = 1.0
-    """The largest norm of the gradient."""
+    """Maximum norm of the gradient."""
     objective: Literal["ppo", "gspo", "cispo"] = "ppo"
-    """PPO's clip of each token's ratio; ``gspo``, of a sequence's mean ratio; ``cispo``, of the weight alone."""
+    """``ppo`` clips each token's ratio, ``gspo`` a sequence's mean ratio, ``cispo`` the weight alone."""
     clip_low: NonNegative | None = None
-    """Ratios are clipped below 1 - ``clip_low``; left out, the objective's own: 0.2, ``gspo`` 0.0003, ``cispo`` 1,
-    which is no bound."""
+    """Ratios are clipped below 1 - ``clip_low``; by default 0.2, for ``gspo`` 0.0003, for ``cispo`` 1 (no bound)."""
     clip_high: NonNegative | None = None
-    """Ratios are clipped above 1 + ``clip_high``; left out, the objective's own: 0.28, ``gspo`` 0.0004."""
+    """Ratios are clipped above 1 + ``clip_high``; by default 0.28, for ``gspo`` 0.0004."""
     aggregate: Literal["tokens", "sequences"] | None = None
-    """The mean that the loss is: over all ``tokens`` of an update, or over its ``sequences`` (answers) of each one's
-    token mean. Left out, the objective's own: ``tokens``, ``gspo`` sequences."""
+    """The loss is a mean over all ``tokens`` of an update, or over the token means of its ``sequences`` (answers); by
+    default ``tokens``, for ``gspo`` ``sequences``."""
     correction: Literal["truncate", "mask", "none"] = "truncate"
-    """The correction of the trainer's policy against the engine's: ``truncate`` importance weights, ``mask`` tokens of
-    too large or too small a ratio, or ``none``."""
+    """Correction of trainer against engine: ``truncate`` importance weights, ``mask`` tokens with a ratio out of
+    bounds, or ``none``."""
     kl_beta: NonNegative = 0.0
     """Weight of the KL divergence from the initial policy; 0 keeps no reference model."""
     entropy_coef: Real = 0.0
     """Weight of the entropy bonus."""
     micro_batch: Positive = 16
-    """Rows of a forward pass: a prompt with all answers to it, or with one where the model can't have several."""
+    """Rows of a forward pass: prompts with their answers, or with one answer where the model requires that."""
     micro_batch_tokens: Positive = 16_384
-    """Tokens of a forward pass, padding and image tokens included; a longer row is alone in its own."""
+    """Tokens of a forward pass, with padding and image tokens; a longer row has its own pass."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """The type that layers compute in; weights, gradients and log-probabilities stay float32."""
+    """The type in which layers compute; weights, gradients and log-probabilities stay float32."""
     recompute: bool = False
     """Recompute activations in the backward pass: slower, with less memory."""
     checkpoint_every: Positive = 1
-    """Steps between checkpoints; a killed trainer repeats the steps since the last one."""
+    """Steps between checkpoints; a killed trainer repeats the steps since the last checkpoint."""
     keep_versions: Positive = 4
-    """Weight versions that stay stored, beside those in use."""
+    """Stored weight versions, beside those in use."""
     weights_uri: str = ""
-    """Where weight versions are published, any fsspec URL; empty: the run's folder."""
+    """Location of weight versions, any fsspec URL; empty: the run's folder."""
     max_train_steps: Version | None = None
     """The step after which the trainer ends."""
     dual_clip: DualClip = DualClip()
@@ -173,11 +170,11 @@ class Trainer(Section, frozen=True):
 
     @property
     def publishes_parts(self) -> bool:
-        """Whether a version may be made of another one."""
+        """Whether versions may depend on earlier ones (deltas, adapters)."""
         return self.publish.full_every > 1 or self.lora.rank > 0
 
     def __post_init__(self) -> None:
-        """Give bounds left out the objective's own; refuse what would be ignored silently, or means something else."""
+        """Fill in the objective's defaults; refuse combinations that would be ignored."""
         low, high = clip_bounds.resolve_bounds(self.objective, self.clip_low, self.clip_high)
         msgspec.structs.force_setattr(self, "clip_low", low)
         msgspec.structs.force_setattr(self, "clip_high", high)
