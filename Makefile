@@ -1,4 +1,4 @@
-# Each target may be run again at any time. `make demo` and `make test` set up what they need.
+# Each target can be repeated. `make demo` and `make test` install their requirements.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 STREAMS := .venv/streams/bin
@@ -13,7 +13,7 @@ COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 -
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-dev: streams-environment ## Install what unit and lint need: one Python environment. No JVM, no torch, no root.
+dev: streams-environment ## Install the Python environment of unit and lint, without JVM, torch and root.
 	@echo "Next: make unit lint"
 
 unit: streams-environment ## Run the unit tests.
@@ -23,9 +23,9 @@ lint: streams-environment types ## Check style and types.
 	@$(STREAMS)/ruff check .
 	@$(STREAMS)/ruff format --check .
 	@if [ -x $(MODEL)/mypy ]; then $(MODEL)/mypy $(MODEL_SIDE); \
-	else echo "Left out, for want of .venv/model (make setup): the types of $(MODEL_SIDE)"; fi
+	else echo "Left out without .venv/model (make setup): the types of $(MODEL_SIDE)"; fi
 	@if [ -x $(TSC) ]; then $(TSC) -p dart_streams/console/views/page/jsconfig.json; \
-	else echo "Left out, for want of npm (Node): the types of the web page's scripts"; fi
+	else echo "Left out without npm (Node): the types of the web page's scripts"; fi
 
 reference: streams-environment ## Generate docs/configuration.md, cli.md, metrics.md, and the table of docs/reliability.md.
 	@$(STREAMS)/python -m docs.reference
@@ -44,25 +44,25 @@ streams-environment:
 setup: ## Install what is missing: system packages, two Python environments, jars.
 	@deploy/local/setup.sh
 
-demo: setup ## Run the whole circle: train the tiny policy, and write a report.
+demo: setup ## Train the tiny policy on web pages, and write a report.
 	@$(STREAMS)/dart-streams run deploy/config/demo.toml
 
-desktop: ## Install what the environment `desktop` needs: its sandbox, an X server and applications, LibreOffice too (210 MB).
+desktop: ## Install the environment `desktop`: sandbox, X server, applications, LibreOffice (210 MB).
 	@deploy/local/setup.sh desktop
 
-demo-desktop: setup desktop ## Run the circle on sandboxed desktops: train the tiny policy on small tasks of real applications.
+demo-desktop: setup desktop ## Train the tiny policy on small tasks of real applications, in sandboxed desktops.
 	@$(STREAMS)/dart-streams run deploy/config/desktop.toml
 
-osworld: ## Install what OSWorld's tasks need: their applications, and their evaluators' environment (2 GB).
+osworld: ## Install the applications and evaluators of OSWorld's tasks (2 GB).
 	@deploy/local/setup.sh osworld
 
-adapters: ## Install what the adapters' tests need: environments of BrowserGym and OpenEnv (0.5 GB).
+adapters: ## Install the environments of BrowserGym and OpenEnv for the adapters' tests (0.5 GB).
 	@deploy/local/setup.sh adapters
 
-data: ## Install what `data export`, `data import` of Parquet and trackers need: one more Python environment (0.7 GB).
+data: ## Install the Python environment of Parquet export and import, and of trackers (0.7 GB).
 	@deploy/local/setup.sh data
 
-peers: setup ## Install the peers that benchmarks compare with: BrowserGym and TRL.
+peers: setup ## Install BrowserGym and TRL for the benchmarks that compare with them.
 	@deploy/local/setup.sh peers
 
 # Two lanes run side by side: the model and then the units, and the streams with real services, three workers. Real
@@ -82,25 +82,25 @@ test: setup ## Run all tests.
 test-faults: setup ## Run the fault matrix in full: CASE=name for one case, RUNS=n times.
 	@$(STREAMS)/python -m tests.faults.matrix $(addprefix --case ,$(CASE)) --runs $(or $(RUNS),1) --json .dart/faults.json
 
-soak: setup ## Run a circle under a random schedule of faults for HOURS=n (2), as root; SEED=n repeats one, SCHEDULE=FILE replays it.
+soak: setup ## Run a circle under random faults for HOURS=n (2), as root; SEED=n or SCHEDULE=FILE repeats a schedule.
 	@$(STREAMS)/python -m tests.faults.soak --hours $(or $(HOURS),2) $(addprefix --seed ,$(SEED)) $(addprefix --schedule ,$(SCHEDULE))
 
-test-data: setup data ## Run the tests of data sets and trackers, each with its own library.
+test-data: setup data ## Run the tests of data sets and trackers with their libraries.
 	@$(STREAMS)/python -m benchmarks.private_services .venv/data/bin/python -m pytest -q tests/data
 
-test-osworld: setup osworld ## Run the tests of OSWorld's evaluators, and of episodes on its tasks; with DART_OSWORLD=FOLDER also those of its task files.
+test-osworld: setup osworld ## Run the tests of OSWorld's evaluators and tasks; DART_OSWORLD=FOLDER adds its task files.
 	@$(STREAMS)/python -m pytest -q tests/integration/test_osworld_evaluators.py tests/integration/test_osworld_episodes.py tests/unit/workers/env/backends/osworld tests/unit/console/cli/test_osworld_command.py
 
 	@$(STREAMS)/python -m benchmarks.private_services bash -c '$(STREAMS)/python -m pytest -q tests/osworld'
 
-test-adapters: setup adapters ## Run the tests of BrowserGym and OpenEnv, adapted, with their real packages.
+test-adapters: setup adapters ## Run the tests of the adapters with the real BrowserGym and OpenEnv.
 	@$(STREAMS)/python -m pytest -q tests/adapters tests/unit/workers/env/backends/adapters
 
-test-compose: setup ## Run a short circle in containers, and disturb it (as root).
+test-compose: setup ## Run a short circle with faults in containers (as root).
 	@tests/compose/setup.sh .dart/compose-test
 	@$(STREAMS)/python -m pytest -q --timeout 1800 tests/compose
 
-test-k8s: setup ## Render deploy/k8s, and check it against the schemas of Kubernetes, KEDA and Strimzi.
+test-k8s: setup ## Check the rendered deploy/k8s against the schemas of Kubernetes, KEDA and Strimzi.
 	@tests/k8s/setup.sh .dart/k8s-test
 	@$(STREAMS)/python -m pytest -q tests/k8s
 
@@ -110,11 +110,11 @@ up: setup ## Start the local Kafka and Cassandra.
 down: ## Stop the local Kafka and Cassandra.
 	@if [ -x $(STREAMS)/dart-streams ]; then $(STREAMS)/dart-streams down; fi
 
-clean: ## Stop the services and remove all state: runs, topics, tables, jars. The environments stay.
+clean: ## Stop the services and remove runs, topics, tables and jars, but no environment.
 	@if [ -x $(STREAMS)/dart-streams ]; then $(STREAMS)/dart-streams down --wipe; fi
 	@rm -rf .dart build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-requirements: streams-environment ## Compile requirements/*.txt anew from pyproject.toml.
+requirements: streams-environment ## Compile requirements/*.txt from pyproject.toml.
 	@$(COMPILE) requirements/tools.in -o requirements/tools.txt
 	@$(COMPILE) requirements/k8s.in -o requirements/k8s.txt
 	@$(COMPILE) pyproject.toml --extra streams --extra dev -o requirements/streams.txt

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Puts what the web page draws its plots with into a folder: the jars that the checkout has fetched already (.dart/jars,
-# here beside the pom), or else Maven's. Usage: page-jars.sh FOLDER
+# Copies the jars for the plots of the web page into a folder: those of the checkout (.dart/jars, here beside the pom),
+# or else from Maven. Usage: page-jars.sh FOLDER
 set -eu
 given=page-$(sha256sum pom.xml | cut -c 1-12)
 if [ -d "$given" ]; then
@@ -8,7 +8,7 @@ if [ -d "$given" ]; then
     exit
 fi
 
-# Of all that fetches in a build, Maven alone does not read the proxy's variable.
+# Maven does not read the proxy's variable.
 proxy=${HTTPS_PROXY:-${https_proxy:-}}
 if [ -n "$proxy" ]; then
     address=${proxy#*://}

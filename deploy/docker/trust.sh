@@ -1,4 +1,4 @@
-# Sourced by the steps of a build that fetch packages: these trust the authorities of the build secret `ca` too, in PEM.
+# Build steps that fetch packages source this file, to trust the authorities of the build secret `ca` (PEM).
 if [ -s /run/secrets/ca ]; then
     # A file for each, as Java's store takes them.
     awk -v folder=/usr/local/share/ca-certificates '

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Sets up the project on this machine. May be run again at any time: what is up to date is skipped.
+# Sets up the project on this machine. It can be repeated, and skips finished steps.
 #
-#   setup.sh         what `make demo` and `make test` need: system packages, both Python environments, jars
-#   setup.sh desktop what the environment `desktop` needs: the programs of a desktop, and of its sandbox
-#   setup.sh osworld what tasks of OSWorld need: their applications, and the environment of their evaluators
-#   setup.sh data    what data sets and trackers need: their environment
-#   setup.sh dev     what `make unit` and `make lint` need: the environment of the streams side, TypeScript if there is npm
-#   setup.sh docs    what `make docs` needs: the environment of MkDocs
-#   setup.sh adapters what `make test-adapters` needs: environments of BrowserGym and OpenEnv
-#   setup.sh peers   what `dart-streams bench browsergym` and `bench trl` need: the environments of the peers
+#   setup.sh          `make demo` and `make test`: system packages, both Python environments, jars
+#   setup.sh desktop  the environment `desktop`: the programs of a desktop and of its sandbox
+#   setup.sh osworld  OSWorld's tasks: applications, and the environment of the evaluators
+#   setup.sh data     data sets and trackers: their environment
+#   setup.sh dev      `make unit` and `make lint`: the environment of the streams side, TypeScript if there is npm
+#   setup.sh docs     `make docs`: the environment of MkDocs
+#   setup.sh adapters `make test-adapters`: environments of BrowserGym and OpenEnv
+#   setup.sh peers    `dart-streams bench browsergym` and `bench trl`: environments of BrowserGym and TRL
 #
-# Runs in bash 3.2 too, which is what macOS has.
+# Runs in bash 3.2 too, the version of macOS.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -46,7 +46,7 @@ fail() {
     exit 2
 }
 
-# Runs a command quietly; its output is shown where it fails.
+# Runs a command quietly, and prints its output if it fails.
 quietly() {
     local log
     log=$(mktemp)
@@ -59,7 +59,7 @@ quietly() {
     rm -f "$log"
 }
 
-# For what takes minutes: a terminal shows the command's own progress.
+# Runs a command of minutes; a terminal shows its progress.
 patiently() {
     if [ -t 2 ]; then
         printf '\n' >&2
@@ -118,8 +118,7 @@ have_library() { # name; a system without ldconfig is given the benefit of the d
     [[ $("$ldconfig" -p) == *"$1"* ]]
 }
 
-# One line for each thing that is missing: the packages of apt that bring it (the first known one of those with a |
-# between them), and what it is.
+# Prints a line for each missing program or library: its apt packages (alternatives separated by |), and its purpose.
 missing_python() {
     local python
     if ! python=$(find_python); then
@@ -243,7 +242,7 @@ digest_of() { # files, or stdin
     if command -v sha256sum >/dev/null; then sha256sum "$@"; else shasum -a 256 "$@"; fi
 }
 
-# Whether the stamp of an environment has the digest of what it is made from; $digest is set as well.
+# Checks that the stamp of an environment has the digest of its sources; sets $digest.
 is_current() { # environment, files
     local environment=$1
     shift
@@ -263,7 +262,7 @@ tools() {
     outcome="made"
 }
 
-# Makes an environment hold what is pinned for it, no more.
+# Installs exactly the pinned packages into an environment.
 synced() { # environment, requirements
     local folder=$1
     shift
@@ -286,7 +285,7 @@ environment() { # name
     outcome="made"
 }
 
-# An environment that knows nothing of the project; further requirements are installed without what they depend on.
+# An environment without this project; further requirements are installed without their dependencies.
 peer_environment() { # name, further names of requirements
     local folder=.venv/$1 requirements=("${@/#/requirements/}")
     requirements=("${requirements[@]/%/.txt}")
@@ -310,7 +309,7 @@ model_environment() {
     fi
 }
 
-# Node is no need of the product: without it `make lint` leaves out the types of the web page's scripts.
+# The product does not need Node. Without it `make lint` leaves out the types of the web page's scripts.
 typescript() {
     local folder=.venv/typescript
     if ! command -v npm >/dev/null; then
@@ -334,7 +333,7 @@ jars() {
 
 began=$(now)
 mkdir -p .venv
-# One at a time: a second `make` waits for the first, and then finds all up to date. macOS has no flock.
+# One at a time: a second `make` waits for the first. macOS has no flock.
 if command -v flock >/dev/null; then
     exec 9>.venv/.lock
     flock 9
