@@ -68,7 +68,7 @@ This page is generated from `topics/training_metrics.py`: `make reference` write
 """
 ARROWS = {"up": "↑", "down": "↓", "neither": ""}
 DEFAULT = r" \[default: "
-"""How help texts give a default of their own; the brackets are escaped, as they would be markup."""
+"""Start of a default in a help text; the bracket is escaped, since it would be markup."""
 
 
 class Key(NamedTuple):

@@ -1,6 +1,6 @@
 """Draws the pictures of the documentation: ``python docs/pictures/draw.py`` writes the SVG files beside this one.
 
-Each picture has a light background of its own, so it reads the same on a light and on a dark page.
+Each picture has a light background, so it looks the same on a light and on a dark page.
 """
 
 from collections.abc import Callable, Sequence
@@ -203,7 +203,7 @@ def draw_switch() -> Picture:
             (0, 2, "weights: version 8, sha256", True),
             (1, 2, "fetch, verify the sha256", False),
             (2, "load beside version 7"),
-            (2, "pause, exchange, go on"),
+            (2, "pause, exchange, resume"),
             (2, 3, "weights-serving: 8", True),
             (3, "its turn: the same"),
             (3, 2, "weights-serving: 8", True),
