@@ -108,6 +108,24 @@ def test_commands_that_are_mentioned_exist(page: Path):
                 assert set(inner.split("|")) <= verbs_of(verb), line
 
 
+def options_by_command() -> dict[str, set[str]]:
+    """Return the options of each command, by its section of docs/cli.md."""
+    sections = re.split(r"^##+ ", (DOCS / "cli.md").read_text(), flags=re.MULTILINE)[1:]
+    rows = {section.partition("\n")[0]: re.findall(r"^\| `([^`]+)`", section, re.MULTILINE) for section in sections}
+    return {name: set(re.findall(r"--[\w-]+", " ".join(names))) | {"--help"} for name, names in rows.items()}
+
+
+OPTIONS = options_by_command()
+
+
+@pytest.mark.parametrize("page", [text for text in TEXTS if text not in HISTORY], ids=ids)
+def test_options_that_are_mentioned_exist(page: Path):
+    for words, rest in re.findall(r"(?<!-n )dart-streams ((?:[a-z]+ ?)+)([^`|&#\n]*)", page.read_text()):
+        names = [" ".join(words.split()[:number]) for number in (2, 1)]
+        if command := next((name for name in names if name in OPTIONS), None):
+            assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", rest)) <= OPTIONS[command], f"{command} {rest}"
+
+
 def test_every_page_is_in_the_navigation():
     listed = set(re.findall(r": ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     assert listed == {str(page.relative_to(DOCS)) for page in PAGES}
