@@ -89,7 +89,7 @@ def decode(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> Any:
     """Decode the value of a record of ``topic``; without a schema header it has the present version.
 
     Raises :class:`Undecodable` if the value is empty, too large, not JSON, lacks a field, or has another or a newer
-    schema, or if the headers exceed :data:`MAX_HEADER_BYTES`.
+    schema. So it does if the headers exceed :data:`MAX_HEADER_BYTES`.
     """
     value = check_size(topic, value, headers)
     if (declared := find_header(headers, SCHEMA)) is not None:

@@ -1,6 +1,6 @@
 """Stand-ins for records whose header names are not UTF-8, inserted before a client decodes them.
 
-Kafka accepts any bytes as a header's name, but both clients decode them while parsing a fetch, so one record would end
+Kafka accepts any bytes as a header's name, but both clients decode them while parsing a fetch. One record would end
 every consumer of its topic at each start. Each batch is parsed once by aiokafka's compiled parser; only one that raises
 is taken apart here.
 """

@@ -205,7 +205,7 @@ def admits(state: DispatchState, config: Config) -> bool:
 def begins_batch(state: DispatchState, workers: int) -> bool:
     """Return whether the next batch may begin: the last one is trained, and all workers serve the resulting version.
 
-    The groups agent publishes every group of a batch, even without a learning signal, so the batch is over exactly when
+    The groups agent publishes every group of a batch, even without a learning signal. So the batch is over exactly when
     the trainer has consumed as many groups as were opened.
     """
     serving = sum(version >= (state.version or 0) for version in state.serving.values())

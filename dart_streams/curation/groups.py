@@ -1,7 +1,7 @@
 """The groups agent: reads trajectories, publishes groups worth training on.
 
 A group is complete when each of its ``group_size`` orders has ended, with a reward or with the fault of its last
-attempt, so a lost rollout never delays the others.
+attempt. So a lost rollout never delays the others.
 
 A complete group is trained on if its rewards differ. Untrainable and stale rollouts are not members. If no member
 succeeded, a stored success of the task replaces one failure (DART's experience pool). It may be a stale member of this

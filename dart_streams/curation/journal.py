@@ -1,7 +1,7 @@
 """An agent's state as records: occasional snapshots, and the inputs applied since, in order.
 
-Reducers are pure, so applying the inputs to the snapshot restores the state and the decisions of the last batch, which
-a crash may have left unpublished. One record holds one batch, so batches are atomic.
+Reducers are pure, so applying the inputs to the snapshot restores the state. It also restores the decisions of the last
+batch, which a crash may have left unpublished. One record holds one batch, so batches are atomic.
 
 Each owner writes under keys with its incarnation: a claim, a snapshot of the state it found, then entries and
 snapshots. Only the newest incarnation with claim and snapshot counts, so a former owner cannot change it.

@@ -1,7 +1,7 @@
 """Lost orders: open orders that can never end, and the finish published for them. Pure.
 
 The stages of :data:`STAGES` publish before they commit. An order still open after a flush barrier through all of them
-has lost its order record, an observation, its trajectory or a record derived from it.
+is lost: one of its records is gone, or one derived from them.
 """
 
 import uuid

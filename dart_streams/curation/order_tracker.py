@@ -121,8 +121,8 @@ class OrderTracker(msgspec.Struct):
         """Open the group of a finish as :meth:`open_up_to` does; raise InvalidEvent if dispatch cannot have opened it.
 
         Dispatch numbers groups in order, with far fewer than ``horizon`` open. A number further ahead is foreign, and
-        would abandon every open group. Only dispatch reports ``lost`` orders, so their number is close to the open ones
-        even where a foreign record or a truncated log misled this tracker.
+        would abandon every open group. Only dispatch reports ``lost`` orders, so their number is close to the open
+        ones, even if a foreign record misled this tracker.
         """
         unknown = key.number not in self.open and key.number not in self.closed
         if unknown and outcome == "lost" and key.number <= self.newest - horizon:

@@ -132,7 +132,7 @@ def advance(agent: Agent, state: Any, record: InputRecord) -> ReducerResult:
 def is_repeated(progress: AgentProgress, record: InputRecord) -> bool:
     """Return whether ``record`` repeats a decision, and note its cause if not.
 
-    Agents publish decisions in the order of their causes, and after a crash again from some point on, so anything not
+    Agents publish decisions in the order of their causes, and after a crash again from some point on. So anything not
     newer than the newest cause is a repeat. Ids of other form are ignored, and so are causes far ahead: a foreign one
     would turn every later decision into a repeat.
     """

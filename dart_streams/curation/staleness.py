@@ -16,15 +16,15 @@ def group_capacity(groups_per_step: int, max_staleness: int) -> int:
     """Return the maximum number of groups that are open or wait for the trainer.
 
     The trainer takes ``G = groups_per_step`` groups a step, and each step makes one version. Let ``v`` be the newest
-    version, ``O`` the open groups and ``U`` the curated groups not in its ``groups_consumed``, so those of the step
-    under way are in ``U``. A group opened now is trained after at most ``O + U`` others, so at the latest in step
-    ``floor((O + U) / G)`` from now; the step under way is step 0 and starts from ``v``. Its tokens come from ``v`` or
-    later, so it is then at most ``floor((O + U) / G)`` versions old, and ``O + U < (s + 1) * G`` bounds that by ``s``.
+    version, ``O`` the open groups and ``U`` the curated groups not in its ``groups_consumed``. Those of the step under
+    way are in ``U``. A group opened now is trained after at most ``O + U`` others, so at the latest in step ``floor((O
+    + U) / G)`` from now; the step under way is step 0 and starts from ``v``. Its tokens come from ``v`` or later, so it
+    is then at most ``floor((O + U) / G)`` versions old, and ``O + U < (s + 1) * G`` bounds that by ``s``.
 
-    This ignores that workers serve a version a little late, that later groups may overtake a slow one, and that
-    dispatch may read a group's last finish before its curation. One version is reserved for them: ``s = max_staleness -
-    1``, at least 0, since fewer than ``G`` groups would starve the trainer. Older members are dropped when their group
-    closes (:func:`is_stale`), and by the trainer.
+    This ignores three delays: workers serve a version a little late, later groups may overtake a slow one, and dispatch
+    may read a group's last finish before its curation. One version is reserved for them: ``s = max_staleness - 1``, at
+    least 0, since fewer than ``G`` groups would starve the trainer. Older members are dropped when their group closes
+    (:func:`is_stale`), and by the trainer.
     """
     return groups_per_step * max(1, max_staleness)
 

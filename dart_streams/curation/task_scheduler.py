@@ -1,7 +1,7 @@
 """Choice of the task for the next group.
 
 Tasks are visited in passes, each in another shuffled order. Tasks with little to learn are skipped at random, but never
-``PATIENCE`` times in a row, so one of ``n`` tasks without an open group gets its next within ``(PATIENCE + 1) x n``
+``PATIENCE`` times in a row. So one of ``n`` tasks without an open group gets its next within ``(PATIENCE + 1) x n``
 groups. A task that always succeeds has no signal: it only gets an occasional probe (a single rollout), and groups again
 once its rate falls.
 """

@@ -77,7 +77,7 @@ class ConsumerThread(aiokafka.AIOKafkaConsumerThread):
     Records fetched while the flow is suspended are dropped and only inputs are sought back, so a recovery may wait
     forever for changelog records. After an unknown error aiokafka (0.14) rejoins its group only once the error was
     read, which Faust never does; a replaced member gets such an error. Errors at the client's stop leave the thread as
-    a traceback, and a CancelledError of a pending fetch makes Faust wait a minute for the thread.
+    a traceback. A CancelledError of a pending fetch makes Faust wait a minute for the thread.
     """
 
     consumer: aiokafka.Consumer
