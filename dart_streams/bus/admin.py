@@ -147,8 +147,8 @@ def await_visible(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
     deadline = Deadline(REQUEST_TIMEOUT_S)
     while True:
         present = read_topics(admin, wanted).values()
-        found = {spec.name: spec.configs | {"partitions": str(spec.partitions)} for spec in present}
-        late = [c.topic for c in changes if not c.after.items() <= found.get(c.topic, {}).items()]
+        visible = {spec.name: spec.configs | {"partitions": str(spec.partitions)} for spec in present}
+        late = [c.topic for c in changes if not c.after.items() <= visible.get(c.topic, {}).items()]
         if not late:
             return
         if deadline.expired:

@@ -69,20 +69,22 @@ def encode(topic: Topic, event: msgspec.Struct, headers: Iterable[Header] = (), 
 
 def difference_of(event: msgspec.Struct, read: msgspec.Struct) -> str:
     """Return the first difference between an event and its decoded copy; empty if only sequence types differ."""
-    sent, found = (msgspec.to_builtins(one, builtin_types=(bytes, bytearray, memoryview)) for one in (event, read))
-    return next(find_differences(sent, found, "$"), "")
+    sent, decoded = (
+        msgspec.to_builtins(struct, builtin_types=(bytes, bytearray, memoryview)) for struct in (event, read)
+    )
+    return next(find_differences(sent, decoded, "$"), "")
 
 
-def find_differences(sent: Any, found: Any, path: str) -> Iterator[str]:
+def find_differences(sent: Any, decoded: Any, path: str) -> Iterator[str]:
     """Yield the differences of two trees of builtins, with both values."""
-    if isinstance(sent, dict) and isinstance(found, dict) and sent.keys() == found.keys():
+    if isinstance(sent, dict) and isinstance(decoded, dict) and sent.keys() == decoded.keys():
         for name, value in sent.items():
-            yield from find_differences(value, found[name], f"{path}.{name}")
-    elif isinstance(sent, list | tuple) and isinstance(found, list | tuple) and len(sent) == len(found):
-        for number, (one, other) in enumerate(zip(sent, found, strict=True)):
-            yield from find_differences(one, other, f"{path}[{number}]")
-    elif sent != found:
-        yield f"{sent!r} at {path} is read as {found!r}"
+            yield from find_differences(value, decoded[name], f"{path}.{name}")
+    elif isinstance(sent, list | tuple) and isinstance(decoded, list | tuple) and len(sent) == len(decoded):
+        for number, (first, second) in enumerate(zip(sent, decoded, strict=True)):
+            yield from find_differences(first, second, f"{path}[{number}]")
+    elif sent != decoded:
+        yield f"{sent!r} at {path} is read as {decoded!r}"
 
 
 def decode(topic: Topic, value: bytes | None, headers: Sequence[Header]) -> Any:

@@ -54,13 +54,13 @@ class RecordBatch(NamedTuple):
 
 def replace_unreadable(fetched: bytes) -> bytes:
     """Return the record batches of a fetch, with a stand-in for each unreadable one."""
-    parts, kept = [], 0
+    parts, copied = [], 0
     for start, end, batch in split_batches(fetched):
         read = readable_batch(batch, fetched[start:end])
         if read is not None:
-            parts += [fetched[kept:start], read]
-            kept = end
-    return b"".join([*parts, fetched[kept:]]) if kept else fetched
+            parts += [fetched[copied:start], read]
+            copied = end
+    return b"".join([*parts, fetched[copied:]]) if copied else fetched
 
 
 def readable_batch(batch: RecordBatch, fetched: bytes) -> bytes | None:

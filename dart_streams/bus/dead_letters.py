@@ -74,8 +74,8 @@ def stub_of(record: Any, place: list[Header], reason: str) -> Letter:
     if record.key is not None:
         facts[KEY_SIZE] = str(len(record.key))
     key = record.key if record.key is not None and len(record.key) <= HEAD_BYTES else None
-    kept = [*record.headers] if header_bytes(record.headers) <= HEAD_BYTES else []
-    headers = [*kept, *place, *((name, text.encode()) for name, text in facts.items())]
+    original = [*record.headers] if header_bytes(record.headers) <= HEAD_BYTES else []
+    headers = [*original, *place, *((name, text.encode()) for name, text in facts.items())]
     return Letter(key, (record.value or b"")[:HEAD_BYTES], headers)
 
 

@@ -97,7 +97,7 @@ class LagReader:
         [described] = await self.admin.describe_topics([name])
         if not described["partitions"]:
             raise UnknownTopicOrPartitionError(name)
-        return [TopicPartition(name, one["partition"]) for one in described["partitions"]]
+        return [TopicPartition(name, partition["partition"]) for partition in described["partitions"]]
 
     async def _with_added(self, committed: dict[str, Offsets]) -> dict[str, Offsets]:
         """Add partitions without committed offsets, whose records are lag as well."""
@@ -105,7 +105,7 @@ class LagReader:
         if not topics:
             return committed
         described = await self.admin.describe_topics(sorted(topics))
-        numbers = {topic["topic"]: [one["partition"] for one in topic["partitions"]] for topic in described}
+        numbers = {topic["topic"]: [entry["partition"] for entry in topic["partitions"]] for topic in described}
         return {
             group: {
                 TopicPartition(topic, number): offsets.get(TopicPartition(topic, number), NOTHING)
@@ -118,14 +118,14 @@ class LagReader:
     async def _committed(self, group: str) -> Offsets:
         """Return a group's offsets from its cached coordinator; a moved one knows none and is looked up again."""
         known = self._coordinators.pop(group, None)
-        found = await self._offsets(group, known) if known is not None else {}
-        return found or await self._offsets(group, await self.admin.find_coordinator(group))
+        offsets = await self._offsets(group, known) if known is not None else {}
+        return offsets or await self._offsets(group, await self.admin.find_coordinator(group))
 
     async def _offsets(self, group: str, coordinator: int) -> Offsets:
-        found: Offsets = await self.admin.list_consumer_group_offsets(group, coordinator)
-        if found:
+        offsets: Offsets = await self.admin.list_consumer_group_offsets(group, coordinator)
+        if offsets:
             self._coordinators[group] = coordinator
-        return found
+        return offsets
 
 
 @asynccontextmanager

@@ -57,13 +57,13 @@ async def watch_topics(
         await asyncio.sleep(CHECK_INTERVAL_S)
         try:
             now = await publisher.partition_counts(names)
-            found = await publisher.topic_ids(names)
+            ids_now = await publisher.topic_ids(names)
         except KafkaError as error:
             log.debug("topics not watched", reason=str(error) or type(error).__name__)
             continue
-        if anew := recreated_topics(known, found):
+        if anew := recreated_topics(known, ids_now):
             raise remade_error(publisher.bus, anew[0])
-        known = found | known
+        known = ids_now | known
         refuse_growth(publisher.bus, before, now)
         gone = set(names) - now.keys()
         if lost := sorted(gone & missing):

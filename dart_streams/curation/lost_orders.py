@@ -57,21 +57,14 @@ def open_orders(state: DispatchState) -> set[OpenOrder]:
 
 def select_fields(orders: Iterable[RolloutOrder]) -> set[OpenOrder]:
     """Return the kept fields of open orders."""
-    return {
-        OpenOrder(one.order_id, one.group_id, one.group_size, one.attempt, one.task_id, one.purpose) for one in orders
-    }
+    return {OpenOrder._make(getattr(order, name) for name in OpenOrder._fields) for order in orders}
 
 
 def finish_of(run: str, lost: OpenOrder, at_ms: int) -> Trajectory:
     """Return the finish of a lost order at ``at_ms`` (epoch ms), with an id derived from the order."""
     return Trajectory(
         trajectory_id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"lost {run} {lost.order_id}")),
-        order_id=lost.order_id,
-        group_id=lost.group_id,
-        group_size=lost.group_size,
-        attempt=lost.attempt,
-        task_id=lost.task_id,
-        purpose=lost.purpose,
+        **lost._asdict(),
         outcome="lost",
         reward=None,
         steps=0,

@@ -50,7 +50,7 @@ def merge_weight(weight_OI: Tensor, down_RI: Tensor, up_OR: Tensor, scaling: flo
 
     The rows may be any part of a layer's, of W and B alike.
     """
-    made_OI = torch.empty_like(weight_OI)
+    merged_OI = torch.empty_like(weight_OI)
     down_RI, up_OR = down_RI.float(), up_OR.float()
     rows = max(1, BLOCK_ELEMENTS // max(1, weight_OI.shape[1]))
     for start in range(0, weight_OI.shape[0], rows):
@@ -60,8 +60,8 @@ def merge_weight(weight_OI: Tensor, down_RI: Tensor, up_OR: Tensor, scaling: flo
             # Two operations: one that adds a product may round once or twice, as the machine has it.
             sum_bI += up_OR[block, rank, None] * down_RI[rank]
         sum_bI *= scaling
-        made_OI[block] = (sum_bI + weight_OI[block].float()).to(weight_OI.dtype)
-    return made_OI
+        merged_OI[block] = (sum_bI + weight_OI[block].float()).to(weight_OI.dtype)
+    return merged_OI
 
 
 def apply(base: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
@@ -80,17 +80,17 @@ def apply(base: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
 
 def with_adapter(base: Mapping[str, Tensor], tensors: Mapping[str, Tensor], scaling: float) -> dict[str, Tensor]:
     """Return the weights of ``base`` with an adapter's ``tensors``; raise :class:`TornAdapter` if they do not fit."""
-    found = dict(base)
+    weights = dict(base)
     layers = {name.removeprefix(PREFIX).removesuffix(DOWN) for name in tensors if name.endswith(DOWN)}
     if len(tensors) != 2 * len(layers):
         raise TornAdapter(f"{len(tensors)} tensors of {len(layers)} layers")
     for layer in sorted(layers):
         weight, down, up = (
-            found.get(f"{layer}.weight"),
+            weights.get(f"{layer}.weight"),
             tensors[f"{PREFIX}{layer}{DOWN}"],
             tensors.get(f"{PREFIX}{layer}{UP}"),
         )
         if weight is None or up is None or weight.shape != (up.shape[0], down.shape[1]) or up.shape[1] != len(down):
             raise TornAdapter(f"{layer} is of no layer that there is")
-        found[f"{layer}.weight"] = merge_weight(weight, down, up, scaling)
-    return found
+        weights[f"{layer}.weight"] = merge_weight(weight, down, up, scaling)
+    return weights

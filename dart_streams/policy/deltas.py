@@ -69,14 +69,14 @@ def encode_tensor(new: Tensor, differs_N: Tensor, count: int) -> Iterator[tuple[
 def encode_gaps(places_K: np.ndarray[Any, Any]) -> Tensor:
     """Return the codes of increasing positions, in the smaller of the two widths."""
     gap_K = np.diff(places_K, prepend=-1) - 1
-    found = []
+    encodings = []
     for width, kind in CODES.items():
         most = np.iinfo(kind).max
         runs_K = gap_K // most
         code = np.full(len(gap_K) + int(runs_K.sum()), most, kind)
         code[np.cumsum(runs_K + 1) - 1] = gap_K % most
-        found.append(torch.from_numpy(code if width == 1 else code.view(np.int16)))
-    return min(found, key=lambda code: code.nbytes)
+        encodings.append(torch.from_numpy(code if width == 1 else code.view(np.int16)))
+    return min(encodings, key=lambda code: code.nbytes)
 
 
 def decode_gaps(codes: Tensor) -> np.ndarray[Any, Any]:
@@ -86,8 +86,8 @@ def decode_gaps(codes: Tensor) -> np.ndarray[Any, Any]:
         raise TornDelta(f"gaps of {codes.dtype}")
     code = codes.numpy().view(CODES[width])
     ends_K = np.flatnonzero(code != np.iinfo(CODES[width]).max)
-    found: np.ndarray[Any, Any] = np.cumsum(code, dtype=np.int64)[ends_K] + np.arange(len(ends_K))
-    return found
+    position_K: np.ndarray[Any, Any] = np.cumsum(code, dtype=np.int64)[ends_K] + np.arange(len(ends_K))
+    return position_K
 
 
 def apply(state: Mapping[str, Tensor], delta: Mapping[str, Tensor]) -> None:

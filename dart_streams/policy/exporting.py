@@ -26,17 +26,17 @@ WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.js
 
 def find(bus: Bus, model_id: str, number: int | None = None) -> WeightVersion:
     """Return version ``number`` of a model, by default the newest; raise :class:`UserError` if it is not published."""
-    found, state = None, WeightState(model_id=model_id)
+    newest, state = None, WeightState(model_id=model_id)
     for event in sync_clients.read_events(bus, "policy-export", weights_topic.TOPIC):
         if state.admits(event) and number in (None, event.version):
-            found = event if found is None or event.version >= found.version else found
+            newest = event if newest is None or event.version >= newest.version else newest
         state = state.accept(event)
-    if found is None:
+    if newest is None:
         what = "no version" if number is None else f"no version {number}"
         raise UserError(
             f"{what} of model {model_id!r} on {bus.prefix}{weights_topic.TOPIC.name}: is --config the run's?"
         )
-    return found
+    return newest
 
 
 def export_adapter(model_dir: Path, version: WeightVersion, target: Path) -> None:

@@ -25,8 +25,8 @@ def find_nonfinite(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 def largest_value(tensors: Iterable[tuple[str, Tensor]]) -> str:
     """Return the largest magnitude of named tensors, with its name."""
-    found = ((max(map(abs, value_extremes(tensor)), default=0.0), name) for name, tensor in tensors)
-    value, name = max(found, default=(0.0, "no tensor"))
+    magnitudes = ((max(map(abs, value_extremes(tensor)), default=0.0), name) for name, tensor in tensors)
+    value, name = max(magnitudes, default=(0.0, "no tensor"))
     return f"{value:.3g}, in {name}"
 
 

@@ -137,8 +137,8 @@ class Renderer:
 
     def pixels(self, images: Sequence[Image.Image]) -> ImageInputs:
         """Return the image processor's output for all ``images``."""
-        made = self.image_processor(images=list(images), return_tensors="pt")
-        return {name: value for name, value in made.items() if isinstance(value, torch.Tensor)}
+        inputs = self.image_processor(images=list(images), return_tensors="pt")
+        return {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
 
     def expanded(self, prompt: Sequence[int], sizes: Sequence[tuple[int, int]]) -> list[int]:
         """Return a prompt's tokens as the model reads them; ``sizes`` are its images' (width, height)."""
@@ -151,8 +151,8 @@ class Renderer:
     def _expand_size(self, width: int, height: int) -> list[int]:
         """Return the tokens that the model reads for an image of this size."""
         blank = Image.new("RGB", (width, height))
-        made = self.processor(text=[self.processor.image_token], images=[blank], add_special_tokens=False)
-        return [int(token) for token in made["input_ids"][0]]
+        inputs = self.processor(text=[self.processor.image_token], images=[blank], add_special_tokens=False)
+        return [int(token) for token in inputs["input_ids"][0]]
 
     def _encode_text(self, text: str) -> list[int]:
         token_ids: list[int] = []
@@ -238,9 +238,9 @@ def special_tokens(tokenizer: Any) -> set[int]:
 
 def image_token_of(config: Any, placeholder: int) -> int:
     """Return the token that image features replace, by the model's configuration."""
-    found = getattr(config, "image_token_id", None)
-    found = getattr(config, "image_token_index", None) if found is None else found
-    return int(placeholder if found is None else found)
+    token = getattr(config, "image_token_id", None)
+    token = getattr(config, "image_token_index", None) if token is None else token
+    return int(placeholder if token is None else token)
 
 
 def renderer_of(model_dir: Path, policy: Policy) -> Renderer:

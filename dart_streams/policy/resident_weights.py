@@ -70,11 +70,11 @@ class ResidentWeights:
             self.folder = folder
         if not parts or parts[-1][0].kind == "full":
             return  # its file was verified when it was fetched
-        found, newest = weights.digest_tensors(self.tensors), parts[-1][0]
-        if found != newest.sha256:
+        digest, newest = weights.digest_tensors(self.tensors), parts[-1][0]
+        if digest != newest.sha256:
             self.forget()
             raise weights.WrongDigest(
-                f"version {newest.version}: with the {newest.kind} at {newest.uri} all weights have sha256 {found}, "
+                f"version {newest.version}: with the {newest.kind} at {newest.uri} all weights have sha256 {digest}, "
                 f"published {newest.sha256}"
             )
 

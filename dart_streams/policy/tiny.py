@@ -142,16 +142,16 @@ def build_tokenizer() -> Tokenizer:
     vocabulary = {token: index for index, token in enumerate(SPECIAL)}
     for token in [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map(byte_level, pieces)]:
         vocabulary.setdefault(token, len(vocabulary))
-    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
-    made.pre_tokenizer = pre_tokenizers.Sequence(
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(piece_pattern()), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
-    return made
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+    return tokenizer
 
 
 def coordinate_ids() -> list[list[int]]:

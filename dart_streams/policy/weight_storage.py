@@ -109,11 +109,11 @@ class Storage(NamedTuple):
 
     def digest(self, name: str) -> str:
         """Return a file's SHA-256 (hex); raise FileNotFoundError if it is missing."""
-        found = hashlib.sha256()
+        state = hashlib.sha256()
         with self.filesystem.open(f"{self.folder}/{name}", "rb", block_size=READ_BYTES) as stream:
             while block := stream.read(READ_BYTES):
-                found.update(block)
-        return found.hexdigest()
+                state.update(block)
+        return state.hexdigest()
 
 
 def open_storage(uri: str) -> Storage:

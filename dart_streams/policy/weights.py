@@ -127,10 +127,10 @@ def digest_tensors(state_dict: Mapping[str, torch.Tensor]) -> str:
         header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     encoded = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     encoded += b" " * (-len(encoded) % 8)
-    found = hashlib.sha256(len(encoded).to_bytes(8, "little") + encoded)
+    state = hashlib.sha256(len(encoded).to_bytes(8, "little") + encoded)
     for tensor in tensors.values():
-        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        state.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return state.hexdigest()
 
 
 def verify(file: Path, part: WeightPart) -> None:
@@ -140,11 +140,11 @@ def verify(file: Path, part: WeightPart) -> None:
     compare(digest_file(file), part)
 
 
-def compare(found: str, part: WeightPart) -> None:
+def compare(sha256: str, part: WeightPart) -> None:
     """Raise WrongDigest unless a SHA-256 matches ``part``."""
-    if found != part.digest_of_file:
+    if sha256 != part.digest_of_file:
         raise WrongDigest(
-            f"version {part.version} ({part.kind}) at {part.uri}: sha256 {found}, published {part.digest_of_file}"
+            f"version {part.version} ({part.kind}) at {part.uri}: sha256 {sha256}, published {part.digest_of_file}"
         )
 
 
@@ -156,8 +156,8 @@ def find_damage(part: WeightPart) -> str:
     storage = weight_storage.open_storage(part.uri)
     try:
         with storage.reached():
-            found = storage.digest(FILES[part.kind])
-        compare(found, part)
+            sha256 = storage.digest(FILES[part.kind])
+        compare(sha256, part)
     except weight_storage.StorageUnreachable:
         raise
     except FileNotFoundError:
@@ -189,10 +189,10 @@ def download(storage: Storage, target: Path, part: WeightPart) -> None:
 def distinct_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return contiguous CPU tensors, without those that share memory with an earlier one."""
     seen: set[int] = set()
-    kept: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for name, tensor in sorted(state_dict.items()):
         if tensor.numel() and tensor.data_ptr() in seen:
             continue
         seen.add(tensor.data_ptr())
-        kept[name] = tensor.detach().to("cpu").contiguous()
-    return kept
+        tensors[name] = tensor.detach().to("cpu").contiguous()
+    return tensors

@@ -218,8 +218,8 @@ def find_refusal(store: Store, error: NoHostAvailable, context: ssl.SSLContext |
         )
     shows_certificate = bool(store.tls.certificate_file)
     endpoints = (Endpoint("Cassandra", "store", host, store.port, CQL) for host in store.hosts)
-    found = (tls_refusal(endpoint, context, shows_certificate) for endpoint in endpoints)
-    return next((refused for refused in found if refused is not None), None)
+    refusals = (tls_refusal(endpoint, context, shows_certificate) for endpoint in endpoints)
+    return next((refused for refused in refusals if refused is not None), None)
 
 
 def place_of(store: Store) -> str:
@@ -250,8 +250,8 @@ def schema_statements(keyspace: str) -> list[str]:
 
 def table_of(statement: str) -> str:
     """Return the table that a statement creates; empty if it creates none."""
-    found = re.match(r"CREATE TABLE IF NOT EXISTS \w+\.(\w+)", statement)
-    return found[1] if found else ""
+    match = re.match(r"CREATE TABLE IF NOT EXISTS \w+\.(\w+)", statement)
+    return match[1] if match else ""
 
 
 def shorten_error(error: BaseException) -> str:

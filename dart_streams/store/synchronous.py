@@ -47,12 +47,12 @@ class SyncStore:
         Raises :class:`~dart_streams.store.blobs.MissingBlob` for the first incomplete one.
         """
         wanted = {ref.sha256: ref for ref in refs}
-        found = {sha256: data for sha256 in wanted if (data := self.cache.get(sha256)) is not None}
-        missing = [sha256 for sha256 in wanted if sha256 not in found]
+        blobs = {sha256: data for sha256 in wanted if (data := self.cache.get(sha256)) is not None}
+        missing = [sha256 for sha256 in wanted if sha256 not in blobs]
         for sha256, rows in zip(missing, self._read_many(statements.GET_CHUNKS, [(s,) for s in missing]), strict=True):
-            found[sha256] = join_chunks(wanted[sha256], (row[0] for row in rows))
-            self.cache.put(sha256, found[sha256])
-        return found
+            blobs[sha256] = join_chunks(wanted[sha256], (row[0] for row in rows))
+            self.cache.put(sha256, blobs[sha256])
+        return blobs
 
     def steps(self, trajectory_id: str) -> list[Observation]:
         """Return a trajectory's observations by step; empty if there are none."""

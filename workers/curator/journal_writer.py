@@ -177,11 +177,11 @@ async def read_from(bus: Bus, topic: str, partition: int, offset: int, stop: int
         try:
             records.assign([place])
             records.seek(place, offset)
-            found: list[ConsumerRecord] = []
+            taken: list[ConsumerRecord] = []
             async for polled in read_to_end(records):
-                found += polled.get(place, ())
-                if stop is not None and found and found[-1].offset >= stop - 1:
+                taken += polled.get(place, ())
+                if stop is not None and taken and taken[-1].offset >= stop - 1:
                     break
-            return found if stop is None else [record for record in found if record.offset < stop]
+            return taken if stop is None else [record for record in taken if record.offset < stop]
         finally:
             await records.stop()

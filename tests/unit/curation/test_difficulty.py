@@ -77,14 +77,9 @@ def test_a_second_finish_of_an_order_is_ignored():
     assert after(first, trajectory("g000000/0/0", trajectory_id="another")) is None
 
 
-def test_the_finish_of_an_order_given_again_counts():
-    result = after(trajectory("g000000/0/0", "env_error", None), trajectory("g000000/0/1"))
-    assert result.attempts == 1
-
-
-def test_a_cancelled_order_comes_once_more_and_then_counts():
-    result = after(trajectory("g000000/0/0", "cancelled", None), trajectory("g000000/0/0"))
-    assert result.attempts == 1
+@pytest.mark.parametrize(("outcome", "next_order"), [("env_error", "g000000/0/1"), ("cancelled", "g000000/0/0")])
+def test_the_finish_of_an_order_given_again_counts(outcome, next_order):
+    assert after(trajectory("g000000/0/0", outcome, None), trajectory(next_order)).attempts == 1
 
 
 @pytest.mark.parametrize("bad", [{"reward": None}, {"reward": 1.5}, {"order_id": "mine"}, {"group_size": 0}])
