@@ -90,7 +90,7 @@ async def check_ids(backend: EnvironmentBackend, task: Task) -> None:
     await environment.reset(task)
     before = await environment.step(Wait(), "seen")
     with contextlib.suppress(NoOracle):
-        async for action in demonstration(environment, task):
+        async for action in begin_demonstration(environment, task):
             after = await environment.step(action, "seen")
             require(task, same_screen(after, before), "an action with the id of the one before only looks again")
             break
@@ -129,14 +129,14 @@ async def check_oracle(backend: EnvironmentBackend, task: Task, start: Screen) -
 
 async def check_neighbors(backend: EnvironmentBackend, task: Task, start: Screen) -> None:
     """Check that a concurrent episode does not affect another one."""
-    one, other = await backend.open(task), await backend.open(task)
-    await one.reset(task)
-    await other.reset(task)
-    await solve(other, task)
-    require(task, same_screen(await one.step(Wait(), "look"), start), "an episode does not see what another one does")
-    await require_start(one, task)
-    await other.close()
-    await one.close()
+    first, second = await backend.open(task), await backend.open(task)
+    await first.reset(task)
+    await second.reset(task)
+    await solve(second, task)
+    require(task, same_screen(await first.step(Wait(), "look"), start), "an episode does not see what another one does")
+    await require_start(first, task)
+    await second.close()
+    await first.close()
 
 
 async def check_close(backend: EnvironmentBackend, task: Task) -> None:
@@ -157,7 +157,7 @@ async def solve(environment: Environment, task: Task) -> bool:
     """Play the oracle's actions; return whether there is an oracle."""
     number = 0
     try:
-        async for action in demonstration(environment, task):
+        async for action in begin_demonstration(environment, task):
             number += 1
             require(task, number <= task.max_steps, f"the oracle needs at most the {task.max_steps} steps of the task")
             screen = await environment.step(action, f"oracle-{number}")
@@ -168,7 +168,7 @@ async def solve(environment: Environment, task: Task) -> bool:
     return True
 
 
-def demonstration(environment: Environment, task: Task) -> AsyncIterator[Action]:
+def begin_demonstration(environment: Environment, task: Task) -> AsyncIterator[Action]:
     """Return the oracle's actions; raise :class:`NoOracle`, now or at the first one, if there is no oracle."""
     demonstrate = getattr(environment, "demonstrate", None)
     if demonstrate is None:
@@ -189,6 +189,6 @@ def require(task: Task, holds: bool, rule: str) -> None:
         raise ContractViolation(f"{task.task_id}: {rule}")
 
 
-def same_screen(one: Screen, other: Screen) -> bool:
+def same_screen(first: Screen, second: Screen) -> bool:
     """Return whether two screens are equal."""
-    return (one.image, one.instruction, one.done) == (other.image, other.instruction, other.done)
+    return (first.image, first.instruction, first.done) == (second.image, second.instruction, second.done)

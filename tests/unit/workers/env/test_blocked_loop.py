@@ -34,12 +34,12 @@ def ended(blocks: bool) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_loop_that_is_blocked_ends_the_process_and_the_last_lines_name_the_call():
+def test_a_blocked_event_loop_ends_the_process_with_a_traceback():
     found = ended(blocks=True)
     assert (found.returncode, found.stdout) == (1, "waited\n")
     assert "in blocks" in found.stderr
 
 
-def test_a_loop_that_turns_does_not_and_neither_does_one_that_is_not_watched_any_more():
+def test_a_running_or_unwatched_event_loop_does_not_end_the_process():
     found = ended(blocks=False)
     assert (found.returncode, found.stdout) == (0, "waited\nleft\n")

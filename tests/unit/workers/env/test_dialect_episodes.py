@@ -97,7 +97,7 @@ def test_the_oracle_speaks_every_dialect(dialect):
 
 
 @pytest.mark.parametrize(("several", "steps"), [("all", 1), ("first", 3)])
-def test_all_actions_of_an_answer_are_executed_once_in_one_step_or_the_first_in_each(several, steps):
+def test_an_answers_actions_are_executed_once_all_or_the_first(several, steps):
     config = configured(name="ui-tars", several=several)
 
     def thrice(click: Click) -> str:

@@ -152,7 +152,7 @@ async def test_an_error_of_any_kind_in_any_call_is_a_fault_that_names_both(call:
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-async def test_an_error_of_giving_up_and_of_demonstrating_is_a_fault_and_one_of_closing_is_none(error: BaseException):
+async def test_errors_of_give_up_and_demonstrate_are_faults_those_of_close_not(error: BaseException):
     assert (await play(Own(give_up=fails(error)), "Action: call_user()")).kind == "env_error"
     end = await play(Own(demonstrate=fails(error)), purpose="demonstration")
     assert (end.kind, "demonstrate" in end.reason) == ("env_error", True)
@@ -200,7 +200,7 @@ async def test_a_plain_number_of_another_type_is_a_reward(reward: Any, wanted: f
     assert (type(checked_reward(reward)), end.reward) == (float, wanted)
 
 
-def test_the_numbers_of_numpy_are_rewards_sides_and_flags_and_its_arrays_are_none():
+def test_numpy_scalars_are_valid_values_and_arrays_are_not():
     numpy = pytest.importorskip("numpy")
     assert checked_reward(numpy.float32(1)) == checked_reward(numpy.float64(1)) == checked_reward(numpy.int64(1)) == 1.0
     shown = checked_screen(with_(width=numpy.int32(SIDE), done=numpy.bool_(True)))
@@ -342,13 +342,13 @@ async def test_what_is_no_environment_is_a_fault(backend: Any, purpose: Purpose,
     assert (end.kind, words in end.reason) == ("env_error", True), end.reason
 
 
-async def test_an_environments_own_words_are_its_reason_and_any_other_error_has_its_place():
+async def test_a_fault_keeps_its_message_and_other_errors_have_a_location():
     assert (await play(Own(step=fails(EnvironmentFault("the phone is off"))))).reason == "the phone is off"
     assert (await play(Own(step=fails(EnvironmentFault())))).reason == "step() raised an EnvironmentFault without words"
     assert "(test_fault_boundary.py, line " in (await play(Own(step=fails(ValueError("wrong"))))).reason
 
 
-def test_a_call_that_never_returns_ends_with_its_episode_even_if_it_ignores_that():
+def test_a_call_that_never_returns_does_not_outlast_its_episode():
     async def deaf() -> None:
         while True:
             try:
@@ -413,7 +413,7 @@ class CheckingLog(ObservationLog):
 
 
 @pytest.mark.parametrize("half", ["\ud83d", "\u4e16" * 700_000], ids=["half a character", "more than a record takes"])
-async def test_an_observation_that_nobody_could_read_ends_its_order_as_a_fault_in_a_trajectory_of_its_own(half: str):
+async def test_an_undecodable_observation_ends_the_order_in_another_trajectory(half: str):
     log, backend = CheckingLog(), Own()
     await runner_of(backend, f"Action: type(content='{half}')", log).run(ORDER, TASK, lambda _: None)
     whole, refused = log.observations.values()

@@ -61,7 +61,7 @@ def test_a_task_is_not_blamed_while_nothing_else_has_succeeded():
     assert kinds(health.reset_failed(0, "bad", "", 101.0)) == ["task"]
 
 
-def test_a_host_on_which_all_fails_is_drained_and_its_tasks_and_slots_are_not_blamed():
+def test_a_host_on_which_all_resets_fail_is_drained_alone():
     health = WorkerHealth(10)
     rests = [health.reset_failed(n, f"t{n % 4}", "bwrap: no space", 2.0 * n) for n in range(HOST.after)]
     assert [kinds(found) for found in rests] == [[]] * (HOST.after - 1) + [["host"]]
@@ -133,7 +133,7 @@ def test_after_the_longest_rest_everything_is_tried_again(outcomes):
     assert not any(health.refusal(task, now_s) for task in "abc")
 
 
-def test_a_task_that_ended_workers_rests_twice_as_long_each_time_and_says_why():
+def test_each_rest_of_a_lethal_task_is_twice_as_long_as_the_last():
     health = WorkerHealth(tasks_in_all=5)
     for times, rest_s in ((1, 60.0), (2, 120.0), (30, 3600.0)):
         rest = health.ended_workers("task", times, f"orders of it have ended their worker {times} times over", 1000.0)

@@ -82,10 +82,10 @@ def play(text: str, tokens: int = 1, words: str = "", **policy: Any) -> list[lis
 
 
 def test_an_answer_of_32768_tokens_is_told_whole():
-    (told,) = play(CLICK, tokens=32_768, max_tokens=32_768)
-    assert told[-1].end is not None
-    assert told[-1].end.kind == "failure"
-    assert [len(one.taken.tokens) for one in told if one.taken] == [32_768]
+    (observed,) = play(CLICK, tokens=32_768, max_tokens=32_768)
+    assert observed[-1].end is not None
+    assert observed[-1].end.kind == "failure"
+    assert [len(one.taken.tokens) for one in observed if one.taken] == [32_768]
 
 
 @pytest.mark.parametrize(
@@ -101,22 +101,22 @@ def test_an_answer_of_32768_tokens_is_told_whole():
     ],
     ids=["control characters", "long thought", "long text", "emoji", "quotes", "words", "words in Chinese"],
 )
-def test_what_no_record_has_room_for_ends_the_order_as_a_fault_that_says_so(text: str, words: str, said: str):
-    *_, told = play(text, words=words)
-    end = told[-1].end
+def test_an_observation_too_large_for_a_record_is_a_named_fault(text: str, words: str, said: str):
+    *_, observed = play(text, words=words)
+    end = observed[-1].end
     assert end is not None
     assert (end.kind, end.reward) == ("env_error", None)
     assert said in end.reason
-    assert summarize(told).outcome == "env_error"
-    assert [one.step for one in told] == list(range(len(told)))
-    assert len(encode(observations.TOPIC, told[-1]).value) < 10 * MAX_REASON
+    assert summarize(observed).outcome == "env_error"
+    assert [one.step for one in observed] == list(range(len(observed)))
+    assert len(encode(observations.TOPIC, observed[-1]).value) < 10 * MAX_REASON
 
 
-def test_a_prompt_that_no_record_has_room_for_ends_the_order_as_a_fault_of_the_policy():
+def test_a_prompt_too_large_for_a_record_is_a_fault_of_the_policy():
     """Each answer has room for itself, also where its quotes take two bytes; the fourth request would repeat three."""
-    told, *_ = play("Thought: " + '"' * 800_000 + "\nAction: wait()", max_texts=5)
-    end = told[-1].end
+    observed, *_ = play("Thought: " + '"' * 800_000 + "\nAction: wait()", max_texts=5)
+    end = observed[-1].end
     assert end is not None
     assert (end.kind, end.reward) == ("policy_error", None)
     assert "an event of action-requests cannot be published: the value takes" in end.reason
-    assert len([one for one in told if one.taken is not None]) == 3
+    assert len([one for one in observed if one.taken is not None]) == 3

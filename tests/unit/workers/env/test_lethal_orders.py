@@ -48,7 +48,7 @@ async def play(lethal: LethalOrders, name: str, task: str) -> str:
 
 
 @by_clockwork
-async def test_tasks_beside_a_death_go_on_and_suspects_are_played_one_at_a_time_once_the_worker_is_healthy():
+async def test_suspects_are_played_alone_once_the_worker_is_healthy():
     orders = Orders({"once": 1, "twice": 2, "beside": 2})
     lethal = made(orders)
     plays = [("a", "new"), ("b", "once"), ("c", "twice"), ("d", "twice"), ("e", "beside"), ("f", "new")]
@@ -60,7 +60,7 @@ async def test_tasks_beside_a_death_go_on_and_suspects_are_played_one_at_a_time_
 
 
 @by_clockwork
-async def test_after_three_deaths_an_order_is_set_aside_and_its_task_rests_twice_as_long_each_time():
+async def test_after_three_deaths_an_order_is_set_aside_and_its_task_rests():
     orders = Orders({"task": 3})
     lethal = made(orders)
     assert (await play(lethal, "a", "task")).startswith("set aside: orders of its task have ended their worker 3 times")

@@ -16,7 +16,7 @@ from workers.env.backends.miniwob.context_pool import (
 GIB = 2**30
 
 
-def test_the_limit_is_the_containers_where_that_is_less_than_the_machines_memory(tmp_path):
+def test_the_memory_limit_is_the_smaller_one_of_container_and_machine(tmp_path):
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = {"none": "max\n", "small": "67108864\n", "unlimited": "9223372036854771712\n"}
     for name, text in limits.items():

@@ -27,7 +27,7 @@ def _soon(monkeypatch):
     monkeypatch.setattr(watchdogs, "POLL_INTERVAL_S", 0.02)
 
 
-async def test_a_browser_at_rest_that_answers_nothing_is_lost_and_every_call_fails():
+async def test_every_call_of_an_idle_browser_that_never_responds_fails():
     browser = ScriptedBrowser(lambda browser, call: None)
     devtools = DevTools(browser.reader, browser, 60.0)
     watch = asyncio.create_task(end_when_silent(devtools, lambda: WAITING))

@@ -110,10 +110,10 @@ class AndroidWorldEnvironment:
 
     async def evaluate(self) -> float:
         """Return the score of the present state."""
-        found = await self._ask("GET", "/task/score", **task_query(self._required()))
-        if found.get("score") is None:
-            raise EnvironmentFault(f"{self.url}/task/score answers no score: {describe_value(found)}")
-        return clamp_reward(number_of(found, "score"))
+        response = await self._ask("GET", "/task/score", **task_query(self._required()))
+        if response.get("score") is None:
+            raise EnvironmentFault(f"{self.url}/task/score answers no score: {describe_value(response)}")
+        return clamp_reward(number_of(response, "score"))
 
     async def close(self) -> None:
         """Tear the task down, and give the server back once; never raises."""
@@ -129,8 +129,8 @@ class AndroidWorldEnvironment:
             await self._ask("POST", "/task/tear_down", **task_query(task))
 
     async def _screen(self) -> Screen:
-        found = await self._ask("GET", "/screenshot", wait_to_stabilize="true")
-        image = await asyncio.to_thread(encode_image, found.get("pixels"))
+        response = await self._ask("GET", "/screenshot", wait_to_stabilize="true")
+        image = await asyncio.to_thread(encode_image, response.get("pixels"))
         return screen_of(image, self.goal, done=False)
 
     async def _ask(self, method: str, path: str, body: Any = None, **query: str) -> dict[str, Any]:
@@ -166,7 +166,7 @@ async def send_request(
     if answer.status != 200:
         raise EnvironmentFault(f"{url}: status {answer.status}: {raw[:ANSWER_CHARACTERS].decode(errors='replace')}")
     try:
-        found: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
+        response: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise EnvironmentFault(f"{url} answers no JSON object: {error}") from None
-    return found
+    return response

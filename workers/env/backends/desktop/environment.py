@@ -45,10 +45,10 @@ class DesktopEnvironment:
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Perform an action, given in screen pixels, and wait until the desktop is at rest."""
-        wanted = self.last_screen or not last
-        body = {"id": action_id, "events": input_events(action), "image": wanted}
+        with_image = self.last_screen or not last
+        body = {"id": action_id, "events": input_events(action), "image": with_image}
         content, headers = await self._request("POST", "step", body)
-        return self._screen(content if wanted else None, headers)
+        return self._screen(content if with_image else None, headers)
 
     async def evaluate(self) -> float:
         """Return 1 if the task is solved, else 0."""

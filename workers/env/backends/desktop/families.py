@@ -19,25 +19,25 @@ def answer(rng: random.Random) -> Problem:
     """Make a question with two buttons; the instruction names one."""
     names = list(rng.choice(ANSWERS))
     rng.shuffle(names)
-    wanted = rng.randrange(2)
+    target = rng.randrange(2)
     labels = ("--ok-label", names[0], "--cancel-label", names[1])
     return Problem(
-        instruction=f'Press "{names[wanted]}".',
+        instruction=f'Press "{names[target]}".',
         command=("zenity", "--question", "--no-wrap", "--text", "What now?", *labels),
-        solved=lambda outcome, _: outcome.exit_code == wanted,
-        oracle=in_turn(press("push button", names[wanted])),
+        solved=lambda outcome, _: outcome.exit_code == target,
+        oracle=in_turn(press("push button", names[target])),
     )
 
 
 def choose(rng: random.Random) -> Problem:
     """Make a list, of which one row is to be selected and confirmed."""
     rows = rng.sample(WORDS, ROWS)
-    wanted = rng.choice(rows)
+    target = rng.choice(rows)
     return Problem(
-        instruction=f'Select "{wanted}" and press OK.',
+        instruction=f'Select "{target}" and press OK.',
         command=("zenity", "--list", "--hide-header", "--text", "", "--column", "Fruit", *rows),
-        solved=lambda outcome, _: printed_line(outcome, wanted),
-        oracle=in_turn(press("table cell", wanted), press("push button", "OK")),
+        solved=lambda outcome, _: printed_line(outcome, target),
+        oracle=in_turn(press("table cell", target), press("push button", "OK")),
     )
 
 
@@ -45,25 +45,25 @@ def tick(rng: random.Random) -> Problem:
     """Make a list of boxes, of which two are to be ticked."""
     rows = rng.sample(WORDS, ROWS)
     boxes = sorted(rng.sample(range(ROWS), 2))
-    wanted = [rows[box] for box in boxes]
+    target = [rows[box] for box in boxes]
     cells = [argument for row in rows for argument in ("FALSE", row)]
     columns = ("--column", "", "--column", "")
     return Problem(
-        instruction=f"Tick {wanted[0]} and {wanted[1]} and press OK.",
+        instruction=f"Tick {target[0]} and {target[1]} and press OK.",
         command=("zenity", "--list", "--checklist", "--hide-header", "--text", "", *columns, *cells),
-        solved=lambda outcome, _: printed_line(outcome, "|".join(wanted)),
+        solved=lambda outcome, _: printed_line(outcome, "|".join(target)),
         oracle=in_turn(*(press("table cell", number=2 * box) for box in boxes), press("push button", "OK")),
     )
 
 
 def enter(rng: random.Random) -> Problem:
     """Make a field, into which a word is to be typed."""
-    wanted = rng.choice(WORDS).lower()
+    target = rng.choice(WORDS).lower()
     return Problem(
-        instruction=f'Type "{wanted}" and press OK.',
+        instruction=f'Type "{target}" and press OK.',
         command=("zenity", "--entry", "--text", "Your word"),
-        solved=lambda outcome, _: printed_line(outcome, wanted),
-        oracle=in_turn(act(Type(wanted)), press("push button", "OK")),
+        solved=lambda outcome, _: printed_line(outcome, target),
+        oracle=in_turn(act(Type(target)), press("push button", "OK")),
     )
 
 
@@ -86,43 +86,43 @@ def fill_form(rng: random.Random) -> Problem:
 
 def edit(rng: random.Random) -> Problem:
     """Make a text in an editor, to which a word is to be added."""
-    first, wanted = rng.sample(WORDS, 2)
+    first, target = rng.sample(WORDS, 2)
     path = "note.txt"
     return Problem(
-        instruction=f'Put the word "{wanted}" before the text and save it.',
+        instruction=f'Put the word "{target}" before the text and save it.',
         command=("mousepad", "--disable-server", path),
         files={path: f"{first}\n"},
         watched=(path,),
-        solved=lambda outcome, _: outcome.text(path) == f"{wanted}{first}\n",
-        oracle=in_turn(act(Type(wanted)), act(Hotkey(("ctrl", "s")))),
+        solved=lambda outcome, _: outcome.text(path) == f"{target}{first}\n",
+        oracle=in_turn(act(Type(target)), act(Hotkey(("ctrl", "s")))),
     )
 
 
 def remove(rng: random.Random) -> Problem:
     """Make a folder in a file manager, of which one file is to be deleted."""
     names = [f"{word.lower()}.txt" for word in rng.sample(WORDS, ROWS)]
-    wanted = rng.choice(names)
-    left = sorted(set(names) - {wanted})
+    target = rng.choice(names)
+    left = sorted(set(names) - {target})
     return Problem(
-        instruction=f"Delete {wanted}.",
+        instruction=f"Delete {target}.",
         command=("pcmanfm", "--no-desktop", "files"),
         files={f"files/{name}": "" for name in names},
         watched=("files",),
         solved=lambda outcome, _: outcome.state["files"] == left,
         oracle=in_turn(
-            act(Type(wanted)), act(Hotkey(("escape",))), act(Hotkey(("shift", "delete"))), act(Hotkey(("enter",)))
+            act(Type(target)), act(Hotkey(("escape",))), act(Hotkey(("shift", "delete"))), act(Hotkey(("enter",)))
         ),
     )
 
 
 def calculate(rng: random.Random) -> Problem:
     """Make a calculator that is to show a product; it takes keys, as a small screen lacks some of its buttons."""
-    one, other = rng.randrange(2, 10), rng.randrange(10, 100)
+    left_factor, right_factor = rng.randrange(2, 10), rng.randrange(10, 100)
     return Problem(
-        instruction=f"Calculate {one}*{other}.",
+        instruction=f"Calculate {left_factor}*{right_factor}.",
         command=("galculator",),
-        solved=lambda _, elements: any(element.text.strip() == str(one * other) for element in elements),
-        oracle=in_turn(act(Type(f"{one}*{other}")), act(Hotkey(("enter",)))),
+        solved=lambda _, elements: any(element.text.strip() == str(left_factor * right_factor) for element in elements),
+        oracle=in_turn(act(Type(f"{left_factor}*{right_factor}")), act(Hotkey(("enter",)))),
         reads_elements=True,
     )
 
@@ -142,9 +142,9 @@ FAMILIES: dict[str, Callable[[random.Random], Problem]] = {
 }
 
 
-def printed_line(outcome: SessionOutcome, wanted: str) -> bool:
+def printed_line(outcome: SessionOutcome, target: str) -> bool:
     """Return whether the application was confirmed and printed this line."""
-    return outcome.exit_code == 0 and outcome.output.rstrip("\n") == wanted
+    return outcome.exit_code == 0 and outcome.output.rstrip("\n") == target
 
 
 def problem_of(family: str, seed: int) -> Problem:

@@ -91,9 +91,9 @@ class ControlGroup(msgspec.Struct, frozen=True):
 def make_group(root: Path = ROOT) -> ControlGroup:
     """Create a group with its limits in the hierarchies that allow it."""
     name = f"{PREFIX}{os.getpid()}-{next(_number)}"
-    wanted = version_2(root, name) if is_version_2(root) else version_1(root, name)
+    hierarchies = version_2(root, name) if is_version_2(root) else version_1(root, name)
     folders: list[Path] = []
-    for folder, bounds in wanted.items():
+    for folder, bounds in hierarchies.items():
         try:
             folder.mkdir()
             for file, value in bounds.items():

@@ -46,15 +46,15 @@ def edit_sheet(rng: random.Random) -> Problem:
     numbers = [rng.randrange(2, 100) for _ in goods]
     end = len(goods) + 1
     if rng.random() < 0.5:
-        place, typed, wanted = f"B{end}", f"=SUM(B1:B{len(goods)})", float(sum(numbers))
+        place, typed, target = f"B{end}", f"=SUM(B1:B{len(goods)})", float(sum(numbers))
         instruction = f"Put the sum of B1 to B{len(goods)} into {place} and save the file."
     else:
         place = f"{rng.choice('CDEF')}{rng.randrange(1, 9)}"
-        wanted = float(rng.randrange(100, 1000))
-        typed = f"{wanted:g}"
+        target = float(rng.randrange(100, 1000))
+        typed = f"{target:g}"
         instruction = f"Put {typed} into the cell {place} and save the file."
     before = documents.write_spreadsheet(list(zip(goods, map(float, numbers), strict=True)))
-    expected = documents.cells_of(before) | {place: wanted}
+    expected = documents.cells_of(before) | {place: target}
     go = act(Hotkey(("ctrl", "shift", "t")))  # Moves the focus to the name box.
     return Problem(
         instruction=instruction,
@@ -70,14 +70,14 @@ def edit_sheet(rng: random.Random) -> Problem:
 def edit_document(rng: random.Random) -> Problem:
     """Make a text, to which a line is to be added."""
     path = "letter.odt"
-    *before, wanted = rng.sample(LINES, rng.randrange(2, 5))
+    *before, target = rng.sample(LINES, rng.randrange(2, 5))
     return Problem(
-        instruction=f'Add the line "{wanted}" at the end and save the file.',
+        instruction=f'Add the line "{target}" at the end and save the file.',
         command=(*OFFICE, "--writer", path),
         files={path: documents.write_text_document(before)},
         watched=(path,),
-        solved=lambda outcome, _: documents.paragraphs_of(outcome.bytes(path)) == [*before, wanted],
-        oracle=in_turn(act(Hotkey(("ctrl", "end"))), act(Type(f"\n{wanted}")), SAVE),
+        solved=lambda outcome, _: documents.paragraphs_of(outcome.bytes(path)) == [*before, target],
+        oracle=in_turn(act(Hotkey(("ctrl", "end"))), act(Type(f"\n{target}")), SAVE),
         **OFFICE_SETTINGS,
     )
 
@@ -85,18 +85,18 @@ def edit_document(rng: random.Random) -> Problem:
 def edit_slide(rng: random.Random) -> Problem:
     """Make a presentation, whose title is to be replaced."""
     path = "talk.odp"
-    before, wanted = rng.sample(TITLES, 2)
+    before, target = rng.sample(TITLES, 2)
     return Problem(
-        instruction=f'Change the title to "{wanted}" and save the file.',
+        instruction=f'Change the title to "{target}" and save the file.',
         command=(*OFFICE, "--impress", path),
         files={path: documents.write_presentation(before)},
         watched=(path,),
-        solved=lambda outcome, _: documents.paragraphs_of(outcome.bytes(path)) == [wanted],
+        solved=lambda outcome, _: documents.paragraphs_of(outcome.bytes(path)) == [target],
         oracle=in_turn(
             act(Hotkey(("tab",))),
             act(Hotkey(("f2",))),
             act(Hotkey(("ctrl", "a"))),
-            act(Type(wanted)),
+            act(Type(target)),
             act(Hotkey(("escape",))),
             SAVE,
         ),

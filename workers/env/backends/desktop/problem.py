@@ -102,8 +102,8 @@ def find(elements: Elements, role: str, name: str | None = None, number: int = 0
     matching = [element for element in elements if element.role == role and name in {None, element.name}]
     matching.sort(key=lambda element: (element.box[1], element.box[0]))
     if number >= len(matching):
-        there = ", ".join(sorted({f"{element.role} {element.name!r}" for element in elements if element.name}))
-        raise MissingElement(f"no {role} {name or number!r} is shown; there are {there}")
+        shown = ", ".join(sorted({f"{element.role} {element.name!r}" for element in elements if element.name}))
+        raise MissingElement(f"no {role} {name or number!r} is shown; there are {shown}")
     return matching[number]
 
 

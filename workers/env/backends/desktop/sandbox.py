@@ -94,9 +94,9 @@ class Sandbox:
         try:
             await self.request("GET", "ready", timeout_s=READY_S)
         except EnvironmentFault as fault:
-            said = read_end(errors)
+            output = read_end(errors)
             hint = "; `make desktop` installs what it needs"
-            raise EnvironmentFault(f"the desktop does not come up: {fault} ({said}){hint}") from None
+            raise EnvironmentFault(f"the desktop does not come up: {fault} ({output}){hint}") from None
 
     async def request(
         self, method: str, endpoint: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None

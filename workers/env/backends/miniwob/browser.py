@@ -76,8 +76,8 @@ log = structlog.get_logger()
 def find_browser() -> str:
     """Return the path of a Chromium; raise :class:`ServiceUnavailable` that names the package if there is none."""
     for place in PLACES:
-        if found := shutil.which(place):
-            return found
+        if path := shutil.which(place):
+            return path
     raise ServiceUnavailable(
         "no Chromium or Chrome found: install one (on Debian: apt-get install chromium-headless-shell)"
     )

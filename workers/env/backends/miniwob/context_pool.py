@@ -100,7 +100,7 @@ class PooledContext:
         return any(target.faulty or target.session in self.devtools.crashed for target in self.targets.values())
 
     async def _drop(self, target: Target) -> None:
-        self.targets = {name: kept for name, kept in self.targets.items() if kept is not target}
+        self.targets = {name: other for name, other in self.targets.items() if other is not target}
         self.shown = None
         await target.close()
 

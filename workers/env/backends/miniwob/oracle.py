@@ -58,11 +58,11 @@ def next_action(page: str) -> str:
     return f"(() => {{ {HELPERS}; return {NEXT[page]} || null; }})()"
 
 
-def as_action(found: dict[str, Any]) -> actions.Action:
+def as_action(result: dict[str, Any]) -> actions.Action:
     """Return the action for the result of a page's oracle."""
-    match found:
+    match result:
         case {"text": text}:
             return actions.Type(text)
         case {"x": x, "y": y, "to_x": to_x, "to_y": to_y}:
             return actions.Drag(x, y, to_x, to_y)
-    return actions.Click(found["x"], found["y"])
+    return actions.Click(result["x"], result["y"])

@@ -157,12 +157,12 @@ class MiniwobPage:
     async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
         """Yield the oracle's actions, each computed from the page's current state."""
         while not self.done:
-            found = await self.evaluate_script(self.next_script(task))
-            if found is None:
+            result = await self.evaluate_script(self.next_script(task))
+            if result is None:
                 return
-            if "missing" in found:
+            if "missing" in result:
                 raise NoOracle(f"page {task.page!r} has no task.demonstrate(): its tasks cannot be demonstrated")
-            yield as_action(found)
+            yield as_action(result)
 
     async def close(self) -> None:
         """Give the context back, once."""
@@ -196,9 +196,9 @@ class MiniwobPage:
         """DevTools session of its target."""
         return self.target.session
 
-    async def _screen(self, wanted: bool = True) -> Screen:
+    async def _screen(self, with_image: bool = True) -> Screen:
         return Screen(
-            image=await self.target.draw() if wanted else None,
+            image=await self.target.draw() if with_image else None,
             media_type="image/png",
             width=WIDTH,
             height=HEIGHT,

@@ -51,8 +51,8 @@ class Target:
 
     async def evaluate_script(self, expression: str, timeout_s: float | None = None, wait: bool = False) -> Any:
         """Evaluate JavaScript in the page and ``wait`` for its promise; raise EnvironmentFault if it fails."""
-        wanted = {"expression": expression, "returnByValue": True, "awaitPromise": wait}
-        response = await self.call("Runtime.evaluate", timeout_s, **wanted)
+        params = {"expression": expression, "returnByValue": True, "awaitPromise": wait}
+        response = await self.call("Runtime.evaluate", timeout_s, **params)
         if details := response.get("exceptionDetails"):
             self.faulty = True
             what = details.get("exception", {}).get("description") or json.dumps(details)

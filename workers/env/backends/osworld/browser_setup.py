@@ -138,11 +138,11 @@ async def ask(client: aiohttp.ClientSession, method: str, path: str) -> bytes:
     return body
 
 
-def same_page(one: str, other: str) -> bool:
+def same_page(first: str, second: str) -> bool:
     """Return whether two URLs name the same page, ignoring the scheme, ``www.`` and a trailing slash."""
 
     def bare(url: str) -> tuple[Any, ...]:
         parts = urlsplit(url)
         return (parts.netloc.removeprefix("www."), parts.path.rstrip("/"), parts.query)
 
-    return bare(one) == bare(other)
+    return bare(first) == bare(second)

@@ -134,11 +134,11 @@ def needed_urls(task: OsworldTask) -> list[str]:
 def mirror_path(url: str) -> str:
     """Return the path of a URL's file in a mirror, which is inside the mirror for any URL."""
     path = urlsplit(url).path
-    if found := DATASET_FILE.fullmatch(path):
-        inside = PurePosixPath(unquote(found["path"]))
+    if match := DATASET_FILE.fullmatch(path):
+        inside = PurePosixPath(unquote(match["path"]))
         valid = NUL not in str(inside) and all(len(part.encode()) <= LONGEST_NAME for part in inside.parts)
         if valid and ".." not in inside.parts and not inside.is_absolute():
-            return str(inside) if found["name"] == DATASET else f"datasets/{found['name']}/{inside}"
+            return str(inside) if match["name"] == DATASET else f"datasets/{match['name']}/{inside}"
     name = PurePosixPath(unquote(path)).name.replace("..", "_").encode()[-LONGEST_NAME:].decode(errors="ignore")
     return f"by-url/{uuid.uuid5(uuid.NAMESPACE_URL, url)}/{name.replace(NUL, '_') or 'index'}"
 

@@ -56,22 +56,22 @@ class Solution(msgspec.Struct, frozen=True):
         if not self.commands:
             return
         yield TERMINAL
-        async for action in wait_for_terminal(has_terminal, wanted=True):
+        async for action in wait_for_terminal(has_terminal, expected=True):
             yield action
         for command in self.commands:
             yield Type(f"{command}\n")
         yield Type("exit\n")
-        async for action in wait_for_terminal(has_terminal, wanted=False):
+        async for action in wait_for_terminal(has_terminal, expected=False):
             yield action
 
 
-async def wait_for_terminal(has_terminal: HasTerminal, *, wanted: bool) -> AsyncIterator[Action]:
+async def wait_for_terminal(has_terminal: HasTerminal, *, expected: bool) -> AsyncIterator[Action]:
     """Yield pauses until a terminal is open, or none is; raise EnvironmentFault after too many."""
     for _ in range(MAX_WAITS):
-        if await has_terminal() == wanted:
+        if await has_terminal() == expected:
             return
         yield Wait()
-    raise EnvironmentFault("the terminal does not open" if wanted else "the commands in the terminal do not end")
+    raise EnvironmentFault("the terminal does not open" if expected else "the commands in the terminal do not end")
 
 
 def key_solution(*actions: Action) -> Solution:

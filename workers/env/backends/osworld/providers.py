@@ -52,10 +52,10 @@ def provider_of(settings: Osworld) -> MachineProvider:
 
     Raises ConfigError unless exactly one is configured, and its machines are fresh in each episode.
     """
-    given = [name for name in ("machines", "lease_url", "acquire") if getattr(settings, name)]
-    if len(given) != 1:
-        found = " and ".join(given) or "none of them"
-        raise ConfigError(f"[env.osworld] needs one of machines, lease_url and acquire; it has {found}")
+    configured = [name for name in ("machines", "lease_url", "acquire") if getattr(settings, name)]
+    if len(configured) != 1:
+        names = " and ".join(configured) or "none of them"
+        raise ConfigError(f"[env.osworld] needs one of machines, lease_url and acquire; it has {names}")
     if settings.lease_url:
         token = read_secret(settings.lease_token, "env.osworld.lease_token") if settings.lease_token else ""
         return LeaseServerProvider(settings.lease_url, token, settings.lease_s, settings.call_timeout_s)
@@ -226,7 +226,7 @@ class ProgramProvider:
         except EnvironmentFault as fault:
             log.warning("machine not released", reason=str(fault))
 
-    async def _run(self, command: Sequence[str], given: bytes, deadline: Deadline) -> bytes:
+    async def _run(self, command: Sequence[str], stdin: bytes, deadline: Deadline) -> bytes:
         """Return the output of a program; raise EnvironmentFault if it fails or is killed at the deadline."""
         pipe = asyncio.subprocess.PIPE
         environment = {**os.environ, "DART_LEASE_S": f"{self.lease_s:g}"}
@@ -238,7 +238,7 @@ class ProgramProvider:
             raise EnvironmentFault(f"{command[0]} cannot be run: {error}") from None
         try:
             async with deadline.timeout():
-                output, errors = await process.communicate(given)
+                output, errors = await process.communicate(stdin)
         except TimeoutError:
             raise EnvironmentFault(f"{command[0]} did not end in time") from None
         finally:

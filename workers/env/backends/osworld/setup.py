@@ -38,10 +38,10 @@ class TaskSetup:
         self.machine, self.mirror, self.cache, self.values = machine, mirror, cache, values
         self.settles = settles
 
-    async def carry_out(self, wanted: Sequence[steps.Step], deadline: Deadline) -> None:
+    async def carry_out(self, sequence: Sequence[steps.Step], deadline: Deadline) -> None:
         """Execute the steps in order; raise EnvironmentFault that names the step that failed or was too slow."""
-        for number, step in enumerate(wanted, 1):
-            place = f"step {number} of {len(wanted)} ({step.name})"
+        for number, step in enumerate(sequence, 1):
+            place = f"step {number} of {len(sequence)} ({step.name})"
             if step.refused:
                 raise EnvironmentFault(f"{place} {step.refused}")
             try:

@@ -50,41 +50,41 @@ def clean(text: str) -> str:
 
 def element_attributes(node: Any) -> "dict[str, str]":
     """Return the attributes of an element."""
-    found = {"name": clean(node.name or "")}
+    attributes = {"name": clean(node.name or "")}
     states = {pyatspi.stateToString(state).replace(" ", "_") for state in node.getState().getStates()}
-    found.update({qualified_name("st", state): "true" for state in states if state})
+    attributes.update({qualified_name("st", state): "true" for state in states if state})
     for name, value in (node.get_attributes() or {}).items():
         if name:
-            found[qualified_name("attr", name)] = clean(value)
+            attributes[qualified_name("attr", name)] = clean(value)
     if {"visible", "showing"} <= states:
         with contextlib.suppress(NotImplementedError):
             box = node.queryComponent().getExtents(pyatspi.XY_SCREEN)
-            found[qualified_name("cp", "screencoord")] = str((box.x, box.y))
-            found[qualified_name("cp", "size")] = str((box.width, box.height))
+            attributes[qualified_name("cp", "screencoord")] = str((box.x, box.y))
+            attributes[qualified_name("cp", "size")] = str((box.width, box.height))
     for name, query in (("image", node.queryImage), ("selection", node.querySelection)):
         with contextlib.suppress(NotImplementedError):
             query()
-            found[name] = "true"
-    found.update(value_attributes(node))
-    return found
+            attributes[name] = "true"
+    attributes.update(value_attributes(node))
+    return attributes
 
 
 def value_attributes(node: Any) -> "dict[str, str]":
     """Return the attributes of an element's value and actions."""
-    found = {}
+    attributes = {}
     with contextlib.suppress(NotImplementedError):
         value = node.queryValue()
         of_value = {"value": "currentValue", "min": "minimumValue", "max": "maximumValue", "step": "minimumIncrement"}
         for name, attribute in of_value.items():
             with contextlib.suppress(Exception):  # An application may lack one, and raise anything.
-                found[qualified_name("val", name)] = str(getattr(value, attribute))
+                attributes[qualified_name("val", name)] = str(getattr(value, attribute))
     with contextlib.suppress(NotImplementedError):
         action = node.queryAction()
         for number in range(action.nActions):
             name = action.getName(number).replace(" ", "-")
-            found[qualified_name("act", f"{name}_desc")] = clean(action.getDescription(number))
-            found[qualified_name("act", f"{name}_kb")] = clean(action.getKeyBinding(number))
-    return found
+            attributes[qualified_name("act", f"{name}_desc")] = clean(action.getDescription(number))
+            attributes[qualified_name("act", f"{name}_kb")] = clean(action.getKeyBinding(number))
+    return attributes
 
 
 def text_of(node: Any) -> str:
@@ -98,10 +98,10 @@ def text_of(node: Any) -> str:
 def build_tree(node: Any, depth: int, sheets: bool, columns: "Callable[[], int]") -> ElementTree.Element:
     """Return an element with its descendants; of a spreadsheet's table only the shown cells."""
     role = (node.getRoleName() or "").strip()
-    made = ElementTree.Element(xml_name(role or "unknown"), element_attributes(node))
-    made.text = text_of(node) or None
+    element = ElementTree.Element(xml_name(role or "unknown"), element_attributes(node))
+    element.text = text_of(node) or None
     if depth == DEPTH:
-        return made
+        return element
     sheets = sheets or role == "document spreadsheet"
     # An application that ends or changes meanwhile has the children that could be read.
     with contextlib.suppress(Exception):
@@ -110,8 +110,8 @@ def build_tree(node: Any, depth: int, sheets: bool, columns: "Callable[[], int]"
             if number == WIDTH and not (sheets and role == "table"):
                 break
             if child is not None:
-                made.append(build_tree(child, depth + 1, sheets, columns))
-    return made
+                element.append(build_tree(child, depth + 1, sheets, columns))
+    return element
 
 
 def shown_cells(table: Any, columns: int) -> Any:
@@ -141,7 +141,7 @@ def sheet_columns() -> int:
 def active_terminal(root: ElementTree.Element) -> "str | None":
     """Return the text of the focused terminal in gnome-terminal's active window, None if there is none."""
     active, focused = qualified_name("st", "active"), qualified_name("st", "focused")
-    found = [
+    terminals = [
         terminal
         for application in root
         if application.get("name") == "gnome-terminal-server"
@@ -150,7 +150,7 @@ def active_terminal(root: ElementTree.Element) -> "str | None":
         for terminal in frame.iter("terminal")
         if terminal.get(focused) == "true"
     ]
-    return (found[0].text or "").rstrip() if len(found) == 1 else None
+    return (terminals[0].text or "").rstrip() if len(terminals) == 1 else None
 
 
 def main() -> None:
@@ -158,11 +158,11 @@ def main() -> None:
     for prefix, name in PREFIXES.items():
         ElementTree.register_namespace(prefix, f"{SPACE}/{name}")
     root = ElementTree.Element("desktop-frame")
-    wanted = None if sys.argv[1:] != ["terminal"] else "gnome-terminal-server"
+    application_name = None if sys.argv[1:] != ["terminal"] else "gnome-terminal-server"
     for application in pyatspi.Registry.getDesktop(0):
-        if application is not None and wanted in (None, application.name):
+        if application is not None and application_name in (None, application.name):
             root.append(build_tree(application, 1, False, sheet_columns))
-    if wanted is None:
+    if application_name is None:
         sys.stdout.write(ElementTree.tostring(root, "unicode"))
     elif (text := active_terminal(root)) is not None:
         sys.stdout.write(f"T{text}")

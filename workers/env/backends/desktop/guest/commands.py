@@ -63,8 +63,8 @@ def run(words: Sequence[str], limit_s: float, merged: bool = False, folder: "str
     )
     running.add(process.pid)
     try:
-        kept = collect_output(process, time.monotonic() + limit_s)
-        return CommandResult(decode_output(kept[0]), decode_output(kept[1]), process.returncode)
+        buffers = collect_output(process, time.monotonic() + limit_s)
+        return CommandResult(decode_output(buffers[0]), decode_output(buffers[1]), process.returncode)
     except CommandTimeout:
         raise CommandTimeout(f"Command {words!r} timed out after {limit_s:g} seconds") from None
     finally:
@@ -74,9 +74,9 @@ def run(words: Sequence[str], limit_s: float, merged: bool = False, folder: "str
 
 def collect_output(process: "subprocess.Popen[bytes]", deadline: float) -> tuple[bytearray, bytearray]:
     """Return the output of a process until its end; raise CommandTimeout at the deadline."""
-    kept = bytearray(), bytearray()
+    buffers = bytearray(), bytearray()
     with selectors.DefaultSelector() as waiting:
-        for stream, into in zip((process.stdout, process.stderr), kept, strict=True):
+        for stream, into in zip((process.stdout, process.stderr), buffers, strict=True):
             if stream is not None:
                 os.set_blocking(stream.fileno(), False)
                 waiting.register(stream, selectors.EVENT_READ, into)
@@ -94,13 +94,13 @@ def collect_output(process: "subprocess.Popen[bytes]", deadline: float) -> tuple
             for key, _ in waiting.select(POLL_INTERVAL_S) if waiting.get_map() else ():
                 if not read_stream(key.fileobj, key.data):  # type: ignore[arg-type]
                     waiting.unregister(key.fileobj)
-    return kept
+    return buffers
 
 
-def read_stream(stream: "IO[bytes]", kept: bytearray) -> bool:
+def read_stream(stream: "IO[bytes]", buffer: bytearray) -> bool:
     """Read from a stream, and keep up to the limit; return False at its end."""
     data = os.read(stream.fileno(), READ_BYTES)
-    kept += data[: max(0, OUTPUT_BYTES - len(kept))]
+    buffer += data[: max(0, OUTPUT_BYTES - len(buffer))]
     return bool(data)
 
 

@@ -85,8 +85,8 @@ class XDisplay:
 
     def pointer(self) -> list[int]:
         """Return the position of the pointer."""
-        found = self.root.query_pointer()
-        return [found.root_x, found.root_y]
+        reply = self.root.query_pointer()
+        return [reply.root_x, reply.root_y]
 
     def window_of(self, class_name: str) -> "tuple[int, int] | None":
         """Return the size of the first window of a class, ignoring case, None without one."""
@@ -111,10 +111,12 @@ class XDisplay:
 
     def _is_shown(self, window: Any) -> bool:
         with suppressed_if_closed():
-            found = window.get_attributes()
+            attributes = window.get_attributes()
             box = window.get_geometry()
             # Windows of the window manager are tiny, or beside the screen.
-            return bool(found.map_state == X.IsViewable and box.width > 2 and box.height > 2 and box.x > -box.width)
+            return bool(
+                attributes.map_state == X.IsViewable and box.width > 2 and box.height > 2 and box.x > -box.width
+            )
         return False
 
     def _part_clicks(self) -> None:

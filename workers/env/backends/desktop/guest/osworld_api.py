@@ -89,17 +89,17 @@ class OsworldApi:
         return web.json_response(await self._executed(await read_json(request)))
 
     async def _execute_with_verification(self, request: web.Request) -> web.Response:
-        wanted = await read_json(request)
-        answer = await self._executed(wanted)
-        verification = wanted.get("verification") or {}
+        body = await read_json(request)
+        answer = await self._executed(body)
+        verification = body.get("verification") or {}
         if not verification:
             return web.json_response(answer)
-        wait_s = min(positive_number(wanted, "max_wait_time", 10), VERIFICATION_S)
+        wait_s = min(positive_number(body, "max_wait_time", 10), VERIFICATION_S)
         began = time.monotonic()
         while (waited_s := time.monotonic() - began) < wait_s:
             if await self.in_thread(lambda: verified(verification)):
                 return web.json_response({**answer, "verification": "passed", "wait_time": waited_s})
-            await asyncio.sleep(min(max(positive_number(wanted, "check_interval", 1), 0.05), wait_s))
+            await asyncio.sleep(min(max(positive_number(body, "check_interval", 1), 0.05), wait_s))
         failed = {"status": "verification_failed", "verification": "failed", "wait_time": wait_s}
         raise Refusal(500, {**answer, **failed})
 
@@ -125,16 +125,16 @@ class OsworldApi:
         return web.json_response(answer)
 
     async def _run_bash_script(self, request: web.Request) -> web.Response:
-        wanted = await read_json(request)
-        limit_s = min(positive_number(wanted, "timeout", SCRIPT_S), SCRIPT_LIMIT_S)
-        if not wanted.get("script"):
+        body = await read_json(request)
+        limit_s = min(positive_number(body, "timeout", SCRIPT_S), SCRIPT_LIMIT_S)
+        if not body.get("script"):
             raise Refusal(400, script_error("Script not supplied!"))
-        folder = wanted.get("working_dir")
+        folder = body.get("working_dir")
         if folder and not osworld_files_api.expand_path(folder).is_dir():
             raise Refusal(400, script_error(f"Working directory does not exist: {folder}"))
         place = str(osworld_files_api.expand_path(folder)) if folder else str(HOME)
         try:
-            ended = await self._source("/bin/bash", str(wanted["script"]), limit_s, merged=True, folder=place)
+            ended = await self._source("/bin/bash", str(body["script"]), limit_s, merged=True, folder=place)
         except commands.CommandTimeout:
             raise Refusal(500, script_error(f"Script execution timed out after {limit_s:g} seconds")) from None
         status = "error" if ended.returncode else "success"
@@ -142,8 +142,8 @@ class OsworldApi:
         return web.json_response(answer)
 
     async def _launch(self, request: web.Request) -> web.Response:
-        wanted = await read_json(request)
-        words, shell = command_of(wanted)
+        body = await read_json(request)
+        words, shell = command_of(body)
         try:
             self.session.launch_more(commands.command_arguments(words, shell))
         except OSError as error:
@@ -180,15 +180,15 @@ class OsworldApi:
     async def _end_recording(self, _: web.Request) -> web.StreamResponse:
         return await self.in_thread(self.recording.end)
 
-    async def _on_window(self, letter: str, wanted: "dict[str, Any]") -> None:
-        name = wanted.get("window_name")
+    async def _on_window(self, letter: str, body: "dict[str, Any]") -> None:
+        name = body.get("window_name")
         if not name:
             raise Refusal(400, "window_name required")
-        strict, by_class = bool(wanted.get("strict")), bool(wanted.get("by_class"))
+        strict, by_class = bool(body.get("strict")), bool(body.get("by_class"))
         await self.in_thread(lambda: windows.act_on_window(letter, str(name), strict, by_class))
 
-    async def _executed(self, wanted: "dict[str, Any]") -> "dict[str, Any]":
-        words, shell = command_of(wanted)
+    async def _executed(self, body: "dict[str, Any]") -> "dict[str, Any]":
+        words, shell = command_of(body)
         try:
             ended = await self._run(commands.command_arguments(words, shell), COMMAND_S)
         except (OSError, ValueError, IndexError) as error:
@@ -223,10 +223,10 @@ class OsworldApi:
             return web.json_response(error_body(error), status=500)
 
 
-def command_of(wanted: "dict[str, Any]") -> "tuple[str | list[str], bool]":
+def command_of(body: "dict[str, Any]") -> "tuple[str | list[str], bool]":
     """Return the command of a request and whether a shell runs it; raise Refusal for any other type."""
-    shell = bool(wanted.get("shell", False))
-    command = wanted.get("command", "" if shell else [])
+    shell = bool(body.get("shell", False))
+    command = body.get("command", "" if shell else [])
     try:
         return osworld_files_api.command_words(command, shell), shell
     except (TypeError, ValueError) as error:
@@ -237,8 +237,8 @@ def verified(verification: "dict[str, Any]") -> bool:
     """Return whether the window of a verification exists and its command succeeds."""
     try:
         if (name := verification.get("window_exists")) is not None:
-            there = "\n".join(line for _, line in windows.list_windows()).lower()
-            if str(name).lower() not in there:
+            titles = "\n".join(line for _, line in windows.list_windows()).lower()
+            if str(name).lower() not in titles:
                 return False
         if (command := verification.get("command_success")) is not None:
             return commands.run(commands.command_arguments(str(command), True), windows.LIMIT_S).returncode == 0

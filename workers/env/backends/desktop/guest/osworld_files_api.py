@@ -70,10 +70,10 @@ class OsworldFilesApi:
             raise Refusal(400, {"error": "file_path is required"})
         path = expand_path(str(name))
         try:
-            found = path.stat()
+            info = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             raise Refusal(404, {"error": "File not found"}) from None
-        if not stat.S_ISREG(found.st_mode) or found.st_size > FILE_BYTES:
+        if not stat.S_ISREG(info.st_mode) or info.st_size > FILE_BYTES:
             why = f"Failed to serve file: {path} is no regular file of at most {FILE_BYTES} bytes"
             raise Refusal(500, {"error": why})
         if not os.access(path, os.R_OK):
@@ -107,8 +107,8 @@ class OsworldFilesApi:
         return web.Response(text="Wallpaper changed successfully")
 
     async def _download_file(self, request: web.Request) -> web.Response:
-        wanted = await read_json(request)
-        url, name = wanted.get("url"), wanted.get("path")
+        body = await read_json(request)
+        url, name = body.get("url"), body.get("path")
         if not url or not name:
             raise Refusal(400, "Path or URL not supplied!")
         path = expand_path(str(name))
@@ -151,8 +151,8 @@ def open_command(name: str) -> "tuple[str, list[str] | None]":
 
 def wallpaper_path() -> "Path | None":
     """Return the path of the wallpaper, None if there is none."""
-    said = commands.run(["gsettings", "get", *SETTING], SETTING_S).output
-    path = Path(said.strip().replace("file://", "").replace("'", "") or "none")
+    output = commands.run(["gsettings", "get", *SETTING], SETTING_S).output
+    path = Path(output.strip().replace("file://", "").replace("'", "") or "none")
     return path if path.is_file() else None
 
 

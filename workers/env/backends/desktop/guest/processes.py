@@ -82,9 +82,9 @@ def end_all(besides: Iterable[int]) -> None:
     Each is stopped before any is killed, and new ones are killed too, so a fork bomb ends. This process is the first of
     the sandbox: it inherits and reaps all orphans.
     """
-    kept = set(besides)
+    excluded = set(besides)
     deadline = time.monotonic() + KILL_S
-    while others := [pid for pid in list_pids() if pid not in kept]:
+    while others := [pid for pid in list_pids() if pid not in excluded]:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{len(others)} processes do not end, {others[0]} among them")
         for number in (signal.SIGSTOP, signal.SIGKILL):

@@ -75,8 +75,8 @@ _desktop = _Desktop()
 
 def position(x: "int | None" = None, y: "int | None" = None) -> Point:
     """Return the position of the pointer."""
-    there = _desktop.send()["position"]
-    return Point(there[0] if x is None else int(x), there[1] if y is None else int(y))
+    pointer = _desktop.send()["position"]
+    return Point(pointer[0] if x is None else int(x), pointer[1] if y is None else int(y))
 
 
 def size() -> Size:

@@ -48,10 +48,10 @@ class Server:
 
     async def _start(self, request: web.Request) -> web.Response:
         """Start a session with the arguments of :meth:`DesktopSession.start`."""
-        wanted = await request.json()
+        arguments = await request.json()
         await self._end_reader()
         self.executed = ""
-        await self.session.start(**wanted)
+        await self.session.start(**arguments)
         return self._screen(at_rest=True)
 
     async def _prepare(self, request: web.Request) -> web.Response:
@@ -67,11 +67,11 @@ class Server:
 
     async def _step(self, request: web.Request) -> web.Response:
         """Perform ``events`` once for an ``id``, wait until the desktop is at rest, and return the screen."""
-        wanted = await request.json()
-        if wanted["id"] != self.executed:
-            self.executed = wanted["id"]
-            self.session.shown.perform(wanted["events"])
-        return self._screen(await self.session.settle(), wanted.get("image", True))
+        arguments = await request.json()
+        if arguments["id"] != self.executed:
+            self.executed = arguments["id"]
+            self.session.shown.perform(arguments["events"])
+        return self._screen(await self.session.settle(), arguments.get("image", True))
 
     async def _outcome(self, _: web.Request) -> web.Response:
         self.session.check()

@@ -74,7 +74,7 @@ async def test_an_episode_waits_for_a_phone_and_is_refused_in_time():
         await second.close()
 
 
-async def test_a_server_that_fails_is_a_fault_with_its_words_and_the_phone_is_given_back():
+async def test_a_failing_server_is_a_fault_and_its_phone_is_given_back():
     phone = Phone()
     async with served(phone) as urls:
         backend = made(*urls)

@@ -159,7 +159,7 @@ def test_what_is_no_image_is_a_fault(pixels: Any):
         encode_image(pixels)
 
 
-def test_fields_of_answers_that_are_absent_mean_nothing_and_sums_are_finite():
+def test_absent_fields_have_defaults_and_sums_are_finite():
     assert (number_of({}, "a.b"), flag_of({"a": None}, "a"), text_of({"a": 1}, "a.b")) == (0.0, False, "")
     with pytest.raises(EnvironmentFault, match="add up to inf"):
         clamp_reward(1e308 * 10)

@@ -26,7 +26,7 @@ def test_a_text_has_the_paragraphs_that_were_written(lines):
     assert documents.paragraphs_of(documents.write_text_document(lines)) == lines
 
 
-def test_repeated_cells_are_counted_and_empty_ones_to_the_end_of_a_sheet_are_not():
+def test_repeated_cells_are_counted_but_not_the_trailing_empty_ones():
     cell = documents.cell_xml
     empty = '<table:table-cell table:number-columns-repeated="2"/>'
     rest = '<table:table-row table:number-rows-repeated="1048570"><table:table-cell/></table:table-row>'

@@ -126,7 +126,7 @@ async def test_there_is_one_frame_at_a_time_also_after_an_episode_was_cancelled(
     assert browser.most_under_way == 1
 
 
-async def test_a_frame_that_does_not_end_costs_its_page_and_the_next_one_is_drawn(soon):
+async def test_a_frame_that_never_ends_costs_its_page_only(soon):
     def answer(browser: ScriptedBrowser, call: dict[str, Any]) -> Answer:
         if call["method"] == "Page.crash":
             browser.under_way -= 1
@@ -151,7 +151,7 @@ async def test_a_browser_that_does_not_end_a_hanging_page_is_ended(soon, monkeyp
     assert frames.devtools.closed
 
 
-async def test_a_frame_that_is_late_because_the_browser_gets_no_processor_is_waited_for(soon):
+async def test_a_frame_of_a_starved_browser_is_awaited(soon):
     looks = []
 
     def load() -> ProcessLoad:

@@ -19,7 +19,7 @@ def folders(parent: Path) -> set[Path]:
     return set(parent.glob(f"{PREFIX}*"))
 
 
-def test_what_a_killed_worker_left_is_removed_by_the_next_and_what_is_in_use_is_not(tmp_path: Path):
+def test_the_folder_of_a_killed_worker_is_removed_one_in_use_is_not(tmp_path: Path):
     in_use = EvaluatorCache(tmp_path)
     (in_use.folder / "file").write_text("in use")
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, timeout=60)

@@ -19,7 +19,7 @@ def task(*urls: str) -> tasks.OsworldTask:
     return tasks.parse(data, "os", "t1")
 
 
-def test_a_file_of_the_dataset_lies_where_a_clone_has_it_and_others_below_a_folder_of_their_own():
+def test_dataset_files_have_a_clones_paths_and_others_separate_folders():
     assert mirror.mirror_path(OURS) == "os/t1/a b.txt"
     assert (
         mirror.mirror_path("https://hub.example/datasets/some/other/resolve/main/x.txt") == "datasets/some/other/x.txt"

@@ -32,7 +32,7 @@ def compared(app: str, metric: str, getter: str = tasks.CLOUD) -> tasks.OsworldT
         (compared("libreoffice_calc", "compare_table", "rule"), True, None),
     ],
 )
-def test_documents_of_our_own_making_have_the_one_solution_of_their_metrics(task, made, found):
+def test_placeholder_documents_share_one_solution(task, made, found):
     assert oracle_of(task, made) is found
 
 
@@ -64,7 +64,7 @@ async def test_a_solution_that_fails_is_a_fault_with_its_step(tmp_path, oracle):
         await oracle.solve(machine)
 
 
-async def test_commands_are_typed_into_a_terminal_once_it_is_there_and_it_is_waited_for_until_it_is_gone():
+async def test_commands_are_typed_into_an_open_terminal_which_then_closes():
     opens, closes = [False, False, True], [True, False]
 
     async def has_terminal() -> bool:

@@ -15,7 +15,7 @@ from workers.env.backends.osworld.machine import PNG, Machine
 from workers.env.environment import EnvironmentFault
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-SECRET = "a token that nobody may see"
+SECRET = "a secret token"
 
 
 @contextlib.asynccontextmanager

@@ -25,7 +25,7 @@ def test_a_task_without_setup_has_its_page_and_its_instruction():
     )
 
 
-def test_what_a_task_needs_is_what_it_downloads_and_compares_with_each_once():
+def test_a_task_needs_its_downloads_and_reference_files_once():
     files = [{"url": url, "path": "/x"} for url in ("https://a.example/start", "https://a.example/gold.txt")]
     later = [{"type": "download", "parameters": {"files": [{"url": "https://a.example/later", "path": "/y"}]}}]
     several = {
@@ -117,7 +117,7 @@ UNUSABLE = {
 }
 
 
-def test_one_bad_file_keeps_no_other_task_from_being_read_and_has_its_reason(tmp_path: Path):
+def test_a_bad_file_has_its_reason_and_affects_no_other_task(tmp_path: Path):
     names = {name.replace(" ", "-"): content for name, (content, _) in UNUSABLE.items()}
     folder = checkout(tmp_path, t1=GOOD, t2=b"\xef\xbb\xbf" + json.dumps(GOOD).encode(), **names)
     pages = ["os/t1", *(f"os/{name}" for name in names), "os/missing", "os/\0", f"os/{'x' * 300}", "os/t2"]

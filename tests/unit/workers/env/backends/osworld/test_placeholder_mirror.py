@@ -63,7 +63,7 @@ def test_a_file_that_some_task_starts_from_is_not_finished_for_another(tmp_path,
     assert own.read(f"{BASE}/a.txt") == own.read(f"{BASE}/b.txt")
 
 
-def test_without_the_evaluators_environment_the_command_that_makes_it_is_named(tmp_path):
+def test_a_missing_evaluators_environment_names_the_command_to_make_it(tmp_path):
     with pytest.raises(ServiceUnavailable, match="run `make osworld`"):
         placeholder_mirror.fill(Mirror(tmp_path), [], tmp_path / "none")
 

@@ -60,7 +60,7 @@ def test_a_local_page_and_an_infeasible_task_are_no_obstacle(tmp_path: Path):
     assert "VS Code" in str(obstacle(tmp_path, related_apps=["vscode"]))
 
 
-def test_another_machine_may_have_a_network_and_services_but_the_evaluators_stay_here(tmp_path: Path):
+def test_a_remote_machine_may_have_a_network_but_evaluators_are_local(tmp_path: Path):
     steps = [
         step("chrome_open_tabs", urls_to_open=["https://a.example"]),
         step("launch", command=["/usr/bin/code", "x"]),

@@ -61,7 +61,7 @@ def prepared(machine: Machine, folder: Path, settles: bool = False) -> setup.Tas
     return setup.TaskSetup(machine, mirror.Mirror(folder / "mirror"), folder / "cache", VALUES, settles)
 
 
-async def test_steps_are_carried_out_in_order_with_values_and_what_they_wrote_is_kept(
+async def test_steps_run_in_order_with_values_and_their_output_is_kept(
     served: tuple[Recorder, Machine], tmp_path: Path
 ):
     recorder, machine = served

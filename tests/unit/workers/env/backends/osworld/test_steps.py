@@ -46,7 +46,7 @@ def test_a_step_that_is_not_known_is_refused_by_name(wrong: object, reason: str)
         steps.parse_steps([wrong])
 
 
-def test_names_in_commands_are_replaced_by_values_of_the_screen_and_the_password():
+def test_names_in_commands_become_screen_size_and_password():
     values = steps.screen_values(1920, 1080, "secret")
     command = "echo {CLIENT_PASSWORD} | sudo -S x {SCREEN_WIDTH_HALF},{SCREEN_HEIGHT} {OTHER}"
     assert steps.replace_values(command, values) == "echo secret | sudo -S x 960,1080 {OTHER}"
