@@ -1,16 +1,13 @@
-"""Pool of browser contexts that episodes take in turn, with the documents they have shown.
+"""Browser contexts that episodes take in turn, with the documents they have shown.
 
-Each episode has a context of the pool to itself, so concurrent episodes share no storage. A context keeps a target for
-each restartable page it has shown; once all contexts have shown all pages, nothing is loaded any more.
+Each episode has a context to itself, so concurrent episodes share no storage. A context keeps a target for each
+restartable page it has shown; once all contexts have shown all pages, nothing is loaded any more.
 """
 
-import asyncio
 import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-
-import structlog
 
 from workers.env.backends.miniwob.capture import Screenshots
 from workers.env.backends.miniwob.devtools import DevTools
@@ -30,8 +27,6 @@ QUIET_S = 3.0
 """Time limit for a free context to respond; then another is taken."""
 CONTROL_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 """Files of a container's memory limit: of control groups version 2 and version 1."""
-
-log = structlog.get_logger()
 
 
 def memory_limit(files: Iterable[Path] = CONTROL_GROUPS) -> int:
@@ -114,48 +109,3 @@ class PooledContext:
             await self.devtools.call("Target.disposeBrowserContext", browserContextId=self.context)
         for target in self.targets.values():
             self.devtools.crashed.discard(target.session)
-
-
-class BrowserContextPool:
-    """Contexts of one browser; at most ``spare`` free ones are kept, each with at most ``documents`` documents."""
-
-    def __init__(self, devtools: DevTools, capturing: Screenshots, spare: int, documents: int) -> None:
-        self.devtools = devtools
-        self.capturing = capturing
-        self.spare = spare
-        self.documents = documents
-        self._free: list[PooledContext] = []
-
-    async def take(self, document: str) -> PooledContext:
-        """Return a context for one episode, one that has the document if there is one."""
-        while self._free:
-            pooled = self._free.pop(self._best(document))
-            try:
-                await pooled.quiet()
-                return pooled
-            except EnvironmentFault as fault:
-                log.info("browser context replaced", reason=str(fault))
-                await pooled.dispose()
-            except asyncio.CancelledError:
-                await pooled.dispose()
-                raise
-        pooled = PooledContext(self.devtools, self.capturing, self.documents)
-        await pooled.open()
-        return pooled
-
-    def keeps(self, document: str) -> bool:
-        """Return whether a free context has the document."""
-        return any(document in pooled.targets for pooled in self._free)
-
-    def _best(self, document: str) -> int:
-        """Return the index of the free context that has the document, or of that with the fewest."""
-        having = (place for place in reversed(range(len(self._free))) if document in self._free[place].targets)
-        fewest = min(range(len(self._free)), key=lambda place: len(self._free[place].targets))
-        return next(having, fewest)
-
-    async def give_back(self, pooled: PooledContext) -> None:
-        """Keep a context for the next episode, or dispose of it; never raises."""
-        if len(self._free) < self.spare and await pooled.leave() and len(self._free) < self.spare:
-            self._free.append(pooled)
-        else:
-            await pooled.dispose()

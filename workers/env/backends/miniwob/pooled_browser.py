@@ -1,4 +1,4 @@
-"""A browser with pooled contexts; it starts on demand, and again after it has died."""
+"""A browser with a pool of contexts; it starts on demand, and again after it has died."""
 
 import asyncio
 
@@ -7,7 +7,8 @@ import structlog
 from dart_streams.config import Capture
 from workers.env import metrics
 from workers.env.backends.miniwob.browser import Browser
-from workers.env.backends.miniwob.context_pool import BrowserContextPool, PooledContext
+from workers.env.backends.miniwob.context_pool import PooledContext
+from workers.env.environment import EnvironmentFault
 
 log = structlog.get_logger()
 
@@ -15,7 +16,7 @@ log = structlog.get_logger()
 class PooledBrowser:
     """One browser of a worker. ``under_way`` counts the episodes that have, or wait for, one of its contexts.
 
-    ``spare`` and ``documents`` belong to its :class:`BrowserContextPool`; ``timeout_s`` bounds each call.
+    At most ``spare`` free contexts are kept, each with at most ``documents`` documents; ``timeout_s`` bounds each call.
     """
 
     def __init__(self, timeout_s: float, capture: Capture, spare: int, documents: int) -> None:
@@ -25,32 +26,46 @@ class PooledBrowser:
         self.documents = documents
         self.under_way = 0
         self.browser: Browser | None = None
-        self._contexts: BrowserContextPool | None = None
+        self._free: list[PooledContext] = []
         self._launch_lock = asyncio.Lock()
 
     def keeps(self, document: str) -> bool:
         """Return whether a free context has the document."""
-        return self._contexts is not None and self._contexts.keeps(document)
+        return any(document in context.targets for context in self._free)
 
     async def take(self, document: str) -> PooledContext:
-        """Return a context for one episode; raise EnvironmentFault if the browser refuses."""
+        """Return a context for one episode, preferably one with the document; raise EnvironmentFault if that fails."""
         self.under_way += 1
         try:
-            return await (await self.start()).take(document)
+            browser = await self.start()
+            while self._free:
+                context = self._free.pop(self._best(document))
+                try:
+                    await context.quiet()
+                    return context
+                except EnvironmentFault as fault:
+                    log.info("browser context replaced", reason=str(fault))
+                    await context.dispose()
+                except asyncio.CancelledError:
+                    await context.dispose()
+                    raise
+            context = PooledContext(browser.devtools, browser.capturing, self.documents)
+            await context.open()
+            return context
         except BaseException:
             self.under_way -= 1
             raise
 
     async def give_back(self, context: PooledContext) -> None:
-        """End the episode of a context; never raises."""
+        """Keep a context for the next episode, or dispose of it; never raises."""
         self.under_way -= 1
-        if self._contexts is not None and self._contexts.devtools is context.devtools:
-            await self._contexts.give_back(context)
-        else:  # Its browser has been replaced.
+        if self._has_room(context) and await context.leave() and self._has_room(context):
+            self._free.append(context)
+        else:
             await context.dispose()
 
-    async def start(self) -> BrowserContextPool:
-        """Return the contexts of the browser; start one if none lives.
+    async def start(self) -> Browser:
+        """Return the browser; start one if none lives.
 
         Raises :class:`~dart_streams.errors.ServiceUnavailable` if none can be started.
         """
@@ -60,15 +75,24 @@ class PooledBrowser:
                 log.warning("browser died; starting another", reason=reason, exit_code=exit_code)
                 metrics.browser_restarts.add(1)
                 await self.stop()
-            if self.browser is None or self._contexts is None:
+            if self.browser is None:
                 self.browser = await Browser.launch(self.timeout_s, self.capture)
-                self._contexts = BrowserContextPool(
-                    self.browser.devtools, self.browser.capturing, self.spare, self.documents
-                )
-            return self._contexts
+            return self.browser
 
     async def stop(self) -> None:
         """End the browser."""
+        self._free.clear()
         if self.browser is not None:
             await self.browser.kill()
-            self.browser = self._contexts = None
+            self.browser = None
+
+    def _has_room(self, context: PooledContext) -> bool:
+        """Return whether a context may be kept; its browser may have been replaced."""
+        own = self.browser is not None and self.browser.devtools is context.devtools
+        return own and len(self._free) < self.spare
+
+    def _best(self, document: str) -> int:
+        """Return the index of the free context that has the document, or of that with the fewest."""
+        having = (place for place in reversed(range(len(self._free))) if document in self._free[place].targets)
+        fewest = min(range(len(self._free)), key=lambda place: len(self._free[place].targets))
+        return next(having, fewest)

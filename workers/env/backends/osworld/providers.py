@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -33,11 +34,18 @@ LOCKS = "dart-osworld-locks"
 log = structlog.get_logger()
 
 
-class HeldMachine(msgspec.Struct, frozen=True):
-    """A leased machine; :attr:`release` gives it back, and never raises."""
+class HeldMachine:
+    """A leased machine."""
 
-    endpoint: MachineEndpoint
-    release: Callable[[], Awaitable[None]]
+    def __init__(self, endpoint: MachineEndpoint, give_back: Callable[[], Awaitable[object]]) -> None:
+        self.endpoint = endpoint
+        self._give_back: Callable[[], Awaitable[object]] | None = give_back
+
+    async def release(self) -> None:
+        """Give the machine back, once; never raises."""
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            await give_back()
 
 
 class MachineProvider(Protocol):
@@ -92,7 +100,7 @@ class ListProvider:
         while True:
             for endpoint in self.endpoints:
                 if (descriptor := self._locked(endpoint)) is not None:
-                    return HeldMachine(endpoint, close_once(descriptor))
+                    return HeldMachine(endpoint, functools.partial(asyncio.to_thread, os.close, descriptor))
             if deadline.expired:
                 raise EnvironmentFault(f"all {len(self.endpoints)} machines of env.osworld.machines are in use")
             await asyncio.sleep(min(POLL_INTERVAL_S, deadline.remaining_s))
@@ -108,17 +116,6 @@ class ListProvider:
             os.close(descriptor)
             return None
         return descriptor
-
-
-def close_once(descriptor: int) -> Callable[[], Awaitable[None]]:
-    """Return a function that closes a descriptor, once."""
-    descriptors = [descriptor]
-
-    async def close() -> None:
-        while descriptors:
-            os.close(descriptors.pop())
-
-    return close
 
 
 class LeaseGrant(msgspec.Struct, frozen=True):
@@ -155,9 +152,8 @@ class LeaseServerProvider:
         renewing = asyncio.create_task(self._renew(granted))
 
         async def release() -> None:
-            if not renewing.cancelled():
-                renewing.cancel()
-                await self._ask("DELETE", f"/leases/{granted.id}", RELEASE_S)
+            renewing.cancel()
+            await self._ask("DELETE", f"/leases/{granted.id}", RELEASE_S)
 
         return HeldMachine(MachineEndpoint(url=granted.url, token=granted.token), release)
 
@@ -209,14 +205,7 @@ class ProgramProvider:
             await self._release(printed)
             name = self.acquire_command[0]
             raise EnvironmentFault(f"env.osworld.acquire: {name} prints no machine as JSON: {error}") from None
-        done: list[bool] = []
-
-        async def release() -> None:
-            if not done:
-                done.append(True)
-                await self._release(printed)
-
-        return HeldMachine(endpoint, release)
+        return HeldMachine(endpoint, functools.partial(self._release, printed))
 
     async def _release(self, printed: bytes) -> None:
         if not self.release_command:

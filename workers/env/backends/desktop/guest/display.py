@@ -19,7 +19,7 @@ DISPLAY_ERRORS = (XError, ConnectionClosedError, DisplayError)
 BUTTONS = {"left": 1, "middle": 2, "right": 3}
 WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
 COMMANDING = (XK.XK_Control_L, XK.XK_Control_R, XK.XK_Alt_L, XK.XK_Alt_R, XK.XK_Super_L, XK.XK_Super_R)
-"""Keys while which are held others type nothing."""
+"""Modifiers; while one of them is held, other keys type no text."""
 DOUBLE_CLICK_S = 0.3
 """Longer than the session's double-click time, so that clicks of two actions are no double click."""
 KEY_S = 0.005
