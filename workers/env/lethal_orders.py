@@ -1,7 +1,7 @@
 """Orders that end their worker: after :data:`LIMIT` deaths the next order is set aside, and its task rests.
 
-An environment that ends its process (``os._exit``, a crash in a C library, out of memory, a blocked event loop) ends
-the worker, and the order is delivered again. The offsets of the consumer group count the deaths by task
+An environment may end its process: by ``os._exit``, a crash in a C library, lack of memory, or a blocked event loop.
+This ends the worker, and the order is delivered again. The offsets of the consumer group count the deaths by task
 (:mod:`workers.runtime.death_counts`).
 
 Concurrent tasks share the count until one of their orders is played to its end. So orders of suspects are played one

@@ -1,12 +1,11 @@
-"""The ``simulated`` environment: a colored box to click on, latencies from distributions, no browser.
+"""The ``simulated`` backend: a colored box to click, with latencies from distributions and without a browser.
 
-The instruction states the box in pixels of the policy's image, so that a scripted engine can solve it from the text.
-On a page named ``steps-N`` the box needs N clicks and changes its color at each; on any other page one. A click
-beside the box ends the episode with reward 0; other actions change nothing.
+The instruction contains the box in pixels of the policy's image, so that a scripted engine can solve the task. On a
+page ``steps-N`` the box needs N clicks, each of which changes its color; on any other page it needs one. A click beside
+the box ends the episode with reward 0; other actions have no effect.
 
-With a ``[workload]`` in the configuration, its durations are drawn instead, and pages are named ``work-N``: the box
-needs about N clicks. The instruction of an episode that is to fail names a place beside the box; the episode goes on to
-the last click, as agents do that have failed without notice.
+A ``[workload]`` replaces the latencies; on its pages ``work-N`` the box needs about N clicks. In an episode that must
+fail, the instruction names a position beside the box, and the episode continues until the last click.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ Call = Literal["reset", "step", "evaluate"]
 
 
 class SimulatedBackend:
-    """Makes simulated environments; needs nothing."""
+    """Makes simulated environments; it needs no service."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -42,20 +41,20 @@ class SimulatedBackend:
         self.rng = random.Random() if workload is None else random.Random(workload.seed)
 
     async def start(self) -> None:
-        """There is nothing to start."""
+        """Do nothing."""
 
     async def open(self, task: Task) -> "SimulatedEnvironment":
-        """Return a fresh environment; any will do for any task."""
+        """Return a fresh environment for any task."""
         policy = self.config.policy
         policy_size = smart_resize(*SIZE, policy.min_pixels, policy.max_pixels)
         return SimulatedEnvironment(self.config, policy_size, random.Random(self.rng.random()))
 
     async def stop(self) -> None:
-        """There is nothing to stop."""
+        """Do nothing."""
 
 
 class SimulatedEnvironment:
-    """One episode."""
+    """One simulated episode."""
 
     def __init__(self, config: Config, policy_size: Size, rng: random.Random) -> None:
         self.settings = config.env.simulated
@@ -94,20 +93,20 @@ class SimulatedEnvironment:
         return self._screen(last)
 
     async def evaluate(self) -> float:
-        """Return 1 when the box has had its clicks and nothing else was clicked."""
+        """Return 1 if the box had its clicks and nothing else was clicked, else 0."""
         await self._simulate_call("evaluate", None)
         return float(self.clicks >= self.course.steps and not self.missed)
 
     async def close(self) -> None:
-        """There is nothing to free."""
+        """Do nothing."""
 
     async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
-        """Click the box until it has had enough."""
+        """Click the box until the episode ends."""
         while not self._is_done():
             yield Click(*self.center)
 
     def _course_of(self, task: Task) -> Course:
-        """Return the course of the episode; without a workload, the policy alone decides it."""
+        """Return the course of the episode, which depends on the policy alone without a workload."""
         typical = typical_steps(task.page)
         if self.workload is None and typical is not None:
             raise EnvironmentFault(f"the page {task.page} needs a [workload] in the configuration")
@@ -137,7 +136,7 @@ class SimulatedEnvironment:
         )
 
     async def _simulate_call(self, call: Call, number: int | None) -> None:
-        """Sleep a call's duration, or hang until the time-out, or fail. ``number`` is its index in the course."""
+        """Sleep for a call's duration, hang until the time-out, or fail; ``number`` is its index in the course."""
         drawn = self.rng.random()
         if drawn < self.settings.hang_rate or (number is not None and number == self.course.hangs_at):
             await asyncio.sleep(self.settings.call_timeout_s)
@@ -150,7 +149,7 @@ class SimulatedEnvironment:
 
 
 def call_spreads(settings: Simulated, workload: Workload | None) -> dict[Call, Spread]:
-    """Return the distribution of each call's duration (seconds): the workload's, if there is one."""
+    """Return the distribution of each call's duration in seconds, from the workload if there is one."""
     if workload is not None:
         return {"reset": workload.reset_s, "step": workload.settle_s, "evaluate": workload.evaluate_s}
     medians_ms: dict[Call, float] = {
@@ -162,7 +161,7 @@ def call_spreads(settings: Simulated, workload: Workload | None) -> dict[Call, S
 
 
 def opposite_place(place: Size, size: Size) -> Size:
-    """Return the pixel of an image of ``size`` that is half of it away from ``place``."""
+    """Return the pixel at half of the image's ``size`` from ``place``."""
     return (place[0] + size[0] // 2) % size[0], (place[1] + size[1] // 2) % size[1]
 
 
@@ -173,7 +172,7 @@ def clicks_wanted(page: str) -> int:
 
 
 def box_center(task: Task) -> Size:
-    """Return the center of this task's box, derived from the task id."""
+    """Return the center of a task's box, which its id determines."""
     digest = hashlib.sha256(task.task_id.encode()).digest()
     x, y = int.from_bytes(digest[:4]), int.from_bytes(digest[4:8])
     return BOX[0] // 2 + x % (SIZE[0] - BOX[0]), BOX[1] // 2 + y % (SIZE[1] - BOX[1])
@@ -181,7 +180,7 @@ def box_center(task: Task) -> Size:
 
 @functools.lru_cache(maxsize=4096)
 def draw_picture(center: Size, color: int) -> bytes:
-    """Return the screen as PNG: the box, in this one of :data:`COLORS`."""
+    """Return the screen as a PNG, with the box in the n-th of :data:`COLORS`."""
     image = Image.new("RGB", SIZE, "white")
     left, top = center[0] - BOX[0] // 2, center[1] - BOX[1] // 2
     ImageDraw.Draw(image).rectangle((left, top, left + BOX[0], top + BOX[1]), fill=COLORS[color])

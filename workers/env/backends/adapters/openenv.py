@@ -56,7 +56,7 @@ def backend(config: Config) -> "OpenEnvBackend":
 
 
 class OpenEnvBackend:
-    """A server."""
+    """The backend of one OpenEnv server."""
 
     def __init__(self, settings: OpenEnvOptions, call_timeout_s: float) -> None:
         self.settings = settings

@@ -38,7 +38,7 @@ WORKAREA_MB = 256
 """Size of each writable folder."""
 NOBODY = 65534
 FIRST_USER = 0x70000000
-"""Above the users of systems and containers."""
+"""First user of sandboxes, above the users of systems and containers."""
 USERS = 256
 """Users of a worker, which it assigns to its sandboxes in turn."""
 UID_MAP = Path("/proc/self/uid_map")

@@ -24,7 +24,7 @@ OUTPUT = Path("/run/output")
 """Standard output of the application, outside its home, which the application may show."""
 WRITABLE = (HOME, Path("/tmp"), Path("/run"), Path("/var/tmp"), Path("/dev/shm"))
 X_SERVER = ("Xvfb", "-nolisten", "tcp", "-noreset", "-extension", "GLX", "-s", "0", "-dpms", "-fbdir", str(FRAMES))
-"""Without GLX, whose renderer takes 50 MB; the screen never goes blank."""
+"""Command of the X server, without GLX, whose renderer takes 50 MB; the screen never goes blank."""
 NOT_ACCESSIBLE = {"NO_AT_BRIDGE": "1"}
 """Makes GTK ignore the accessibility bus."""
 OUTPUT_CHARACTERS = 65536

@@ -29,7 +29,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Return ``score`` or ``fault``; this changes the process, which serves one evaluation only."""
     try:
         score = evaluate(request)
-    except Exception as error:  # noqa: BLE001 - whatever OSWorld's code raises is this evaluation's fault
+    except Exception as error:  # noqa: BLE001 - any error of OSWorld's code is this evaluation's fault
         faults.record(f"{type(error).__name__}: {error}")
     if recorded := faults.recorded_faults():
         return {"fault": "; ".join(dict.fromkeys(recorded))[:1000]}

@@ -132,7 +132,7 @@ def main() -> None:
         sys.path.insert(0, sys.argv[1])
     try:
         ready = scoring.load_package()
-    except Exception as error:  # noqa: BLE001 - whatever keeps the package from being imported
+    except Exception as error:  # noqa: BLE001 - any error of the package's import
         traceback.print_exc()
         write_line(answers, {"broken": f"{type(error).__name__}: {error}"})
         sys.exit(1)
