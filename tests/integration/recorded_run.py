@@ -49,7 +49,7 @@ from topics.actions import ActionResponse
 from topics.rollout_orders import RolloutOrder
 from topics.trained import TrainedToken
 from topics.values import VersionSpan
-from workers.env.backends.simulated import SIZE, SimulatedBackend, clicks_wanted, opposite_place
+from workers.env.backends.simulated import SIZE, SimulatedBackend, opposite_place, required_clicks
 from workers.env.episode_runner import EpisodeRunner
 from workers.env.policy_client import PolicyClient
 
@@ -133,7 +133,7 @@ def succeeds(order: RolloutOrder) -> bool:
 def missed_click(order: RolloutOrder) -> int | None:
     """Return the click that is to go beside the box and so ends the episode; None for a success."""
     page = order.task_id.partition("/")[2].partition("#")[0]
-    return None if succeeds(order) else order.sample % clicks_wanted(page)
+    return None if succeeds(order) else order.sample % required_clicks(page)
 
 
 class Answers:

@@ -111,7 +111,7 @@ class SimulatedEnvironment:
         if self.workload is None and typical is not None:
             raise EnvironmentFault(f"the page {task.page} needs a [workload] in the configuration")
         if self.workload is None or typical is None:
-            return Course(clicks_wanted(task.page), True, None)
+            return Course(required_clicks(task.page), True, None)
         return draw_course(self.workload, task.task_id, typical, self.rng)
 
     def _click(self, x: int, y: int) -> None:
@@ -165,7 +165,7 @@ def opposite_place(place: Size, size: Size) -> Size:
     return (place[0] + size[0] // 2) % size[0], (place[1] + size[1] // 2) % size[1]
 
 
-def clicks_wanted(page: str) -> int:
+def required_clicks(page: str) -> int:
     """Return N of a page named ``steps-N``, else 1."""
     name, _, number = page.rpartition("-")
     return max(1, int(number)) if name == "steps" and number.isdecimal() else 1

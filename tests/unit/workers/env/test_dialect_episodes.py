@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -103,10 +104,10 @@ def test_an_answers_actions_are_executed_once_all_or_the_first(several, steps):
     def thrice(click: Click) -> str:
         return format(click) + 2 * f"\n\n{format(click).removeprefix('Action: ')}"
 
-    before = metrics.answers_wrong.totals
+    before = wrong_answers()
     observations = play(config, "steps-3", thrice)
     assert outcome(observations) == ("success", steps)
-    assert counted(before) == ({} if several == "all" else {("several", "executed"): 3})
+    assert wrong_answers() - before == ({} if several == "all" else {("several", "executed"): 3})
 
 
 def test_nothing_is_executed_after_the_environment_is_done():
@@ -127,17 +128,17 @@ def test_an_answer_ends_the_episode_after_what_it_says_first():
 
 
 @pytest.mark.parametrize(("strictness", "kind"), [("lenient", "success"), ("strict", "invalid_action")])
-def test_what_was_wrong_is_counted_whether_it_was_executed_or_refused(strictness, kind):
-    before = metrics.answers_wrong.totals
+def test_errors_of_executed_and_refused_answers_are_counted(strictness, kind):
+    before = wrong_answers()
     config = configured(name="ui-tars", strictness=strictness)
     observations = play(config, "box", lambda click: format(click).removeprefix("Action: ") + " Done.")
     assert outcome(observations) == (kind, 1)
     treated = "executed" if strictness == "lenient" else "refused"
     kinds = ["marker", "text"] if strictness == "lenient" else ["marker"]
-    assert counted(before) == {(kind, treated): 1 for kind in kinds}
+    assert wrong_answers() - before == {(kind, treated): 1 for kind in kinds}
 
 
-def counted(before: dict[Any, float]) -> dict[tuple[str, str], int]:
-    """What was counted since ``before``: by kind, and how the answer was treated."""
-    grown = {key: value - before.get(key, 0) for key, value in metrics.answers_wrong.totals.items()}
-    return {(dict(key)["kind"], dict(key)["treated"]): int(value) for key, value in grown.items() if value}
+def wrong_answers() -> Counter[tuple[str, str]]:
+    """Return the counts of wrong answers by kind and treatment."""
+    counts = ((dict(key), count) for key, count in metrics.answers_wrong._totals.items())
+    return Counter({(key["kind"], key["treated"]): count for key, count in counts})

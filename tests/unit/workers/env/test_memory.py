@@ -9,7 +9,7 @@ from workers.env.backends.miniwob.context_pool import (
     DOCUMENT_BYTES,
     DOCUMENTS_MIN,
     MEMORY_SHARE,
-    documents_kept,
+    max_documents,
     memory_limit,
 )
 
@@ -27,10 +27,10 @@ def test_the_memory_limit_is_the_smaller_one_of_container_and_machine(tmp_path):
 
 @given(contexts=st.integers(0, 500), memory=st.integers(0, 2**45))
 def test_documents_stay_within_their_share_of_the_memory_but_for_a_minimum(contexts, memory):
-    kept = documents_kept(contexts, memory)
+    kept = max_documents(contexts, memory)
     assert kept == DOCUMENTS_MIN or kept * contexts * DOCUMENT_BYTES <= MEMORY_SHARE * memory
 
 
 def test_a_laptop_keeps_more_documents_than_a_small_container():
-    assert documents_kept(16, 2 * GIB) == DOCUMENTS_MIN
-    assert documents_kept(16, 16 * GIB) > 40
+    assert max_documents(16, 2 * GIB) == DOCUMENTS_MIN
+    assert max_documents(16, 16 * GIB) > 40

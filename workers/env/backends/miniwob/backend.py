@@ -5,7 +5,7 @@ import math
 
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
-from workers.env.backends.miniwob.context_pool import documents_kept, memory_limit
+from workers.env.backends.miniwob.context_pool import max_documents, memory_limit
 from workers.env.backends.miniwob.own_pages import OwnPage, find_page
 from workers.env.backends.miniwob.page import ANY, MiniwobPage, document_of
 from workers.env.backends.miniwob.pooled_browser import PooledBrowser
@@ -24,7 +24,7 @@ class MiniwobBackend:
         count = min(own.browsers, slots)
         self.share = math.ceil(slots / count)
         spare = 0 if own.isolation == "context" else self.share
-        documents = documents_kept(slots, memory_limit())
+        documents = max_documents(slots, memory_limit())
         self.browsers = [PooledBrowser(own.call_timeout_s, own.capture, spare, documents) for _ in range(count)]
 
     async def start(self) -> None:

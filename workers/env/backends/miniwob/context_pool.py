@@ -38,7 +38,7 @@ def memory_limit(files: Iterable[Path] = CONTROL_GROUPS) -> int:
     return min(limits)
 
 
-def documents_kept(contexts: int, memory_bytes: int) -> int:
+def max_documents(contexts: int, memory_bytes: int) -> int:
     """Return the number of documents that each context may keep."""
     return max(DOCUMENTS_MIN, int(MEMORY_SHARE * memory_bytes / (max(1, contexts) * DOCUMENT_BYTES)))
 

@@ -102,7 +102,7 @@ class TaskSetup:
             for name, text in ((step.stdout, ended["output"]), (step.stderr, ended["error"])):
                 if name:
                     cache_path(self.cache, name).write_text(text)
-            if not step.until or is_wanted(ended, step.until):
+            if not step.until or meets_condition(ended, step.until):
                 return
             if until.expired:
                 raise EnvironmentFault(f"it still does not end as the task wants: {str(ended)[:200]}")
@@ -117,7 +117,7 @@ class TaskSetup:
         await wait_idle(self.machine, max(seconds, REST_S) - (time.monotonic() - began))
 
 
-def is_wanted(ended: CommandOutcome, until: dict[str, Any]) -> bool:
+def meets_condition(ended: CommandOutcome, until: dict[str, Any]) -> bool:
     """Return whether a command meets any of the conditions, as OSWorld requires."""
     return (
         ("returncode" in until and ended["returncode"] == until["returncode"])
