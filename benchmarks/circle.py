@@ -16,9 +16,8 @@ from rich.console import Console
 
 from benchmarks import decoupling_run
 from benchmarks.decoupling import Play, by_turns, median_metrics, median_ratios, ratio_spreads
-from benchmarks.decoupling_run import ModeRunner
+from benchmarks.decoupling_run import ModeRunner, by_kind
 from benchmarks.modes import DISPATCH, Mode
-from benchmarks.process_costs import by_kind
 from benchmarks.utilization import UtilizationMetrics, utilization_metrics
 from dart_streams.config import Config
 from dart_streams.console.launch import processes

@@ -13,9 +13,8 @@ import msgspec
 
 from benchmarks import modes
 from benchmarks.modes import MODES, DeploymentShape, Mode
-from benchmarks.ratios import ratio_to
 from benchmarks.simulation import Overheads, Simulation
-from benchmarks.utilization import Account, UtilizationMetrics, utilization_metrics
+from benchmarks.utilization import Account, UtilizationMetrics, ratio_to, utilization_metrics
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
 

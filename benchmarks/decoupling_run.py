@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import re
 import sys
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +15,6 @@ from rich.console import Console
 from benchmarks.logged import READ, Clock, build_account
 from benchmarks.modes import Mode, workload_of
 from benchmarks.private_services import private_services
-from benchmarks.process_costs import by_kind
 from benchmarks.simulation import Overheads
 from benchmarks.utilization import Account
 from dart_streams.config import Config
@@ -159,3 +160,11 @@ def account_of(config: Config, clock: Clock) -> Account:
     state = RunState(keep_steps=True).fold(read_log(config.bus, READ))
     slots = config.env.workers * config.env.slots
     return build_account(state, clock, slots, config.rollout.workers, config.rollout.max_in_flight)
+
+
+def by_kind(by_process: dict[str, float]) -> dict[str, float]:
+    """Sum values by kind of process: ``env-0`` and ``env-1`` are ``env``."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for name, value in by_process.items():
+        found[re.sub(r"-\d+$", "", name)] += value
+    return {name: round(value, 1) for name, value in sorted(found.items())}

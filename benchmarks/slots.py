@@ -15,9 +15,8 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from benchmarks.decoupling_run import clock_config, session_of
+from benchmarks.decoupling_run import by_kind, clock_config, session_of
 from benchmarks.modes import workload_of
-from benchmarks.process_costs import by_kind
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
 from dart_streams.config.tasks import Task, TaskSet

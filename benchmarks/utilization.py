@@ -131,3 +131,10 @@ def covered_time(spans: list[tuple[int, float, float]], start: float, end: float
             total += stop - begin
         reached[worker] = max(reached.get(worker, start), b)
     return total
+
+
+def ratio_to(value: float, baseline: float, digits: int = 2) -> float:
+    """Return ``value / baseline``; raise ValueError unless the baseline is positive."""
+    if not baseline > 0:
+        raise ValueError(f"a baseline of {baseline:g} has no ratio")
+    return round(value / baseline, digits)

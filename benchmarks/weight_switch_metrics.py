@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.ratios import ratio_to
+from benchmarks.utilization import ratio_to
 
 
 class SwitchRecord(NamedTuple):

@@ -1,8 +1,12 @@
-"""Plays the runs of a comparison in one thread: the half of ``dart-streams bench learning`` that needs torch."""
+"""Plays the runs of a comparison in one thread: the half of ``dart-streams bench learning`` that needs torch.
+
+Training sharpens a policy, as a lower temperature does, so a gain at temperatures 0.5 and 0 is more likely skill.
+"""
 
 import argparse
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -11,14 +15,37 @@ import torch
 
 from benchmarks.learning import policy, results, screens, variants
 from benchmarks.learning.circle import LearningCircle
-from benchmarks.learning.evaluate import evaluate
+from benchmarks.learning.episodes import play, single_order
 from benchmarks.learning.results import TEMPERATURES, CurvePoint, Evaluated, LearningRun
 from dart_streams.config import Config, tasks
+from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import UserError
 from dart_streams.telemetry import setup
 
 MARKS = 4
 METRICS = ("entropy", "grad_norm", "clip_share", "kl_reference", "imitation_nll", "sequences", "updates")
+
+
+ROLLOUTS = {1.0: 3, 0.5: 2, 0.0: 1}
+"""Rollouts of each held-out task by temperature; greedy ones are all equal."""
+CONCURRENCY = 384
+SEED = 5
+"""Sampling seed of every evaluation."""
+
+
+def evaluate(circle: LearningCircle, temperature: float, rollouts: int | None = None) -> Evaluated:
+    """Play every held-out task ``rollouts`` times with the present policy; record nothing."""
+    sampling = circle.config.sampling(temperature)
+    answer = circle.policy.answers(torch.Generator().manual_seed(SEED))
+    tasks = [(task, number) for task in circle.tasks.heldout for number in range(rollouts or ROLLOUTS[temperature])]
+    solved: defaultdict[str, list[bool]] = defaultdict(list)
+    for start in range(0, len(tasks), CONCURRENCY):
+        part = tasks[start : start + CONCURRENCY]
+        begun = [circle.begin(single_order(task, "eval", number, sampling)) for task, number in part]
+        for (task, _), observations in zip(part, play(begun, answer), strict=True):
+            solved[task.page].append(summarize(observations).outcome == "success")
+    pages = {page: fmean(results) for page, results in solved.items()}
+    return Evaluated(temperature, fmean(pages.values()), pages)
 
 
 class Player:

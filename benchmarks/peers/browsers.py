@@ -14,7 +14,7 @@ import psutil
 from benchmarks.peers import plays
 from benchmarks.peers.contestants import Contestant, Ours, Peer, Turn
 from benchmarks.peers.plays import Play
-from benchmarks.ratios import ratio_to
+from benchmarks.utilization import ratio_to
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
 from dart_streams.quantiles import interpolate_quantile

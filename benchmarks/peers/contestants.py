@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import msgspec
 import psutil
 
-from benchmarks.peers import process_tree
 from benchmarks.peers.plays import Play
 from dart_streams.actions import Click
 from dart_streams.config import Config
@@ -21,6 +20,8 @@ from workers.env.backends.miniwob.browser import find_browser, lower_priority
 from workers.env.backends.miniwob.page import page_folder
 from workers.env.environment import EnvironmentFault
 
+DRIVER = "node"
+"""Process name of Playwright's driver."""
 PYTHON = Path(".venv/browsergym/bin/python")
 PLAYER = Path(__file__).with_name("browsergym_player.py")
 WARM_S = 2.0
@@ -95,11 +96,11 @@ class Ours:
         before = self._cpu_s()
         waiting = iter(range(start, start + 1_000_000))
         slots = await asyncio.gather(*(self._slot(waiting, seconds) for _ in range(self.slots)))
-        return Turn(list(slots), process_tree.cpu_difference(before, self._cpu_s()))
+        return Turn(list(slots), cpu_difference(before, self._cpu_s()))
 
     def _cpu_s(self) -> dict[str, float]:
         roots = [psutil.Process(one.browser.process.pid) for one in self.backend.browsers if one.browser is not None]
-        browsers = sum(sum(process_tree.cpu_s(root).values()) for root in roots)
+        browsers = sum(sum(cpu_s(root).values()) for root in roots)
         own = psutil.Process().cpu_times()
         ended = own.children_user + own.children_system  # Of a browser that had to be replaced.
         return {"python": own.user + own.system, "node": 0.0, "chromium": browsers + ended}
@@ -164,7 +165,7 @@ class Peer:
     async def turn(self, start: int, seconds: float) -> Turn:
         """See :class:`Contestant`."""
         roots = [psutil.Process(process.pid) for process in self.processes]
-        before = [process_tree.cpu_s(root) for root in roots]
+        before = [cpu_s(root) for root in roots]
         async with asyncio.timeout(seconds + TURN_TIMEOUT_S):
             slots = await asyncio.gather(
                 *(
@@ -172,9 +173,7 @@ class Peer:
                     for number, process in enumerate(self.processes)
                 )
             )
-        after = [
-            process_tree.cpu_difference(was, process_tree.cpu_s(root)) for was, root in zip(before, roots, strict=True)
-        ]
+        after = [cpu_difference(was, cpu_s(root)) for was, root in zip(before, roots, strict=True)]
         return Turn(list(slots), {kind: sum(one[kind] for one in after) for kind in after[0]})
 
     def _ask(self, process: "subprocess.Popen[bytes]", start: int, seconds: float) -> SlotTurn:
@@ -196,3 +195,22 @@ class Peer:
                 await asyncio.to_thread(process.wait, 20.0)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def cpu_s(root: psutil.Process) -> dict[str, float]:
+    """Return CPU seconds of ``python`` (the root), ``node`` and ``chromium`` (the rest, and all ended children)."""
+    found = {"python": 0.0, "node": 0.0, "chromium": 0.0}
+    for process in (root, *root.children(recursive=True)):
+        try:
+            name, times = process.name(), process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        kind = "python" if process == root else "node" if name == DRIVER else "chromium"
+        found[kind] += times.user + times.system
+        found["chromium"] += times.children_user + times.children_system
+    return found
+
+
+def cpu_difference(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """Return the CPU seconds between two readings."""
+    return {kind: after[kind] - before[kind] for kind in after}

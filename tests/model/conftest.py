@@ -1,8 +1,8 @@
 """Before a test imports torch: half-precision layers must not end the whole test run on a CPU with unusable AMX."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +11,7 @@ from dart_streams.policy import cpu_features
 
 if TYPE_CHECKING:  # torch
     from dart_streams.policy.rendering import Renderer
+    from tests.model.test_trainer_run import Run
     from trainer.ranks import Ranks
 
 cpu_features.limit_isa("bfloat16", Path(__file__).parents[2] / ".dart")
@@ -33,6 +34,18 @@ def renderer(policy: Path) -> "Renderer":
 
     limits = Config().policy
     return Renderer(policy, limits.min_pixels, limits.max_pixels)
+
+
+@pytest.fixture
+def new_run(services: Any, policy: Path) -> Callable[..., "Run"]:
+    """Return a function that makes a run with steps of one group and these trainer settings."""
+    from tests.model.test_trainer_run import Run
+
+    def make(**trainer: Any) -> Run:
+        settings = {"groups_per_step": 1, "micro_batch": 4, **trainer}
+        return Run(services.config(policy={"path": str(policy)}, trainer=settings, curation={"max_staleness": 100}))
+
+    return make
 
 
 @pytest.fixture

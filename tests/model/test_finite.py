@@ -76,15 +76,7 @@ def all_weights(learner: Learner, value: float) -> None:
         ({"lora": {"rank": 2}, "publish": {"dtype": "bfloat16"}}, all_weights, 1e38, r"\.weight has (inf|nan) \(bfl"),
     ],
 )
-def test_what_is_not_finite_of_a_step_is_named(
-    policy,
-    renderer,
-    ranks,
-    trainer,
-    spoil,
-    value,
-    said,
-):
+def test_what_is_not_finite_of_a_step_is_named(policy, renderer, ranks, trainer, spoil, value, said):
     config = parse({"trainer": {"micro_batch": 4, **trainer}})
     learner = Learner(policy, renderer, config.trainer, ranks)
     assert learner.learn([ready(Maker(config, renderer).group(0), renderer)], 0, lambda: False).updated

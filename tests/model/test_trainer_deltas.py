@@ -1,12 +1,12 @@
 """The trainer publishes what changed: nothing is lost where it dies, and what a worker could not load comes whole."""
 
 import contextlib
+import functools
 import itertools
 import signal
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import pytest
@@ -34,13 +34,8 @@ PROBE = probe.Probe(prompt=[], tokens=[], logprobs=[])
 
 
 @pytest.fixture
-def publishing(services: Any, policy: Path) -> Callable[..., Run]:
-    def make(**trainer: Any) -> Run:
-        settings = {"groups_per_step": 1, "micro_batch": 4, "learning_rate": 1e-6, "publish": PUBLISH, **trainer}
-        path = {"path": str(policy)}
-        return Run(services.config(policy=path, trainer=settings, curation={"max_staleness": 100}))
-
-    return make
+def publishing(new_run: Callable[..., Run]) -> Callable[..., Run]:
+    return functools.partial(new_run, learning_rate=1e-6, publish=PUBLISH)
 
 
 @pytest.mark.timeout(KILLS_S)

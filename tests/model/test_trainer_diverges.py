@@ -1,9 +1,8 @@
 """A trainer whose weights stop being finite: nothing of them is kept or published, and no group is lost silently."""
 
+import functools
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -27,25 +26,12 @@ FAR = 1e37
 """A learning rate whose first step makes weights that are finite, and log-probabilities that are not."""
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("policy") / "tiny"
-    tiny.build(folder)
-    return folder
-
-
 @pytest.fixture
-def run(services: Any, model: Path) -> Callable[..., Run]:
-    def make(**trainer: Any) -> Run:
-        settings = {"groups_per_step": 1, "micro_batch": 4, "max_train_steps": 3, **trainer}
-        return Run(services.config(policy={"path": str(model)}, trainer=settings, curation={"max_staleness": 100}))
-
-    return make
+def run(new_run: Callable[..., Run]) -> Callable[..., Run]:
+    return functools.partial(new_run, max_train_steps=3)
 
 
-def test_non_finite_weights_are_refused_under_the_same_settings_only(
-    run,
-):
+def test_non_finite_weights_are_refused_under_the_same_settings_only(run):
     ours = run()
     ours.add([ours.maker.group(index) for index in range(3)])
     for number, error in enumerate([*[VersionRefused] * (MAX_REFUSALS - 1), TrainingDiverged, TrainingDiverged]):

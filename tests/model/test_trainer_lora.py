@@ -1,5 +1,6 @@
 """The trainer with adapters: they alone are trained, and what it publishes is what it computes with, to the bit."""
 
+import functools
 import signal
 import uuid
 from collections.abc import Callable
@@ -229,13 +230,8 @@ def test_two_ranks_train_and_publish_what_one_does(policy, tmp_path, minibatches
 
 
 @pytest.fixture
-def publishing(services: Any, policy: Path) -> Callable[..., Run]:
-    def make(**trainer: Any) -> Run:
-        given = {"groups_per_step": 1, "micro_batch": 4, "learning_rate": 1e-3, "lora": {"rank": RANK}, **trainer}
-        path = {"path": str(policy)}
-        return Run(services.config(policy=path, trainer=given, curation={"max_staleness": 100}))
-
-    return make
+def publishing(new_run: Callable[..., Run]) -> Callable[..., Run]:
+    return functools.partial(new_run, learning_rate=1e-3, lora={"rank": RANK})
 
 
 @pytest.mark.timeout(KILLS_S)

@@ -1,18 +1,17 @@
 """Trainers of several ranks: killed anywhere, resumed with as many ranks or another number, and on a full disk."""
 
 import contextlib
+import functools
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from dart_streams import crash_points
-from dart_streams.policy import tiny
 from dart_streams.policy import weights as weight_files
 from tests.faults import disk
 from tests.model import sharded_layer
@@ -32,20 +31,9 @@ if "DART_SLOW_TESTS" not in os.environ:
 STEPS = 8
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("policy") / "tiny"
-    tiny.build(folder)
-    return folder
-
-
 @pytest.fixture
-def run(services: Any, model: Path) -> Callable[[], Run]:
-    def make() -> Run:
-        trainer = {"groups_per_step": 1, "micro_batch": 4, "max_train_steps": STEPS}
-        return Run(services.config(policy={"path": str(model)}, trainer=trainer, curation={"max_staleness": 100}))
-
-    return make
+def run(new_run: Callable[..., Run]) -> Callable[[], Run]:
+    return functools.partial(new_run, max_train_steps=STEPS)
 
 
 @pytest.mark.timeout(KILLS_S)

@@ -35,7 +35,7 @@ from dart_streams.console.repair import projection
 from dart_streams.console.runs.run_log import LogRecord, RecordMetadata
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
-from dart_streams.policy import exporting, probe, recipe, tiny
+from dart_streams.policy import exporting, probe, recipe
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
 from dart_streams.store import AsyncStore, SyncStore, connect
@@ -58,13 +58,6 @@ DEADLINE_S = 240.0
 KILLS_S = 1800
 """Of a test that kills a trainer again and again."""
 TASKS = Path(__file__).parents[2] / "deploy" / "config" / "tasks.toml"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("policy") / "tiny"
-    tiny.build(folder)
-    return folder
 
 
 class Run:
@@ -132,11 +125,11 @@ class Run:
 
 
 @pytest.fixture
-def run(services: Any, model: Path) -> Callable[..., Run]:
+def run(services: Any, policy: Path) -> Callable[..., Run]:
     def make(**tables: Any) -> Run:
         trainer = {"groups_per_step": 2, "micro_batch": 4, **tables.pop("trainer", {})}
         curation = {"max_staleness": 100, **tables.pop("curation", {})}
-        return Run(services.config(policy={"path": str(model)}, trainer=trainer, curation=curation, **tables))
+        return Run(services.config(policy={"path": str(policy)}, trainer=trainer, curation=curation, **tables))
 
     return make
 
@@ -200,7 +193,7 @@ def ended(process: BaseProcess) -> int | None:
         return process.exitcode
 
 
-def test_a_backlog_becomes_versions_rows_and_weights_that_load(run, model):
+def test_a_backlog_becomes_versions_rows_and_weights_that_load(run, policy):
     ours = run(trainer={"keep_versions": 2, "max_train_steps": 3})
     ours.add([ours.maker.group(index) for index in range(6)])
     assert ours.train() == 0
@@ -213,16 +206,16 @@ def test_a_backlog_becomes_versions_rows_and_weights_that_load(run, model):
     assert len({event.uri for event in versions}) == 4
     assert [Path(event.uri).exists() for event in versions] == [False, False, True, True], "two versions are kept"
 
-    policy = AutoModelForImageTextToText.from_pretrained(model)
-    initial = {name: value.clone() for name, value in policy.state_dict().items()}
+    plain = AutoModelForImageTextToText.from_pretrained(policy)
+    initial = {name: value.clone() for name, value in plain.state_dict().items()}
     folder = weight_files.fetch(versions[-1].parts[-1], cache=ours.config.run.folder)
-    weight_files.load(policy, folder)
-    assert any(not torch.equal(initial[name], value) for name, value in policy.state_dict().items())
+    weight_files.load(plain, folder)
+    assert any(not torch.equal(initial[name], value) for name, value in plain.state_dict().items())
 
-    renderer = Renderer(model, ours.config.policy.min_pixels, ours.config.policy.max_pixels)
-    stored, plain = probe.read(folder), plain_transformers.measured(policy, renderer)
+    renderer = Renderer(policy, ours.config.policy.min_pixels, ours.config.policy.max_pixels)
+    stored, measured = probe.read(folder), plain_transformers.measured(plain, renderer)
     assert stored is not None
-    assert probe.mean_mismatch(plain, stored.logprobs) < 1e-5
+    assert probe.mean_mismatch(measured, stored.logprobs) < 1e-5
 
     rows = ours.trained()
     assert [row["train_step"] for row in rows] == [1, 2, 3]

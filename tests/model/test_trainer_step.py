@@ -4,9 +4,10 @@ import copy
 import dataclasses
 import io
 import math
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -18,7 +19,7 @@ from transformers import AutoModelForImageTextToText
 
 from benchmarks.synthetic_groups import Maker, SyntheticBacklog
 from dart_streams.config import Config, parse
-from dart_streams.policy import probe, tiny
+from dart_streams.policy import probe
 from dart_streams.policy.rendering import Prompt, Renderer
 from tests.model import plain_transformers
 from tests.model.two_ranks import step_of
@@ -36,17 +37,9 @@ from trainer.learning.top_tokens import KEPT_TOKENS
 from trainer.ranks import Ranks
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("policy") / "tiny"
-    tiny.build(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def renderer(model: Path) -> Renderer:
-    limits = Config().policy
-    return Renderer(model, limits.min_pixels, limits.max_pixels)
+@pytest.fixture
+def new_learner(policy: Path, renderer: Renderer, ranks: Ranks) -> Callable[[dict[str, Any]], Learner]:
+    return lambda settings: Learner(policy, renderer, parse({"trainer": settings}).trainer, ranks)
 
 
 def ready(made: SyntheticBacklog, renderer: Renderer) -> ReadyGroup:
@@ -54,6 +47,10 @@ def ready(made: SyntheticBacklog, renderer: Renderer) -> ReadyGroup:
     group = made.group
     selection = select(group, group.members, made.observations, renderer, limits)
     return ReadyGroup(group=group, samples=selection.samples, images=made.blobs, refused=selection.refused, read_ms=0.0)
+
+
+def group_of(renderer: Renderer, index: int) -> ReadyGroup:
+    return ready(Maker(Config(), renderer).group(index), renderer)
 
 
 class Gradients(NamedTuple):
@@ -68,7 +65,7 @@ def full(gradient: torch.Tensor | None) -> torch.Tensor:
 
 
 def plain_logp(
-    policy: torch.nn.Module, renderer: Renderer, item: TrainingSample, images: dict[str, bytes]
+    plain: torch.nn.Module, renderer: Renderer, item: TrainingSample, images: dict[str, bytes]
 ) -> torch.Tensor:
     """Return a sample's token log-probabilities (A,), the shortest way through transformers: one sequence, unpadded."""
     shown = [Image.open(io.BytesIO(images[ref.sha256])).convert("RGB") for ref in item.images]
@@ -77,26 +74,26 @@ def plain_logp(
     start = inputs.pop("answer_start")
     ids = inputs["input_ids"]
     batch = {name: tensor[None] if tensor.dim() == 1 else tensor for name, tensor in inputs.items()}
-    logits = policy(**batch, use_cache=False).logits[0, start - 1 : -1].float() / item.temperature
+    logits = plain(**batch, use_cache=False).logits[0, start - 1 : -1].float() / item.temperature
     logp = logits.masked_fill(~renderer.allowed_mask(logits.shape[-1]), -torch.inf).log_softmax(-1)
     return logp.gather(1, ids[start:, None]).squeeze(1)
 
 
-def test_a_padded_batch_scores_answers_as_plain_transformers_does(model, renderer):
-    group = ready(Maker(Config(), renderer).group(0), renderer)
+def test_a_padded_batch_scores_answers_as_plain_transformers_does(policy, renderer):
+    group = group_of(renderer, 0)
     assert {len(item.images) for item in group.samples} == {1, 2}, "both prompt lengths are in the batch"
     batch = Collator(renderer).collate(group.samples, group.images)
     with torch.no_grad():
-        logp_BA, entropy_BA = load(model, renderer, torch.device("cpu"))(batch)
-        policy = AutoModelForImageTextToText.from_pretrained(model).eval()
+        logp_BA, entropy_BA = load(policy, renderer, torch.device("cpu"))(batch)
+        plain = AutoModelForImageTextToText.from_pretrained(policy).eval()
         for row, item in enumerate(group.samples):
-            expected = plain_logp(policy, renderer, item, group.images)
+            expected = plain_logp(plain, renderer, item, group.images)
             torch.testing.assert_close(logp_BA[row, : len(item.answer)], expected, rtol=1e-4, atol=2e-5)
     assert (entropy_BA[batch.mask_BA] > 0).all()
 
 
 def test_an_image_that_many_prompts_show_passes_the_vision_tower_once(renderer):
-    group = ready(Maker(Config(), renderer).group(0), renderer)
+    group = group_of(renderer, 0)
     first = [item for item in group.samples if item.step == 0]
     batch = Collator(renderer).collate(first, group.images)
     assert len(first) == 4
@@ -104,48 +101,48 @@ def test_an_image_that_many_prompts_show_passes_the_vision_tower_once(renderer):
     assert batch.shown_S.tolist() == [0] * 4
 
 
-def test_one_step_is_that_of_plain_transformers_and_torch(model, renderer, ranks):
+def test_one_step_is_that_of_plain_transformers_and_torch(policy, renderer, ranks):
     config = parse({"trainer": {"micro_batch": 3, "grad_clip": 0.5}})
     group = ready(Maker(config, renderer).group(1), renderer)
-    learner = Learner(model, renderer, config.trainer, ranks)
+    learner = Learner(policy, renderer, config.trainer, ranks)
     learned = learner.learn([group], 0, lambda: False)
 
-    policy = AutoModelForImageTextToText.from_pretrained(model).eval()
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=config.trainer.learning_rate, weight_decay=0.0)
+    plain = AutoModelForImageTextToText.from_pretrained(policy).eval()
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=config.trainer.learning_rate, weight_decay=0.0)
     tokens = sum(len(item.answer) for item in group.samples)
     total = torch.zeros(())
     for item in group.samples:
-        logp = plain_logp(policy, renderer, item, group.images)
+        logp = plain_logp(plain, renderer, item, group.images)
         weight = torch.exp(logp.detach() - torch.tensor(item.logprobs)).clamp(max=config.trainer.truncate.cap)
         loss = -(weight * item.advantage * torch.exp(logp - logp.detach())).sum() / tokens
         loss.backward()
         total += loss.detach()
-    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
+    norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
     optimizer.step()
 
     assert learned.tokens == tokens
     assert learned.metrics["loss"] == pytest.approx(total.item(), abs=1e-6)
     assert learned.metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
     stepped = learner.weights()
-    for name, expected in policy.state_dict().items():
+    for name, expected in plain.state_dict().items():
         torch.testing.assert_close(stepped[name], expected, rtol=0, atol=config.trainer.learning_rate * 0.05)
 
 
 def likelihood_of(
-    policy: torch.nn.Module, renderer: Renderer, group: ReadyGroup, weight: float = 1.0
+    plain: torch.nn.Module, renderer: Renderer, group: ReadyGroup, weight: float = 1.0
 ) -> tuple[torch.Tensor, int]:
     """Return ``weight`` times the mean negative log-likelihood of a group's answers, and their tokens."""
     tokens = sum(len(item.answer) for item in group.samples)
-    total = sum((plain_logp(policy, renderer, item, group.images).sum() for item in group.samples), torch.zeros(()))
+    total = sum((plain_logp(plain, renderer, item, group.images).sum() for item in group.samples), torch.zeros(()))
     return -weight * total / tokens, tokens
 
 
-def policy_loss_of(policy: torch.nn.Module, renderer: Renderer, group: ReadyGroup, cap: float) -> torch.Tensor:
+def policy_loss_of(plain: torch.nn.Module, renderer: Renderer, group: ReadyGroup, cap: float) -> torch.Tensor:
     """Return the loss of a step's first update on a group."""
     tokens = sum(len(item.answer) for item in group.samples)
     total = torch.zeros(())
     for item in group.samples:
-        logp = plain_logp(policy, renderer, item, group.images)
+        logp = plain_logp(plain, renderer, item, group.images)
         weight = torch.exp(logp.detach() - torch.tensor(item.logprobs)).clamp(max=cap)
         total = total - (weight * item.advantage * torch.exp(logp - logp.detach())).sum() / tokens
     return total
@@ -159,49 +156,49 @@ def imitable(maker: Maker, index: int, renderer: Renderer) -> ReadyGroup:
     return ready(made._replace(group=group), renderer)
 
 
-def assert_stepped(learner: Learner, policy: torch.nn.Module) -> None:
+def assert_stepped(learner: Learner, plain: torch.nn.Module) -> None:
     """Check weights against those of plain torch: but where a gradient is nothing but rounding, as is Adam's step."""
     stepped, rate = learner.weights(), learner.settings.learning_rate
-    off = torch.cat([(stepped[name] - value).abs().flatten() for name, value in policy.state_dict().items()])
+    off = torch.cat([(stepped[name] - value).abs().flatten() for name, value in plain.state_dict().items()])
     assert (off > rate * 0.05).float().mean() < 1e-4
 
 
-def test_a_supervised_update_is_that_of_plain_transformers(model, renderer, ranks):
+def test_a_supervised_update_is_that_of_plain_transformers(policy, renderer, ranks):
     settings = {"micro_batch": 3, "grad_clip": 0.5, "minibatches": 2, "epochs": 2, "kl_beta": 0.1, "objective": "gspo"}
     config = parse({"trainer": settings})
     group = imitable(Maker(config, renderer), 1, renderer)
-    learner = Learner(model, renderer, config.trainer, ranks)
+    learner = Learner(policy, renderer, config.trainer, ranks)
     made = learner.imitate([group])
 
-    policy = AutoModelForImageTextToText.from_pretrained(model).eval()
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=config.trainer.learning_rate, weight_decay=0.0)
-    loss, tokens = likelihood_of(policy, renderer, group)
+    plain = AutoModelForImageTextToText.from_pretrained(policy).eval()
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=config.trainer.learning_rate, weight_decay=0.0)
+    loss, tokens = likelihood_of(plain, renderer, group)
     loss.backward()
-    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
+    norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
     optimizer.step()
     assert made is not None
     assert made.tokens == tokens
     assert made.nll == pytest.approx(loss.item(), rel=1e-4)
     assert made.grad_norm == pytest.approx(norm.item(), rel=1e-4)
-    assert_stepped(learner, policy)
+    assert_stepped(learner, plain)
 
 
-def test_imitation_beside_a_batch_is_that_of_plain_transformers_and_torch(model, renderer, ranks):
+def test_imitation_beside_a_batch_is_that_of_plain_transformers_and_torch(policy, renderer, ranks):
     """The gradient is that of the policy loss plus ``weight`` times that of the mean negative log-likelihood."""
     weight = 0.3
     imitate = {"trajectories": 1, "weight": weight}
     config = parse({"trainer": {"micro_batch": 3, "grad_clip": 0.5, "imitate": imitate}})
     maker = Maker(config, renderer)
     group, past = ready(maker.group(1), renderer), imitable(maker, 2, renderer)
-    learner = Learner(model, renderer, config.trainer, ranks)
+    learner = Learner(policy, renderer, config.trainer, ranks)
     learned = learner.learn([group], 0, lambda: False, [past])
 
-    policy = AutoModelForImageTextToText.from_pretrained(model).eval()
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=config.trainer.learning_rate, weight_decay=0.0)
-    loss = policy_loss_of(policy, renderer, group, config.trainer.truncate.cap)
-    imitation, tokens = likelihood_of(policy, renderer, past, weight)
+    plain = AutoModelForImageTextToText.from_pretrained(policy).eval()
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=config.trainer.learning_rate, weight_decay=0.0)
+    loss = policy_loss_of(plain, renderer, group, config.trainer.truncate.cap)
+    imitation, tokens = likelihood_of(plain, renderer, past, weight)
     (loss + imitation).backward()
-    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
+    norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
     optimizer.step()
 
     assert learned.metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
@@ -210,40 +207,38 @@ def test_imitation_beside_a_batch_is_that_of_plain_transformers_and_torch(model,
     assert learned.metrics["imitation_weight"] == weight
     assert learned.metrics["imitation_sequences"] == len(past.samples)
     assert learned.metrics["imitation_share"] == pytest.approx(tokens / (tokens + learned.tokens))
-    assert_stepped(learner, policy)
+    assert_stepped(learner, plain)
 
 
-def test_of_several_updates_the_first_imitates(model, renderer, ranks):
+def test_of_several_updates_the_first_imitates(policy, renderer, ranks):
     settings = {"minibatches": 2, "epochs": 2, "micro_batch": 3, "imitate": {"trajectories": 1}}
     config = parse({"trainer": settings})
     maker = Maker(config, renderer)
     group, past = ready(maker.group(1), renderer), imitable(maker, 2, renderer)
-    learner = Learner(model, renderer, config.trainer, ranks)
-    alone = Learner(model, renderer, config.trainer, ranks).learn([group], 0, lambda: False)
+    learner = Learner(policy, renderer, config.trainer, ranks)
+    alone = Learner(policy, renderer, config.trainer, ranks).learn([group], 0, lambda: False)
     learned = learner.learn([group], 0, lambda: False, [past])
-    policy = AutoModelForImageTextToText.from_pretrained(model).eval()
+    plain = AutoModelForImageTextToText.from_pretrained(policy).eval()
     with torch.no_grad():
-        before, _ = likelihood_of(policy, renderer, past)
+        before, _ = likelihood_of(plain, renderer, past)
     assert learned.metrics["imitation_nll"] == pytest.approx(before.item(), rel=1e-4), "of the weights at the start"
     assert learned.metrics["grad_norm"] != pytest.approx(alone.metrics["grad_norm"], rel=1e-3)
 
 
-def test_nothing_to_imitate_leaves_the_step_as_it_was(model, renderer, ranks):
-    config = parse({"trainer": {"imitate": {"trajectories": 1}}})
-    group = ready(Maker(config, renderer).group(1), renderer)
+def test_nothing_to_imitate_leaves_the_step_as_it_was(new_learner, renderer):
+    group = group_of(renderer, 1)
     unreadable = msgspec.structs.replace(group, samples=[])
     learned = [
-        Learner(model, renderer, config.trainer, ranks).learn([group], 0, lambda: False, imitated).metrics
+        new_learner({"imitate": {"trajectories": 1}}).learn([group], 0, lambda: False, imitated).metrics
         for imitated in ([], [unreadable])
     ]
     assert learned[0] == learned[1]
     assert not any(name.startswith("imitation") for name in learned[0])
 
 
-def test_a_step_stopped_while_it_imitates_changes_nothing(model, renderer, ranks):
-    config = parse({"trainer": {"micro_batch": 50, "imitate": {"trajectories": 1}}})
-    maker = Maker(config, renderer)
-    learner = Learner(model, renderer, config.trainer, ranks)
+def test_a_step_stopped_while_it_imitates_changes_nothing(new_learner, renderer):
+    maker = Maker(Config(), renderer)
+    learner = new_learner({"micro_batch": 50, "imitate": {"trajectories": 1}})
     before = copy.deepcopy(dict(learner.weights()))
     looks = iter([False, True])
     with pytest.raises(Stopped):
@@ -252,20 +247,20 @@ def test_a_step_stopped_while_it_imitates_changes_nothing(model, renderer, ranks
     assert all(parameter.grad is None for parameter in learner.scorer.parameters())
 
 
-def test_several_updates_of_a_batch_are_those_of_plain_torch(model, renderer, ranks):
+def test_several_updates_of_a_batch_are_those_of_plain_torch(policy, renderer, ranks):
     """PPO: the ratio is to the policy before the first update; each minibatch, drawn at random, has its own mean."""
     size, rate = 3, 1e-3
     settings = {"micro_batch": size, "minibatches": 2, "epochs": 2, "grad_clip": 0.5, "learning_rate": rate}
     config = parse({"trainer": settings})
     group = ready(Maker(config, renderer).group(1), renderer)
-    learned = Learner(model, renderer, config.trainer, ranks)
+    learned = Learner(policy, renderer, config.trainer, ranks)
     result = learned.learn([group], 0, lambda: False)
     assert result.updated
 
-    policy = AutoModelForImageTextToText.from_pretrained(model).eval()
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=rate, weight_decay=0.0)
+    plain = AutoModelForImageTextToText.from_pretrained(policy).eval()
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=rate, weight_decay=0.0)
     with torch.no_grad():
-        old = [plain_logp(policy, renderer, item, group.images) for item in group.samples]
+        old = [plain_logp(plain, renderer, item, group.images) for item in group.samples]
     parts = minibatches.split([group], minibatches.shuffle_keys([group], 0), 2, 0)
     drawn = [[group.samples.index(item) for item in part.samples] for [part] in parts]
     assert sorted(drawn[0] + drawn[1]) == list(range(len(group.samples)))
@@ -275,27 +270,26 @@ def test_several_updates_of_a_batch_are_those_of_plain_torch(model, renderer, ra
             tokens = sum(len(group.samples[index].answer) for index in piece)
             for index in piece:
                 item = group.samples[index]
-                ratio = (plain_logp(policy, renderer, item, group.images) - old[index]).exp()
+                ratio = (plain_logp(plain, renderer, item, group.images) - old[index]).exp()
                 weight = (old[index] - torch.tensor(item.logprobs)).exp().clamp(max=config.trainer.truncate.cap)
                 bounded = ratio.clamp(0.8, 1.28)
                 clipped += int(((ratio * item.advantage) > (bounded * item.advantage)).sum())
                 (-(weight * torch.minimum(ratio * item.advantage, bounded * item.advantage)).sum() / tokens).backward()
-            torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
+            torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
             optimizer.step()
             optimizer.zero_grad()
     assert clipped, "the clip is part of what is compared"
     assert result.metrics["clip_share"] > 0
     assert result.updates == 4
     stepped = learned.weights()
-    for name, expected in policy.state_dict().items():
+    for name, expected in plain.state_dict().items():
         torch.testing.assert_close(stepped[name], expected, rtol=0, atol=4 * rate * 0.1)
 
 
-def test_a_step_with_few_sequences_warns_and_updates_once_for_each(model, renderer, ranks):
+def test_a_step_with_few_sequences_warns_and_updates_once_for_each(new_learner, renderer):
     """However they are packed: a single micro-batch holds all of them."""
-    config = parse({"trainer": {"micro_batch": 50, "minibatches": 100, "learning_rate": 1e-5}})
-    group = ready(Maker(config, renderer).group(0), renderer)
-    learner = Learner(model, renderer, config.trainer, ranks)
+    group = group_of(renderer, 0)
+    learner = new_learner({"micro_batch": 50, "minibatches": 100, "learning_rate": 1e-5})
     with structlog.testing.capture_logs() as logs:
         learned = learner.learn([group], 0, lambda: False)
     assert learned.updates == len(group.samples) > 1
@@ -315,32 +309,32 @@ def of_lengths(group: ReadyGroup, renderer: Renderer, answers: list[str]) -> Rea
 
 
 @pytest.mark.parametrize("aggregate", ["tokens", "sequences"])
-def test_the_first_gradient_is_of_the_mean_over_tokens_or_answers(model, renderer, ranks, aggregate):
+def test_the_first_gradient_is_of_the_mean_over_tokens_or_answers(policy, renderer, ranks, aggregate):
     config = parse({"trainer": {"aggregate": aggregate, "micro_batch": 2, "learning_rate": 0.0, "grad_clip": 1e9}})
     made = ready(Maker(config, renderer).group(0), renderer)
     group = of_lengths(made, renderer, ["click(start_box='(84,120)')", "wait()", "type(content='a b')"])
     answers = group.samples
-    learned = Learner(model, renderer, config.trainer, ranks).learn([group], 0, lambda: False)
-    policy = AutoModelForImageTextToText.from_pretrained(model).eval()
+    learned = Learner(policy, renderer, config.trainer, ranks).learn([group], 0, lambda: False)
+    plain = AutoModelForImageTextToText.from_pretrained(policy).eval()
     tokens = sum(len(item.answer) for item in answers)
     assert tokens != len(answers) * len(answers[0].answer)
     for item in answers:
-        logp = plain_logp(policy, renderer, item, group.images)
+        logp = plain_logp(plain, renderer, item, group.images)
         weight = (logp.detach() - torch.tensor(item.logprobs)).exp().clamp(max=config.trainer.truncate.cap)
         share = tokens if aggregate == "tokens" else len(answers) * len(item.answer)
         (-(weight * item.advantage * torch.exp(logp - logp.detach())).sum() / share).backward()
-    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 1e9)
+    norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), 1e9)
     assert learned.metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-3)
 
 
 @pytest.mark.parametrize("objective", ["ppo", "gspo", "cispo"])
-def test_padding_does_not_change_gradients_with_kl_and_entropy(model, renderer, ranks, objective):
+def test_padding_does_not_change_gradients_with_kl_and_entropy(policy, renderer, ranks, objective):
     """Padding is never sampled, so its log-probability is -inf. After an update the KL has a gradient too."""
-    made = ready(Maker(Config(), renderer).group(0), renderer)
+    made = group_of(renderer, 0)
     group = of_lengths(made, renderer, ["click(start_box='(84,120)')", "wait()", "type(content='a b')", "wait()"])
     assert len({len(item.answer) for item in group.samples}) > 1
     settings = {"objective": objective, "kl_beta": 0.1, "entropy_coef": 0.01, "learning_rate": 1e-3}
-    learner = Learner(model, renderer, parse({"trainer": settings}).trainer, ranks)
+    learner = Learner(policy, renderer, parse({"trainer": settings}).trainer, ranks)
     for _ in range(2):
         learned = learner.learn([group], 0, lambda: False)
         assert learned.updated
@@ -364,10 +358,10 @@ def test_padding_does_not_change_gradients_with_kl_and_entropy(model, renderer, 
         assert (padded_gradients[name] - gradient).norm() <= 1e-4 * gradient.norm(), name
 
 
-def test_float_noise_is_not_counted_as_truncated(model, renderer, ranks):
+def test_float_noise_is_not_counted_as_truncated(new_learner, renderer):
     """The engine's log-probabilities are the trainer's own, but in another packing: equal weights, other rounding."""
-    group = ready(Maker(Config(), renderer).group(0), renderer)
-    learner = Learner(model, renderer, Config().trainer, ranks)
+    group = group_of(renderer, 0)
+    learner = new_learner({})
     with torch.no_grad():
         for row, item in enumerate(group.samples):
             logp_BA, _ = learner.scorer(learner.collator.collate([item], group.images))
@@ -377,18 +371,17 @@ def test_float_noise_is_not_counted_as_truncated(model, renderer, ranks):
     assert learned.metrics["truncated_share"] == 0
 
 
-def test_a_step_is_not_stopped_between_its_updates(model, renderer, ranks):
-    config = parse({"trainer": {"micro_batch": 50, "epochs": 3}})
-    learner = Learner(model, renderer, config.trainer, ranks)
+def test_a_step_is_not_stopped_between_its_updates(new_learner, renderer):
+    learner = new_learner({"micro_batch": 50, "epochs": 3})
     looks = iter([False, False])
-    learned = learner.learn([ready(Maker(config, renderer).group(0), renderer)], 0, lambda: next(looks, True))
+    learned = learner.learn([group_of(renderer, 0)], 0, lambda: next(looks, True))
     assert learned.updated
 
 
-def gradients(model: Path, renderer: Renderer, ranks: Ranks, groups: list[ReadyGroup], **settings: int) -> Gradients:
+def gradients(policy: Path, renderer: Renderer, ranks: Ranks, groups: list[ReadyGroup], **settings: int) -> Gradients:
     """Return the gradient of one step, before it is clipped, how many micro-batches it was made of, and its figures."""
     config = parse({"trainer": {"grad_clip": 1e9, **settings}})
-    learner = Learner(model, renderer, config.trainer, ranks)
+    learner = Learner(policy, renderer, config.trainer, ranks)
     pieces = learner.collator.pieces(groups, config.trainer.micro_batch, config.trainer.micro_batch_tokens)
     tokens = float(sum(len(item.answer) for group in groups for item in group.samples))
     batches = learner.collator.batches(groups, pieces, len(pieces))
@@ -397,12 +390,12 @@ def gradients(model: Path, renderer: Renderer, ranks: Ranks, groups: list[ReadyG
     return Gradients(found, len(pieces), step.mean_metrics(sums, 1))
 
 
-def test_the_gradient_does_not_depend_on_how_micro_batches_are_packed(model, renderer, ranks):
-    groups = [ready(Maker(Config(), renderer).group(index), renderer) for index in range(2)]
-    whole = gradients(model, renderer, ranks, groups, micro_batch=50)
+def test_the_gradient_does_not_depend_on_how_micro_batches_are_packed(policy, renderer, ranks):
+    groups = [group_of(renderer, index) for index in range(2)]
+    whole = gradients(policy, renderer, ranks, groups, micro_batch=50)
     assert whole.micro_batches == 1
-    counted = gradients(model, renderer, ranks, groups, micro_batch=2)
-    budgets = [gradients(model, renderer, ranks, groups, micro_batch=50, micro_batch_tokens=n) for n in (600, 300, 1)]
+    counted = gradients(policy, renderer, ranks, groups, micro_batch=2)
+    budgets = [gradients(policy, renderer, ranks, groups, micro_batch=50, micro_batch_tokens=n) for n in (600, 300, 1)]
     samples = sum(len(group.samples) for group in groups)
     assert 1 < budgets[0].micro_batches < budgets[1].micro_batches < budgets[2].micro_batches == samples
     for other in (counted, *budgets):
@@ -421,11 +414,11 @@ def uneven(group: ReadyGroup, renderer: Renderer) -> ReadyGroup:
     return msgspec.structs.replace(group, samples=samples)
 
 
-def test_answers_that_share_a_prompt_score_as_if_each_were_alone(model, renderer):
-    group = uneven(ready(Maker(Config(), renderer).group(0), renderer), renderer)
+def test_answers_that_share_a_prompt_score_as_if_each_were_alone(policy, renderer):
+    group = uneven(group_of(renderer, 0), renderer)
     samples = [msgspec.structs.replace(item, advantage=float(place)) for place, item in enumerate(group.samples)]
     assert len({len(item.answer) for item in samples}) == 3
-    scorer = load(model, renderer, torch.device("cpu"))
+    scorer = load(policy, renderer, torch.device("cpu"))
     batch = Collator(renderer, share_prompts=True).collate(samples, group.images)
     assert len(batch.input_ids_RL) < len(samples) == len(batch.answers_BA)
     with torch.no_grad():
@@ -438,14 +431,14 @@ def test_answers_that_share_a_prompt_score_as_if_each_were_alone(model, renderer
                 assert found[row][: len(expected)] == pytest.approx(expected, abs=2e-5)
 
 
-def test_a_shared_prompt_without_screen_has_several_temperatures(model, renderer):
+def test_a_shared_prompt_without_screen_has_several_temperatures(policy, renderer):
     texts = {"wait()": 1.0, "Action: click(start_box='(84,120)')": 0.5, "x": 2.0}
     prompt = renderer.answer_tokens("Click the button")
     samples = [
         TrainingSample(prompt=prompt, answer=renderer.answer_tokens(text), temperature=temperature)
         for text, temperature in texts.items()
     ]
-    scorer = load(model, renderer, torch.device("cpu"))
+    scorer = load(policy, renderer, torch.device("cpu"))
     with torch.no_grad():
         shared_BA, _ = scorer(Collator(renderer, share_prompts=True).collate(samples, {}))
         for row, item in enumerate(samples):
@@ -453,11 +446,11 @@ def test_a_shared_prompt_without_screen_has_several_temperatures(model, renderer
             torch.testing.assert_close(shared_BA[row, : len(item.answer)], alone_BA[0], rtol=1e-4, atol=2e-5)
 
 
-def test_the_gradient_does_not_depend_on_whether_answers_share_a_prompt(model, renderer, ranks, monkeypatch):
-    groups = [uneven(ready(Maker(Config(), renderer).group(index), renderer), renderer) for index in range(2)]
-    shared = gradients(model, renderer, ranks, groups, micro_batch=3)
+def test_the_gradient_does_not_depend_on_whether_answers_share_a_prompt(policy, renderer, ranks, monkeypatch):
+    groups = [uneven(group_of(renderer, index), renderer) for index in range(2)]
+    shared = gradients(policy, renderer, ranks, groups, micro_batch=3)
     monkeypatch.setattr(learner_module.model, "can_share_prompts", lambda *_: False)
-    alone = gradients(model, renderer, ranks, groups, micro_batch=3)
+    alone = gradients(policy, renderer, ranks, groups, micro_batch=3)
     assert shared.micro_batches < alone.micro_batches
     for name, gradient in alone.of.items():
         assert (shared.of[name] - gradient).norm() <= 1e-4 * gradient.norm(), name
@@ -465,7 +458,7 @@ def test_the_gradient_does_not_depend_on_whether_answers_share_a_prompt(model, r
 
 
 def test_answers_longer_together_than_the_budget_are_split(renderer):
-    group = uneven(ready(Maker(Config(), renderer).group(0), renderer), renderer)
+    group = uneven(group_of(renderer, 0), renderer)
     collator = Collator(renderer, share_prompts=True)
     for budget in (120, 160, 400):
         pieces = collator.pieces([group], 50, budget)
@@ -476,8 +469,8 @@ def test_answers_longer_together_than_the_budget_are_split(renderer):
             assert batch.input_ids_RL.numel() <= budget or len(batch.row_B) == 1
 
 
-def test_attention_without_custom_masks_does_not_share_prompts(model, renderer, monkeypatch):
-    scorer = load(model, renderer, torch.device("cpu"))
+def test_attention_without_custom_masks_does_not_share_prompts(policy, renderer, monkeypatch):
+    scorer = load(policy, renderer, torch.device("cpu"))
     assert model_module.can_share_prompts(scorer, renderer)
     whole = model_module.shared_attention
 
@@ -510,7 +503,7 @@ def test_a_window_longer_than_the_probe_is_known_from_the_configuration(text, fu
 
 
 def test_no_micro_batch_is_larger_than_its_budget_of_tokens(renderer):
-    groups = [ready(Maker(Config(), renderer).group(index), renderer) for index in range(3)]
+    groups = [group_of(renderer, index) for index in range(3)]
     collator = Collator(renderer)
     for budget in (400, 800):
         sizes = []
@@ -522,33 +515,32 @@ def test_no_micro_batch_is_larger_than_its_budget_of_tokens(renderer):
 
 
 @pytest.mark.parametrize("objective", ["ppo", "gspo", "cispo"])
-def test_the_first_update_of_a_step_is_the_same_by_every_objective(model, renderer, ranks, objective):
+def test_the_first_update_of_a_step_is_the_same_by_every_objective(new_learner, renderer, objective):
     """All ratios are 1 then. In a second epoch they are not, and the objectives differ."""
-    group = ready(Maker(Config(), renderer).group(1), renderer)
+    group = group_of(renderer, 1)
     figures = {}
     for name in ("ppo", objective):
         for epochs in (1, 2):
-            config = parse({"trainer": {"objective": name, "epochs": epochs, "learning_rate": 1e-3}})
-            learned = Learner(model, renderer, config.trainer, ranks).learn([group], 0, lambda: False)
+            learner = new_learner({"objective": name, "epochs": epochs, "learning_rate": 1e-3})
+            learned = learner.learn([group], 0, lambda: False)
             figures[name, epochs] = learned.metrics["grad_norm"]
     assert figures[objective, 1] == pytest.approx(figures["ppo", 1], rel=1e-4)
     assert (figures[objective, 2] == pytest.approx(figures["ppo", 2], rel=1e-4)) == (objective == "ppo")
 
 
-def test_a_step_that_is_stopped_changes_nothing(model, renderer, ranks):
-    config = parse({"trainer": {"micro_batch": 2}})
-    learner = Learner(model, renderer, config.trainer, ranks)
+def test_a_step_that_is_stopped_changes_nothing(new_learner, renderer):
+    learner = new_learner({"micro_batch": 2})
     before = copy.deepcopy(dict(learner.weights()))
     looks = iter([False, False, True])
     with pytest.raises(Stopped):
-        learner.learn([ready(Maker(config, renderer).group(0), renderer)], 0, lambda: next(looks))
+        learner.learn([group_of(renderer, 0)], 0, lambda: next(looks))
     assert all(torch.equal(before[name], value) for name, value in learner.weights().items())
     assert all(parameter.grad is None for parameter in learner.scorer.parameters())
 
 
-def test_a_gradient_that_is_not_finite_changes_nothing(model, renderer, ranks):
+def test_a_gradient_that_is_not_finite_changes_nothing(policy, renderer, ranks):
     config = Config()
-    learner = Learner(model, renderer, config.trainer, ranks)
+    learner = Learner(policy, renderer, config.trainer, ranks)
     before = copy.deepcopy(dict(learner.weights()))
     group = ready(Maker(config, renderer).group(0), renderer)
     for item in group.samples:
@@ -557,9 +549,9 @@ def test_a_gradient_that_is_not_finite_changes_nothing(model, renderer, ranks):
     assert all(torch.equal(before[name], value) for name, value in learner.weights().items())
 
 
-def test_tokens_of_the_same_version_measure_engine_against_trainer(model, renderer):
+def test_tokens_of_the_same_version_measure_engine_against_trainer(policy, renderer):
     group = ready(Maker(Config(), renderer).group(0, version=4), renderer)
-    scorer = load(model, renderer, torch.device("cpu"))
+    scorer = load(policy, renderer, torch.device("cpu"))
     collator = Collator(renderer)
     with torch.no_grad():
         logp_BA, _ = scorer(collator.collate(group.samples, group.images))
@@ -574,13 +566,13 @@ def test_tokens_of_the_same_version_measure_engine_against_trainer(model, render
     assert same.difference / same.corrected == pytest.approx(0.25, abs=1e-5)
 
 
-def test_tokens_of_a_member_from_the_pool_have_the_weight_one(model, renderer):
+def test_tokens_of_a_member_from_the_pool_have_the_weight_one(policy, renderer):
     made = Maker(Config(), renderer).group(1)
     stored, *online = made.group.members
     members = [msgspec.structs.replace(stored, source="pool"), *online]
     group = ready(made._replace(group=msgspec.structs.replace(made.group, members=members)), renderer)
     assert {item.trajectory_id for item in group.samples if item.logprobs is None} == {stored.trajectory_id}
-    scorer, collator = load(model, renderer, torch.device("cpu")), Collator(renderer)
+    scorer, collator = load(policy, renderer, torch.device("cpu")), Collator(renderer)
     tokens = sum(len(item.answer) for item in group.samples)
     with torch.no_grad():
         logp_BA, _ = scorer(collator.collate(group.samples, group.images))
@@ -594,10 +586,10 @@ def test_tokens_of_a_member_from_the_pool_have_the_weight_one(model, renderer):
     assert loss.item() == pytest.approx(-sum(parts) / tokens, abs=1e-4)
 
 
-def test_tokens_generated_across_a_switch_count_for_their_version(model, renderer):
+def test_tokens_generated_across_a_switch_count_for_their_version(policy, renderer):
     """The engine's log-probabilities are off by 0.25 nats before the switch and by 0.5 after it."""
-    group = ready(Maker(Config(), renderer).group(0), renderer)
-    scorer = load(model, renderer, torch.device("cpu"))
+    group = group_of(renderer, 0)
+    scorer = load(policy, renderer, torch.device("cpu"))
     collator, cut = Collator(renderer), 1
     with torch.no_grad():
         logp_BA, _ = scorer(collator.collate(group.samples, group.images))
@@ -618,10 +610,9 @@ def test_tokens_generated_across_a_switch_count_for_their_version(model, rendere
     assert found[5].difference / found[5].corrected == pytest.approx(mean, abs=1e-5), "every token is corrected for"
 
 
-def test_the_kl_to_a_frozen_reference_starts_at_zero(model, renderer, ranks):
-    config = parse({"trainer": {"kl_beta": 0.1, "learning_rate": 1e-3}})
-    learner = Learner(model, renderer, config.trainer, ranks)
-    group = ready(Maker(config, renderer).group(0), renderer)
+def test_the_kl_to_a_frozen_reference_starts_at_zero(new_learner, renderer):
+    learner = new_learner({"kl_beta": 0.1, "learning_rate": 1e-3})
+    group = group_of(renderer, 0)
     divergence = [learner.learn([group], 0, lambda: False).metrics["kl_reference"] for _ in range(3)]
     assert divergence[0] == pytest.approx(0.0, abs=1e-9)
     assert min(divergence[1:]) > 0
@@ -629,43 +620,40 @@ def test_the_kl_to_a_frozen_reference_starts_at_zero(model, renderer, ranks):
     assert all(not parameter.requires_grad for parameter in learner.reference.parameters())
 
 
-def test_recomputed_activations_give_the_same_step(model, renderer, ranks):
+def test_recomputed_activations_give_the_same_step(new_learner, renderer):
     learned = []
     for recompute in (False, True):
-        config = parse({"trainer": {"recompute": recompute}})
-        group = ready(Maker(config, renderer).group(0), renderer)
-        learned.append(Learner(model, renderer, config.trainer, ranks).learn([group], 0, lambda: False).metrics)
+        group = group_of(renderer, 0)
+        learned.append(new_learner({"recompute": recompute}).learn([group], 0, lambda: False).metrics)
     assert learned[1] == pytest.approx(learned[0], rel=1e-4, abs=1e-6)
 
 
-def test_layers_in_half_precision_leave_the_weights_in_full(model, renderer, ranks):
+def test_layers_in_half_precision_leave_the_weights_in_full(new_learner, renderer):
     norms = []
     for dtype in ("float32", "bfloat16"):
-        config = parse({"trainer": {"dtype": dtype}})
-        learner = Learner(model, renderer, config.trainer, ranks)
-        group = ready(Maker(config, renderer).group(0), renderer)
+        learner = new_learner({"dtype": dtype})
+        group = group_of(renderer, 0)
         norms.append(learner.learn([group], 0, lambda: False).metrics["grad_norm"])
         assert {value.dtype for value in learner.weights().values()} == {torch.float32}
     assert norms[1] == pytest.approx(norms[0], rel=0.1)
     assert norms[1] != norms[0]
 
 
-def test_a_version_has_the_probe_of_plain_transformers(model, renderer, ranks):
-    config = parse({"trainer": {"learning_rate": 1e-3}})
-    learner = Learner(model, renderer, config.trainer, ranks)
+def test_a_version_has_the_probe_of_plain_transformers(new_learner, policy, renderer):
+    learner = new_learner({"learning_rate": 1e-3})
     first = learner.snapshot().probe
-    learner.learn([ready(Maker(config, renderer).group(0), renderer)], 0, lambda: False)
+    learner.learn([group_of(renderer, 0)], 0, lambda: False)
     release = learner.snapshot()
-    policy = AutoModelForImageTextToText.from_pretrained(model)
-    policy.load_state_dict(dict(release.tensors))
-    assert probe.mean_mismatch(plain_transformers.measured(policy, renderer), release.probe.logprobs) < 1e-5
+    plain = AutoModelForImageTextToText.from_pretrained(policy)
+    plain.load_state_dict(dict(release.tensors))
+    assert probe.mean_mismatch(plain_transformers.measured(plain, renderer), release.probe.logprobs) < 1e-5
     assert probe.mean_mismatch(first, release.probe.logprobs) > 1e-3, "the step changed what it says"
 
 
 @pytest.mark.parametrize(("minibatches", "aggregate"), [(1, "tokens"), (3, "sequences")])
-def test_two_ranks_give_the_gradients_and_weights_of_one(model, tmp_path, minibatches, aggregate):
+def test_two_ranks_give_the_gradients_and_weights_of_one(policy, tmp_path, minibatches, aggregate):
     """Minibatches are of the same sequences, though the ranks share them otherwise."""
-    results = [step_of(model, count, tmp_path / f"{count}.pt", minibatches, aggregate=aggregate) for count in (1, 2)]
+    results = [step_of(policy, count, tmp_path / f"{count}.pt", minibatches, aggregate=aggregate) for count in (1, 2)]
     one, two = results
     assert one["updates"] == two["updates"] == minibatches
     assert one["gradients"].keys() == two["gradients"].keys()
@@ -681,15 +669,15 @@ def test_two_ranks_give_the_gradients_and_weights_of_one(model, tmp_path, miniba
         torch.testing.assert_close(two["weights"][name], weight, rtol=0, atol=1e-5)
 
 
-def test_top_tokens_have_the_largest_logit_gradients(model, renderer, ranks):
+def test_top_tokens_have_the_largest_logit_gradients(policy, renderer, ranks):
     """Against the logits' own gradients, one answer at a time, by plain autograd on the scorer's log-probabilities."""
-    group = ready(Maker(Config(), renderer).group(0), renderer)
+    group = group_of(renderer, 0)
     far = group.samples[1]
     assert far.logprobs is not None
     moved = msgspec.structs.replace(far, logprobs=[*far.logprobs[:2], far.logprobs[2] - 30.0, *far.logprobs[3:]])
     group = msgspec.structs.replace(group, samples=[group.samples[0], moved, *group.samples[2:]])
     settings = msgspec.structs.replace(Config().trainer, correction="none")
-    learner = Learner(model, renderer, settings, ranks)
+    learner = Learner(policy, renderer, settings, ranks)
     parts: dict[tuple[str, int, int], float] = {}
     ratios: dict[tuple[str, int, int], float] = {}
     for item in group.samples:

@@ -10,7 +10,6 @@ import pytest
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.config import parse
-from dart_streams.policy import tiny
 from tests import events
 from tests.model.test_trainer_run import Run, ended, training, until
 from topics import weights
@@ -21,17 +20,10 @@ from trainer.loop import Rank0Outputs
 from trainer.publish import WeightPublisher
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("policy") / "tiny"
-    tiny.build(folder)
-    return folder
-
-
 @pytest.fixture
-def run(services: Any, model: Path) -> Run:
+def run(services: Any, policy: Path) -> Run:
     trainer = {"groups_per_step": 1, "micro_batch": 4}
-    return Run(services.config(policy={"path": str(model)}, trainer=trainer, curation={"max_staleness": 10**9}))
+    return Run(services.config(policy={"path": str(policy)}, trainer=trainer, curation={"max_staleness": 10**9}))
 
 
 def announced(model_id: str, version: int, epoch: int, groups_consumed: int) -> WeightVersion:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from benchmarks import modes
-from benchmarks.peers import browsers, process_tree, trainers
+from benchmarks.peers import browsers, contestants, trainers
 from benchmarks.peers.contestants import SlotTurn, Turn
 from benchmarks.peers.plays import Play
 from dart_streams.config.tasks import TaskSet, load
@@ -52,10 +52,10 @@ def test_an_episode_is_the_same_only_with_the_recorded_end_and_reward():
 
 def test_cpu_time_of_a_child_that_has_ended_counts():
     root = psutil.Process()
-    before = process_tree.cpu_s(root)
+    before = contestants.cpu_s(root)
     burn = "import time\nwhile time.process_time() < 0.4: pass"
     subprocess.run([sys.executable, "-c", burn], check=True, timeout=60)
-    spent = process_tree.cpu_difference(before, process_tree.cpu_s(root))
+    spent = contestants.cpu_difference(before, contestants.cpu_s(root))
     assert spent["chromium"] >= 0.35
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.ratios import ratio_to
+from benchmarks.utilization import ratio_to
 
 
 @pytest.mark.parametrize(
