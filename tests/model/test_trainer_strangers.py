@@ -27,7 +27,8 @@ def run(services: Any, policy: Path) -> Run:
 
 
 def announced(model_id: str, version: int, epoch: int, groups_consumed: int) -> WeightVersion:
-    return events.weight_version(version, model_id=model_id, epoch=epoch, groups_consumed=groups_consumed)
+    place = {"uri": "elsewhere", "groups_consumed": groups_consumed}
+    return events.weight_version(version, model_id=model_id, epoch=epoch, **place)
 
 
 def announce(ours: Run, version: int, epoch: int) -> None:

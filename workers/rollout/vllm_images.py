@@ -1,6 +1,6 @@
 """Screenshots as model input, each processed once by vLLM's processor.
 
-Import it as :mod:`workers.rollout.vllm_core`.
+Imports vllm: import it only after :func:`workers.rollout.vllm_settings.engine_environment` is set.
 """
 
 import dataclasses
