@@ -91,7 +91,7 @@ def site(hours: float = 0.0) -> Iterator[Site]:
 
 
 class Fault(NamedTuple):
-    """A fault of a circle: cause, duration and undo. ``reason`` tells why this machine can't make it."""
+    """A fault of a circle: cause, duration and undo. ``reason`` is why this machine can't make it."""
 
     name: str
     cause: Callable[[Circle, Site], object]

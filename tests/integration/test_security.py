@@ -67,7 +67,7 @@ WAYS = ("scram", "plain", "by_certificate")
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_every_client_of_the_broker_is_let_in(secured: Secured, way: str):
+async def test_every_client_of_the_broker_is_accepted(secured: Secured, way: str):
     bus = msgspec.structs.replace(getattr(secured, way)(), prefix=f"test.{way}.")
     assert admin.apply_all(bus)
     assert admin.apply_all(bus) == []

@@ -255,7 +255,7 @@ def test_without_adapters_a_later_incarnation_publishes_the_whole(local, residen
     assert local.serves(resident, 2)
 
 
-def test_a_worker_that_could_not_load_an_adapter_is_heard(local):
+def test_a_worker_that_could_not_load_an_adapter_is_noted(local):
     newest = [local.publish() for _ in range(3)][-1]
     record = events.weights_serving(failed_version=2, error="torn")
     assert asks_for_whole(newest, [record], {record.worker_id})

@@ -41,7 +41,7 @@ def test_a_delta_is_smaller_and_each_version_is_served_as_published():
     assert all(0 < figures["published_s"]["p50"] < figures["served_s"]["max"] for figures in kinds.values())
 
 
-def test_the_trainer_tells_its_wait_for_data_and_the_slope_of_its_memory():
+def test_the_trainer_reports_its_wait_for_data_and_the_slope_of_its_memory():
     found = bench("trainer", "--steps", "6", "--groups", "1")
     assert found["steps"] == 6
     assert 0 <= found["data_wait_pct"] < 100

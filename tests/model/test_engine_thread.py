@@ -1,4 +1,4 @@
-"""The engine's thread without an engine: one that hangs is told apart from one that waits, and serves nothing later."""
+"""The engine's thread without an engine: one that hangs differs from one that waits, and serves nothing later."""
 
 import asyncio
 import os

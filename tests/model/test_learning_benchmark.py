@@ -112,12 +112,12 @@ def test_runs_are_added_to_the_file_and_not_made_again(tmp_path):
     recorded = tmp_path / "screens.msgpack"
     write(recorded, RECORDING)
     player, chosen = play.Player(recorded, 32, marks=3), variants.read(file)
-    told: list[str] = []
+    lines: list[str] = []
     for seeds in ([0], [0, 1]):
-        play.compare(player, chosen, seeds, tmp_path / "runs.jsonl", told.append)
+        play.compare(player, chosen, seeds, tmp_path / "runs.jsonl", lines.append)
     runs = results.read(tmp_path / "runs.jsonl")
     assert [(run.variant, run.seed) for run in runs] == [("base", 0), ("gspo", 0), ("base", 1), ("gspo", 1)]
-    assert len(told) == 4
+    assert len(lines) == 4
     for run in runs:
         assert [mark.episodes for mark in run.curve] == [0, 16, 24, 32]
         assert run.curve[0].rate == results.rate_at(run.before, 1.0)

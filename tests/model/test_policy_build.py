@@ -70,10 +70,10 @@ def test_demonstrations_become_a_policy_once(services, tmp_path):
     config, file = configured(services, tmp_path)
     known = tasks.load(Path(config.tasks.file))
     folder = recipe.tiny_policy_folder(config, known)
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     with players(file):
-        build.build(config, known, folder, lambda finished, step, _: told.append((finished, step)))
-    assert told[-1][1] == config.warmup.steps
+        build.build(config, known, folder, lambda finished, step, _: progress.append((finished, step)))
+    assert progress[-1][1] == config.warmup.steps
     assert probe.read(folder) is not None
     AutoModelForImageTextToText.from_pretrained(folder)
     assert [place.name for place in folder.parent.iterdir()] == [folder.name]
@@ -98,10 +98,10 @@ def test_imported_demonstrations_become_a_policy_without_an_oracle(services, tmp
     with players(file):
         imported = demonstration_import.run(config, known, demonstrations.episodes_in(tmp_path / "set.jsonl"))
     assert imported.demonstrations == len(shown) == 14
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     folder = tmp_path / "policy"
-    build.build(config, known, folder, lambda count, step, _: told.append((count, step)), imported=True)
-    assert told[-1] == (14, config.warmup.steps)
+    build.build(config, known, folder, lambda count, step, _: progress.append((count, step)), imported=True)
+    assert progress[-1] == (14, config.warmup.steps)
     AutoModelForImageTextToText.from_pretrained(folder)
 
 

@@ -98,7 +98,7 @@ def test_on_a_full_disk_all_ranks_say_so_and_leave_the_checkpoint_before(tmp_pat
         assert restored == 1
 
 
-def test_ranks_that_share_no_folder_are_told_so(tmp_path):
+def test_ranks_that_share_no_folder_are_refused(tmp_path):
     place = tmp_path / "checkpoints"
     found = sharded_layer.results(2, place, sharded_layer.a_rank_without_the_folder, tmp_path / "found")
     assert all("check that all ranks share this folder" in str(said) for said in found)

@@ -94,11 +94,11 @@ def test_the_recorded_losses_come_again(run):
     metrics = RunState().fold(read_log(Bundle(path), READ)).trained[3].metrics
     assert again[0].recorded_loss == metrics["first_loss"] != metrics["loss"], "the optimizer's state is not there"
     assert all(step.equal and step.refused == 0 for step in again), again
-    told = CliRunner().invoke(
+    result = CliRunner().invoke(
         command_line.build_app(["train"]), ["train", "--replay", str(path), "--from", "3", "--json"]
     )
-    assert told.exit_code == 0, told.output
-    assert json.loads(told.stdout)[0]["weights"] == "v2"
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)[0]["weights"] == "v2"
 
 
 def test_steps_whose_weights_or_records_are_gone_are_refused(run, tmp_path):

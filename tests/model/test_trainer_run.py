@@ -344,17 +344,17 @@ def test_a_step_takes_a_constant_number_of_tokens(run, processes):
     assert [event.groups_consumed for event in ours.versions()][-1] == sum(taken)
 
 
-def test_groups_dropped_while_waiting_are_told_to_dispatch(run):
+def test_groups_dropped_while_waiting_are_announced_to_dispatch(run):
     """Otherwise they would count as backlog for ever, and no group would be opened any more."""
     ours = run(trainer={"groups_per_step": 1}, curation={"max_staleness": 0})
     ours.add([ours.maker.group(0), ours.maker.group(1), ours.maker.group(2)])
     with training(ours.config) as trainer:
-        told = until(
+        published = until(
             lambda: (versions := ours.versions()) and versions[-1].groups_consumed == 3 and versions,
             "a word to dispatch",
         )
-        assert [(event.version, event.groups_consumed) for event in told] == [(0, 0), (1, 1), (1, 3)]
-        assert told[1].uri == told[2].uri
+        assert [(event.version, event.groups_consumed) for event in published] == [(0, 0), (1, 1), (1, 3)]
+        assert published[1].uri == published[2].uri
         os.kill(trainer.pid or 0, signal.SIGTERM)
         assert ended(trainer) == 0
 
@@ -368,8 +368,8 @@ def test_groups_of_a_coupled_batch_that_teach_nothing_are_consumed_with_it(run):
     rows = ours.trained()
     assert [row["group_ids"] for row in rows] == [["group-0", "group-1"], ["group-4", "group-5"]]
     assert rows[0]["trajectory_ids"] == ["trajectory-0-0", "trajectory-0-1"]
-    told = [(event.version, event.groups_consumed) for event in ours.versions()]
-    assert told == [(0, 0), (1, 2), (1, 4), (2, 6)]
+    published = [(event.version, event.groups_consumed) for event in ours.versions()]
+    assert published == [(0, 0), (1, 2), (1, 4), (2, 6)]
 
 
 def without_members(made: SyntheticBacklog) -> SyntheticBacklog:
@@ -549,9 +549,9 @@ def test_a_version_stays_while_a_live_worker_may_be_fetching_it(run):
         serves("rollout-1", 0)
         assert [left_after(publisher, number)[0] for number in (1, 2)] == ["v000000-e1"] * 2
         now_s += 60.0
-        assert left_after(publisher, 3)[0] == "v000000-e1", "nobody is heard: nobody is dead"
+        assert left_after(publisher, 3)[0] == "v000000-e1", "without heartbeats no worker is dead"
         serves("rollout-0", 1)
-        assert left_after(publisher, 4)[0] == "v000001-e1", "the one that is not heard, while another is, is dead"
+        assert left_after(publisher, 4)[0] == "v000001-e1", "a worker is dead that is silent while another is not"
         serves("rollout-0", 4)
         assert left_after(publisher, 5) == ["v000004-e1", "v000005-e1"]
         assert left_after(publisher, 6) == ["v000004-e1", "v000005-e1", "v000006-e1"]

@@ -295,7 +295,7 @@ def gathering(engine) -> Iterator[VllmEngine]:
 
 
 async def until_gathered(engine: VllmEngine, count: int) -> None:
-    """Wait until so many requests wait for others; they are read on the thread, between two steps."""
+    """Wait until ``count`` requests wait for others; they are read on the thread, between two steps."""
     async with asyncio.timeout(BOUND_S):
         while await engine.thread.call(lambda _: len(engine.thread._gathered)) != count:
             pass

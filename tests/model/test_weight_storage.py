@@ -1,4 +1,4 @@
-"""Where weights lie: a store that is away is told from one without the file, waited for, and never made."""
+"""Where weights lie: a store that is away is awaited, and one without the file is refused."""
 
 import errno
 import threading

@@ -17,7 +17,7 @@ class Time:
         return self.now_s
 
 
-def heard(*beats: tuple[float, str, int]) -> Heartbeats:
+def heartbeats_of(*beats: tuple[float, str, int]) -> Heartbeats:
     """Hear beats: at which second, of whom, with which time."""
     clock = Time()
     heartbeats = Heartbeats(clock)
@@ -27,22 +27,22 @@ def heard(*beats: tuple[float, str, int]) -> Heartbeats:
     return heartbeats
 
 
-def test_one_that_was_never_heard_is_not_alive():
-    heartbeats = heard((0, "a", 1))
+def test_a_worker_without_a_heartbeat_is_not_alive():
+    heartbeats = heartbeats_of((0, "a", 1))
     assert heartbeats.silent_s("b") == math.inf
     assert heartbeats.alive(BOUND_S) == {"a"}
 
 
-def test_one_that_is_silent_while_others_are_heard_is_dead_after_the_bound_and_no_sooner():
-    assert heard((0, "a", 1), (0, "b", 1), (10, "b", 2)).alive(BOUND_S) == {"a", "b"}
-    assert heard((0, "a", 1), (0, "b", 1), (10.1, "b", 2)).alive(BOUND_S) == {"b"}
+def test_a_silent_worker_is_dead_after_the_bound_if_others_beat():
+    assert heartbeats_of((0, "a", 1), (0, "b", 1), (10, "b", 2)).alive(BOUND_S) == {"a", "b"}
+    assert heartbeats_of((0, "a", 1), (0, "b", 1), (10.1, "b", 2)).alive(BOUND_S) == {"b"}
 
 
-def test_a_dead_one_that_is_heard_again_is_alive():
-    assert heard((0, "a", 1), (60, "b", 2), (61, "a", 3)).alive(BOUND_S) == {"a", "b"}
+def test_a_dead_worker_that_beats_again_is_alive():
+    assert heartbeats_of((0, "a", 1), (60, "b", 2), (61, "a", 3)).alive(BOUND_S) == {"a", "b"}
 
 
-def test_while_nobody_is_heard_nobody_dies():
+def test_without_any_heartbeat_no_worker_dies():
     """The broker was away for ten minutes, or this process stood still."""
     clock = Time()
     heartbeats = Heartbeats(clock)
@@ -53,7 +53,7 @@ def test_while_nobody_is_heard_nobody_dies():
 
 
 def test_the_same_heartbeat_again_is_no_sign_of_life():
-    assert heard((0, "a", 1), (0, "b", 1), (60, "b", 2), (60, "a", 1)).alive(BOUND_S) == {"b"}
+    assert heartbeats_of((0, "a", 1), (0, "b", 1), (60, "b", 2), (60, "a", 1)).alive(BOUND_S) == {"b"}
 
 
 @given(
@@ -68,7 +68,7 @@ def test_clocks_that_are_wrong_or_jump_change_nothing(beats, errors_ms):
         of_sender = errors_ms.get(sender, [0])
         right.append((at_s, sender, number * 10_000_000))
         wrong.append((at_s, sender, number * 10_000_000 + of_sender[number % len(of_sender)]))
-    expected, found = heard(*right), heard(*wrong)
+    expected, found = heartbeats_of(*right), heartbeats_of(*wrong)
     assert found.alive(BOUND_S) == expected.alive(BOUND_S)
     for sender in "abc":
         assert found.silent_s(sender) == expected.silent_s(sender)

@@ -56,9 +56,7 @@ def test_a_machine_without_a_short_folder_says_what_to_set(of_length, monkeypatc
     assert socket_folder() == Path("/tmp")
 
 
-async def test_a_desktop_listens_though_the_folder_of_temporary_files_has_a_long_path(
-    of_length, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_desktop_listens_below_a_long_path_of_temporary_files(of_length, monkeypatch: pytest.MonkeyPatch):
     of_length(106)
     paths = []
 

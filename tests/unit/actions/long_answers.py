@@ -95,7 +95,7 @@ REPEATED = (
 
 
 def repeated(head: str, part: str, characters: int) -> str:
-    """Return an answer of so many characters: a beginning, and what repeats after it."""
+    """Return an answer of ``length`` characters: a beginning, and what repeats after it."""
     return head + part * (characters // len(part))
 
 

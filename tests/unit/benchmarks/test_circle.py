@@ -33,7 +33,7 @@ def test_the_modes_differ_in_who_waits_for_whom_and_in_nothing_else():
     assert without_dispatch(coupled) == without_dispatch(dart) == without_dispatch(BASE)
 
 
-def test_a_mode_trains_for_as_long_as_it_is_told_and_evaluates_nothing():
+def test_a_mode_trains_for_its_minutes_and_evaluates_nothing():
     run = circle.limit_run(BASE, 5.0).run
     assert (run.minutes, run.demonstrate) == (5.0, False)
 
@@ -44,7 +44,7 @@ def test_a_workload_trains_by_its_own_bounds():
     assert config.env.episode_timeout_s > 60.0
 
 
-def test_browser_and_engine_are_told_apart_from_what_is_ours():
+def test_browser_and_engine_are_counted_apart_from_our_processes():
     samples = [
         ProcessUsage(at_ms, process, second * cpu, 1.0, second * own, second * loop)
         for second, at_ms in ((1, 1000), (11, 11_000))

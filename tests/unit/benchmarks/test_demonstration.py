@@ -1,4 +1,4 @@
-"""Whole runs and their summary: when training ends, and what is told of several runs."""
+"""Whole runs and their summary: when training ends, and the table of several runs."""
 
 import asyncio
 from pathlib import Path
@@ -51,7 +51,7 @@ async def demonstration_finish(_: object) -> None:
 @pytest.mark.parametrize(
     ("bound", "train", "ended"), [(None, 50, False), (10, 9, False), (10, 10, True), (10, 11, True)]
 )
-def test_training_ends_after_so_many_training_episodes(tmp_path: Path, bound: int | None, train: int, ended: bool):
+def test_training_ends_after_the_bound_of_training_episodes(tmp_path: Path, bound: int | None, train: int, ended: bool):
     """Evaluations and demonstrations are no training episodes."""
     assert ends(tmp_path, bound, state_after(train, other=40)) is ended
 

@@ -126,7 +126,7 @@ def test_a_reset_that_hangs_shows_as_a_hang():
     assert build_account(log, CLOCK, slots=1, workers=1, places=1).spans == [SlotSpan(0, "hang", 0.0, 10.0)]
 
 
-def test_answers_and_optimizer_steps_are_told_with_their_times():
+def test_answers_and_optimizer_steps_have_their_times():
     log = state(
         *(answer("rollout-1", 700, 200), answer("rollout-0", 500, 100), answer("rollout-0", 3_000, 10)),
         *(group([0, 1, 2], 0), group([0], 1), group([0, 1], 9, source="pool")),

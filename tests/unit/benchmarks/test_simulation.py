@@ -100,21 +100,23 @@ def test_every_mode_lives_on_real_times_and_keeps_to_the_staleness_bound(mode):
 
 def test_decoupling_is_worth_its_name():
     found = decoupling.measure(BASE, SMALL, 2, decoupling.SimulatedRun(BASE, 3.0).play)
-    told = decoupling.compare_modes(found, BASE, SMALL)
-    assert list(told["modes"]) == list(told["ratios"]) == list(MODES)
-    assert told["ratios"]["coupled"]["env_utilisation"] == 1.0
-    order = [told["modes"][mode]["env_utilisation"] for mode in ("coupled-restart", "coupled", "task-wise", "dart")]
+    comparison = decoupling.compare_modes(found, BASE, SMALL)
+    assert list(comparison["modes"]) == list(comparison["ratios"]) == list(MODES)
+    assert comparison["ratios"]["coupled"]["env_utilisation"] == 1.0
+    order = [
+        comparison["modes"][mode]["env_utilisation"] for mode in ("coupled-restart", "coupled", "task-wise", "dart")
+    ]
     assert order == sorted(order)
-    assert len(decoupling.table_rows(told)) == len(MODES)
+    assert len(decoupling.table_rows(comparison)) == len(MODES)
 
 
 def test_a_comparison_has_a_simulation_with_measured_overheads(monkeypatch):
     monkeypatch.setattr(decoupling, "SIMULATED_SEEDS", 3)
     overheads = {mode: Overheads(step_s=2.0) for mode in MODES}
     met = decoupling.measure(BASE, SMALL, 1, decoupling.SimulatedRun(BASE, 4.0, overheads).play)
-    told = decoupling.compare_modes(met, BASE, SMALL)
+    comparison = decoupling.compare_modes(met, BASE, SMALL)
     with_them, without = (
-        decoupling.add_simulation(told, BASE, SMALL, 4.0, taken)["to_simulated"] for taken in (overheads, {})
+        decoupling.add_simulation(comparison, BASE, SMALL, 4.0, taken)["to_simulated"] for taken in (overheads, {})
     )
     for mode in MODES:
         assert with_them[mode]["actions_per_min"] == pytest.approx(1.0, abs=0.15)

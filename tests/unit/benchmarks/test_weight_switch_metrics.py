@@ -31,7 +31,7 @@ def test_the_figures_have_the_names_that_others_read():
     assert found["of_two_versions"] == 8
 
 
-def test_a_failed_request_is_told():
+def test_a_failed_request_is_reported():
     found = switch_metrics(records(failed=3))
     assert (found["failed"], found["requests"]) == (3, 18 + 3)
 

@@ -51,7 +51,7 @@ def test_bounds_of_another_objective_are_refused_with_what_fits(trainer: dict[st
     st.none() | st.floats(0, 10),
     st.sampled_from(sorted(CLIP_BOUNDS)),
 )
-def test_what_is_read_is_resolved_reads_again_as_the_same_and_fits_one_kind_only(
+def test_what_is_read_is_resolved_reads_again_as_the_same(
     objective: str, low: float | None, high: float | None, other: str
 ):
     given_bounds = {name: value for name, value in (("clip_low", low), ("clip_high", high)) if value is not None}

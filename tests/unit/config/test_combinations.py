@@ -103,7 +103,7 @@ def test_what_does_not_go_together_is_refused_and_each_key_is_named(tmp_path: Pa
         'rollout.engine = "scripted"\ntrainer.lora.rank = 8',
     ],
 )
-def test_what_goes_together_is_taken_and_reads_the_same_once_it_is_written_down(tmp_path: Path, text: str):
+def test_what_goes_together_is_taken(tmp_path: Path, text: str):
     file = tmp_path / "right.toml"
     file.write_text(text)
     assert load(file) == parse(tomllib.loads(text))
@@ -112,7 +112,7 @@ def test_what_goes_together_is_taken_and_reads_the_same_once_it_is_written_down(
 
 
 @pytest.mark.parametrize("targets", [("query",), ("q_proj", "lm_head")])
-def test_targets_that_the_model_does_not_have_are_refused_before_anything_starts(tmp_path, monkeypatch, targets):
+def test_targets_that_the_model_lacks_are_refused_at_the_start(tmp_path, monkeypatch, targets):
     monkeypatch.setattr(model_fit, "refuse_unfit", lambda *_: None)
     folder = ui_tars(tmp_path / "model")
     config = parse({"policy": {"path": str(folder)}, "trainer": {"lora": {"rank": 8, "targets": list(targets)}}})
@@ -120,7 +120,7 @@ def test_targets_that_the_model_does_not_have_are_refused_before_anything_starts
         refuse_unfit_model(config)
 
 
-def test_a_key_of_an_endpoint_that_is_not_there_is_refused_before_anything_starts(tmp_path, monkeypatch):
+def test_a_missing_key_of_an_endpoint_is_refused_at_the_start(tmp_path, monkeypatch):
     monkeypatch.delenv("NOT_SET", raising=False)
     config = tmp_path / "endpoint.toml"
     config.write_text(

@@ -93,7 +93,7 @@ def test_every_configuration_that_is_shipped_can_be_used(file):
         assert tasks.load(file.parent / config.tasks.file).train
 
 
-def test_deltas_are_refused_where_nearly_every_value_changes_and_the_keys_are_named():
+def test_deltas_are_refused_where_nearly_every_value_changes():
     with pytest.raises(ConfigError, match=r"trainer\.publish: full_every = 10 .* float32: set dtype = \"bfloat16\""):
         parse({"trainer": {"publish": {"full_every": 10}}})
     wanted = parse({"trainer": {"publish": {"full_every": 10, "dtype": "bfloat16"}}}).trainer.publish

@@ -60,7 +60,7 @@ def test_a_loopback_endpoint_may_have_a_key_without_tls():
     assert parse(tables(base_url="http://127.0.0.1:8000/v1", api_key="env:KEY")).rollout.openai.api_key == "env:KEY"
 
 
-def test_a_key_file_is_relative_to_the_configuration_and_the_resolved_one_has_its_place_alone(tmp_path: Path):
+def test_a_key_file_is_relative_to_the_configuration(tmp_path: Path):
     (tmp_path / "key").write_text("sk-1234567890\n")
     (tmp_path / "c.toml").write_text(
         f'[run]\nminutes = 0\n[rollout]\nengine = "openai"\n[rollout.openai]\nbase_url = "{URL}"\nmodel = "m"\n'

@@ -24,7 +24,7 @@ def task_set(config: Config) -> tasks.TaskSet:
 
 
 def played(config: Config, rounds: int = 600) -> SimulatedCircle:
-    """Let so many rollouts end."""
+    """Let ``count`` rollouts end."""
     circle = SimulatedCircle(config, task_set(config), Odds(faults=0.02, lift=0.002))
     for _ in range(rounds):
         circle.settle()
@@ -60,7 +60,7 @@ def test_dart_has_the_settings_of_the_paper():
     assert {len(group.members) for group in made} != {curation.budget.base}, "fewer rollouts of easier tasks"
 
 
-def test_mobilerl_pays_less_for_longer_successes_and_lets_hopeless_tasks_rest():
+def test_mobilerl_pays_less_for_longer_successes():
     config = load(FOLDER / "mobilerl.toml")
     circle = played(config)
     lengths = {written.event.trajectory_id: written.event.steps for written in circle.logs["trajectories"]}
@@ -111,7 +111,7 @@ def own_successes(batches: list[list[CuratedGroup]]) -> set[str]:
     return {member.trajectory_id for member in members if member.source == "online" and member.reward == 1.0}
 
 
-def test_entropulse_imitates_successes_of_many_tasks_every_so_many_steps():
+def test_entropulse_imitates_successes_of_many_tasks_at_an_interval():
     config = load(FOLDER / "entropulse.toml")
     every, phases = config.trainer.entropulse.every, 0
     imitations, batches = trained_with_imitation(config)
@@ -126,7 +126,7 @@ def test_entropulse_imitates_successes_of_many_tasks_every_so_many_steps():
     assert phases > 1
 
 
-def test_imitate_has_own_past_successes_beside_each_batch_once_there_are_enough():
+def test_imitate_adds_past_successes_to_each_batch_once_there_are_enough():
     config = load(FOLDER / "imitate.toml")
     settings, on = config.trainer.imitate, 0
     imitations, batches = trained_with_imitation(config)

@@ -49,9 +49,7 @@ def test_every_topic_has_its_largest_event():
         ({"curation": {"dispatch": {"mode": "coupled"}}, "trainer": {"groups_per_step": 1000}}, 1),
     ],
 )
-def test_the_largest_record_of_a_large_deployment_is_as_large_as_was_counted_at_most(
-    tables: dict[str, Any], max_steps: int
-):
+def test_the_largest_record_of_a_large_deployment_fits_its_estimate(tables: dict[str, Any], max_steps: int):
     config = parse(tables)
     assert not size_refusal(config, max_steps)
     check(config, max_steps)
@@ -87,9 +85,7 @@ CONFIGURATIONS = st.fixed_dictionaries(
 
 @settings(max_examples=60)
 @given(CONFIGURATIONS, number(10_000))
-def test_any_configuration_is_refused_with_the_key_to_lower_or_its_largest_records_fit(
-    tables: dict[str, Any], max_steps: int
-):
+def test_any_configuration_is_refused_with_the_key_to_lower(tables: dict[str, Any], max_steps: int):
     try:
         config = parse(tables)
     except ConfigError as error:

@@ -125,9 +125,7 @@ def test_what_is_wrong_with_a_choice_of_osworlds_tasks_is_named(tmp_path: Path, 
         osworld(tmp_path, line)
 
 
-def test_a_folder_that_is_no_checkout_is_refused_and_the_environment_may_name_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = tmp_path / "tasks.toml"
     file.write_text("[osworld]\n")
     monkeypatch.delenv("DART_OSWORLD", raising=False)

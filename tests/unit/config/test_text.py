@@ -24,7 +24,7 @@ TOML = '[env]\nslots = 3\n[run]\nid = "é"\n'
     ],
     ids=["plain", "byte order mark", "CRLF", "CR", "all of it, without a last line end"],
 )
-def test_a_configuration_is_read_with_any_line_ends_and_with_a_byte_order_mark(tmp_path: Path, content: bytes):
+def test_a_configuration_is_read_with_any_line_ends(tmp_path: Path, content: bytes):
     file = tmp_path / "c.toml"
     file.write_bytes(content)
     assert (load(file).env.slots, load(file).run.id) == (3, "é")
@@ -43,9 +43,7 @@ def test_a_configuration_is_read_with_any_line_ends_and_with_a_byte_order_mark(t
         (TOML.encode().replace(b"slots", b"sl\0ts"), "has a NUL byte in line 2: it is damaged"),
     ],
 )
-def test_a_file_in_another_encoding_is_refused_with_its_name_and_the_way_out(
-    tmp_path: Path, content: bytes, reason: str
-):
+def test_a_file_in_another_encoding_is_refused_with_its_name(tmp_path: Path, content: bytes, reason: str):
     file = tmp_path / "c.toml"
     file.write_bytes(content)
     for read in (load, tasks.load):

@@ -183,7 +183,7 @@ async def test_a_switch_of_weights_is_added_to_what_is_under_way():
 )
 @example(1, [(1, 1), (1, 1)], 0)
 @example(1, [(1, 1), (1, 1)], 1)
-def test_work_lasts_as_long_as_without_pauses_and_what_of_them_came_between(seconds, pauses, begins):
+def test_work_lasts_as_long_as_without_pauses(seconds, pauses, begins):
     """Pauses are (time until it, its length); counted second by second."""
     ends, at = [], 0
     for before, lasts in pauses:

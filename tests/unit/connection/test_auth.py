@@ -104,7 +104,7 @@ def test_an_empty_file_of_authorities_is_not_the_system_s(tmp_path: Path):
         ),
     ],
 )
-def test_what_would_be_unsafe_or_ignored_is_refused_and_a_password_never_shown(tables: dict[str, object], text: str):
+def test_what_would_be_unsafe_or_ignored_is_refused(tables: dict[str, object], text: str):
     with pytest.raises(ConfigError, match=text) as refused:
         parse(tables)
     assert SECRET not in str(refused.value)
@@ -149,7 +149,7 @@ def test_a_secret_is_in_no_text_of_the_configuration(monkeypatch: pytest.MonkeyP
         ("UNEXPECTED_EOF_WHILE_READING", False, None),
     ],
 )
-def test_what_a_service_alerts_of_is_told_from_its_going_away(reason: str, shows: bool, text: str | None):
+def test_an_alert_of_a_service_differs_from_a_lost_connection(reason: str, shows: bool, text: str | None):
     error = ssl.SSLError(1, "x")
     error.reason = reason
     found = protocol_probes.describe(error, ENDPOINT, shows)
@@ -157,7 +157,7 @@ def test_what_a_service_alerts_of_is_told_from_its_going_away(reason: str, shows
 
 
 @pytest.mark.parametrize(("code", "text"), [(62, "not made for the name"), (64, "not made for"), (10, "not valid now")])
-def test_a_certificate_s_faults_are_told_apart(code: int, text: str):
+def test_faults_of_a_certificate_are_distinguished(code: int, text: str):
     error = ssl.SSLCertVerificationError(1, "x")
     error.verify_code, error.verify_message = code, "certificate has expired"
     assert text in (protocol_probes.describe(error, ENDPOINT, False) or "")

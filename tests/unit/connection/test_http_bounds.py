@@ -66,7 +66,7 @@ async def test_a_connection_that_does_not_make_its_request_in_time_is_cut(sent: 
         assert not served.bounds.open
 
 
-async def test_many_halves_take_a_bounded_number_of_connections_and_keep_nobody_out():
+async def test_many_halves_take_a_bounded_number_of_connections():
     async with site(most=8) as served, ClientSession() as client:
         halves = [await served.send(HALF) for _ in range(40)]
         for _ in range(3):

@@ -208,10 +208,10 @@ def test_a_group_larger_than_all_slots_is_played_all_the_same():
 
 
 def test_only_the_coupled_mode_reads_heartbeats():
-    for mode, heard in [("rollout-wise", False), ("task-wise", False), ("coupled", True)]:
+    for mode, reads_serving in [("rollout-wise", False), ("task-wise", False), ("coupled", True)]:
         config = parse({"curation": {"dispatch": {"mode": mode}}})
         circle = SimulatedCircle(config, task_set(3), Odds())
-        assert ("weights-serving" in [topic.name for topic in circle.agents["dispatch"].inputs]) is heard
+        assert ("weights-serving" in [topic.name for topic in circle.agents["dispatch"].inputs]) is reads_serving
 
 
 def test_a_coupled_dispatch_refuses_a_trainer_that_counts_tokens():

@@ -15,7 +15,7 @@ from topics.values import Sampling
 
 LOSES = tuple(topic.TOPIC.name for topic in (rollout_orders, trajectories, task_difficulty, rollout_budgets))
 AUDITS = 60
-"""Of so many audits in a row one at least gets through, though three records in ten are lost at each hop."""
+"""Number of audits of which one at least gets through, though three records in ten are lost at each hop."""
 
 
 class LossyCircle(SimulatedCircle):
@@ -56,7 +56,7 @@ def circle_of(seed: int, slots: int = 4, loses: frozenset[str] = frozenset(), sh
 
 
 def goes_on(circle: LossyCircle, groups: int) -> None:
-    """Let the circle turn until it has opened so many further groups; fail if it stands still."""
+    """Let the circle turn until it has opened ``groups`` more groups; fail if it stands still."""
     wanted, audits = circle.states["dispatch"].next_group + groups, 0
     while circle.states["dispatch"].next_group < wanted:
         if circle.running:

@@ -1,4 +1,4 @@
-"""Steps of a build trust whom they are told to, and tests stand in for the images that the stack has."""
+"""Steps of a build trust the given authorities; tests build placeholders for the images of the stack."""
 
 import re
 from pathlib import Path

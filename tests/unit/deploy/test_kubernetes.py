@@ -60,7 +60,7 @@ def command(arguments: list[str]) -> list[str]:
     return shlex.split(re.sub(r"--(config|id) ('[^']*'|\S+)", r"--\1", text))
 
 
-def test_the_processes_are_those_of_compose_with_the_same_commands_and_images():
+def test_the_processes_are_those_of_compose_with_the_same_commands():
     ours = {name: command(container(workload)["args"]) for name, workload in WORKLOADS.items()}
     assert ours == {name: command(service["command"]) for name, service in compose_services().items()}
     images = {name: container(workload)["image"] for name, workload in WORKLOADS.items()}
@@ -72,7 +72,7 @@ def test_the_side_of_a_workload_is_its_image():
         assert container(workload)["image"] == f"dart-streams/{workload['metadata']['labels']['dart-streams/side']}"
 
 
-def test_what_ends_is_a_job_what_has_a_name_of_its_own_a_set_and_the_rest_deployments():
+def test_what_ends_is_a_job_what_has_a_name_of_its_own_a_set():
     one_shots = {name for name, service in compose_services().items() if service.get("restart") == "no"}
     kinds = {name: workload["kind"] for name, workload in WORKLOADS.items()}
     assert {name for name, kind in kinds.items() if kind == "Job"} == one_shots
@@ -80,12 +80,12 @@ def test_what_ends_is_a_job_what_has_a_name_of_its_own_a_set_and_the_rest_deploy
 
 
 @pytest.mark.parametrize("name", ["curator", "trainer", "monitor", "ui"])
-def test_of_what_may_be_there_once_the_old_one_goes_before_the_new_one_comes(name: str):
+def test_an_exclusive_resource_is_released_before_it_is_acquired_again(name: str):
     spec = WORKLOADS[name]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
 
 
-def test_replicas_are_named_after_their_pods_and_share_no_more_than_there_are_partitions():
+def test_replicas_are_named_after_their_pods():
     partitions = {
         "env": rollout_orders.TOPIC.partitions,
         "rollout": action_requests.TOPIC.partitions,
@@ -139,7 +139,7 @@ def test_the_page_is_reached_through_loopback_only():
     assert [document["metadata"]["name"] for document in reached] == ["env"], "headless, for the names of its pods"
 
 
-def test_pods_run_as_the_user_of_the_images_and_may_write_where_processes_do():
+def test_pods_run_as_the_user_of_the_images():
     (pods,) = documents("base/pods.yaml")
     spec = pods["spec"]["template"]["spec"]
     for image in ("streams", "model"):
@@ -186,7 +186,7 @@ def test_dispatch_orders_ahead_for_as_many_env_workers_as_there_may_be():
     assert orders.order_backlog(BASE) == threshold * BASE.env.workers
 
 
-def test_the_kafka_is_the_one_that_the_configuration_names_and_its_topics_belong_to():
+def test_the_kafka_is_the_one_that_the_configuration_names():
     kafka = next(d for d in in_folder("components/strimzi") if d["kind"] == "Kafka")
     pools = [d for d in in_folder("components/strimzi") if d["kind"] == "KafkaNodePool"]
     name, settings = kafka["metadata"]["name"], kafka["spec"]["kafka"]
@@ -209,7 +209,7 @@ def test_the_processes_that_pods_name_exist():
         assert find_spec(process.MODULES.get(kind, f"workers.{kind}.main")), kind
 
 
-def test_what_compose_asks_of_cassandra_to_keep_rows_is_told_for_clusters():
+def test_clusters_get_the_settings_that_compose_gives_cassandra():
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     options = [
         o for o in services["cassandra"]["environment"]["JVM_OPTS"].split() if re.match(r"-Dcassandra\.(con|set)", o)

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PRODUCT = ("topics", "dart_streams", "workers", "trainer")
 FILES = sorted(path for package in PRODUCT for path in (ROOT / package).rglob("*.py"))
-BESIDE = ("benchmarks", "examples")
+BESIDE = ("benchmarks", "examples", "tests")
 """What is held to the words of the glossary as well."""
 PAGES = sorted(
     path
@@ -105,6 +105,7 @@ def test_private_words_stay_out_of_code(package: str):
     places = [
         f"{file.relative_to(ROOT)}:{line}: {match[0]}"
         for file in sorted((ROOT / package).rglob("*.py"))
+        if file != Path(__file__)
         for line, text in prose(file.read_text())
         for match in PRIVATE.finditer(text)
     ]
@@ -140,3 +141,14 @@ def test_logs_give_a_reason_under_the_one_key(package: str):
         if keyword.arg in ("because", "why")
     ]
     assert not places
+
+
+def test_names_of_tests_have_at_most_70_characters():
+    names = [
+        f"{file.relative_to(ROOT)}: {node.name}"
+        for file in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if node.name.startswith("test_") and len(node.name) > 70
+    ]
+    assert not names, "\n".join(["a name says one fact:", *names])

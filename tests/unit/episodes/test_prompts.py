@@ -27,7 +27,7 @@ UI_TARS = Policy(
 
 
 def observed(steps: int) -> list[Observation]:
-    """A trajectory of so many actions, on a screen of 1920x1080."""
+    """Return a trajectory of ``steps`` actions on a screen of 1920x1080."""
     result = []
     for step in range(steps + 1):
         taken = None

@@ -11,7 +11,7 @@ from trainer.learning.minibatches import shuffle_keys, split
 
 
 def ready(number: int, samples: int, run: str = "") -> ReadyGroup:
-    """Return a group of so many samples, two steps of each trajectory."""
+    """Return a group of ``samples`` samples, two steps of each trajectory."""
     group = events.curated_group(f"g{number}")
     made = [
         TrainingSample(

@@ -20,11 +20,11 @@ def group(number, *rewards, task_id="task", source="online"):
 
 
 def remembered(tasks, each):
-    """Return a history of so many tasks with so many successes each."""
+    """Return a history of ``tasks`` tasks with ``each`` successes each."""
     return successes_of([group(number, *[1.0] * each, task_id=f"task{number}") for number in range(tasks)])
 
 
-def test_each_so_many_steps_one_ends_with_a_phase():
+def test_steps_at_the_interval_end_with_a_phase():
     settings, memory = Entropulse(every=3), SuccessMemory()
     dues = []
     for _ in range(9):

@@ -1,4 +1,4 @@
-"""What is wrong with a bundle, an id, a prefix or an option is told in a line, with exit code 2; nothing changes."""
+"""A wrong bundle, id, prefix or option is named in one line, with exit code 2; nothing changes."""
 
 import struct
 from collections.abc import Callable
@@ -73,13 +73,13 @@ def refused(path: Path, arguments: tuple[str, ...], monkeypatch, capsys) -> str:
             main.main()
     finally:
         structlog.reset_defaults()
-    told = capsys.readouterr()
+    result = capsys.readouterr()
     assert ended.value.code == 2
-    assert told.out == ""
-    assert told.err.count("error: ") == 1
-    assert "Traceback" not in told.err
+    assert result.out == ""
+    assert result.err.count("error: ") == 1
+    assert "Traceback" not in result.err
     assert {one: one.read_bytes() for one in path.parent.rglob("*") if one.is_file()} == before
-    return told.err
+    return result.err
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
@@ -92,9 +92,9 @@ def test_a_bundle_that_cannot_be_used_is_refused_by_every_command(
     made: Path, arguments: tuple[str, ...], spoil: Callable[[Path], None], says: str, monkeypatch, capsys
 ):
     spoil(made)
-    told = refused(made, arguments, monkeypatch, capsys)
-    assert says in told
-    assert made.name in told
+    result = refused(made, arguments, monkeypatch, capsys)
+    assert says in result
+    assert made.name in result
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def file(tmp_path):
     return tmp_path / "c.toml"
 
 
-def test_the_resolved_file_has_every_key_and_reads_as_the_same_configuration(file):
+def test_the_resolved_file_reads_as_the_same_configuration(file):
     shown = tomllib.loads(invoke("config", "show", DEMO).stdout)
     assert shown["trainer"]["groups_per_step"] == 3
     assert shown["trainer"]["clip_high"] == 0.28
@@ -80,7 +80,7 @@ def test_files_without_errors_are_ok_and_exit_with_0(file):
     assert (done.exit_code, done.stdout) == (0, "")
 
 
-def test_the_files_for_a_model_that_is_to_be_downloaded_have_no_other_error():
+def test_the_files_for_a_model_to_download_have_no_other_error():
     shipped = sorted((ROOT / "deploy/config/ui-tars").rglob("*.toml"))
     done = invoke("config", "check", *shipped)
     assert done.stdout.splitlines() == [
@@ -97,7 +97,7 @@ def test_loading_reports_all_errors_too(file):
         load(file)
 
 
-def test_a_backend_that_does_not_exist_and_a_model_folder_that_is_not_there_are_errors(file, tmp_path):
+def test_an_unknown_backend_and_a_missing_model_folder_are_errors(file, tmp_path):
     file.write_text(f'[env]\nbackend = "minwob"\n[policy]\npath = "{tmp_path / "lost"}"\n')
     done = invoke("config", "check", file)
     assert done.exception.exit_code == 2

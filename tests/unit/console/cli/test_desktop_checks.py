@@ -50,7 +50,7 @@ def test_files_that_are_missing_are_counted_and_those_of_our_own_making(checkout
     assert (found.status, "has 2 of 2 files, 1 of our own making" in found.found) == ("ok", True)
 
 
-def test_a_task_whose_file_cannot_be_used_is_named_and_the_others_are_counted(checkout):
+def test_a_task_whose_file_cannot_be_used_is_named(checkout):
     (checkout / "checkout/evaluation_examples/examples/os/bad.json").write_text("{")
     (checkout / "checkout/evaluation_examples/test_all.json").write_text('{"os": ["bad", "t"]}')
     found = check_osworld(configured(checkout))

@@ -38,7 +38,7 @@ def test_the_short_option_of_help_works_at_each_level(arguments):
         ([], {"COMP_WORDS": "dart-streams run"}, []),
     ],
 )
-def test_the_command_that_is_imported_is_the_one_that_is_named_or_completed(arguments, environ, wanted):
+def test_the_imported_command_is_the_one_named_or_completed(arguments, environ, wanted):
     assert wanted_by(arguments, environ) == wanted
 
 

@@ -64,7 +64,7 @@ def test_results_that_were_cut_off_are_read_as_far_as_they_are_whole(tmp_path: P
     assert {page: found.verdict for page, found in read_checks(lines).items()} == {"os/a": "runnable"}
 
 
-async def test_a_task_that_breaks_its_check_in_any_way_is_refused_with_the_reason():
+async def test_a_task_that_breaks_its_check_is_refused_with_the_reason():
     class Broken:
         async def acquire(self, deadline: Deadline) -> HeldMachine:
             raise KeyError("window")

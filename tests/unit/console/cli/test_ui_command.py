@@ -34,7 +34,7 @@ def test_an_address_on_the_network_is_refused_without_tls(host: str):
     assert "ssh -L" in str(error)
 
 
-def test_an_address_on_the_network_is_taken_if_something_stands_in_front_and_shown_as_it_is_reached(tmp_path: Path):
+def test_a_network_address_is_taken_if_a_proxy_stands_in_front(tmp_path: Path):
     command = [sys.executable, "-m", "dart_streams.console.cli", "ui", str(BUNDLE), "--port", "0", "--address-file"]
     wide = [*command, str(tmp_path / "ui.json"), "--host", "0.0.0.0", "--behind-proxy"]
     process = subprocess.Popen(wide, stderr=subprocess.DEVNULL)
@@ -77,7 +77,7 @@ def test_an_address_that_is_not_this_machines_is_not_blamed_on_the_port():
     assert "--port" not in str(error)
 
 
-def test_options_that_cannot_be_followed_are_refused_before_anything_is_served(tmp_path: Path):
+def test_options_that_contradict_are_refused_before_serving(tmp_path: Path):
     error = failure(str(BUNDLE), "--port", "0", "--address-file", str(tmp_path / "no" / "ui.json"))
     assert "No such file" in str(error)
     config = tmp_path / "config.toml"
@@ -134,7 +134,7 @@ def test_the_page_of_a_bundle_is_written_into_one_file(tmp_path: Path, monkeypat
     assert not (tmp_path / "y.html").exists()
 
 
-def test_a_page_that_was_started_again_comes_back_where_it_was_unless_others_could_have_written_that(tmp_path: Path):
+def test_a_page_that_was_started_again_comes_back_where_it_was(tmp_path: Path):
     file, none = tmp_path / "ui.json", ui.PageAddress(url="", address="", token="")
     assert ui.read_address(None) == ui.read_address(file) == none
     with ui.open_listener("127.0.0.1", 0, none, any_free=False) as first:

@@ -35,6 +35,6 @@ def test_without_a_tracker_the_data_environment_is_not_needed(program):
     assert run.tracker == ()
 
 
-def test_a_tracker_without_its_environment_is_refused_before_anything_starts(program):
+def test_a_tracker_without_its_environment_is_refused_at_the_start(program):
     with pytest.raises(UserError, match=r"tracker\.tool 'wandb' needs: run `make data`"):
         processes_of(configured("wandb"), FILE, Programs(program, program, Path("missing")))

@@ -23,7 +23,7 @@ def group(folder: Path, limit: str, taken_mib: int, stat: str = STAT) -> None:
     (folder / "memory.stat").write_text(stat)
 
 
-def test_what_a_control_group_and_those_above_it_leave_is_found_and_cached_files_are_free(tmp_path: Path):
+def test_what_a_control_group_and_those_above_it_leave_is_found(tmp_path: Path):
     groups, own = tmp_path / "cgroup", tmp_path / "own"
     own.write_text("0::/user/job\n")
     group(groups / "user" / "job", str(1000 * MIB), 900)
@@ -62,7 +62,7 @@ def test_what_fits_is_not_refused():
     memory.refuse_too_little([])
 
 
-def test_what_can_not_fit_is_refused_with_what_is_needed_what_is_free_and_what_to_do():
+def test_a_heap_that_cannot_fit_is_refused_with_the_amounts():
     huge = Cassandra(Store(port=1), Services(cassandra_heap_mb=10_000_000))
     with pytest.raises(ServiceUnavailable) as refused:
         memory.refuse_too_little([KAFKA, huge])
@@ -72,7 +72,7 @@ def test_what_can_not_fit_is_refused_with_what_is_needed_what_is_free_and_what_t
     assert "lower the heaps" in text
 
 
-def test_a_service_that_is_killed_while_it_starts_is_reported_as_a_lack_of_memory(tmp_path: Path):
+def test_a_service_that_is_killed_while_it_starts_is_reported(tmp_path: Path):
     home = Home(tmp_path / "kafka")
     process = home.spawn([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
     with pytest.raises(ServiceUnavailable, match=r"ended while it started, probably for lack of memory.*kafka_heap_mb"):
@@ -80,17 +80,17 @@ def test_a_service_that_is_killed_while_it_starts_is_reported_as_a_lack_of_memor
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "message"),
     [
         ("Error occurred during initialization of VM\nCould not reserve enough space for object heap", "got no memory"),
         ("Terminating due to java.lang.OutOfMemoryError: Java heap space", "raise services.kafka_heap_mb (it is 512)"),
         ("java.lang.IllegalArgumentException: no such property", ""),
     ],
 )
-def test_a_jvm_without_memory_is_known_by_its_own_words(said: str, told: str):
+def test_a_jvm_without_memory_is_known_by_its_own_words(said: str, message: str):
     found = memory.memory_advice(said, killed=False, service=KAFKA)
-    assert told in found
-    assert bool(found) == bool(told)
+    assert message in found
+    assert bool(found) == bool(message)
 
 
 def test_another_death_is_not_blamed_on_memory(tmp_path: Path):

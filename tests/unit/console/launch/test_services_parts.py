@@ -83,7 +83,7 @@ def test_a_daemon_is_found_by_its_mark(home: Home):
     assert home.find() == (psutil.Process(child.pid), 1234)
 
 
-def test_a_process_without_the_mark_or_with_that_of_another_home_is_not_taken_for_the_daemon(home: Home):
+def test_a_process_without_the_mark_of_the_home_is_no_daemon(home: Home):
     others = [home.spawn(FOREVER), home.spawn([*FOREVER, *Home(home.folder.with_name("other")).marks(1)])]
     try:
         assert home.find() is None
@@ -146,7 +146,7 @@ def test_the_owner_of_a_port_is_named():
     assert not daemon.in_use("127.0.0.1", port)
 
 
-def test_free_ports_are_different_ones_and_none_that_a_connection_could_get():
+def test_free_ports_differ_and_are_none_of_a_connection():
     ports = [daemon.free_port() for _ in range(20)]
     assert len(set(ports)) == 20
     low, high = daemon.ephemeral_ports()
@@ -314,7 +314,7 @@ def test_services_of_another_port_are_not_started_twice_in_one_folder(tmp_path: 
 
 
 @pytest.mark.parametrize("step_s", [10_000.0, -10_000.0])
-def test_a_service_that_was_left_starting_has_the_rest_of_its_time_whatever_the_clock_says(
+def test_a_service_that_was_left_starting_has_the_rest_of_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: float
 ):
     home, waited = Home(tmp_path / "services" / "kafka"), list[float]()
@@ -337,8 +337,8 @@ def test_the_marks_name_home_and_port(home: Home):
 @pytest.mark.skipif(not Path("/proc/self/timerslack_ns").exists(), reason="timer slack is Linux's")
 def test_a_service_sleeps_as_inexactly_as_it_may_and_this_process_as_ever(home: Home):
     before = Path("/proc/self/timerslack_ns").read_text()
-    tells = [sys.executable, "-c", "print(open('/proc/self/timerslack_ns').read())"]
-    home.spawn(tells, slack_us=1000).wait(timeout=60)
+    command = [sys.executable, "-c", "print(open('/proc/self/timerslack_ns').read())"]
+    home.spawn(command, slack_us=1000).wait(timeout=60)
     assert home.log.read_text().strip() == "1000000"
     assert Path("/proc/self/timerslack_ns").read_text() == before
 
@@ -355,12 +355,12 @@ def test_both_compilers_are_used_where_the_configuration_says_so(home: Home, tmp
 
 
 def test_a_cluster_with_a_broker_and_a_node_away_is_up(tmp_path: Path) -> None:
-    told: list[str] = []
+    lines: list[str] = []
     with listener() as port:
         config = Config(
             bus=Bus(servers=f"127.0.0.1:1,127.0.0.1:{port},127.0.0.1:2"),
             store=Store(hosts=("127.0.0.1", "127.0.0.9"), port=port),
             run=Run(state_dir=str(tmp_path)),
         )
-        assert local.ensure_up(config, told.append) is False
-    assert told == [f"Kafka and Cassandra are up already; away: 127.0.0.1:1, 127.0.0.1:2, 127.0.0.9:{port}"]
+        assert local.ensure_up(config, lines.append) is False
+    assert lines == [f"Kafka and Cassandra are up already; away: 127.0.0.1:1, 127.0.0.1:2, 127.0.0.9:{port}"]

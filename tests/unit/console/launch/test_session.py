@@ -41,7 +41,7 @@ async def nothing(_: object) -> None:
         (None, "the services were down already"),
     ],
 )
-async def test_a_run_that_started_the_services_leaves_them_to_another_run_that_lives(tmp_path: Path, other, ending):
+async def test_a_run_leaves_its_services_to_another_run_that_lives(tmp_path: Path, other, ending):
     (tmp_path / "tasks.toml").write_text(TASKS)
     config = Config(run=Run(state_dir=str(tmp_path / "state")))
     made = run_folder.create(config, tmp_path / "tasks.toml", "ours", resume=False)
@@ -72,7 +72,7 @@ async def test_a_death_that_the_supervisor_sees_is_in_the_journal_of_the_run(tmp
     assert (death.process, death.reason, death.times, death.last_line) == ("env-0", "exit code 1", 2, "no more room")
 
 
-async def test_a_run_waits_for_the_rollout_workers_that_it_has_and_not_for_those_of_an_earlier_start(tmp_path: Path):
+async def test_a_run_waits_for_the_rollout_workers_that_it_has(tmp_path: Path):
     run, state = run_of(tmp_path, "rollout-0"), RunState()
     for name, version in (("rollout-0", 7), ("rollout-1", 3)):
         state.serving[name] = events.weights_serving(version, worker_id=name)

@@ -71,9 +71,7 @@ def gone(process: psutil.Process) -> bool:
         return True
 
 
-async def test_a_process_is_kept_alive_while_the_list_of_processes_cannot_be_written_and_listed_when_it_can(
-    tmp_path, monkeypatch
-):
+async def test_a_process_stays_alive_while_the_list_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor_module, "SAVE_RETRY_S", 0.05)
     supervisor = Supervisor(tmp_path, drain_s=2)
     await supervisor.start([ProcessSpec("env-0", SLEEPS)])
@@ -226,12 +224,12 @@ def test_kill_9_of_the_supervisor_leaves_no_orphan(tmp_path):
     supervisor = subprocess.Popen([sys.executable, "-c", SUPERVISOR, str(tmp_path), *PARENT])
     try:
         orphan = asyncio.run(until(lambda: grandchild(tmp_path, "env-0")))
-        leashed = psutil.Process(supervisor.pid).children(recursive=True)
-        assert len(leashed) == 3, "subreaper, worker, grandchild"
+        below = psutil.Process(supervisor.pid).children(recursive=True)
+        assert len(below) == 3, "subreaper, worker, grandchild"
     finally:
         supervisor.kill()
         supervisor.wait()
-    asyncio.run(until(lambda: all(gone(process) for process in (*leashed, orphan))))
+    asyncio.run(until(lambda: all(gone(process) for process in (*below, orphan))))
 
 
 def test_leftovers_of_a_killed_run_are_ended(tmp_path):
@@ -247,7 +245,7 @@ def test_leftovers_of_a_killed_run_are_ended(tmp_path):
     assert leftovers.end_leftovers(tmp_path) == ([], False)
 
 
-def test_a_process_that_was_identified_in_the_middle_of_its_exec_is_known_again():
+def test_a_process_identified_in_the_middle_of_its_exec_is_known_again():
     me = leftovers.this_process()
     assert msgspec.structs.replace(me, command=()).process() is not None
     assert msgspec.structs.replace(me, command=("other",)).process() is None
@@ -269,7 +267,7 @@ def test_a_step_of_the_clock_makes_no_living_run_a_dead_one(tmp_path, step_s):
     assert leftovers.living_runs(tmp_path, but=tmp_path / "other") == ["run-1"]
 
 
-def test_a_run_whose_folder_is_held_lives_though_its_process_is_not_to_be_seen(tmp_path):
+def test_a_run_whose_folder_is_held_lives(tmp_path):
     """So it is in another container with the same folder."""
     folder = tmp_path / "run-1"
     folder.mkdir()
@@ -338,11 +336,11 @@ def test_an_exit_code_is_explained(code, words):
 
 
 async def test_the_run_goes_on_without_an_optional_process_that_keeps_dying(tmp_path):
-    told: list[str] = []
-    supervisor = Supervisor(tmp_path, drain_s=1, notify=told.append)
+    notices: list[str] = []
+    supervisor = Supervisor(tmp_path, drain_s=1, notify=notices.append)
     fails = (sys.executable, "-c", "import sys; sys.exit(2)")
     await supervisor.start([ProcessSpec("ui", fails, optional=True), ProcessSpec("other", SLEEPS)])
-    await until(lambda: any("goes on without ui" in text for text in told))
+    await until(lambda: any("goes on without ui" in text for text in notices))
     assert not supervisor.gave_up.done()
     other = supervisor.children["other"].process
     assert other is not None

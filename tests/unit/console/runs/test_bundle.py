@@ -125,7 +125,7 @@ def test_other_files_and_missing_sections_are_refused(tmp_path: Path):
 
 
 def hostile(path: Path, name: str, kind: bundles.Kind, content: bytes, changed: Mapping[str, int | str] = {}) -> Path:
-    """Write a bundle of one section, compressed as it is told, of which the directory says what is to be believed."""
+    """Write a bundle of one section, with a given compression and the sizes that its directory is to claim."""
     section = bundles.BundleSection(
         name=name,
         kind=kind,

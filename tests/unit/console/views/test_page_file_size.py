@@ -1,4 +1,4 @@
-"""The page's file grows by so many bytes an optimizer step and a group, and not by more: a bound on its content."""
+"""The growth of the page's file per optimizer step and group is bounded."""
 
 import asyncio
 import random

@@ -15,7 +15,7 @@ SLOTS = 4
 
 
 def play(state: RunState, number: int, began_ms: int, gaps: list[tuple[int, float]]) -> int:
-    """Play an episode whose actions come after so many milliseconds, and take a share of them; return its end."""
+    """Play an episode whose actions come after ``gaps`` milliseconds; return its end."""
     at_ms, order = began_ms, OrderHeader(f"o{number}", "train", "task")
     for step, (gap_ms, share) in enumerate([(0, 0.0), *gaps]):
         at_ms += gap_ms

@@ -23,7 +23,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch):
 
 
 async def looks(state: State, recovered: Iterator[int], number: int) -> None:
-    """Watch for so many looks."""
+    """Watch for ``looks`` polls."""
     looked, enough = itertools.count(1), asyncio.Event()
 
     def count() -> int:

@@ -396,7 +396,7 @@ async def test_a_call_that_ends_late_is_left_behind_until_it_does(monkeypatch: p
     assert not contained.left_behind
 
 
-def test_an_error_of_preparing_is_told_and_no_more():
+def test_an_error_of_preparing_is_only_logged():
     class Expects(Own):
         def expect(self, task: Task) -> None:
             raise SystemExit(1)

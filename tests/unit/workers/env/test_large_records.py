@@ -52,7 +52,7 @@ class Wordy(SimulatedBackend):
 
 
 class Answers(PolicyFunction):
-    """Answers with a text and so many tokens; requests are encoded as they are for Kafka."""
+    """Answers with a text and a number of tokens; requests are encoded as they are for Kafka."""
 
     def __init__(self, config: Config, text: str, tokens: int = 1) -> None:
         super().__init__(lambda _: text, CountingTrainer(config.trainer.groups_per_step))
@@ -81,7 +81,7 @@ def play(text: str, tokens: int = 1, words: str = "", **policy: Any) -> list[lis
     return list(log.observations.values())
 
 
-def test_an_answer_of_32768_tokens_is_told_whole():
+def test_an_answer_of_32768_tokens_is_recorded_whole():
     (observed,) = play(CLICK, tokens=32_768, max_tokens=32_768)
     assert observed[-1].end is not None
     assert observed[-1].end.kind == "failure"

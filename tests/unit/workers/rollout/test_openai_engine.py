@@ -117,10 +117,10 @@ async def test_a_request_that_was_not_taken_is_sent_again(status):
 
 
 async def test_what_the_endpoint_asks_to_wait_is_waited_by_every_request(monkeypatch):
-    told = asyncio.Event()
+    cancelled = asyncio.Event()
 
     def retry_after_s(*headers: str | None) -> float | None:
-        told.set()
+        cancelled.set()
         return openai_chat.retry_after_s(*headers)
 
     monkeypatch.setattr(openai_endpoint, "retry_after_s", retry_after_s)
@@ -128,7 +128,7 @@ async def test_what_the_endpoint_asks_to_wait_is_waited_by_every_request(monkeyp
         engine = OpenaiEngine(config(endpoint.url), read)
         async with engine.endpoint, asyncio.timeout(60):
             first = asyncio.ensure_future(engine.generate(request()))
-            await told.wait()
+            await cancelled.wait()
             await asyncio.gather(first, *(engine.generate(request()) for _ in range(3)))
     assert len(endpoint.times_s) == 5
     assert min(endpoint.times_s[1:]) - endpoint.times_s[0] >= 0.49

@@ -19,7 +19,7 @@ def test_what_the_user_has_set_stays():
     assert "OMP_NUM_THREADS" not in engine_environment({"OMP_NUM_THREADS": "4"}, 8)
 
 
-def test_the_engine_is_in_this_process_and_tells_nobody():
+def test_the_engine_is_in_this_process_and_sends_no_statistics():
     wanted = engine_environment({}, 2)
     assert wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert wanted["VLLM_NO_USAGE_STATS"] == "1"

@@ -19,7 +19,7 @@ def soon(monkeypatch):
 
 
 def leaving(times: int, leave: Callable[[ScriptedBrowser, int], None]) -> DevTools:
-    """Return the connection to a browser whose page leaves in so many calls, and answers the next one."""
+    """Return the connection to a browser whose page leaves during ``count`` calls, and answers the next one."""
     calls = 0
 
     def answer(browser: ScriptedBrowser, call: dict[str, Any]) -> dict[str, Any] | None:

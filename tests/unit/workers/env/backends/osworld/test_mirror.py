@@ -52,7 +52,7 @@ def test_a_url_whose_path_no_file_system_takes_has_a_place_too(tmp_path: Path):
             assert kept.read(f"{base}/{path}") == b"x"
 
 
-def test_what_is_there_is_recorded_and_a_file_that_changed_is_told(tmp_path: Path):
+def test_present_files_are_recorded_and_a_changed_one_is_named(tmp_path: Path):
     kept = mirror.Mirror(tmp_path)
     (tmp_path / "os/t1").mkdir(parents=True)
     (tmp_path / "os/t1/a b.txt").write_bytes(b"one")

@@ -134,7 +134,7 @@ async def test_a_closed_client_sends_nothing():
             await client.screen_size()
 
 
-async def test_a_missing_file_is_told_from_a_fault():
+async def test_a_missing_file_is_no_fault():
     async with machine(always(lambda: web.json_response({"error": "File not found"}, status=404))) as client:
         with pytest.raises(FileMissing, match="no /a/b"):
             await client.file("/a/b")
