@@ -205,7 +205,7 @@ def episode_count(path: Path) -> int | None:
 
 
 def episodes_of_lines(path: Path) -> Iterator[Placed]:
-    """Yield the demonstrations of a file of JSON lines."""
+    """Yield the demonstrations in a file of JSON lines."""
     read = functools.partial(image_bytes, path.parent)
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):

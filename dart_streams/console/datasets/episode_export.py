@@ -137,7 +137,7 @@ class EpisodeExport:
         self.index.add_groups(read_events(self.log, [curated.TOPIC]))
         self.index.add_trained(read_events(self.log, [trained.TOPIC]))
         finished = report_progress(read_events(self.log, [trajectories.TOPIC]), report)
-        for batch in batched(self._chosen(finished, wanted), EPISODES_PER_READ):
+        for batch in batch_items(self._chosen(finished, wanted), EPISODES_PER_READ):
             for episode in self._read(batch):
                 facts = self.index.facts(episode.observations[0].trajectory_id)
                 rows = rows_of(layout, self.run, episode, facts, policy)
@@ -187,7 +187,7 @@ def report_progress(items: Iterable[T], report: Callable[[int], None]) -> Iterat
         report(number)
 
 
-def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+def batch_items(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Yield items in lists of ``size``, the last one shorter."""
     rest = iter(items)
     while batch := list(itertools.islice(rest, size)):
