@@ -1,5 +1,4 @@
-"""The library that every process shares, and ``console``, which starts processes and looks on.
+"""The library of every process, and ``console``, which starts and observes processes.
 
-Imports go up from the loose modules: config, connection, telemetry, bus, store, episodes, curation, policy, console.
-The order is in tests/unit/test_imports.py.
+The order of imports is in tests/unit/test_imports.py.
 """

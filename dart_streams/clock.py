@@ -1,4 +1,4 @@
-"""The wall clock as events carry it, and durations."""
+"""The wall clock of events, and durations."""
 
 import time
 

@@ -14,7 +14,7 @@ ENVIRONMENT, LOG, STOP = "DART_CRASH_POINTS", "DART_CRASH_LOG", "stop"
 
 RECORDER = ("recorder-polled", "recorder-rows", "recorder-announced", "recorder-committed")
 ORDERED = ("taken", "handled", "committed")
-"""Places of every consumer that commits in order, after the name of its group."""
+"""Places of every consumer that commits in order, prefixed by its group."""
 CURATOR = ("curator-applied", "curator-journaled", "curator-published", "curator-acknowledged")
 WORKERS = (*RECORDER, *(f"{group}-{place}" for group in ("env", "rollout") for place in ORDERED), *CURATOR)
 

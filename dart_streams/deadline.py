@@ -1,4 +1,4 @@
-"""One time budget of several steps: pass the object on to every blocking call, and their sum is bounded."""
+"""A time budget shared by several blocking calls."""
 
 import asyncio
 import math
@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 
 class Deadline:
-    """A point of monotonic time, ``seconds`` from its creation on; None is no bound.
+    """A point of monotonic time, ``seconds`` after its creation; None is no bound.
 
-    Give a call that takes seconds ``min(limit_s, deadline.remaining_s)``, and one that takes None for "no bound"
-    ``deadline.timeout_s``; around awaits use ``async with deadline.timeout()``, which raises :class:`TimeoutError`.
+    Pass ``min(limit_s, deadline.remaining_s)`` to calls that take seconds, and ``deadline.timeout_s`` to calls that
+    take None. Around awaits, ``async with deadline.timeout()`` raises :class:`TimeoutError`.
     """
 
     def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,15 +1,15 @@
-"""How much room a file system has: bytes, and files, which run out apart (as inodes)."""
+"""Free bytes and free files (inodes) of a file system."""
 
 import os
 from pathlib import Path
 from typing import NamedTuple
 
 FEW_FILES = 10_000
-"""A run makes thousands: segments of topics and tables, weights, logs."""
+"""A run creates thousands: segments of topics and tables, weights, logs."""
 
 
 class DiskRoom(NamedTuple):
-    """What this user may still write; ``files`` is None where the file system has no bound of its own."""
+    """Room for this user; ``files`` is None without a bound."""
 
     bytes: int
     files: int | None
@@ -22,5 +22,5 @@ class DiskRoom(NamedTuple):
 
 def room_at(folder: Path) -> DiskRoom:
     """Return the room of a folder's file system."""
-    found = os.statvfs(folder)
-    return DiskRoom(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
+    stats = os.statvfs(folder)
+    return DiskRoom(stats.f_bavail * stats.f_frsize, stats.f_favail if stats.f_files else None)

@@ -1,7 +1,7 @@
-"""The one base class of errors that are expected and for the user, and the length of a reason within an event."""
+"""Expected errors for the user, and the length of a reason within an event."""
 
 MAX_REASON = 4000
-"""Characters of a reason or an error that an event or a dead letter carries: what is longer is cut where it is made."""
+"""Characters of a reason in an event or a dead letter; its producer cuts longer ones."""
 
 
 class UserError(Exception):
@@ -18,12 +18,12 @@ class ConfigError(UserError):
 
 
 class ServiceUnavailable(UserError):
-    """A broker, database, browser or model that did not answer within its deadline."""
+    """A broker, database, browser or model did not answer within its deadline."""
 
     exit_code = 3
 
 
 class AccessRefused(UserError):
-    """A service that rejects this client, or is not trusted: trying again does not help."""
+    """A service rejects this client, or is not trusted: a retry does not help."""
 
     exit_code = 5

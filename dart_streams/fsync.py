@@ -1,11 +1,11 @@
-"""Durable files and folders: they survive a crash of the machine once the call has returned."""
+"""Durable files and folders, which survive a crash of the machine after the call."""
 
 import os
 from pathlib import Path
 
 
 def write(file: Path, data: bytes) -> None:
-    """Write a file and flush it to disk; its directory entry is durable once the folder is synced."""
+    """Write a file and flush it to disk; :func:`sync` of its folder makes its entry durable."""
     with file.open("wb") as stream:
         stream.write(data)
         stream.flush()

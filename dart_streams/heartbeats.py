@@ -1,8 +1,7 @@
-"""Who is alive, judged by when heartbeats arrive here. Pure but for a monotonic clock.
+"""Liveness by the arrival of heartbeats. Pure but for a monotonic clock.
 
-The times that heartbeats carry are never used: they are of other machines, whose clocks may be wrong or jump. Time is
-that of the newest heartbeat of anyone, not of the clock itself: while none arrive, because the broker is away or this
-process stood still, nobody is counted as dead.
+The times in heartbeats are never used, because clocks of other machines may be wrong. Age is measured up to the newest
+heartbeat of any sender: without any, because the broker is away or this process stood still, no sender counts as dead.
 """
 
 import math
@@ -11,7 +10,7 @@ from collections.abc import Callable, Hashable
 
 
 class Heartbeats:
-    """When the newest heartbeat of each sender arrived."""
+    """The arrival times of each sender's newest heartbeat."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -19,17 +18,17 @@ class Heartbeats:
         self._newest_s = -math.inf
 
     def note(self, sender: str, beat: Hashable) -> None:
-        """Note a heartbeat that has arrived now; the newest one of a sender again (an equal ``beat``) says nothing."""
+        """Note the arrival of a heartbeat; a repeated one (an equal ``beat``) is ignored."""
         known = self._last.get(sender)
         if known is None or known[0] != beat:
             self._newest_s = self._clock()
             self._last[sender] = (beat, self._newest_s)
 
     def silent_s(self, sender: str) -> float:
-        """Return for how many seconds others' heartbeats came since this sender's last; infinity if it had none."""
+        """Return the seconds from a sender's last heartbeat to the newest of any; infinity if it had none."""
         known = self._last.get(sender)
         return math.inf if known is None else self._newest_s - known[1]
 
     def alive(self, bound_s: float) -> set[str]:
-        """Return those who had a heartbeat, and since when others' came for at most ``bound_s``."""
+        """Return the senders that are silent for at most ``bound_s``."""
         return {sender for sender in self._last if self.silent_s(sender) <= bound_s}

@@ -1,4 +1,4 @@
-"""Encoded pictures: what may be a screenshot, and the one way in which rollout workers and the trainer decode it."""
+"""Encoded pictures: the check of screenshots, and their decoding by rollout workers and the trainer."""
 
 import io
 import struct
@@ -10,15 +10,15 @@ from typing import NamedTuple
 from PIL import Image
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-"""Others are not opened: Pillow would start a program for some of them."""
+"""Accepted formats; Pillow would start a program for some others."""
 LEAST_SIDE = 4
 """Pixels. Image processors take a side of 1 or 3 for the color channels."""
 MAX_ASPECT = 200
-"""The longer side over the shorter one, as Qwen's image processor has it."""
+"""The longer side over the shorter one, as in Qwen's image processor."""
 MAX_PIXELS = 2**25
-"""Those of 8K: 100 MB when decoded, however few bytes the file has."""
+"""An 8K screen, 100 MB when decoded."""
 MODES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA"})
-"""Modes of 8 bits or fewer that have a meaning on a screen."""
+"""Modes of at most 8 bits that a screen has."""
 ORIENTATION = 0x0112
 BROKEN = (
     OSError,
@@ -34,15 +34,15 @@ BROKEN = (
     Image.DecompressionBombError,
     Image.DecompressionBombWarning,
 )
-"""What Pillow raises for bytes that are no picture, or no whole one."""
+"""Pillow's errors for broken pictures."""
 
 
 class UnusablePicture(ValueError):
-    """A picture that is no screenshot; the text says why."""
+    """A picture is no screenshot."""
 
 
 class PictureFacts(NamedTuple):
-    """What a picture's header says; sides in pixels."""
+    """Facts of a picture's header; sides in pixels."""
 
     media_type: str
     width: int
@@ -50,21 +50,21 @@ class PictureFacts(NamedTuple):
 
 
 def decode_picture(data: bytes) -> Image.Image:
-    """Return a picture in RGB; raise :class:`UnusablePicture` if it is broken, or of a size that no model takes."""
+    """Return a picture in RGB; raise :class:`UnusablePicture` if it is broken or has an unusable size."""
     with open_picture(data) as image:
         return image.convert("RGB")
 
 
 def size_of(data: bytes) -> tuple[int, int]:
-    """Return a picture's (width, height); only its header is read. Raises as :func:`decode_picture` does."""
+    """Return (width, height) from a picture's header; raise as :func:`decode_picture` does."""
     with open_picture(data) as image:
         return image.size
 
 
 def facts_of(data: bytes) -> PictureFacts:
-    """Return what the header of a screenshot says; raise :class:`UnusablePicture` if it says that it is none.
+    """Return the facts of a screenshot's header; raise :class:`UnusablePicture` if it is no screenshot.
 
-    None is a picture that moves, is to be turned, has other colors than a screen's, or more than 8 bits of each.
+    A screenshot is not animated or rotated, and has the colors of a screen with at most 8 bits each.
     """
     with open_picture(data) as image:
         refuse_unlike_a_screen(image)
@@ -72,7 +72,7 @@ def facts_of(data: bytes) -> PictureFacts:
 
 
 def check_picture(data: bytes) -> PictureFacts:
-    """Return the same of a picture that is whole, and has no transparent pixel; raises as :func:`facts_of` does."""
+    """Return the facts of a complete, opaque screenshot; raise as :func:`facts_of` does."""
     with open_picture(data) as image:
         refuse_unlike_a_screen(image)
         if image.has_transparency_data and (lowest := min(image.convert("RGBA").getchannel("A").tobytes())) < 255:
@@ -83,7 +83,7 @@ def check_picture(data: bytes) -> PictureFacts:
 
 @contextmanager
 def open_picture(data: bytes) -> Iterator[Image.Image]:
-    """Open a picture of a usable size; whatever Pillow raises in the block is :class:`UnusablePicture`."""
+    """Open a picture of a usable size; Pillow's errors in the block become :class:`UnusablePicture`."""
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             refuse_size(*image.size)
@@ -105,11 +105,11 @@ def refuse_size(width: int, height: int) -> None:
 
 
 def refuse_unlike_a_screen(image: Image.Image) -> None:
-    """Raise :class:`UnusablePicture` for what people, browsers and models see differently."""
+    """Raise :class:`UnusablePicture` if people, browsers and models would see the picture differently."""
     if getattr(image, "is_animated", False):
         raise UnusablePicture("it is animated: save one frame of it")
     if image.mode not in MODES:
         raise UnusablePicture(f"it is of mode {image.mode}: save it in RGB, with 8 bits of each color")
-    # Of a PNG without it Pillow would decode all to look for it at the end.
+    # Pillow would decode a whole PNG to look for EXIF data at its end.
     if (image.format != "PNG" or "exif" in image.info) and image.getexif().get(ORIENTATION, 1) != 1:
         raise UnusablePicture("its EXIF data say that it is to be turned: save it as it is to be seen")

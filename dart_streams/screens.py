@@ -1,9 +1,9 @@
-"""Screen sizes: what the policy sees of a screenshot, and how its coordinates map back."""
+"""Screen sizes, and the size at which a model sees a screenshot."""
 
 import math
 
 FACTOR = 28
-"""Sides of what a Qwen2.5-VL class model sees are multiples of this many pixels (14-pixel patches, merged by two)."""
+"""Image sides of Qwen2.5-VL are multiples of this many pixels (14-pixel patches, merged by two)."""
 
 
 def smart_resize(width: int, height: int, min_pixels: int, max_pixels: int, factor: int = FACTOR) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""A folder for the sockets of local processes: their paths have at most 107 bytes, and TMPDIR may be longer."""
+"""A folder for Unix sockets, whose paths have at most 107 bytes."""
 
 import os
 import tempfile
@@ -7,17 +7,14 @@ from pathlib import Path
 from dart_streams.errors import ServiceUnavailable
 
 LONGEST_PATH = 107
-"""Bytes of a Unix socket's path, without the end that the kernel wants."""
+"""Bytes of a Unix socket's path, without the final NUL."""
 ROOM = 64
-"""Bytes below the folder: a name that is unlike all others (``vllm``'s, of 37, is the longest), and one in it."""
+"""Bytes below the folder: a unique name (vLLM's of 37 is the longest), and a name in it."""
 OTHERS = ("/tmp", "/var/tmp", "/dev/shm")
 
 
 def socket_folder() -> Path:
-    """Return the folder of temporary files, or one whose path is short enough.
-
-    Raises :class:`ServiceUnavailable` if there is none that this user may write to.
-    """
+    """Return a writable folder of temporary files with a short path; raise :class:`ServiceUnavailable` without one."""
     wanted = tempfile.gettempdir()
     for folder in (wanted, os.environ.get("XDG_RUNTIME_DIR", ""), *OTHERS):
         if folder and fits(folder) and os.access(folder, os.W_OK | os.X_OK):
@@ -28,5 +25,5 @@ def socket_folder() -> Path:
 
 
 def fits(folder: str) -> bool:
-    """Return whether sockets below a folder have a path that the kernel takes."""
+    """Return whether the kernel accepts paths of sockets below a folder."""
     return len(os.fsencode(folder)) + ROOM <= LONGEST_PATH

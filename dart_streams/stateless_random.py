@@ -1,4 +1,4 @@
-"""Random numbers without a generator: hashes of names, so that a replay draws the same ones."""
+"""Random numbers from hashes of names, which a replay draws again."""
 
 from hashlib import blake2b
 

@@ -1,7 +1,4 @@
-"""The configuration's TLS and login as the arguments of each Kafka and Cassandra client.
-
-Secrets are read when a client is built, and kept nowhere else.
-"""
+"""The configuration's TLS and logins as arguments of each client. Secrets are read when a client is built."""
 
 import hmac
 import os
@@ -15,9 +12,9 @@ from dart_streams.errors import ConfigError
 
 
 def kafka_arguments(bus: Bus) -> dict[str, Any]:
-    """Return the arguments of a kafka-python or aiokafka client: the servers, TLS, and the login.
+    """Return the arguments of a kafka-python or aiokafka client: servers, TLS and login.
 
-    Raises :class:`ConfigError` if a certificate, a key or a secret that the configuration names can't be read.
+    Raises :class:`ConfigError` if a certificate, key or secret can't be read.
     """
     transport = "SSL" if bus.tls.enabled else "PLAINTEXT"
     settings: dict[str, Any] = {
@@ -65,9 +62,9 @@ def cassandra_arguments(store: Store) -> dict[str, Any]:
 
 
 def read_secret(reference: str, key: str) -> str:
-    """Return what ``env:NAME`` or ``file:PATH`` holds, without a final line break; ``key`` is for error texts.
+    """Return the secret in ``env:NAME`` or ``file:PATH``, without a final line break; ``key`` is for error texts.
 
-    Raises :class:`ConfigError` if it is missing or empty; the text never shows what was read.
+    Raises :class:`ConfigError`, without the secret, if it is missing or empty.
     """
     kind, _, place = reference.partition(":")
     if kind == "env":
@@ -79,17 +76,15 @@ def read_secret(reference: str, key: str) -> str:
 
 
 def is_same_token(given: str, expected: str) -> bool:
-    """Compare a token of others with one of ours, in a time that says nothing of where they differ.
-
-    Bytes of a header that are no UTF-8 are half pairs in its text.
-    """
+    """Compare tokens in constant time."""
+    # A header's bytes that are no UTF-8 become surrogates in its text.
     return hmac.compare_digest(given.encode(errors="surrogatepass"), expected.encode())
 
 
 def tls_context(tls: Tls, section: str) -> ssl.SSLContext | None:
-    """Return the context of a configuration's authorities and client certificate, TLS 1.2 at least; None if TLS is off.
+    """Return the client's TLS context (TLS 1.2 or newer), None if TLS is off.
 
-    Raises :class:`ConfigError`, naming the key in ``section``, if a file is missing or has no certificate or key.
+    Raises :class:`ConfigError` with the key in ``section`` if a file is missing or has no certificate or key.
     """
     if not tls.enabled:
         return None

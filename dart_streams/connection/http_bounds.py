@@ -1,6 +1,6 @@
-"""Bounds on a server's connections: how many at a time, and how long the head of a request may take.
+"""Bounds on a server's connections: their number, and the time for the head of a request.
 
-aiohttp has neither: connections that send half a request would take all descriptors of the process, for ever.
+aiohttp has neither: connections with half a request would hold all descriptors of the process.
 """
 
 import asyncio
@@ -13,17 +13,17 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-CONNECTIONS = 256
-"""At a time. A browser opens six to a server, and one for each page that is followed live."""
-HEAD_S = 10.0
-KEEP_S = 75.0
-"""How long a connection is kept without a request; longer than a browser keeps it."""
-LOGGED = 200
-"""Characters of what is wrong with a request."""
+MAX_CONNECTIONS = 256
+"""A browser opens six to a server, and one for each live page."""
+HEAD_TIMEOUT_S = 10.0
+KEEPALIVE_S = 75.0
+"""Life of an idle connection, longer than a browser's."""
+MAX_REASON = 200
+"""Logged characters of a malformed request's error."""
 
 
 class ConnectionBounds:
-    """The connections of a server; ``waiting`` are those that have not sent a request yet, the oldest first."""
+    """The connections of a server; ``waiting`` ones have not sent a request yet, the oldest first."""
 
     def __init__(self, most: int, head_s: float) -> None:
         self.most = most
@@ -32,7 +32,7 @@ class ConnectionBounds:
         self.waiting: dict[BoundedHandler, asyncio.TimerHandle] = {}
 
     def enter(self, handler: "BoundedHandler") -> bool:
-        """Count a connection; return False if there are too many that have made a request."""
+        """Count a connection, cutting the oldest waiting one for it; return False at the limit."""
         if len(self.open) >= self.most and self.waiting:
             next(iter(self.waiting)).cut()
         if len(self.open) >= self.most:
@@ -42,22 +42,22 @@ class ConnectionBounds:
         return True
 
     def has_asked(self, handler: "BoundedHandler") -> None:
-        """Note that the head of a connection's first request has come."""
+        """Note the head of a connection's first request."""
         if (timer := self.waiting.pop(handler, None)) is not None:
             timer.cancel()
 
     def leave(self, handler: "BoundedHandler") -> None:
-        """Count a connection no more."""
+        """Forget a connection."""
         self.has_asked(handler)
         self.open.discard(handler)
 
 
 class BoundedHandler(web.RequestHandler):
-    """aiohttp's protocol of one connection, within bounds."""
+    """aiohttp's protocol of a connection, within bounds."""
 
     def __init__(self, server: web.Server, bounds: ConnectionBounds) -> None:
         loop = asyncio.get_running_loop()
-        super().__init__(server, loop=loop, keepalive_timeout=KEEP_S, access_log=None)  # type: ignore[arg-type]
+        super().__init__(server, loop=loop, keepalive_timeout=KEEPALIVE_S, access_log=None)  # type: ignore[arg-type]
         self.bounds = bounds
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -67,12 +67,12 @@ class BoundedHandler(web.RequestHandler):
             self.cut()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Count it no more."""
+        """Forget the connection."""
         self.bounds.leave(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take data; the first whole head ends the wait for it."""
+        """Pass data on; the first whole head ends the wait for it."""
         super().data_received(data)
         if self._request_count:
             self.bounds.has_asked(self)
@@ -84,9 +84,9 @@ class BoundedHandler(web.RequestHandler):
             self.transport.abort()
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Log a fault of ours with its traceback, and a malformed request as a line."""
+        """Log an internal error with its traceback, and a malformed request as a line."""
         if isinstance(error := kw.get("exc_info"), HttpProcessingError):
-            reason = " ".join(str(error.message).split())[:LOGGED]
+            reason = " ".join(str(error.message).split())[:MAX_REASON]
             self.logger.warning("malformed request: %s", reason)
         else:
             super().log_exception(*args, **kw)
@@ -98,8 +98,8 @@ async def serve_bounded(
     listener: socket.socket,
     tls: ssl.SSLContext | None = None,
     *,
-    most: int = CONNECTIONS,
-    head_s: float = HEAD_S,
+    most: int = MAX_CONNECTIONS,
+    head_s: float = HEAD_TIMEOUT_S,
     handler_cancellation: bool = False,
 ) -> AsyncIterator[ConnectionBounds]:
     """Serve an application on a listening socket while the body lasts."""

@@ -1,7 +1,7 @@
-"""Probes of a port without a client library: whether a service answers there, and why TLS rejects this client.
+"""Probes of a port without a client library: the check of a service, and the reason of a TLS rejection.
 
-Each client library reports a failed TLS handshake in its own way, most of them after long retries. So, where one has
-failed, the handshake is repeated once here, and OpenSSL's error becomes one sentence.
+Client libraries report a failed TLS handshake differently, most after long retries. Here the handshake is repeated
+once, and OpenSSL's error becomes one sentence.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dart_streams.errors import AccessRefused
 
-PROBE_S = 3.0
+PROBE_TIMEOUT_S = 3.0
 REJECTED = ("UNKNOWN_CA", "CERTIFICATE_UNKNOWN", "CERTIFICATE_EXPIRED", "CERTIFICATE_REVOKED", "ACCESS_DENIED")
 REQUIRED = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE")
 INCOMPATIBLE = ("HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE")
@@ -26,7 +26,7 @@ Probe = Callable[[str, int, float], bool]
 
 
 class Greeting(NamedTuple):
-    """The first request of a protocol, the bytes of its answer to read, and what those must be."""
+    """The first request of a protocol, the size of its answer, and a check of the answer."""
 
     request: bytes
     size: int
@@ -60,7 +60,7 @@ speaks_cql = CQL.answers
 
 
 def speaks_tls(host: str, port: int, timeout_s: float = 2.0) -> bool:
-    """Return whether the server at ``host:port`` has TLS, whatever its certificate and whatever it requires."""
+    """Return whether the server at ``host:port`` has TLS, with any certificate and requirement."""
     unverified = ssl.create_default_context()
     unverified.check_hostname = False
     unverified.verify_mode = ssl.CERT_NONE
@@ -75,7 +75,7 @@ def speaks_tls(host: str, port: int, timeout_s: float = 2.0) -> bool:
 
 
 class Endpoint(NamedTuple):
-    """One server of a service, and the section of the configuration with its TLS and login."""
+    """A server, and the section of the configuration with its TLS and login."""
 
     title: str
     section: str
@@ -90,33 +90,33 @@ class Endpoint(NamedTuple):
 
 
 def tls_refusal(endpoint: Endpoint, context: ssl.SSLContext | None, shows_certificate: bool) -> AccessRefused | None:
-    """Connect once more; return what is wrong with TLS, on either side, or None if nothing is.
+    """Repeat the handshake, and return its TLS error on either side, or None without one.
 
-    ``context`` is the client's, None without TLS; ``shows_certificate`` says whether it has a client certificate.
+    ``context`` is the client's (None without TLS), and ``shows_certificate`` whether it has a client certificate.
     """
     tls, host, port = f"{endpoint.section}.tls", endpoint.host, endpoint.port
     if context is None:
-        if speaks_tls(host, port, PROBE_S) and not endpoint.greeting.answers(host, port, PROBE_S):
+        if speaks_tls(host, port, PROBE_TIMEOUT_S) and not endpoint.greeting.answers(host, port, PROBE_TIMEOUT_S):
             return AccessRefused(
                 f"{endpoint.place} requires TLS: set {tls}.enabled = true, and {tls}.ca_file to the authority that "
                 "signed its certificate, or use its port without TLS"
             )
         return None
     try:
-        endpoint.greeting.probe(host, port, PROBE_S, context)
+        endpoint.greeting.probe(host, port, PROBE_TIMEOUT_S, context)
         return None
     except ssl.SSLError as error:
         if (text := describe(error, endpoint, shows_certificate)) is not None:
             return AccessRefused(text)
     except OSError:
         pass
-    if endpoint.greeting.answers(host, port, PROBE_S):
+    if endpoint.greeting.answers(host, port, PROBE_TIMEOUT_S):
         return AccessRefused(f"{endpoint.place} has no TLS: use its port with TLS, or set {tls}.enabled = false")
     return None
 
 
 def describe(error: ssl.SSLError, endpoint: Endpoint, shows_certificate: bool) -> str | None:
-    """Return what a failed handshake means and what to do; None if the server may just have gone away."""
+    """Return the meaning of a failed handshake with advice; None if the server may have gone away."""
     place, tls = endpoint.place, f"{endpoint.section}.tls"
     own = f"set {tls}.certificate_file and {tls}.key_file"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -1,4 +1,4 @@
-"""The one retry policy for a service that may be away: the same pause between tries, until a deadline."""
+"""The retry policy for unavailable services: a fixed pause between tries, until a deadline."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +21,8 @@ def retry_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of ``tenacity.Retrying`` or ``tenacity.AsyncRetrying``.
 
-    The first failure is logged. When the deadline has expired, the error that ``unavailable`` makes of the last failure
-    is raised. One that is not ``retryable`` is raised at once.
+    The first failure is logged, and an error that is not ``retryable`` is raised at once. At the deadline,
+    ``unavailable`` turns the last failure into the raised error.
     """
 
     def log_first(state: RetryCallState) -> None:
@@ -43,7 +43,7 @@ def retry_arguments(
 
 
 def last_failure(state: RetryCallState) -> BaseException:
-    """Return what the last try raised."""
+    """Return the error of the last try."""
     error = state.outcome.exception() if state.outcome else None
     assert error is not None, "tenacity calls these hooks after a failure only"
     return error
