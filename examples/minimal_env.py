@@ -48,7 +48,7 @@ class GuessTheColumn:
         )
 
 
-def policy(request: ActionRequest) -> str:
+def choose_action(request: ActionRequest) -> str:
     """Click anywhere; a model would look at ``request.turns``."""
     return f"Action: click(start_box='({random.randrange(SIDE)},32)')"
 
@@ -56,7 +56,7 @@ def policy(request: ActionRequest) -> str:
 def main() -> None:
     """Play 200 rollouts, and print what the data manager made of them."""
     page = Page(environment="guess", page="column", max_steps=3, train_seeds=(0, 8), heldout_seeds=(100, 101))
-    run = InMemoryRun(parse({"policy": {"min_pixels": 784}}), TaskSet([page]), GuessTheColumn(), policy)
+    run = InMemoryRun(parse({"policy": {"min_pixels": 784}}), TaskSet([page]), GuessTheColumn(), choose_action)
     finished = asyncio.run(run.run(200))
     successes = sum(trajectory.outcome == "success" for trajectory in finished)
     print(
