@@ -3,23 +3,34 @@
 from collections.abc import Iterator
 from typing import Any
 
+from dart_streams.config.clip_bounds import resolve_bounds
 from dart_streams.errors import ConfigError
 
 RENAMED: dict[str, tuple[str, ...]] = {
     "env.isolation": ("env.miniwob.isolation",),
+    "env.last_screen": ("env.miniwob.last_screen", "env.simulated.last_screen"),
     "env.call_timeout_s": ("env.miniwob.call_timeout_s", "env.simulated.call_timeout_s"),
     "rollout.kv_cache_gib": ("rollout.vllm.kv_cache_gib",),
+    "rollout.parity_nats": ("rollout.vllm.parity_nats",),
     "curation.reward.shortest_path": ("curation.mobilerl.shortest_path",),
     "curation.dispatch.rest_after": ("curation.mobilerl.rest_after",),
     "curation.dispatch.rest_passes": ("curation.mobilerl.rest_passes",),
     "curation.dispatch.phases": ("curation.craft_gui.phases",),
+    "curation.credit.step_weight": ("curation.ui_s1.step_weight",),
+    "curation.credit.discount": ("curation.ui_s1.discount",),
     "evaluation.temperature": ("evaluation.temperatures",),
     "trainer.entropy_beta": ("trainer.entropy_coef",),
+    "trainer.dual_clip": ("trainer.dual_clip.factor",),
     "trainer.tis_cap": ("trainer.truncate.cap",),
+    "trainer.mask_low": ("trainer.mask.low",),
+    "trainer.mask_high": ("trainer.mask.high",),
+    "trainer.tokens_per_step": ("trainer.c3po.tokens_per_step",),
+    "trainer.pulse.every": ("trainer.entropulse.every",),
+    "trainer.pulse.updates": ("trainer.entropulse.updates",),
+    "trainer.pulse.trajectories": ("trainer.entropulse.trajectories",),
 }
 """Present places of renamed keys."""
 CONSTANTS: dict[str, Any] = {
-    "run.evaluate": True,
     "curation.difficulty.window": 16,
     "curation.length.margin": 0,
     "curation.entropy.enabled": True,
@@ -33,7 +44,14 @@ CONSTANTS: dict[str, Any] = {
 """Values of former keys that decide what a run does: a recorded configuration must have the same."""
 IGNORED = frozenset(
     {
-        *("store.blob_cache_mb", "env.request_attempts", "env.loop_limit", "rollout.heartbeat_s"),
+        *(
+            "run.evaluate",
+            "trainer.pulse.kept",
+            "store.blob_cache_mb",
+            "env.request_attempts",
+            "env.loop_limit",
+            "rollout.heartbeat_s",
+        ),
         *("rollout.liveness_s", "rollout.retry_s", "trainer.prefetch_mb", "trainer.mismatch_alarm"),
         *("trainer.entropulse.kept", "telemetry.metrics_every_s"),
     }
@@ -54,6 +72,11 @@ def upgrade_recorded(tables: dict[str, Any], source: str) -> dict[str, Any]:
         if key not in CONSTANTS and key not in IGNORED:
             for place in RENAMED.get(key, (key,)):
                 put_key(result, place, [value] if key == "evaluation.temperature" else value)
+    trainer = result.get("trainer", {})
+    try:
+        resolve_bounds(trainer.get("objective", "ppo"), trainer.get("clip_low"), trainer.get("clip_high"))
+    except ValueError:  # Earlier versions recorded those of ppo for every objective.
+        result["trainer"] = {key: value for key, value in trainer.items() if key not in ("clip_low", "clip_high")}
     return result
 
 

@@ -62,3 +62,15 @@ def test_a_resolved_configuration_survives_writing_and_reading(tmp_path: Path):
     del tables["workload"], tables["run"]["train_steps"], tables["trainer"]["max_train_steps"]
     file.write_text(tomli_w.dumps(tables))
     assert load(file) == load(file, recorded=True) == Config()
+
+
+def test_bounds_of_another_objective_are_left_out_of_a_recording():
+    tables = {"trainer": {"objective": "gspo", "clip_low": 0.2, "clip_high": 0.28}}
+    trainer = parse(upgrade_recorded(tables, "test")).trainer
+    assert (trainer.clip_low, trainer.clip_high) == (3e-4, 4e-4)
+    own = {"trainer": {"objective": "gspo", "clip_low": 1e-4, "clip_high": 2e-4}}
+    assert upgrade_recorded(own, "test") == own
+
+
+def test_an_evaluation_switched_off_is_no_obstacle():
+    assert upgrade_recorded({"run": {"evaluate": False}}, "test") == {}
