@@ -71,7 +71,8 @@ def errors_in(file: Path) -> list[str]:
     task_file = file.parent / str(name)
     if config is not None:
         errors = backend_errors(config) + model_errors(config, task_file)
-    return errors + task_errors(task_file, config)
+    errors += task_errors(task_file, config)
+    return errors or page_errors(config, task_file, file.parent) if config else errors
 
 
 def backend_errors(config: Config) -> list[str]:
@@ -113,6 +114,25 @@ def task_errors(file: Path, config: Config | None = None) -> list[str]:
     except ConfigError as error:
         return [str(error)]
     return []
+
+
+def page_errors(config: Config, task_file: Path, folder: Path) -> list[str]:
+    """Return the pages of a task file that are neither the user's nor of MiniWoB++, if pages are played at all."""
+    from dart_streams.config import tasks
+    from workers.env.backends.miniwob.page import page_url
+    from workers.env.environment import EnvironmentFault
+
+    if config.env.backend != "miniwob":
+        return []
+    own, errors = config.env.miniwob.pages_folder, []
+    for name in dict.fromkeys(page.page for page in tasks.load(task_file).pages):
+        if own and (folder / own / f"{name}.html").is_file():
+            continue
+        try:
+            page_url(name, str((folder / own).absolute()) if own else "")
+        except EnvironmentFault as fault:
+            errors.append(f"{task_file}: {fault}")
+    return errors
 
 
 def changed_keys(tables: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:

@@ -104,3 +104,17 @@ def test_an_unknown_backend_and_a_missing_model_folder_are_errors(file, tmp_path
     backend, model = done.stdout.splitlines()
     assert backend.startswith(f"{file}: env.backend: no environment 'minwob'; known are ")
     assert model.startswith(f"{file}: policy.path: {tmp_path / 'lost'} is no Hugging Face model directory")
+
+
+def test_pages_that_no_folder_has_are_errors(file, tmp_path):
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages/shop.html").write_text("")
+    page = 'environment = "mine"\nmax_steps = 2\ntrain_seeds = [0, 2]\nheldout_seeds = [8, 9]\n'
+    names = ("shop", "click-test", "chase-circle", "gone")
+    file.with_name("tasks.toml").write_text("".join(f'[[pages]]\npage = "{name}"\n{page}' for name in names))
+    file.write_text('[tasks]\nfile = "tasks.toml"\n[env.miniwob]\npages_folder = "pages"\n')
+    done = invoke("config", "check", file)
+    assert done.exception.exit_code == 2
+    chased, gone = done.stdout.splitlines()
+    assert "'chase-circle' is not determined by its seed" in chased
+    assert f"'gone' does not exist, and {tmp_path / 'pages'} has no gone.html" in gone
