@@ -48,7 +48,7 @@ def test_a_circle_heals_from_outsiders_and_counts_the_lost_orders(services, tmp_
             running.goes_on(3)
             recovery[name] = round(time.monotonic() - begin, 1)
         running.measured["recovery_s"] = max(recovery.values())
-        assert lost(running)
+        running.until(lambda: lost(running), "an order that is found lost")
         assert "records gone before they were read" in running.logs()
         running.until(lambda: "orders were lost" in running.said(), "the lost orders at the terminal")
         running.kill_everything()

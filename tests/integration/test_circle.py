@@ -331,10 +331,10 @@ import asyncio, sys
 from pathlib import Path
 from rich.console import Console
 sys.path.insert(0, sys.argv[1])
-from dart_streams.console.launch.session import live
+from dart_streams.console.launch.session import run_session
 from test_circle import folder, session_of
 made = folder.RunFolder(Path(sys.argv[2]))
-live(made, lambda _: session_of(made, Console(width=160)))
+run_session(made, lambda _: session_of(made, Console(width=160)))
 """
 
 

@@ -558,7 +558,7 @@ def test_a_version_stays_while_a_live_worker_may_be_fetching_it(run):
 
 
 def test_a_repeated_version_is_kept_once_and_a_fenced_one_never():
-    first = events.weight_version(1, epoch=2)
+    first = events.weight_version(1, uri="w/v1-e2", epoch=2)
     publisher = WeightPublisher(parse({"policy": {"model_id": "tiny"}}), epoch=2)
     for record in (
         first,
@@ -601,8 +601,9 @@ def test_sigterm_while_it_waits_ends_it_at_once(run):
 
 def test_without_a_model_it_says_what_to_do(tmp_path):
     tables: dict[str, Any] = {"run": {"state_dir": str(tmp_path)}, "tasks": {"file": str(TASKS)}}
-    for path in ("", str(tmp_path / "nowhere")):
-        with pytest.raises(UserError, match=r"no model directory .*dart-streams policy build"):
+    built, named = r"no model directory .*dart-streams policy build", "nowhere is no Hugging Face model directory"
+    for path, expected in (("", built), (str(tmp_path / "nowhere"), named)):
+        with pytest.raises(UserError, match=expected):
             main.run(parse({**tables, "policy": {"path": path}}))
 
 

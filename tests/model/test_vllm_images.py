@@ -146,5 +146,5 @@ def test_an_image_of_which_the_two_libraries_make_other_tokens_is_refused(model,
     renderer, encoder = model
     screens = Screens(1)
     monkeypatch.setattr(renderer, "expansion", lambda *_: [renderer.image_token])
-    with pytest.raises(ParityFault, match="processors in the two libraries disagree"):
+    with pytest.raises(ParityFault, match="image processors of vLLM and transformers disagree"):
         encoder(screens.blobs[screens.refs[0].sha256])

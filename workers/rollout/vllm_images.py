@@ -44,8 +44,8 @@ class ImageEncoder:
         tokens = list(processed["prompt_token_ids"])
         if tokens != wanted:
             raise ParityFault(
-                f"vLLM's processor makes {len(tokens)} tokens of a {image.width}x{image.height} image, "
-                f"transformers' {len(wanted)} or other ones"
+                f"the image processors of vLLM and transformers disagree: {len(tokens)} and {len(wanted)} tokens, or "
+                f"other ids, for an image of {image.width}x{image.height}. Install what requirements/model.txt names"
             )
         [item], [place] = processed["mm_kwargs"]["image"], processed["mm_placeholders"]["image"]
         elements = item.values() if item is not None else ()
