@@ -123,13 +123,13 @@ async def backend(desktops: Served, tasks_file: Path) -> AsyncIterator[OsworldBa
     """A started backend, whose evaluators leave nothing behind."""
     started = OsworldBackend(configured(desktops, tasks_file))
     await started.start()
-    assert started.evaluators is not None
+    assert started.shared is not None
     yield started
-    left = list(started.evaluators.cache.iterdir())
+    left = list(started.shared.evaluators.cache.iterdir())
     await started.stop()
     assert not [path for path in left if path.is_dir() and path.name.startswith(tuple(TASKS))], left
-    assert not started.evaluators.running
-    assert not started.evaluators.cache.exists()
+    assert not started.shared.evaluators.running
+    assert not started.shared.evaluators.cache.exists()
 
 
 async def play(backend: OsworldBackend, tasks_file: Path, name: str, *actions: Action) -> Trajectory:
@@ -208,12 +208,12 @@ async def test_a_sidecar_killed_in_mid_evaluation_is_a_fault_and_is_replaced(bac
         return (await machine.execute(["test", "-e", "/tmp/asked"]))["returncode"] == 0
 
     await until(asked)
-    process = backend.evaluators.process
+    process = backend.shared.evaluators.process
     os.killpg(process.pid, signal.SIGKILL)
     with pytest.raises(EnvironmentFault, match="os/slow: evaluation: the sidecar has ended"):
         await evaluation
     assert end_of(await play(backend, tasks_file, "note", *SOLVED)) == ("success", 1.0)
-    assert backend.evaluators.process.pid != process.pid
+    assert backend.shared.evaluators.process.pid != process.pid
     await environment.close()
 
 
@@ -221,12 +221,12 @@ async def test_a_sidecar_killed_in_mid_evaluation_is_a_fault_and_is_replaced(bac
 async def test_an_evaluation_past_its_bound_is_a_fault_in_time(desktops, tasks_file, hang, why):
     made = OsworldBackend(configured(desktops, tasks_file))
     await made.start()
-    assert made.evaluators is not None
-    await made.evaluators.start()
+    assert made.shared is not None
+    await made.shared.evaluators.start()
     environment = await opened(made, tasks_file, "slow")
     environment.settings = msgspec.structs.replace(environment.settings, reset_timeout_s=40.0)
-    assert made.evaluators.process is not None
-    for child in psutil.Process(made.evaluators.process.pid).children(recursive=True) if hang else ():
+    assert made.shared.evaluators.process is not None
+    for child in psutil.Process(made.shared.evaluators.process.pid).children(recursive=True) if hang else ():
         child.suspend()
     with pytest.raises(EnvironmentFault, match=why):
         await environment.evaluate()
@@ -237,20 +237,20 @@ async def test_an_evaluation_past_its_bound_is_a_fault_in_time(desktops, tasks_f
 async def test_a_cancelled_episode_does_not_end_the_start_of_the_shared_sidecar(desktops, tasks_file):
     made = OsworldBackend(configured(desktops, tasks_file))
     await made.start()
-    assert made.evaluators is not None
+    assert made.shared is not None
     first = asyncio.create_task(opened(made, tasks_file, "note"))
     second = asyncio.create_task(opened(made, tasks_file, "note"))
 
     async def starting() -> bool:
-        return made.evaluators.process is not None
+        return made.shared.evaluators.process is not None
 
     await until(starting)
-    process = made.evaluators.process
+    process = made.shared.evaluators.process
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
     environment = await second
-    assert made.evaluators.process is process
+    assert made.shared.evaluators.process is process
     assert await environment.evaluate() == 0
     await environment.close()
     await made.stop()
