@@ -39,7 +39,7 @@ SAMPLED = 2
 
 
 def step(number: int, epoch: int = 1) -> TrainedStep:
-    """An optimiser step whose numbers are exact in single precision, which is what TensorBoard has."""
+    """An optimizer step whose numbers are exact in single precision, which is what TensorBoard has."""
     return events.trained_step(
         number,
         epoch=epoch,
