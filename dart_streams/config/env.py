@@ -1,5 +1,6 @@
 """Environment workers and their backends."""
 
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, field
@@ -40,6 +41,11 @@ class Miniwob(Backend, frozen=True):
     partial_credit: bool = False
     """Keep a page's partial credit as the reward; otherwise failures get 0. Advantages are relative: among failures,
     0.08 beside 0.01 counts as much as a success beside a failure."""
+
+    def own_page(self, name: str) -> Path | None:
+        """Return the file of the user's page ``name``; None if there is none, or no folder is configured."""
+        path = Path(self.pages_folder) / f"{name}.html"
+        return path if self.pages_folder and path.is_file() else None
 
 
 class Desktop(Backend, frozen=True):

@@ -3,7 +3,9 @@
 The sizes per core are those of the demonstrations, which were measured on 2 cores and 24 GiB without a GPU.
 """
 
+import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +22,8 @@ GATHER_MS = 200.0
 """``rollout.vllm.gather_ms`` without a GPU, where a batch of many requests costs as much as one of a few."""
 NO_GATHER_MS = 0.0
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
-MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+CONTROL_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+"""Files of a container's memory limit: of control groups version 2 and version 1."""
 GPU_DEVICE = Path("/dev/nvidia0")
 
 
@@ -42,13 +45,20 @@ class MachineSize(msgspec.Struct, frozen=True):
 
 def read_machine() -> MachineSize:
     """Return the machine's cores and memory within the bounds of its container, and whether it has a GPU."""
-    cores, memory = float(len(os.sched_getaffinity(0))), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    cores = float(len(os.sched_getaffinity(0)))
     quota, _, period = read_limit(CPU_QUOTA).partition(" ")
     if quota.isdigit() and period.isdigit():
         cores = min(cores, int(quota) / int(period))
-    if (limit := read_limit(MEMORY_LIMIT)).isdigit():
-        memory = min(memory, int(limit))
-    return MachineSize(max(1, int(cores)), memory / 2**30, GPU_DEVICE.exists())
+    return MachineSize(max(1, int(cores)), memory_limit(CONTROL_GROUPS) / 2**30, GPU_DEVICE.exists())
+
+
+def memory_limit(files: Iterable[Path] = CONTROL_GROUPS) -> int:
+    """Return the memory of the machine in bytes, or the container's limit if that is less."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for file in files:
+        with contextlib.suppress(OSError, ValueError):  # There is none, or it says "max".
+            limits.append(int(file.read_text()))
+    return min(limits)
 
 
 def read_limit(file: Path) -> str:

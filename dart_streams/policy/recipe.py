@@ -65,8 +65,7 @@ def tiny_policy_digest(config: Config, task_set: tasks.TaskSet) -> str:
     for source in SOURCES:
         for file in sorted(source.glob("*.py")) if source.is_dir() else [source]:
             state.update(file.read_bytes())
-    if folder := config.env.miniwob.pages_folder:
-        for page in sorted({task.page for task in task_set.demonstration}):
-            if (file := Path(folder) / f"{page}.html").is_file():
-                state.update(file.read_bytes())
+    for page in sorted({task.page for task in task_set.demonstration}):
+        if own := config.env.miniwob.own_page(page):
+            state.update(own.read_bytes())
     return state.hexdigest()[:DIGITS]

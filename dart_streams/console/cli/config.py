@@ -119,17 +119,18 @@ def task_errors(file: Path, config: Config | None = None) -> list[str]:
 def page_errors(config: Config, task_file: Path, folder: Path) -> list[str]:
     """Return the pages of a task file that are neither the user's nor of MiniWoB++, if pages are played at all."""
     from dart_streams.config import tasks
+    from dart_streams.config.connections import anchor_paths
     from workers.env.backends.miniwob.page import page_url
     from workers.env.environment import EnvironmentFault
 
     if config.env.backend != "miniwob":
         return []
-    own, errors = config.env.miniwob.pages_folder, []
+    settings, errors = anchor_paths(config.env.miniwob, folder), []
     for name in dict.fromkeys(page.page for page in tasks.load(task_file).pages):
-        if own and (folder / own / f"{name}.html").is_file():
+        if settings.own_page(name):
             continue
         try:
-            page_url(name, str((folder / own).absolute()) if own else "")
+            page_url(name, settings.pages_folder)
         except EnvironmentFault as fault:
             errors.append(f"{task_file}: {fault}")
     return errors

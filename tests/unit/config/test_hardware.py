@@ -70,17 +70,18 @@ def test_a_container_bounds_the_machine(tmp_path, monkeypatch):
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     (tmp_path / "memory.max").write_text(f"{3 * 2**30}\n")
     monkeypatch.setattr(hardware, "CPU_QUOTA", tmp_path / "cpu.max")
-    monkeypatch.setattr(hardware, "MEMORY_LIMIT", tmp_path / "memory.max")
+    monkeypatch.setattr(hardware, "CONTROL_GROUPS", (tmp_path / "memory.max",))
     assert read_machine().cores == 1
     assert read_machine().memory_gib == pytest.approx(3.0, abs=0.01)
 
 
 @pytest.mark.parametrize("content", ["max 100000", "max", "", None])
 def test_without_a_bound_the_machine_counts(content, tmp_path, monkeypatch):
-    for name, file in (("CPU_QUOTA", tmp_path / "cpu.max"), ("MEMORY_LIMIT", tmp_path / "memory.max")):
-        if content is not None:
-            file.write_text(content)
-        monkeypatch.setattr(hardware, name, file)
+    quota, limit = tmp_path / "cpu.max", tmp_path / "memory.max"
+    for file in (quota, limit) if content is not None else ():
+        file.write_text(content)
+    monkeypatch.setattr(hardware, "CPU_QUOTA", quota)
+    monkeypatch.setattr(hardware, "CONTROL_GROUPS", (limit,))
     assert read_machine().cores >= 1
     assert read_machine().memory_gib > 0.1
 

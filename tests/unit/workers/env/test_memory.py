@@ -5,12 +5,12 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_streams.config.hardware import memory_limit
 from workers.env.backends.miniwob.context_pool import (
     DOCUMENT_BYTES,
     DOCUMENTS_MIN,
     MEMORY_SHARE,
     max_documents,
-    memory_limit,
 )
 
 GIB = 2**30

@@ -4,9 +4,10 @@ import asyncio
 import math
 
 from dart_streams.config import Config
+from dart_streams.config.hardware import memory_limit
 from dart_streams.config.tasks import Task
-from workers.env.backends.miniwob.context_pool import max_documents, memory_limit
-from workers.env.backends.miniwob.own_pages import OwnPage, find_page
+from workers.env.backends.miniwob.context_pool import max_documents
+from workers.env.backends.miniwob.own_pages import OwnPage
 from workers.env.backends.miniwob.page import ANY, MiniwobPage, document_of
 from workers.env.backends.miniwob.pooled_browser import PooledBrowser
 from workers.env.environment import EnvironmentFault
@@ -34,7 +35,7 @@ class MiniwobBackend:
 
     async def open(self, task: Task) -> MiniwobPage:
         """Return a page for one episode; raise :class:`EnvironmentFault` if the browser refuses."""
-        own = find_page(self.own.pages_folder, task.page)
+        own = self.own.own_page(task.page)
         document = ANY if own else document_of(task.page, self.own.isolation)
         browser = self._browser_for(document)
         try:

@@ -5,9 +5,6 @@ restartable page it has shown; once all contexts have shown all pages, nothing i
 """
 
 import contextlib
-import os
-from collections.abc import Iterable
-from pathlib import Path
 
 from workers.env.backends.miniwob.capture import Screenshots
 from workers.env.backends.miniwob.devtools import DevTools
@@ -25,17 +22,6 @@ MAX_EPISODES = 500
 """Episodes after which a target is replaced, which bounds the browser's memory for it."""
 QUIET_S = 3.0
 """Time limit for a free context to respond; then another is taken."""
-CONTROL_GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-"""Files of a container's memory limit: of control groups version 2 and version 1."""
-
-
-def memory_limit(files: Iterable[Path] = CONTROL_GROUPS) -> int:
-    """Return the memory of the machine in bytes, or the container's limit if that is less."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for file in files:
-        with contextlib.suppress(OSError, ValueError):  # There is none, or it says "max".
-            limits.append(int(file.read_text()))
-    return min(limits)
 
 
 def max_documents(contexts: int, memory_bytes: int) -> int:

@@ -8,7 +8,6 @@ A page is an HTML file with a global object ``task`` of three methods:
 """
 
 from importlib.resources import files
-from pathlib import Path
 
 from dart_streams.config.tasks import Task
 from workers.env.backends.miniwob.oracle import HELPERS
@@ -17,12 +16,6 @@ from workers.env.backends.miniwob.target import Target
 from workers.env.environment import EnvironmentFault
 
 SCRIPT = files("workers.env.backends.miniwob").joinpath("own_page.js").read_text()
-
-
-def find_page(folder: str, name: str) -> Path | None:
-    """Return the file of the user's page ``name``; None if there is none, or no folder is configured."""
-    path = Path(folder) / f"{name}.html"
-    return path if folder and path.is_file() else None
 
 
 def page_script(expression: str) -> str:
@@ -41,8 +34,8 @@ class OwnPage(MiniwobPage):
 
     def url(self, task: Task) -> str:
         """Return the address of the task's file; raise :class:`EnvironmentFault` if it is gone."""
-        if (path := find_page(self.pages_folder, task.page)) is None:
-            raise EnvironmentFault(f"page {task.page!r} is gone from {self.pages_folder}")
+        if (path := self.settings.own_page(task.page)) is None:
+            raise EnvironmentFault(f"page {task.page!r} is gone from {self.settings.pages_folder}")
         return path.absolute().as_uri()
 
     def next_script(self, task: Task) -> str:

@@ -88,7 +88,7 @@ class MiniwobPage:
         self.isolation = settings.isolation
         self.last_screen = settings.last_screen
         self.partial_credit = settings.partial_credit
-        self.pages_folder = settings.pages_folder
+        self.settings = settings
         self.instruction = ""
         self.page = ""
         self.done = False
@@ -96,12 +96,12 @@ class MiniwobPage:
         self._executed = ""
 
     def document(self, task: Task) -> str:
-        """Return the document of a pooled that an episode of ``task`` is played in."""
+        """Return the document of the context in which an episode of ``task`` is played."""
         return document_of(task.page, self.isolation)
 
     def url(self, task: Task) -> str:
         """Return the address of the task's page; raise :class:`EnvironmentFault` if there is none."""
-        return page_url(task.page, self.pages_folder)
+        return page_url(task.page, self.settings.pages_folder)
 
     def next_script(self, task: Task) -> str:
         """Return the script that yields the next correct action; raise :class:`EnvironmentFault` without an oracle."""
