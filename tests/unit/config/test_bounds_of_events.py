@@ -14,7 +14,7 @@ from dart_streams.config.files import MAX_DEPTH
 from dart_streams.config.tasks import MAX_TASK_ID, MAX_TASKS, TaskFile
 from dart_streams.console.cli.config import errors_in
 from dart_streams.errors import ConfigError
-from tests.faults.largest_records import order
+from tests.faults.largest_records import largest_event
 from topics import rollout_orders
 from topics.rollout_budgets import RolloutBudget
 from topics.rollout_orders import RolloutOrder
@@ -131,7 +131,9 @@ def test_the_largest_task_is_ordered():
     (longest,) = tasks.parse({"pages": [PAGE | {"page": "p" * 476, "max_steps": 10_000}]}, "t").heldout
     assert len(longest.task_id) == MAX_TASK_ID
     event = msgspec.structs.replace(
-        order(Config(), longest.max_steps), order_id=f"demonstration-{longest.task_id}", task_id=longest.task_id
+        largest_event("rollout-orders", Config(), longest.max_steps),
+        order_id=f"demonstration-{longest.task_id}",
+        task_id=longest.task_id,
     )
     record = encode(rollout_orders.TOPIC, event)
     assert decode(rollout_orders.TOPIC, record.value, record.headers) == event
