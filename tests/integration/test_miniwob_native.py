@@ -69,6 +69,8 @@ def keys(*names: str) -> list[Step]:
 MENU = "<select id=t><option>one<option>two<optgroup label=more><option disabled>three<option>four</optgroup></select>"
 LONG = f"<select id=t>{''.join(f'<option>item {number}' for number in range(60))}</select>"
 FRAMED = "<iframe style='width: 130px; height: 60px' {}></iframe>".format
+IN_FRAME: Sequence[Step] = [Move(5, 5), Click(30, 72), Option("two")]
+VALUE_IN_FRAME = "document.querySelector('iframe').contentDocument.querySelector('select').value"
 INNER = "<select id=inner><option>one<option>two</select>"
 DATE = "<input id=t type=date value=2024-05-10 min=2024-04-20 max=2024-06-10>"
 SUGGESTED = "<input id=t list=l style='width: 90px'><datalist id=l><option>ant<option>bee<option>beetle</datalist>"
@@ -89,6 +91,16 @@ class Case(NamedTuple):
     wanted: Any
     opened: int = -1
     before: str = ""
+
+
+def button(act: str, wanted: Any, script: str = "got", then: Sequence[Step] = ()) -> Case:
+    """Return a click on a button that calls ``act``."""
+    return Case("<button id=t>x</button>", [At("#t"), *then], script, wanted, before=f"act = () => {act};")
+
+
+def shown(html: str, *steps: Step) -> Case:
+    """Return a click on an element, or other steps, of which nothing is left to be seen but the screen."""
+    return Case(html, steps or [At("#t")], "1", 1)
 
 
 CASES: dict[str, Case] = {
@@ -148,36 +160,25 @@ CASES: dict[str, Case] = {
         "two",
         0,
     ),
-    "a list in an open shadow root": Case(
-        "<div id=s style='width: 50px'></div>",
-        [At("#s"), Option("two")],
-        "root.querySelector('select').value",
-        "two",
-        0,
-        f"root = document.querySelector('#s').attachShadow({{mode: 'open'}}); root.innerHTML = `{INNER}`;",
-    ),
-    "a list in a closed shadow root": Case(
-        "<div id=s style='width: 50px'></div>",
-        [At("#s"), Option("two")],
-        "root.querySelector('select').value",
-        "two",
-        0,
-        f"root = document.querySelector('#s').attachShadow({{mode: 'closed'}}); root.innerHTML = `{INNER}`;",
-    ),
-    "a list in a frame": Case(
-        FRAMED(f'srcdoc="{INNER}"'),
-        [Move(5, 5), Click(30, 72), Option("two")],
-        "document.querySelector('iframe').contentDocument.querySelector('select').value",
-        "two",
-        1,
-    ),
+    **{
+        f"a list in a shadow root that is {mode}": Case(
+            "<div id=s style='width: 50px'></div>",
+            [At("#s"), Option("two")],
+            "root.querySelector('select').value",
+            "two",
+            0,
+            f"root = document.querySelector('#s').attachShadow({{mode: '{mode}'}}); root.innerHTML = `{INNER}`;",
+        )
+        for mode in ("open", "closed")
+    },
+    "a list in a frame": Case(FRAMED(f'srcdoc="{INNER}"'), IN_FRAME, VALUE_IN_FRAME, "two", 1),
     "a list in a frame of another origin": Case(
         FRAMED(f'src="data:text/html,{INNER}"'), [Move(5, 5), Click(30, 72), *keys("down", "enter")], "1", 1, 1
     ),
     "a list in a frame that is written": Case(
         FRAMED(""),
-        [Move(5, 5), Click(30, 72), Option("two")],
-        "document.querySelector('iframe').contentDocument.querySelector('select').value",
+        IN_FRAME,
+        VALUE_IN_FRAME,
         "two",
         1,
         f"inner = document.querySelector('iframe').contentDocument; inner.write(`{INNER}`); inner.close();",
@@ -230,100 +231,57 @@ CASES: dict[str, Case] = {
         [At("#b")],
         "popups()",
         0,
-        -1,
-        "document.querySelector('#b').onclick = (e) => e.target.form.checkValidity();",
+        before="document.querySelector('#b').onclick = (e) => e.target.form.checkValidity();",
     ),
-    "alert": Case("<button id=t>x</button>", [At("#t")], "got", [None], -1, "act = () => alert('text');"),
-    "confirm": Case("<button id=t>x</button>", [At("#t")], "got", [True], -1, "act = () => confirm('text');"),
-    "prompt": Case("<button id=t>x</button>", [At("#t")], "got", ["as is"], -1, "act = () => prompt('text', 'as is');"),
-    "alerts one after the other": Case(
-        "<button id=t>x</button>",
-        [At("#t")],
-        "got",
-        [3],
-        -1,
-        "act = () => { alert(1); alert(2); return alert(3) || 3; };",
-    ),
+    "alert": button("alert('text')", [None]),
+    "confirm": button("confirm('text')", [True]),
+    "prompt": button("prompt('text', 'as is')", ["as is"]),
+    "alerts one after the other": button("{ alert(1); alert(2); return alert(3) || 3; }", [3]),
     "an alert in a drag": Case(
         "<div id=t style='height: 40px'>x</div>",
         [Drag(20, 60, 60, 80), Move(5, 5)],
         "moves > 0",
         True,
-        -1,
-        "moves = 0; document.querySelector('#t').onmousemove = () => { if (!moves++) alert(1); };",
+        before="moves = 0; document.querySelector('#t').onmousemove = () => { if (!moves++) alert(1); };",
     ),
-    "a new window": Case(
-        "<button id=t>x</button>", [At("#t")], "got", [None], -1, "act = () => window.open('about:blank');"
+    "a new window": button("window.open('about:blank')", [None]),
+    "a link to a new window": shown("<a id=t target=_blank href='about:blank'>link</a>"),
+    "a form to a new window": shown("<form target=_blank action='about:blank'><button id=t>x</button></form>"),
+    "a download": shown("<a id=t download=x.txt href='data:text/plain,x'>link</a>"),
+    "print": button("window.print()", [None]),
+    "a place": button(
+        "new Promise((done) => navigator.geolocation.getCurrentPosition(done, () => done('refused')))", ["refused"]
     ),
-    "a link to a new window": Case("<a id=t target=_blank href='about:blank'>link</a>", [At("#t")], "1", 1),
-    "a form to a new window": Case(
-        "<form target=_blank action='about:blank'><button id=t>x</button></form>", [At("#t")], "1", 1
-    ),
-    "a download": Case("<a id=t download=x.txt href='data:text/plain,x'>link</a>", [At("#t")], "1", 1),
-    "print": Case("<button id=t>x</button>", [At("#t")], "got", [None], -1, "act = () => window.print();"),
-    "a place": Case(
-        "<button id=t>x</button>",
-        [At("#t")],
-        "got",
-        ["refused"],
-        -1,
-        "act = () => new Promise((done) => navigator.geolocation.getCurrentPosition(done, () => done('refused')));",
-    ),
-    "notifications": Case(
-        "<button id=t>x</button>", [At("#t")], "got.length", 1, -1, "act = () => Notification.requestPermission();"
-    ),
-    "a camera": Case(
-        "<button id=t>x</button>",
-        [At("#t")],
-        "got",
-        ["refused"],
-        -1,
-        "act = () => navigator.mediaDevices.getUserMedia({video: true}).catch(() => 'refused');",
-    ),
-    "the clipboard": Case(
-        "<button id=t>x</button>",
-        [At("#t")],
-        "got.length",
-        1,
-        -1,
-        "act = () => navigator.clipboard.readText().catch(() => 0);",
-    ),
-    "a locked pointer": Case(
-        "<button id=t>x</button>",
-        [At("#t"), *keys("tab")],
-        "got",
-        ["refused"],
-        -1,
-        "act = () => document.body.requestPointerLock().catch(() => 'refused');",
+    "notifications": button("Notification.requestPermission()", 1, "got.length"),
+    "a camera": button("navigator.mediaDevices.getUserMedia({video: true}).catch(() => 'refused')", ["refused"]),
+    "the clipboard": button("navigator.clipboard.readText().catch(() => 0)", 1, "got.length"),
+    "a locked pointer": button(
+        "document.body.requestPointerLock().catch(() => 'refused')", ["refused"], "got", keys("tab")
     ),
     "a file": Case("<input id=t type=file style='width: 90px'>", [At("#t"), *keys("tab")], VALUE, ""),
-    "a file by a script": Case(
-        "<button id=t>x</button>", [At("#t")], "got.length", 1, -1, "act = () => showOpenFilePicker().catch(() => 0);"
-    ),
+    "a file by a script": button("showOpenFilePicker().catch(() => 0)", 1, "got.length"),
     "a context menu": Case(
         "<button id=t>x</button>",
         [Click(10, 60, "right"), *keys("escape")],
         "got",
         ["contextmenu"],
-        -1,
-        "document.querySelector('#t').oncontextmenu = (e) => got.push(e.type);",
+        before="document.querySelector('#t').oncontextmenu = (e) => got.push(e.type);",
     ),
-    "a tooltip": Case("<button id=t title=text>x</button>", [Move(8, 60), Move(10, 62)], "1", 1),
-    "drag and drop": Case(
+    "a tooltip": shown("<button id=t title=text>x</button>", Move(8, 60), Move(10, 62)),
+    "drag and drop": shown(
         "<div id=t draggable=true style='height: 24px'>x</div><div id=d ondragover='event.preventDefault()'>y</div>",
-        [Drag(20, 60, 20, 90), Move(5, 5)],
-        "1",
-        1,
+        Drag(20, 60, 20, 90),
+        Move(5, 5),
     ),
-    "mail": Case("<a id=t href='mailto:a@example.com'>link</a>", [At("#t")], "1", 1),
+    "mail": shown("<a id=t href='mailto:a@example.com'>link</a>"),
     "a page that is left": Case("<a id=t href='about:blank'>link</a>", [At("#t"), Click(9, 99)], "document.title", ""),
     "a page that asks before it is left": Case(
         "<button id=t>x</button>",
         [At("#t"), Click(9, 99)],
         "document.title",
         "",
-        -1,
-        "onbeforeunload = (e) => { e.preventDefault(); return 1; }; act = () => { location.href = 'about:blank'; };",
+        before="onbeforeunload = (e) => { e.preventDefault(); return 1; };"
+        " act = () => { location.href = 'about:blank'; };",
     ),
     "a document that is written anew": Case(
         "<button id=t>x</button>",
@@ -367,12 +325,12 @@ async def carried_out(page: MiniwobPage, step: Step) -> Action:
     return step
 
 
-def changed(one: Screen, other: Screen) -> int:
+def changed(before: Screen, after: Screen) -> int:
     """Return how many pixels of two screens differ."""
-    return int((np.abs(pixels(one).astype(int) - pixels(other).astype(int)).max(axis=2) > 0).sum())
+    return int((np.abs(pixels(before).astype(int) - pixels(after).astype(int)).max(axis=2) > 0).sum())
 
 
-async def found(page: MiniwobPage, case: Case) -> Any:
+async def awaited_value(page: MiniwobPage, case: Case) -> Any:
     """Return what the case's script finds, once it is what is wanted or nothing more is to come."""
     deadline, frames = Deadline(LATE_S), 0
     while (value := await page.evaluate_script(case.script)) != case.wanted:
@@ -399,7 +357,7 @@ async def test_what_has_a_window_of_its_own_is_carried_out(browsers, name, captu
             assert not screens[-1].done
         if case.opened >= 0:
             assert changed(screens[case.opened], screens[case.opened + 1]) >= OPENED_PIXELS
-        assert await found(page, case) == case.wanted
+        assert await awaited_value(page, case) == case.wanted
     finally:
         await page.close()
     again = await backend.open(TASK)

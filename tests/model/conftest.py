@@ -11,6 +11,7 @@ from dart_streams.policy import cpu_features
 
 if TYPE_CHECKING:  # torch
     from dart_streams.policy.rendering import Renderer
+    from dart_streams.policy.resident_weights import ResidentWeights
     from tests.model.test_trainer_run import Run
     from trainer.ranks import Ranks
 
@@ -55,3 +56,17 @@ def ranks() -> Iterator["Ranks"]:
 
     with join_job() as alone:
         yield alone
+
+
+@pytest.fixture(params=["disk", "object store"])
+def weights_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where versions are published."""
+    return str(tmp_path / "weights") if request.param == "disk" else f"memory://{tmp_path.name}"
+
+
+@pytest.fixture
+def resident(tmp_path: Path) -> "ResidentWeights":
+    """A worker's weights, with a cache of their own."""
+    from dart_streams.policy.resident_weights import ResidentWeights
+
+    return ResidentWeights(tmp_path / "cache")

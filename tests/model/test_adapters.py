@@ -1,10 +1,10 @@
 """Versions that are adapters: whoever follows them, joins late or misses some has the trainer's weights to the bit."""
 
-import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -15,18 +15,14 @@ from safetensors.torch import save_file
 from dart_streams.config.trainer import Publish
 from dart_streams.policy import adapters, resident_weights, weights
 from dart_streams.policy.adapters import Adapter
-from dart_streams.policy.probe import Probe
 from dart_streams.policy.resident_weights import ResidentWeights
 from tests import events
 from tests.model.random_layers import layer
-from tests.model.test_resident_weights import Fetched, announced, flipped, truncated
-from topics.weights import WeightVersion
+from tests.model.test_resident_weights import Chain, Fetched, Tensors, announced, flipped, truncated
 from trainer.state import asks_for_whole
 from trainer.version_writer import VersionWriter
 
-PROBE = Probe(prompt=[1], tokens=[2], logprobs=[-0.5])
 SCALING = 2.0
-Tensors = dict[str, torch.Tensor]
 
 
 @given(
@@ -40,13 +36,13 @@ Tensors = dict[str, torch.Tensor]
 def test_rows_merged_apart_are_those_merged_together_and_near_the_product(seed, outputs, inputs, rank, cut, dtype):
     weight, down, up = layer(seed, outputs, inputs, rank)
     weight = weight.to(dtype)
-    found = adapters.merge_weight(weight, down, up, SCALING)
+    merged = adapters.merge_weight(weight, down, up, SCALING)
     parts = [adapters.merge_weight(weight[part], down, up[part], SCALING) for part in (slice(cut), slice(cut, None))]
-    assert torch.equal(torch.cat(parts), found)
-    assert found.dtype == dtype
+    assert torch.equal(torch.cat(parts), merged)
+    assert merged.dtype == dtype
     exact = weight.double() + SCALING * (up.double() @ down.double())
     terms = weight.double().abs() + SCALING * (up.double().abs() @ down.double().abs())
-    assert ((found.double() - exact).abs() <= terms * (2**-20 + torch.finfo(dtype).eps)).all()
+    assert ((merged.double() - exact).abs() <= terms * (2**-20 + torch.finfo(dtype).eps)).all()
 
 
 def test_merged_bits_are_independent_of_threads_and_instruction_set():
@@ -54,7 +50,7 @@ def test_merged_bits_are_independent_of_threads_and_instruction_set():
     program = (
         "import torch, hashlib; from dart_streams.policy import adapters; from tests.model.random_layers import layer;"
         "torch.set_num_threads({threads}); weight, down, up = layer(7, 700, 900, 16);"
-        "made = adapters.merge_weight(weight, down, up, 0.3); print(hashlib.sha256(made.numpy().data).hexdigest())"
+        "merged = adapters.merge_weight(weight, down, up, 0.3); print(hashlib.sha256(merged.numpy().data).hexdigest())"
     )
     digests = set()
     for threads, capability in ((1, "default"), (2, "avx2"), (3, "avx512")):
@@ -64,22 +60,14 @@ def test_merged_bits_are_independent_of_threads_and_instruction_set():
     assert len(digests) == 1
 
 
-@dataclasses.dataclass
-class Chain:
-    """Versions of two layers, of which one has an adapter, as a trainer publishes them."""
+class AdapterChain(Chain):
+    """Versions of two layers, of which one has an adapter."""
 
-    folder: str
-    dtype: torch.dtype = torch.bfloat16
+    shapes: ClassVar[dict[str, tuple[int, ...]]] = {"model.a.weight": (40, 50), "model.b.weight": (300,)}
 
-    def __post_init__(self) -> None:
-        random = torch.Generator().manual_seed(1)
-        self.base: Tensors = {
-            "model.a.weight": torch.randn(40, 50, generator=random).to(self.dtype),
-            "model.b.weight": torch.randn(300, generator=random).to(self.dtype),
-        }
-        self.writer = VersionWriter(Publish())
-        self.states: list[Tensors] = []
-        self.versions: list[WeightVersion] = []
+    def __init__(self, folder: str, dtype: torch.dtype = torch.bfloat16) -> None:
+        super().__init__(folder, Publish(), dtype)
+        self.base = self.state
 
     def adapter(self, number: int) -> Adapter:
         """Version 0's gives nothing, as at the start of training."""
@@ -88,48 +76,33 @@ class Chain:
         tensors = {"base_model.model.model.a.lora_A.weight": down, "base_model.model.model.a.lora_B.weight": up}
         return Adapter(tensors, SCALING, b"{}", self.base)
 
-    def publish(self, *, whole: bool = False) -> WeightVersion:
-        number = len(self.versions)
+    def train(self, number: int, share: float) -> Adapter:
         adapter = self.adapter(number)
-        _, down, up = layer(number, 40, 50, 4)
-        added = adapters.merge_weight(self.base["model.a.weight"], down, up if number else up * 0, SCALING)
-        state = {**self.base, "model.a.weight": added}
-        uri = f"{self.folder}/v{number:06d}-e1"
-        written = self.writer.write(uri, number, state, PROBE, adapter, whole=whole)
-        self.states.append(state)
-        self.versions.append(announced(written.own, written.base))
-        return self.versions[-1]
-
-    def serves(self, resident: ResidentWeights, number: int) -> bool:
-        same = all(torch.equal(resident.tensors[name], value) for name, value in self.states[number].items())
-        return same and resident.sha256 == self.versions[number].sha256 == weights.digest_tensors(self.states[number])
-
-
-@pytest.fixture(params=["disk", "object store"])
-def chain(request: pytest.FixtureRequest, tmp_path: Path) -> Chain:
-    return Chain(str(tmp_path / "weights") if request.param == "disk" else f"memory://{tmp_path.name}")
+        merged = adapters.merge_weight(self.base["model.a.weight"], *adapter.tensors.values(), SCALING)
+        self.state = {**self.base, "model.a.weight": merged}
+        return adapter
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> Chain:
-    return Chain(str(tmp_path / "weights"))
+def chain(weights_uri: str) -> AdapterChain:
+    return AdapterChain(weights_uri)
 
 
 @pytest.fixture
-def resident(tmp_path: Path) -> ResidentWeights:
-    return ResidentWeights(tmp_path / "cache")
+def local(tmp_path: Path) -> AdapterChain:
+    return AdapterChain(str(tmp_path / "weights"))
 
 
 def test_the_first_version_is_the_base_and_the_others_name_it(local):
-    found = [local.publish() for _ in range(4)]
-    assert [version.kind for version in found] == ["full", *["adapter"] * 3]
-    assert all(version.base == [found[0].parts[0]] for version in found[1:])
-    assert len({version.sha256 for version in found}) == 4
+    versions = [local.publish() for _ in range(4)]
+    assert [version.kind for version in versions] == ["full", *["adapter"] * 3]
+    assert all(version.base == [versions[0].parts[0]] for version in versions[1:])
+    assert len({version.sha256 for version in versions}) == 4
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_who_follows_fetches_the_base_once(tmp_path, resident, dtype):
-    chain, fetched = Chain(str(tmp_path / "weights"), dtype), Fetched(resident)
+    chain, fetched = AdapterChain(str(tmp_path / "weights"), dtype), Fetched(resident)
     for number in range(4):
         resident.advance(chain.publish(), fetched)
         assert chain.serves(resident, number)
@@ -201,7 +174,7 @@ def test_weights_that_went_wrong_in_memory_are_made_anew_from_the_base(local, re
 
 def test_an_adapter_of_another_base_is_refused_by_the_digest_of_the_whole(local, resident, tmp_path):
     newest = [local.publish() for _ in range(2)][-1]
-    other = Chain(str(tmp_path / "other"))
+    other = AdapterChain(str(tmp_path / "other"))
     other.base["model.b.weight"] = other.base["model.b.weight"] + 1
     wrong = announced(newest.parts[-1], other.publish().parts)
     with pytest.raises(weights.WrongDigest, match=r"version 1.*all weights have sha256"):

@@ -1,8 +1,8 @@
 """A chain of versions: who follows it, joins late or misses a part has the trainer's weights to the bit, or none."""
 
-import dataclasses
 import shutil
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ import torch
 from dart_streams.config import Trainer
 from dart_streams.config.trainer import Publish
 from dart_streams.policy import resident_weights, weights
+from dart_streams.policy.adapters import Adapter
 from dart_streams.policy.probe import Probe
 from dart_streams.policy.resident_weights import ResidentWeights
 from tests import events
@@ -21,30 +22,33 @@ DELTAS = Publish(dtype="bfloat16", full_every=4)
 Tensors = dict[str, torch.Tensor]
 
 
-@dataclasses.dataclass
 class Chain:
     """Versions as a trainer publishes them; each changes one value in a hundred of the one before."""
 
-    folder: str
-    settings: Publish = DELTAS
+    shapes: ClassVar[dict[str, tuple[int, ...]]] = {"a": (40, 50), "b": (300,)}
 
-    def __post_init__(self) -> None:
+    def __init__(self, folder: str, settings: Publish = DELTAS, dtype: torch.dtype = torch.bfloat16) -> None:
         random = torch.Generator().manual_seed(1)
+        self.folder = folder
         self.state: Tensors = {
-            "a": torch.randn(40, 50, generator=random).bfloat16(),
-            "b": torch.randn(300, generator=random).bfloat16(),
+            name: torch.randn(shape, generator=random).to(dtype) for name, shape in self.shapes.items()
         }
-        self.writer = VersionWriter(self.settings)
+        self.writer = VersionWriter(settings)
         self.states: list[Tensors] = []
         self.versions: list[WeightVersion] = []
 
-    def publish(self, *, whole: bool = False, share: float = 0.01) -> WeightVersion:
-        number = len(self.versions)
+    def train(self, number: int, share: float) -> Adapter | None:
+        """Change ``share`` of the weights for a version, and return its adapter."""
         random = torch.Generator().manual_seed(number + 2)
         changed = torch.rand(40, 50, generator=random) < (share if number else 0)
         self.state = {**self.state, "a": torch.where(changed, self.state["a"] * 1.5, self.state["a"])}
+        return None
+
+    def publish(self, *, whole: bool = False, share: float = 0.01) -> WeightVersion:
+        number = len(self.versions)
+        adapter = self.train(number, share)
         uri = f"{self.folder}/v{number:06d}-e1"
-        written = self.writer.write(uri, number, self.state, PROBE, whole=whole)
+        written = self.writer.write(uri, number, self.state, PROBE, adapter, whole=whole)
         self.states.append(self.state)
         self.versions.append(announced(written.own, written.base))
         return self.versions[-1]
@@ -73,9 +77,9 @@ class Fetched:
         return weights.fetch(part, self.resident.cache)
 
 
-@pytest.fixture(params=["disk", "object store"])
-def chain(request: pytest.FixtureRequest, tmp_path: Path) -> Chain:
-    return Chain(str(tmp_path / "weights") if request.param == "disk" else f"memory://{tmp_path.name}")
+@pytest.fixture
+def chain(weights_uri: str) -> Chain:
+    return Chain(weights_uri)
 
 
 @pytest.fixture
@@ -83,17 +87,12 @@ def local(tmp_path: Path) -> Chain:
     return Chain(str(tmp_path / "weights"))
 
 
-@pytest.fixture
-def resident(tmp_path: Path) -> ResidentWeights:
-    return ResidentWeights(tmp_path / "cache")
-
-
 def test_deltas_name_all_parts_and_full_versions_recur(local):
-    found = [local.publish() for _ in range(9)]
-    assert [version.kind for version in found] == ["full", *["delta"] * 3] * 2 + ["full"]
-    assert [part.version for part in found[7].parts] == [4, 5, 6, 7]
-    assert [part.kind for part in found[7].parts] == ["full", "delta", "delta", "delta"]
-    sizes = [(Path(v.uri) / weights.FILES[v.kind]).stat().st_size for v in found]
+    versions = [local.publish() for _ in range(9)]
+    assert [version.kind for version in versions] == ["full", *["delta"] * 3] * 2 + ["full"]
+    assert [part.version for part in versions[7].parts] == [4, 5, 6, 7]
+    assert [part.kind for part in versions[7].parts] == ["full", "delta", "delta", "delta"]
+    sizes = [(Path(v.uri) / weights.FILES[v.kind]).stat().st_size for v in versions]
     assert max(sizes[1:4]) < sizes[0] / 5
 
 
@@ -105,22 +104,16 @@ def test_who_follows_fetches_one_delta_a_version(local, resident):
     assert fetched.parts == [("full", 0), ("delta", 1), ("delta", 2), ("delta", 3), ("full", 4), ("delta", 5)]
 
 
-def test_who_missed_some_fetches_those(local, resident):
+@pytest.mark.parametrize(
+    ("missed", "parts"), [(3, [("delta", 1), ("delta", 2), ("delta", 3)]), (5, [("full", 4), ("delta", 5)])]
+)
+def test_who_missed_some_fetches_those_from_the_newest_full_one_on(local, resident, missed, parts):
     resident.advance(local.publish())
-    newest = [local.publish() for _ in range(3)][-1]
+    newest = [local.publish() for _ in range(missed)][-1]
     fetched = Fetched(resident)
     resident.advance(newest, fetched)
-    assert fetched.parts == [("delta", 1), ("delta", 2), ("delta", 3)]
-    assert local.serves(resident, 3)
-
-
-def test_who_missed_a_full_one_begins_with_it(local, resident):
-    resident.advance(local.publish())
-    newest = [local.publish() for _ in range(5)][-1]
-    fetched = Fetched(resident)
-    resident.advance(newest, fetched)
-    assert fetched.parts == [("full", 4), ("delta", 5)]
-    assert local.serves(resident, 5)
+    assert fetched.parts == parts
+    assert local.serves(resident, missed)
 
 
 def test_who_joins_late_makes_it_from_the_full_one_wherever_it_lies(tmp_path, chain):
