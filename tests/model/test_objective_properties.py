@@ -97,27 +97,20 @@ def outcome(
     """Return the loss, the sums and the gradients of these answers as one micro-batch, padded to ``width``."""
     mask_BA = torch.tensor([[place < len(item.new) for place in range(width)] for item in batch])
     corrected_BA = mask_BA & torch.tensor([[item.corrected] for item in batch])
-    nothing = torch.zeros(len(batch), width, dtype=torch.long)
-    micro_batch = MicroBatch(
-        input_ids_RL=nothing,
-        attention_mask_RL=nothing,
-        token_types_RL=nothing,
-        answer_RL=nothing,
-        offset_RL=nothing,
-        row_B=nothing,
-        start_B=nothing,
-        prompt_width=0,
-        images={},
-        counts_I=nothing,
-        shown_S=nothing,
-        answers_BA=nothing,
-        mask_BA=mask_BA,
-        rollout_logp_BA=rows([item.rollout for item in batch], width, fill),
-        corrected_BA=corrected_BA,
-        versions_BA=torch.tensor([[item.version] * width for item in batch]),
-        advantage_B1=torch.tensor([[item.advantage if item.new else fill[0]] for item in batch], dtype=torch.float64),
-        temperature_B=torch.ones(len(batch)),
-    )
+    unused = dict.fromkeys(MicroBatch.__dataclass_fields__, torch.zeros(len(batch), width, dtype=torch.long))
+    known = {
+        "prompt_width": 0,
+        "images": {},
+        "mask_BA": mask_BA,
+        "rollout_logp_BA": rows([item.rollout for item in batch], width, fill),
+        "corrected_BA": corrected_BA,
+        "versions_BA": torch.tensor([[item.version] * width for item in batch]),
+        "advantage_B1": torch.tensor(
+            [[item.advantage if item.new else fill[0]] for item in batch], dtype=torch.float64
+        ),
+        "temperature_B": torch.ones(len(batch)),
+    }
+    micro_batch = MicroBatch(**unused | known)
     entropy_BA = rows([item.entropy for item in batch], width, fill)
     scorer = Scored(rows([item.new for item in batch], width, fill), entropy_BA)
     reference = Scored(rows([item.reference for item in batch], width, fill), entropy_BA)
@@ -160,7 +153,7 @@ def test_a_padded_micro_batch_is_the_sum_of_its_sequences(batch, trainer, first,
 @given(answers().filter(lambda item: bool(item.new)), trainers())
 def test_the_first_update_has_the_gradient_of_weighted_reinforce(item, trainer):
     """All ratios are 1 then, where no bound acts: neither those of its own nor those of another objective."""
-    found = outcome([item], trainer, True, 1.0, len(item.new), [0.0])
+    update = outcome([item], trainer, True, 1.0, len(item.new), [0.0])
     counts = len(item.new) if trainer.aggregate == "sequences" else 1
     plain = Scored(rows([item.new], len(item.new), [0.0]), rows([item.entropy], len(item.new), [0.0]))
     new, width = plain.logp_BA, len(item.new)
@@ -177,8 +170,8 @@ def test_the_first_update_has_the_gradient_of_weighted_reinforce(item, trainer):
     loss = -(weight * item.advantage * new).sum() + trainer.kl_beta * kl.sum()
     (loss / counts).backward()
     assert new.grad is not None
-    torch.testing.assert_close(found.logp_gradient_BA, new.grad, rtol=1e-4, atol=1e-6)
-    assert found.sums.clip_share == 0
+    torch.testing.assert_close(update.logp_gradient_BA, new.grad, rtol=1e-4, atol=1e-6)
+    assert update.sums.clip_share == 0
     torch.testing.assert_close(
-        found.entropy_gradient_BA, torch.full_like(found.entropy_gradient_BA, -trainer.entropy_coef / counts)
+        update.entropy_gradient_BA, torch.full_like(update.entropy_gradient_BA, -trainer.entropy_coef / counts)
     )
