@@ -2,6 +2,7 @@
 
 import multiprocessing
 import threading
+from collections.abc import Callable
 
 from dart_streams.console.launch.services.daemon import free_port
 
@@ -15,3 +16,17 @@ def jobs(count: int) -> list[dict[str, str]]:
     """Return what torchrun would put into the environment of each rank of a job on this host."""
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
     return [job | {"LOCAL_WORLD_SIZE": str(count), "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+
+
+def run_ranks(count: int, main: Callable[..., None], *arguments: object, limit_s: float) -> None:
+    """Run ``main(job, *arguments)`` as each rank of a job of ``count``; none may fail or outlast ``limit_s``."""
+    ranks = [spawning.Process(target=main, args=(job, *arguments)) for job in jobs(count)]
+    for process in ranks:
+        process.start()
+    try:
+        for process in ranks:
+            process.join(limit_s)
+        assert [process.exitcode for process in ranks] == [0] * count
+    finally:
+        for process in ranks:
+            process.kill()

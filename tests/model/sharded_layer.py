@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 
 from dart_streams.errors import UserError
 from tests.faults import disk
-from tests.model.forkserver import jobs, spawning
+from tests.model.forkserver import run_ranks
 from trainer.checkpoint import Checkpoints
 from trainer.learning import lora
 from trainer.ranks import Ranks, join_job
@@ -105,14 +105,5 @@ def rank(job: Mapping[str, str], folder: Path, do: Callable[[Layer], object], re
 
 def results(count: int, folder: Path, do: Callable[[Layer], object], result: Path) -> Sequence[object]:
     """Return what each of ``count`` ranks gives."""
-    ranks = [spawning.Process(target=rank, args=(job, folder, do, result)) for job in jobs(count)]
-    for process in ranks:
-        process.start()
-    try:
-        for process in ranks:
-            process.join(120)
-        assert [process.exitcode for process in ranks] == [0] * count
-    finally:
-        for process in ranks:
-            process.kill()
+    run_ranks(count, rank, folder, do, result, limit_s=120)
     return [msgspec.json.decode(result.with_suffix(f".{number}").read_bytes()) for number in range(count)]

@@ -51,7 +51,7 @@ CASES = (
 DEEP = Case(128, 384, 24, 2, (160, 210), 2)
 
 
-class Made(NamedTuple):
+class Loaded(NamedTuple):
     """A model as the trainer has it, its size as read from its files, and a micro-batch."""
 
     scorer: model.Scorer
@@ -68,10 +68,8 @@ class Made(NamedTuple):
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Made]:
-    def make(
-        case: Case, recompute: bool = False, dtype: torch.dtype = torch.float32, config: Config | None = None
-    ) -> Made:
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Loaded]:
+    def load_case(case: Case, config: Config) -> Loaded:
         monkeypatch.setattr(tiny_architectures, "INTERMEDIATE", case.intermediate // case.hidden)
         monkeypatch.setattr(tiny_architectures, "LAYERS", case.layers)
         monkeypatch.setattr(tiny_architectures, "VISION_LAYERS", case.vision_layers)
@@ -80,15 +78,16 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Made]
             tiny.build(folder, width=case.hidden)
         limits = Config().policy
         renderer = Renderer(folder, limits.min_pixels, limits.max_pixels)
-        adapted = config.trainer if config else None
-        scorer = model.load(folder, renderer, torch.device("cpu"), recompute, None, adapted)
+        trainer, dtype = config.trainer, getattr(torch, config.trainer.dtype)
+        adapted = trainer if trainer.lora.rank else None
+        scorer = model.load(folder, renderer, torch.device("cpu"), trainer.recompute, None, adapted)
         scorer.policy.to(dtype)
         batch = batch_of(case, renderer)
         images = {name: image.to(dtype) if image.is_floating_point() else image for name, image in batch.images.items()}
         batch = dataclasses.replace(batch, images=images)
-        return Made(scorer, read_shape(folder), batch)
+        return Loaded(scorer, read_shape(folder), batch)
 
-    return make
+    return load_case
 
 
 def batch_of(case: Case, renderer: Renderer) -> MicroBatch:
@@ -108,9 +107,9 @@ def batch_of(case: Case, renderer: Renderer) -> MicroBatch:
     return Collator(renderer, share_prompts=case.answers > 1).collate(items, images)
 
 
-def saved_bytes(found: Made) -> int:
+def saved_bytes(loaded: Loaded) -> int:
     """Return what a forward pass saves for the backward pass: each storage once, parameters and masks left out."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in [*found.scorer.parameters(), *found.scorer.buffers()]}
+    own = {tensor.untyped_storage().data_ptr() for tensor in [*loaded.scorer.parameters(), *loaded.scorer.buffers()]}
     kept: dict[int, torch.UntypedStorage] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -120,7 +119,7 @@ def saved_bytes(found: Made) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        found.scorer(found.batch)
+        loaded.scorer(loaded.batch)
     return sum(storage.nbytes() for storage in kept.values())
 
 
@@ -133,45 +132,32 @@ def lora_config(*targets: str, dtype: torch.dtype = torch.float32, **trainer: ob
     return trainer_config(dtype, lora={"rank": 16, "targets": list(targets)}, **trainer)
 
 
-def saved_estimate(found: Made, config: Config) -> float:
+def saved_estimate(loaded: Loaded, config: Config) -> float:
     """Return the estimate for this micro-batch's forward pass; a layer that is computed again saves nothing in it."""
-    estimate = MemoryEstimate(found.shape, config)
+    estimate = MemoryEstimate(loaded.shape, config)
     token, patch = estimate.layer_activations()
-    recomputed = max(found.tokens * token, found.patches * patch) if config.trainer.recompute else 0
-    saved = estimate.activations(found.tokens, found.patches) - recomputed
-    return saved + estimate.logits(found.batch.answers_BA.numel())
+    recomputed = max(loaded.tokens * token, loaded.patches * patch) if config.trainer.recompute else 0
+    saved = estimate.activations(loaded.tokens, loaded.patches) - recomputed
+    return saved + estimate.logits(loaded.batch.answers_BA.numel())
 
 
+NUMBERED = [pytest.param(case, id=str(number)) for number, case in enumerate(CASES)]
+DTYPES = (torch.float32, torch.bfloat16)
 TARGETS = [(), ("q_proj", "v_proj"), ("down_proj",), ("o_proj", "up_proj")]
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+SAVED = {
+    **{f"{dtype}, case {n}": (case, trainer_config(dtype)) for n, case in enumerate(CASES) for dtype in DTYPES},
+    **{f"recomputed, case {n}": (case, trainer_config(recompute=True)) for n, case in enumerate(CASES)},
+    # In the first layer, what comes before the first adapter saves nothing, which is not counted.
+    **{f"{dtype}, frozen but {on}": (DEEP, lora_config(*on, dtype=dtype)) for on in TARGETS for dtype in DTYPES},
+    "recomputed, frozen": (CASES[1], lora_config(recompute=True)),
+}
 
 
-@DTYPES
-@pytest.mark.parametrize("case", CASES, ids=map(str, range(len(CASES))))
-def test_saved_activations_are_counted_within_a_tenth(made, case, dtype):
-    found = made(case, dtype=dtype)
-    assert saved_estimate(found, trainer_config(dtype)) == pytest.approx(saved_bytes(found), rel=CLOSE)
-
-
-@pytest.mark.parametrize("case", CASES, ids=map(str, range(len(CASES))))
-def test_saved_activations_with_recompute_are_counted_within_a_tenth(made, case):
-    found = made(case, recompute=True)
-    assert saved_estimate(found, trainer_config(recompute=True)) == pytest.approx(saved_bytes(found), rel=CLOSE)
-
-
-@DTYPES
-@pytest.mark.parametrize("targets", TARGETS, ids=["all", "query-value", "down", "output-up"])
-def test_activations_beside_frozen_weights_are_counted_within_a_tenth(made, dtype, targets):
-    """In the first layer, what comes before the first adapter saves nothing, which is not counted."""
-    config = lora_config(*targets, dtype=dtype)
-    found = made(DEEP, dtype=dtype, config=config)
-    assert saved_estimate(found, config) == pytest.approx(saved_bytes(found), rel=CLOSE)
-
-
-def test_recomputed_activations_are_counted_within_a_tenth(made):
-    config = lora_config(recompute=True)
-    found = made(CASES[1], recompute=True, config=config)
-    assert saved_estimate(found, config) == pytest.approx(saved_bytes(found), rel=CLOSE)
+@pytest.mark.parametrize("name", SAVED)
+def test_saved_activations_are_counted_within_a_tenth(load, name):
+    case, config = SAVED[name]
+    loaded = load(case, config)
+    assert saved_estimate(loaded, config) == pytest.approx(saved_bytes(loaded), rel=CLOSE)
 
 
 def step_of(scorer: model.Scorer, batch: MicroBatch) -> Callable[[], torch.optim.Optimizer]:
@@ -195,25 +181,27 @@ def local_bytes(tensors: Iterable[Any]) -> int:
     return sum(tensor.nbytes for tensor in sharded or tensors)
 
 
-def assert_state_is_counted(found: Made, scorer: model.Scorer, config: Config, ranks: int, rel: float) -> None:
+def assert_state_is_counted(loaded: Loaded, scorer: model.Scorer, config: Config, ranks: int, rel: float) -> None:
     """Compare the estimate with the parameters, gradients and optimizer state after a step."""
-    optimizer = step_of(scorer, found.batch)()
+    optimizer = step_of(scorer, loaded.batch)()
     parameters = list(scorer.parameters())
     real = {
         "parameters": local_bytes(parameters),
         "gradients": local_bytes(p.grad for p in parameters if p.grad is not None),
         "optimizer state (AdamW)": local_bytes(t for state in optimizer.state.values() for t in state.values()),
     }
-    items = {item.what: item.size for item in MemoryEstimate(found.shape, config).trainer_step(ranks)}
+    items = {item.what: item.size for item in MemoryEstimate(loaded.shape, config).trainer_step(ranks)}
     assert {what: items[what] for what in real} == pytest.approx(real, rel=rel)
 
 
 @pytest.mark.parametrize(
-    ("case", "config"), [(CASES[0], Config()), (CASES[1], Config()), (CASES[1], lora_config())], ids=["0", "1", "lora"]
+    ("case", "config"),
+    [(CASES[0], trainer_config()), (CASES[1], trainer_config()), (CASES[1], lora_config())],
+    ids=["0", "1", "lora"],
 )
-def test_parameters_gradients_and_optimizer_state_are_counted(made, case, config):
-    found = made(case, config=config)
-    assert_state_is_counted(found, found.scorer, config, 1, rel=0.01)
+def test_parameters_gradients_and_optimizer_state_are_counted(load, case, config):
+    loaded = load(case, config)
+    assert_state_is_counted(loaded, loaded.scorer, config, 1, rel=0.01)
 
 
 @pytest.fixture(params=[2, 8])
@@ -224,11 +212,11 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[int]:
     dist.destroy_process_group()
 
 
-def test_the_share_of_a_rank_is_counted_within_a_tenth(made, ranks):
+def test_the_share_of_a_rank_is_counted_within_a_tenth(load, ranks):
     """FSDP2 pads what it cannot divide: of a large model that is nothing, of the tiny one little."""
-    found = made(CASES[1])
-    scorer = model.shard(found.scorer, init_device_mesh("cpu", (ranks,)), "float32")
-    assert_state_is_counted(found, scorer, Config(), ranks, rel=CLOSE)
+    loaded = load(CASES[1], trainer_config())
+    scorer = model.shard(loaded.scorer, init_device_mesh("cpu", (ranks,)), "float32")
+    assert_state_is_counted(loaded, scorer, trainer_config(), ranks, rel=CLOSE)
 
 
 def peak_bytes(tracked: tuple[Any, ...], body: Callable[[], object]) -> int:
@@ -242,36 +230,36 @@ def peak_bytes(tracked: tuple[Any, ...], body: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("adapters", [True, False])
-def test_the_peak_of_publishing_is_counted_within_a_tenth(made, adapters):
+def test_the_peak_of_publishing_is_counted_within_a_tenth(load, adapters):
     published = {"publish": {"dtype": "bfloat16"}}
     config = lora_config(**published) if adapters else trainer_config(**published)
-    found = made(CASES[1], config=config)
+    loaded = load(CASES[1], config)
 
     def publish() -> None:
-        with model.as_published(found.scorer, torch.bfloat16):
+        with model.as_published(loaded.scorer, torch.bfloat16):
             pass
 
-    peak = peak_bytes((found.scorer,), publish)
-    estimate = MemoryEstimate(found.shape, config)
+    peak = peak_bytes((loaded.scorer,), publish)
+    estimate = MemoryEstimate(loaded.shape, config)
     states = {item.what: item.size for item in estimate.trainer_state(1)}
     expected = estimate.publishing(1) - CUDA_BYTES - states["optimizer state (AdamW)"]
     assert expected == pytest.approx(peak, rel=CLOSE)
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("case", CASES[1:3], ids=["1", "2"])
-def test_the_peak_of_a_step_is_counted_within_a_tenth(made, case, recompute):
+@pytest.mark.parametrize("case", NUMBERED[1:3])
+def test_the_peak_of_a_step_is_counted_within_a_tenth(load, case, recompute):
     """The second step is tracked, when the optimizer has its state."""
-    found = made(case, recompute=recompute)
-    step = step_of(found.scorer, found.batch)
+    config = trainer_config(recompute=recompute)
+    loaded = load(case, config)
+    step = step_of(loaded.scorer, loaded.batch)
     optimizer = step()
     optimizer.zero_grad(set_to_none=True)
-    peak = peak_bytes((found.scorer, optimizer), step)
-    config = trainer_config(recompute=recompute)
-    estimate = MemoryEstimate(found.shape, config)
+    peak = peak_bytes((loaded.scorer, optimizer), step)
+    estimate = MemoryEstimate(loaded.shape, config)
     states = {item.what: item.size for item in estimate.trainer_step(1)}
     kept = states["parameters"] + states["optimizer state (AdamW)"]
-    expected = kept + estimate.activations(found.tokens, found.patches)
-    expected += estimate.logits(found.batch.answers_BA.numel())
+    expected = kept + estimate.activations(loaded.tokens, loaded.patches)
+    expected += estimate.logits(loaded.batch.answers_BA.numel())
     assert expected <= peak * (1 + CLOSE)
     assert peak <= (expected + states["gradients"]) * (1 + CLOSE)

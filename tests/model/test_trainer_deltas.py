@@ -1,9 +1,7 @@
 """The trainer publishes what changed: nothing is lost where it dies, and what a worker could not load comes whole."""
 
-import contextlib
 import functools
 import itertools
-import signal
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -13,15 +11,12 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from dart_streams import crash_points
-from dart_streams.bus import sync_clients
-from dart_streams.bus.codec import encode
 from dart_streams.policy import probe, resident_weights, weights
 from dart_streams.policy.rendering import Renderer
 from dart_streams.policy.resident_weights import ResidentWeights
 from tests import events
 from tests.model import plain_transformers
-from tests.model.test_trainer_run import KILLS_S, Run, ended, training
+from tests.model.test_trainer_run import KILLED_STEPS, KILLS_S, Run, train_through_kills
 from topics import weights_serving
 from trainer.learning.learner import Learner, WeightSnapshot
 from trainer.learning.model import probe_of
@@ -41,25 +36,8 @@ def publishing(new_run: Callable[..., Run]) -> Callable[..., Run]:
 @pytest.mark.timeout(KILLS_S)
 def test_killed_anywhere_every_version_is_the_trainers_to_the_bit(publishing, tmp_path):
     """Each start that finds its checkpoint's weights published says so by announcing the same version again."""
-    kills = [f"{point}:2" for point in crash_points.TRAINER]
-    ours = publishing(max_train_steps=2 * len(kills) + 1, keep_versions=100)
-    ours.add([ours.maker.group(index) for index in range(2 * len(kills) + 1)])
-    for kill in kills:
-        with training(ours.config, kill) as trainer:
-            assert ended(trainer) == -signal.SIGKILL, kill
-    assert ours.train() == 0
-    ended_with = ours.versions()[-1]
-    assert ours.train() == 0
-
-    versions = ours.versions()
-    assert [row["group_ids"] for row in ours.trained()] == [[f"group-{n}"] for n in range(2 * len(kills) + 1)]
-    assert (versions[-1].version, versions[-1].sha256) == (ended_with.version, ended_with.sha256)
-    assert versions[-1].epoch == ended_with.epoch + 1
-    digests = {
-        version.version: {other.sha256 for other in versions if other.version == version.version}
-        for version in versions
-    }
-    assert all(len(found) == 1 for found in digests.values()), "a number means one set of weights"
+    ours = publishing(max_train_steps=KILLED_STEPS, keep_versions=100)
+    versions = train_through_kills(ours)
     assert {"full", "delta"} == {version.kind for version in versions}
     follower = ResidentWeights(tmp_path / "follower")
     for version in versions:
@@ -97,9 +75,7 @@ class Versions:
         event = events.weights_serving(
             version, alive_ms=next(self.beats), failed_version=failed, error=failed and "torn"
         )
-        record = encode(weights_serving.TOPIC, event)
-        with contextlib.closing(sync_clients.create_producer(self.ours.config.bus, "test")) as producer:
-            self.ours.send(producer, weights_serving.TOPIC, record.key, record.value, record.headers)
+        self.ours.publish(weights_serving.TOPIC, event)
 
     def stored(self) -> list[int]:
         filesystem, folder = fsspec.core.url_to_fs(self.base)
@@ -161,14 +137,14 @@ def test_the_probe_uses_rounded_weights_and_restores_the_trainers(publishing, po
     with join_job() as ranks:
         learner = Learner(policy, renderer, config.trainer, ranks)
         before = {name: value.clone() for name, value in learner.weights().items()}
-        found = learner.snapshot()
+        snapshot = learner.snapshot()
         again = probe_of(learner.scorer, renderer)
         after = learner.weights()
     assert all(torch.equal(before[name], value) for name, value in after.items())
-    assert {value.dtype for value in found.tensors.values()} == {torch.bfloat16}
+    assert {value.dtype for value in snapshot.tensors.values()} == {torch.bfloat16}
     plain = AutoModelForImageTextToText.from_pretrained(policy, dtype=torch.float32)
     exact = plain_transformers.measured(plain, renderer).logprobs
     assert probe.mean_mismatch(again, exact) < 1e-5, "the next pass is with the unrounded ones"
-    unrounded = probe.mean_mismatch(found.probe, exact)
-    plain.load_state_dict({name: value.float() for name, value in found.tensors.items()})
-    assert probe.mean_mismatch(found.probe, plain_transformers.measured(plain, renderer).logprobs) < 1e-5 < unrounded
+    unrounded = probe.mean_mismatch(snapshot.probe, exact)
+    plain.load_state_dict({name: value.float() for name, value in snapshot.tensors.items()})
+    assert probe.mean_mismatch(snapshot.probe, plain_transformers.measured(plain, renderer).logprobs) < 1e-5 < unrounded

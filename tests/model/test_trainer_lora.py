@@ -1,7 +1,6 @@
 """The trainer with adapters: they alone are trained, and what it publishes is what it computes with, to the bit."""
 
 import functools
-import signal
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,6 @@ from peft import PeftModel, get_peft_model, get_peft_model_state_dict
 from transformers import AutoModelForImageTextToText
 
 from benchmarks.synthetic_groups import Maker
-from dart_streams import crash_points
 from dart_streams.config import Config, parse
 from dart_streams.errors import UserError
 from dart_streams.policy import adapters, exporting, probe, resident_weights, tiny, weights
@@ -24,7 +22,7 @@ from dart_streams.policy.resident_weights import ResidentWeights
 from tests.model import plain_transformers
 from tests.model.test_resident_weights import announced
 from tests.model.test_trainer_deltas import PROBE, Versions
-from tests.model.test_trainer_run import KILLS_S, Run, ended, training
+from tests.model.test_trainer_run import KILLED_STEPS, KILLS_S, Run, train_through_kills
 from tests.model.test_trainer_step import full, plain_logp, ready
 from tests.model.two_ranks import step_of
 from trainer.checkpoint import Checkpoints
@@ -100,25 +98,25 @@ def test_merged_weights_and_probe_equal_the_workers_bit_for_bit(policy, renderer
     learner = Learner(policy, renderer, config.trainer, ranks)
     writer, resident = VersionWriter(config.trainer.publish), ResidentWeights(tmp_path / "cache")
     plain: Any = AutoModelForImageTextToText.from_pretrained(policy, dtype=torch.float32).eval()
-    sizes, found = [], []
+    sizes, versions = [], []
     for number in range(3):
         snapshot = learner.snapshot()
         written = writer.write(str(tmp_path / f"v{number:06d}-e1"), number, *snapshot)
-        found.append(announced(written.own, written.base))
+        versions.append(announced(written.own, written.base))
         sizes.append(written.size_bytes)
-        resident.advance(found[-1])
-        assert resident.sha256 == found[-1].sha256 == weights.digest_tensors(resident.tensors)
+        resident.advance(versions[-1])
+        assert resident.sha256 == versions[-1].sha256 == weights.digest_tensors(resident.tensors)
         assert all(torch.equal(resident.tensors[name], value) for name, value in snapshot.tensors.items())
         assert {value.dtype for value in snapshot.tensors.values()} == {getattr(torch, dtype)}
         plain.load_state_dict({name: value.float() for name, value in resident.tensors.items()})
         assert probe.mean_mismatch(snapshot.probe, plain_transformers.measured(plain, renderer).logprobs) < 1e-5
         learn(learner, renderer, number)
-    assert [version.kind for version in found] == ["full", "adapter", "adapter"]
-    assert len({version.sha256 for version in found}) == 3
+    assert [version.kind for version in versions] == ["full", "adapter", "adapter"]
+    assert len({version.sha256 for version in versions}) == 3
     assert max(sizes[1:]) < sizes[0] / 5
 
     base: Any = AutoModelForImageTextToText.from_pretrained(policy, dtype=torch.float32)
-    loaded = PeftModel.from_pretrained(base, found[-1].uri).merge_and_unload()
+    loaded = PeftModel.from_pretrained(base, versions[-1].uri).merge_and_unload()
     for name, value in weights.own_state(loaded).items():
         difference = (value.to(getattr(torch, dtype)).float() - resident.tensors[name].float()).abs().max()
         assert difference <= (1e-6 if dtype == "float32" else 4e-3), f"{name}, as peft merges it"
@@ -134,13 +132,13 @@ def test_what_is_published_leaves_the_trainers_own_weights_as_they_were(policy, 
 
 
 @pytest.mark.parametrize(
-    ("targets", "found"), [(["q_proj", "v_proj"], {"q_proj", "v_proj"}), (["self_attn.o_proj"], {"o_proj"})]
+    ("targets", "names"), [(["q_proj", "v_proj"], {"q_proj", "v_proj"}), (["self_attn.o_proj"], {"o_proj"})]
 )
-def test_targets_match_name_suffixes_of_language_model_layers(policy, renderer, ranks, targets, found):
+def test_targets_match_name_suffixes_of_language_model_layers(policy, renderer, ranks, targets, names):
     learner = Learner(policy, renderer, settings(lora={"rank": 2, "targets": targets}).trainer, ranks)
-    names = [name for name, _ in lora.layers_of(learner.scorer.policy)]
-    assert {name.rpartition(".")[2] for name in names} == found
-    assert all("language_model" in name for name in names)
+    layers = [name for name, _ in lora.layers_of(learner.scorer.policy)]
+    assert {name.rpartition(".")[2] for name in layers} == names
+    assert all("language_model" in name for name in layers)
 
 
 def test_a_target_that_the_model_has_not_is_refused_with_those_it_has(policy, renderer, ranks):
@@ -165,11 +163,9 @@ def test_a_resumed_trainer_continues_adapters_bit_for_bit(policy, renderer, rank
     assert restored is not None and restored.train_step == 1
     for learner in (first, second):
         learn(learner, renderer, 1)
-    one, two = (learner.snapshot().tensors for learner in (first, second))
-    assert weights.digest_tensors(one) == weights.digest_tensors(two)
-    assert weights.digest_tensors(one) != weights.digest_tensors(
-        Learner(policy, renderer, settings().trainer, ranks).weights()
-    )
+    untrained = Learner(policy, renderer, settings().trainer, ranks)
+    digests = [weights.digest_tensors(learner.snapshot().tensors) for learner in (first, second, untrained)]
+    assert digests[0] == digests[1] != digests[2]
 
 
 @pytest.mark.parametrize(
@@ -213,16 +209,16 @@ def test_a_run_does_not_resume_with_other_frozen_weights(policy, renderer, ranks
 @pytest.mark.parametrize("minibatches", [1, 3])
 def test_two_ranks_train_and_publish_what_one_does(policy, tmp_path, minibatches):
     """Rank 3 of an adapter on two ranks: A's rows are shared unequally, and each rank merges the rows it has."""
-    one, two = (step_of(policy, count, tmp_path / f"{count}.pt", minibatches, rank=3) for count in (1, 2))
-    assert one["updates"] == two["updates"] == minibatches
-    assert one["gradients"].keys() == two["gradients"].keys()
-    assert all(".lora_" in name for name in one["gradients"])
-    for name, gradient in one["gradients"].items():
+    single, two = (step_of(policy, count, tmp_path / f"{count}.pt", minibatches, rank=3) for count in (1, 2))
+    assert single["updates"] == two["updates"] == minibatches
+    assert single["gradients"].keys() == two["gradients"].keys()
+    assert all(".lora_" in name for name in single["gradients"])
+    for name, gradient in single["gradients"].items():
         assert (two["gradients"][name] - gradient).norm() <= 1e-4 * gradient.norm(), name
-    for name, weight in one["weights"].items():
+    for name, weight in single["weights"].items():
         torch.testing.assert_close(two["weights"][name], weight, rtol=0, atol=1e-5)
-    assert two["probe"] == pytest.approx(one["probe"], abs=1e-4)
-    for result in (one, two):
+    assert two["probe"] == pytest.approx(single["probe"], abs=1e-4)
+    for result in (single, two):
         adapter = result["adapter"]
         worker = adapters.with_adapter(adapter["base"], adapter["tensors"], adapter["scaling"])
         assert weights.digest_tensors(worker) == weights.digest_tensors(result["published"])
@@ -236,23 +232,7 @@ def publishing(new_run: Callable[..., Run]) -> Callable[..., Run]:
 
 @pytest.mark.timeout(KILLS_S)
 def test_killed_anywhere_every_version_is_the_trainers_to_the_bit(publishing, policy, tmp_path):
-    kills = [f"{point}:2" for point in crash_points.TRAINER]
-    ours = publishing(max_train_steps=2 * len(kills) + 1, keep_versions=2)
-    ours.add([ours.maker.group(index) for index in range(2 * len(kills) + 1)])
-    for kill in kills:
-        with training(ours.config, kill) as trainer:
-            assert ended(trainer) == -signal.SIGKILL, kill
-    assert ours.train() == 0
-    ended_with = ours.versions()[-1]
-    assert ours.train() == 0
-
-    versions = ours.versions()
-    assert [row["group_ids"] for row in ours.trained()] == [[f"group-{n}"] for n in range(2 * len(kills) + 1)]
-    assert (versions[-1].version, versions[-1].sha256) == (ended_with.version, ended_with.sha256)
-    digests: dict[int, set[str]] = {}
-    for version in versions:
-        digests.setdefault(version.version, set()).add(version.sha256)
-    assert all(len(found) == 1 for found in digests.values()), "a number means one set of weights"
+    versions = train_through_kills(publishing(max_train_steps=KILLED_STEPS, keep_versions=2))
     assert {version.kind for version in versions if version.version > 0} == {"adapter"}
     assert {version.base[0].uri for version in versions if version.base} == {versions[0].uri}, "one base for all"
 

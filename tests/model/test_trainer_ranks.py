@@ -5,18 +5,14 @@ import functools
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from dart_streams import crash_points
-from dart_streams.policy import weights as weight_files
 from tests.faults import disk
 from tests.model import sharded_layer
 from tests.model.forkserver import jobs
-from tests.model.test_trainer_run import KILLS_S, Run, ended, training
+from tests.model.test_trainer_run import KILLS_S, Run, assert_same_weights, ended, training
 from trainer import checkpoint_manifest
 from trainer.checkpoint import Checkpoints
 
@@ -55,9 +51,7 @@ def test_one_or_two_ranks_killed_anywhere_end_as_undisturbed(run):
     assert [row["group_ids"] for row in killed.trained()] == [[f"group-{index}"] for index in range(STEPS)]
     losses, expected = ([row["metrics"]["loss"] for row in ours.trained()] for ours in (killed, alone))
     assert losses == pytest.approx(expected, abs=1e-4)
-    final, wanted = (load_file(Path(ours.versions()[-1].uri) / weight_files.FILE) for ours in (killed, alone))
-    for name, weight in wanted.items():
-        torch.testing.assert_close(final[name], weight, rtol=0, atol=1e-4)
+    assert_same_weights(killed, alone, atol=1e-4)
     for place in folder.iterdir():
         manifest = checkpoint_manifest.read(place)
         assert isinstance(manifest, checkpoint_manifest.CheckpointManifest)
@@ -69,8 +63,8 @@ def test_one_or_two_ranks_killed_anywhere_end_as_undisturbed(run):
 def test_a_checkpoint_is_read_by_another_number_of_ranks(tmp_path, saved_by, read_by):
     folder = tmp_path / "checkpoints"
     saved = sharded_layer.results(saved_by, folder, sharded_layer.two_steps, tmp_path / "saved")
-    found = sharded_layer.results(read_by, folder, sharded_layer.resumed, tmp_path / "found")
-    assert found == [[2, pytest.approx(saved[0])]] * read_by
+    restored = sharded_layer.results(read_by, folder, sharded_layer.resumed, tmp_path / "result")
+    assert restored == [[2, pytest.approx(saved[0])]] * read_by
 
 
 def test_a_torn_shard_makes_both_ranks_take_the_previous_checkpoint(tmp_path):
@@ -78,7 +72,7 @@ def test_a_torn_shard_makes_both_ranks_take_the_previous_checkpoint(tmp_path):
     sharded_layer.results(2, folder, sharded_layer.two_steps, tmp_path / "saved")
     shard = folder / "epoch-0001-step-00000002" / "__1_0.distcp"
     shard.write_bytes(shard.read_bytes()[:-1])
-    first, second = sharded_layer.results(2, folder, sharded_layer.resumed, tmp_path / "found")
+    first, second = sharded_layer.results(2, folder, sharded_layer.resumed, tmp_path / "result")
     assert first == second
     assert first[0] == 1
     assert sorted(place.name for place in folder.iterdir()) == [
@@ -90,8 +84,8 @@ def test_a_torn_shard_makes_both_ranks_take_the_previous_checkpoint(tmp_path):
 @pytest.mark.skipif(bool(disk.possible()), reason="mounting a small disk needs root")
 def test_on_a_full_disk_all_ranks_say_so_and_leave_the_checkpoint_before(tmp_path):
     with disk.small_disk(tmp_path / "disk", 1) as place:
-        found = sharded_layer.results(2, place / "checkpoints", sharded_layer.a_full_disk, tmp_path / "found")
-    for said, left, restored in found:
+        outcomes = sharded_layer.results(2, place / "checkpoints", sharded_layer.a_full_disk, tmp_path / "result")
+    for said, left, restored in outcomes:
         assert "epoch-0001-step-00000002 can't be written" in said
         assert "No space left" in said
         assert left == ["epoch-0001-step-00000001"]
@@ -100,6 +94,6 @@ def test_on_a_full_disk_all_ranks_say_so_and_leave_the_checkpoint_before(tmp_pat
 
 def test_ranks_that_share_no_folder_are_refused(tmp_path):
     place = tmp_path / "checkpoints"
-    found = sharded_layer.results(2, place, sharded_layer.a_rank_without_the_folder, tmp_path / "found")
-    assert all("check that all ranks share this folder" in str(said) for said in found)
+    refusals = sharded_layer.results(2, place, sharded_layer.a_rank_without_the_folder, tmp_path / "result")
+    assert all("check that all ranks share this folder" in str(said) for said in refusals)
     assert Checkpoints(place, None).complete() == []  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from transformers import AutoModelForImageTextToText
 from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog, alter_group, write
 from dart_streams import crash_points
 from dart_streams.bus import sync_clients
-from dart_streams.bus.codec import encode
+from dart_streams.bus.codec import Encoded, encode
 from dart_streams.config import Config, parse
 from dart_streams.console.repair import projection
 from dart_streams.console.runs.run_log import LogRecord, RecordMetadata
@@ -77,23 +77,25 @@ class Run:
             session.cluster.shutdown()
 
         asyncio.run(store())
-        with contextlib.closing(sync_clients.create_producer(self.config.bus, "test")) as producer:
-            for made in groups:
-                record = encode(curated.TOPIC, made.group)
-                self.send(producer, curated.TOPIC, record.key, record.value, record.headers)
+        self.publish(curated.TOPIC, *(backlog.group for backlog in groups))
 
-    def send(self, producer: Any, topic: Topic, key: bytes, value: bytes, headers: Any = ()) -> None:
-        producer.send(self.config.bus.prefix + topic.name, key=key, value=value, headers=list(headers)).get(
-            timeout=DEADLINE_S
-        )
+    def publish(self, topic: Topic, *published: msgspec.Struct) -> None:
+        self.send(topic, *(encode(topic, event) for event in published))
+
+    def send(self, topic: Topic, *records: Encoded) -> None:
+        """Write records as they are."""
+        with contextlib.closing(sync_clients.create_producer(self.config.bus, "test")) as producer:
+            for record in records:
+                parts = {"key": record.key, "value": record.value, "headers": list(record.headers)}
+                producer.send(self.config.bus.prefix + topic.name, **parts).get(timeout=DEADLINE_S)
 
     def versions(self) -> list[WeightVersion]:
         return sync_clients.read_events(self.config.bus, "test", weights.TOPIC)
 
     def steps(self) -> list[TrainedStep]:
         """Return the steps in the log, each once."""
-        found = sync_clients.read_events(self.config.bus, "test", trained.TOPIC)
-        return list({step.train_step: step for step in found}.values())
+        steps = sync_clients.read_events(self.config.bus, "test", trained.TOPIC)
+        return list({step.train_step: step for step in steps}.values())
 
     def log(self) -> list[Any]:
         """Return what trainers wrote to the log."""
@@ -137,10 +139,10 @@ def run(services: Any, policy: Path) -> Callable[..., Run]:
 def until(condition: Callable[[], Any], what: str) -> Any:
     """Return what ``condition`` gives once it is truthy."""
     deadline, pause = time.monotonic() + DEADLINE_S, threading.Event()
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {what}"
         pause.wait(0.1)
-    return found
+    return value
 
 
 def train_elsewhere(config: Config, crash_point: str, errors: Path | None, job: Mapping[str, str]) -> None:
@@ -238,8 +240,7 @@ def test_a_backlog_becomes_versions_rows_and_weights_that_load(run, policy):
 def test_bad_groups_lose_nothing_and_do_not_stop_the_others(run):
     """Undecodable, repeated, stale, rendered otherwise, not in the store: each has its place and its count."""
     ours = run(trainer={"groups_per_step": 1, "max_train_steps": 4}, curation={"max_staleness": 1})
-    with contextlib.closing(sync_clients.create_producer(ours.config.bus, "test")) as producer:
-        ours.send(producer, curated.TOPIC, b"?", b"not json")
+    ours.send(curated.TOPIC, Encoded(b"?", b"not json", []))
     first, second = ours.maker.group(0), ours.maker.group(1)
     stale, fresh = ours.maker.group(2, version=0), ours.maker.group(3, version=2)
     mismatched = alter_group(ours.maker.group(4, version=3), "trajectory-4-0", 1, prompt_sha="another")
@@ -311,13 +312,13 @@ def test_a_step_imitates_past_successes_and_a_killed_trainer_the_same_ones(run):
 
 def test_two_ranks_imitate_what_one_imitates(run):
     trainer = {"groups_per_step": 1, "max_train_steps": 4, **IMITATION}
-    one, two = run(trainer=trainer), run(trainer={**trainer, "processes": 2})
-    for ours in (one, two):
+    single, two = run(trainer=trainer), run(trainer={**trainer, "processes": 2})
+    for ours in (single, two):
         ours.add([ours.maker.group(index) for index in range(4)])
-    assert one.train() == 0
+    assert single.train() == 0
     with two_ranks(two.config):
         until(lambda: len(two.steps()) == 4, "four steps")
-    for step, expected in zip(two.steps(), one.steps(), strict=True):
+    for step, expected in zip(two.steps(), single.steps(), strict=True):
         assert (step.imitated, step.sft_updates) == (expected.imitated, expected.sft_updates)
         for name in {"loss", "grad_norm", "imitation_nll", "imitation_share", "sft_nll"} & expected.metrics.keys():
             assert step.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-3, abs=1e-5), name
@@ -362,8 +363,8 @@ def test_groups_dropped_while_waiting_are_announced_to_dispatch(run):
 def test_groups_of_a_coupled_batch_that_teach_nothing_are_consumed_with_it(run):
     """A coupled dispatch orders the next batch when all of the last is consumed, also if nothing of it could teach."""
     ours = run(trainer={"groups_per_step": 2, "max_train_steps": 2})
-    made = [ours.maker.group(index) for index in range(6)]
-    ours.add([made[index] if index in (0, 4, 5) else without_members(made[index]) for index in range(6)])
+    groups = [ours.maker.group(index) for index in range(6)]
+    ours.add([group if index in (0, 4, 5) else without_members(group) for index, group in enumerate(groups)])
     assert ours.train() == 0
     rows = ours.trained()
     assert [row["group_ids"] for row in rows] == [["group-0", "group-1"], ["group-4", "group-5"]]
@@ -372,8 +373,8 @@ def test_groups_of_a_coupled_batch_that_teach_nothing_are_consumed_with_it(run):
     assert published == [(0, 0), (1, 2), (1, 4), (2, 6)]
 
 
-def without_members(made: SyntheticBacklog) -> SyntheticBacklog:
-    return made._replace(group=msgspec.structs.replace(made.group, members=[], mean=0.0, std=0.0))
+def without_members(backlog: SyntheticBacklog) -> SyntheticBacklog:
+    return backlog._replace(group=msgspec.structs.replace(backlog.group, members=[], mean=0.0, std=0.0))
 
 
 KILLS = (
@@ -384,6 +385,8 @@ KILLS = (
 """Three runs, each killed at every point, before any other step or after one: twenty-one kills."""
 STEPS_KILLED = 10
 """One more than the run that makes most steps before its last kill."""
+KILLED_STEPS = 2 * len(crash_points.TRAINER) + 1
+"""Of a run that is killed at each point before a second step."""
 
 
 def killed_again_and_again(ours: Run, kills: Sequence[str]) -> None:
@@ -409,7 +412,7 @@ def test_a_trainer_killed_anywhere_trains_every_group_once(run):
         for each in killed:
             each.result()
     for ours in disturbed:
-        compare(ours, undisturbed, [made.group.group_id for made in groups])
+        compare(ours, undisturbed, [backlog.group.group_id for backlog in groups])
 
 
 def compare(disturbed: Run, undisturbed: Run, group_ids: Sequence[str]) -> None:
@@ -422,14 +425,36 @@ def compare(disturbed: Run, undisturbed: Run, group_ids: Sequence[str]) -> None:
     announced = [(event.epoch, event.version) for event in versions]
     assert announced == sorted(set(announced)), "each incarnation's versions strictly increase"
     assert [event.version for event in versions] == sorted(event.version for event in versions)
-    uris: dict[int, set[str]] = {}
-    for event in versions:
-        uris.setdefault(event.version, set()).add(event.uri)
-    assert all(len(places) == 1 for places in uris.values()), "a number means one set of weights"
-    assert sorted(uris) == list(range(STEPS_KILLED + 1))
-    final, wanted = (load_file(Path(r.versions()[-1].uri) / weight_files.FILE) for r in (disturbed, undisturbed))
+    places = {(event.version, event.uri) for event in versions}
+    assert sorted(number for number, _ in places) == list(range(STEPS_KILLED + 1)), "a number means one set of weights"
+    assert_same_weights(disturbed, undisturbed, atol=1e-6)
+
+
+def assert_same_weights(ours: Run, expected: Run, atol: float) -> None:
+    """Check the newest version of a run against that of another."""
+    final, wanted = (load_file(Path(run.versions()[-1].uri) / weight_files.FILE) for run in (ours, expected))
     for name, weight in wanted.items():
-        torch.testing.assert_close(final[name], weight, rtol=0, atol=1e-6)
+        torch.testing.assert_close(final[name], weight, rtol=0, atol=atol)
+
+
+def train_through_kills(ours: Run) -> list[WeightVersion]:
+    """Train a group a step, killed at each point; return the versions, each number of which has one digest."""
+    kills = [f"{point}:2" for point in crash_points.TRAINER]
+    ours.add([ours.maker.group(index) for index in range(KILLED_STEPS)])
+    for kill in kills:
+        with training(ours.config, kill) as trainer:
+            assert ended(trainer) == -signal.SIGKILL, kill
+    assert ours.train() == 0
+    last = ours.versions()[-1]
+    assert ours.train() == 0
+
+    versions = ours.versions()
+    assert [row["group_ids"] for row in ours.trained()] == [[f"group-{number}"] for number in range(KILLED_STEPS)]
+    assert (versions[-1].version, versions[-1].sha256) == (last.version, last.sha256)
+    assert versions[-1].epoch == last.epoch + 1
+    digests = {(version.version, version.sha256) for version in versions}
+    assert len(digests) == len({number for number, _ in digests}), "a number means one set of weights"
+    return versions
 
 
 def test_from_an_older_checkpoint_no_version_number_is_reused(run):
@@ -507,7 +532,7 @@ def test_no_group_is_taken_while_prefetched_bytes_exceed_the_limit(run):
         1,
         99,
         lambda: 1,
-        on_group=lambda one: taken.append(one.group_id),
+        on_group=lambda group: taken.append(group.group_id),
         is_full=full,
     )
     with consumer:
@@ -534,9 +559,7 @@ def test_a_version_stays_while_a_live_worker_may_be_fetching_it(run):
 
     def serves(worker_id: str, version: int) -> None:
         event = events.weights_serving(version, worker_id=worker_id, alive_ms=next(beats))
-        record = encode(weights_serving.TOPIC, event)
-        with contextlib.closing(sync_clients.create_producer(ours.config.bus, "test")) as producer:
-            ours.send(producer, weights_serving.TOPIC, record.key, record.value, record.headers)
+        ours.publish(weights_serving.TOPIC, event)
 
     def left_after(publisher: WeightPublisher, number: int) -> list[str]:
         publisher.publish(TrainerState(version=number), release(number))
@@ -573,20 +596,18 @@ def test_a_repeated_version_is_kept_once_and_a_fenced_one_never():
 
 def test_two_ranks_publish_what_one_publishes_and_stop_together(run):
     """Started by torchrun's launcher; the second rank reads its own share and never speaks."""
-    one, two = run(trainer={"max_train_steps": 2}), run(trainer={"processes": 2})
-    for ours in (one, two):
+    single, two = run(trainer={"max_train_steps": 2}), run(trainer={"processes": 2})
+    for ours in (single, two):
         ours.add([ours.maker.group(index) for index in range(4)])
-    assert one.train() == 0
+    assert single.train() == 0
     with training(two.config) as trainer:
         until(lambda: len(two.versions()) == 3, "versions 0, 1 and 2 of two ranks")
         until(lambda: len(two.trained()) == 2, "the second row")
         os.kill(trainer.pid or 0, signal.SIGTERM)
         assert ended(trainer) == 0
     assert [event.version for event in two.versions()] == [0, 1, 2]
-    final, wanted = (load_file(Path(r.versions()[-1].uri) / weight_files.FILE) for r in (two, one))
-    for name, weight in wanted.items():
-        torch.testing.assert_close(final[name], weight, rtol=0, atol=2e-5)
-    for row, expected in zip(two.trained(), one.trained(), strict=True):
+    assert_same_weights(two, single, atol=2e-5)
+    for row, expected in zip(two.trained(), single.trained(), strict=True):
         assert row["metrics"]["loss"] == pytest.approx(expected["metrics"]["loss"], abs=1e-5)
         assert row["metrics"]["sequences"] == expected["metrics"]["sequences"]
 
@@ -636,8 +657,8 @@ def test_a_restarted_trainer_keeps_its_last_recorded_step(run):
     ours.add([ours.maker.group(index) for index in range(2)])
     for steps in (1, 2):
         assert ours.train(max_train_steps=steps) == 0
-    found = sync_clients.read_events(ours.config.bus, "test", trained.TOPIC)
-    assert [(step.epoch, step.train_step) for step in found] == [(1, 1), (2, 2)]
+    steps = sync_clients.read_events(ours.config.bus, "test", trained.TOPIC)
+    assert [(step.epoch, step.train_step) for step in steps] == [(1, 1), (2, 2)]
     assert all("publish_ms" in row["metrics"] for row in ours.trained())
 
 
@@ -648,10 +669,7 @@ def test_damaged_weights_end_the_trainer_and_a_restart_writes_them(run, tmp_path
     beats = itertools.count()
 
     def a_worker_could_not_load(number: int) -> None:
-        event = events.weights_serving(alive_ms=next(beats), failed_version=number)
-        record = encode(weights_serving.TOPIC, event)
-        with contextlib.closing(sync_clients.create_producer(ours.config.bus, "test")) as producer:
-            ours.send(producer, weights_serving.TOPIC, record.key, record.value, record.headers)
+        ours.publish(weights_serving.TOPIC, events.weights_serving(alive_ms=next(beats), failed_version=number))
 
     with training(ours.config, errors=errors) as trainer:
         until(lambda: len(ours.versions()) == 2, "version 1")

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from dart_streams.bus import sync_clients
-from dart_streams.bus.codec import encode
 from dart_streams.config import parse
 from tests import events
 from tests.model.test_trainer_run import Run, ended, training, until
@@ -33,9 +31,7 @@ def announced(model_id: str, version: int, epoch: int, groups_consumed: int) -> 
 
 def announce(ours: Run, version: int, epoch: int) -> None:
     """Write a record as a program would that is no trainer of this run."""
-    record = encode(weights.TOPIC, announced(ours.config.policy.model_id, version, epoch, 0))
-    with contextlib.closing(sync_clients.create_producer(ours.config.bus, "stranger")) as producer:
-        ours.send(producer, weights.TOPIC, record.key, record.value, record.headers)
+    ours.publish(weights.TOPIC, announced(ours.config.policy.model_id, version, epoch, 0))
 
 
 def newest(ours: Run) -> WeightVersion:
@@ -63,8 +59,16 @@ def test_a_restarted_trainer_numbers_beyond_a_foreign_record(run, tmp_path):
     assert "Traceback" not in said
     run.add([run.maker.group(1)])
     assert run.train(max_train_steps=2) == 0
-    found = [(event.epoch, event.version) for event in run.versions()]
-    assert found == [(1, 0), (10**9, 1), (1, 10**9), (1, 1), (5, 7), (6, 8), (6, 9)]
+    published = [(event.epoch, event.version) for event in run.versions()]
+    assert published == [
+        (1, 0),
+        (10**9, 1),
+        (1, 10**9),
+        (1, 1),
+        (5, 7),
+        (6, 8),
+        (6, 9),
+    ]
     assert [row["group_ids"] for row in run.trained()] == [["group-0"], ["group-1"]]
 
 

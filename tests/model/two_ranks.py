@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from benchmarks.synthetic_groups import Maker
 from dart_streams.config import parse
 from dart_streams.policy.rendering import Renderer
-from tests.model.forkserver import jobs, spawning
+from tests.model.forkserver import run_ranks
 from trainer.data.samples import ReadyGroup, select, share
 from trainer.data.successes import sft_group, successes_of
 from trainer.learning import step
@@ -88,16 +88,5 @@ def step_of(
     model: Path, count: int, result: Path, minibatches: int, rank: int = 0, aggregate: str = "tokens"
 ) -> dict[str, Any]:
     """Return what ``count`` ranks make of the same groups, with adapters of ``rank``."""
-    ranks = [
-        spawning.Process(target=main, args=(job, model, result, minibatches, aggregate, rank)) for job in jobs(count)
-    ]
-    for process in ranks:
-        process.start()
-    try:
-        for process in ranks:
-            process.join(500)
-        assert [process.exitcode for process in ranks] == [0] * count
-    finally:
-        for process in ranks:
-            process.kill()
+    run_ranks(count, main, model, result, minibatches, aggregate, rank, limit_s=500)
     return torch.load(result)
