@@ -98,6 +98,9 @@ class Vllm(Optional, frozen=True):
     gather_ms: NonNegative = 0.0
     """Time that a request waits for others to share the engine's steps. It saves CPU time where a step costs the same
     for one request as for ten."""
+    prefix_cache: bool = True
+    """Whether a prompt reuses the keys and values of an earlier one that it extends. A switch of weights empties this
+    cache."""
     second_set: SecondSetWanted = "auto"
     """Place of the next version while the present one serves: the ``device``, or pinned memory of the ``host`` where
     the device lacks room. A switch is then one copy. ``none`` loads during the switch; ``auto`` is ``device`` on a CPU

@@ -22,7 +22,10 @@ class EngineDead(Exception):
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """A response with ``logprobs`` and ``entropies`` (nats) per token; ``prefill_ms`` starts after ``fetch_ms``."""
+    """A response with ``logprobs`` and ``entropies`` (nats) per token; ``prefill_ms`` starts after ``fetch_ms``.
+
+    ``cached_tokens`` of the ``prompt_tokens`` came from the engine's prefix cache.
+    """
 
     text: str
     tokens: list[int]
@@ -31,6 +34,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     versions: list[VersionSpan]
     prompt_tokens: int
     prompt_sha: str
+    cached_tokens: int = 0
     fetch_ms: float = 0.0
     prefill_ms: float = 0.0
 

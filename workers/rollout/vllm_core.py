@@ -195,6 +195,7 @@ def generation_of(request: EngineRequest, output: Any) -> Generation:
         versions=[VersionSpan(version=int(span.version), start=span.start, end=span.end) for span in spans],
         prompt_tokens=len(output.prompt_token_ids),
         prompt_sha=request.prompt.sha,
+        cached_tokens=output.num_cached_tokens or 0,
         prefill_ms=(request.first_token_s - request.created_s) * 1000,
     )
 

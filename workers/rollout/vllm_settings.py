@@ -47,7 +47,7 @@ def engine_arguments(
         "skip_mm_profiling": True,
         "mm_processor_cache_gb": 0,
         "mm_device_do_normalize": False,
-        "enable_prefix_caching": False,
+        "enable_prefix_caching": config.rollout.vllm.prefix_cache,
         "async_scheduling": False,
         "distributed_executor_backend": "uni",
         "logprobs_mode": "processed_logprobs",
