@@ -18,12 +18,16 @@ from topics.values import BlobRef, VersionSpan
 
 
 class BacklogShape(NamedTuple):
-    """Shape of groups: trajectories, maximum actions each, screenshot size (pixels)."""
+    """Shape of groups: trajectories, maximum actions each, screenshot size (pixels).
+
+    ``lengths`` has the exact actions of each member; empty: they are drawn.
+    """
 
     members: int = 4
     steps: int = 3
     width: int = 160
     height: int = 210
+    lengths: tuple[int, ...] = ()
 
 
 class SyntheticBacklog(NamedTuple):
@@ -52,7 +56,7 @@ class Maker:
         first = self._screenshot(rng, blobs)
         observations, members = {}, []
         for number in range(self.shape.members):
-            steps = rng.randint(1, self.shape.steps)
+            steps = self.shape.lengths[number] if self.shape.lengths else rng.randint(1, self.shape.steps)
             screens = [first, *(self._screenshot(rng, blobs) for _ in range(steps))]
             order = self._order(index, number, version)
             trajectory = f"trajectory-{index}-{number}"

@@ -26,7 +26,7 @@ PATH = re.compile(
     r"(?:topics|dart_streams|workers|trainer|tests|benchmarks|examples|deploy|docs|requirements)/[\w./-]*\w/?"
 )
 KEY = re.compile(r"[a-z_]+(\.[a-z0-9_]+)+")
-COMMAND = re.compile(r"(?<![/\w-])(?<!-n )dart-streams (?:([a-z]+)(?: ([a-z]+(?:\|[a-z]+)*))?)")
+COMMAND = re.compile(r"(?<![/\w-])(?<!-n )dart-streams (?:([a-z]+)(?: ([a-z]+(?:[-|][a-z]+)*))?)")
 OURS = ("topics", "dart_streams", "workers", "trainer", "benchmarks", "examples")
 GROUPS = {"topics", "store", "dlq", "policy", "bench", "config"}
 HISTORY = {ROOT / "CHANGELOG.md", *(DOCS / "lab").glob("*.md")}
@@ -93,7 +93,7 @@ def test_configuration_keys_that_are_mentioned_exist(page: Path):
 
 def verbs_of(name: str) -> set[str]:
     """Return the commands of a group: those that docs/cli.md has a section for."""
-    return set(re.findall(rf"^##+ {name} (\w+)$", (DOCS / "cli.md").read_text(), re.MULTILINE))
+    return set(re.findall(rf"^##+ {name} ([\w-]+)$", (DOCS / "cli.md").read_text(), re.MULTILINE))
 
 
 @pytest.mark.parametrize("page", [text for text in TEXTS if text not in HISTORY], ids=ids)

@@ -1,0 +1,22 @@
+"""``dart-streams bench multi-turn``, without torch."""
+
+from typing import Annotated
+
+import typer
+
+from benchmarks.command_line import show
+
+app = typer.Typer()
+
+
+@app.command()
+def multi_turn(
+    rounds: Annotated[int, typer.Option(help="Turns of each setting; the one with the least CPU time counts.")] = 1,
+) -> None:
+    """Tokens computed for each distinct token of long trajectories, by window of the prompt and prefix cache.
+
+    One trajectory of 30 steps and a batch of 8, with the tiny policy; no services. A round takes about three minutes.
+    """
+    from benchmarks.multi_turn import rollout
+
+    show({"rollout": rollout.measure(rounds)})

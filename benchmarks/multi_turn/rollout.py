@@ -1,0 +1,150 @@
+"""Prompt tokens that the real engine computes for recorded trajectories, by window and prefix cache.
+
+``python -m benchmarks.multi_turn.rollout WINDOW [--no-prefix-cache]`` prints one JSON object for an engine in its own
+process, with the untrained tiny policy. :func:`measure` runs all of :data:`SETTINGS`.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.multi_turn import trajectories
+from benchmarks.synthetic_groups import SyntheticBacklog
+from benchmarks.vllm_engine import prepare_policy
+from dart_streams.clock import now_ms
+from dart_streams.config import Config, parse
+from dart_streams.telemetry import setup
+from topics.action_requests import ActionRequest
+from topics.observations import Observation
+from topics.values import BlobRef, Sampling
+from workers.rollout import vllm_settings
+from workers.rollout.engine import Engine, Generation
+
+SETTINGS = (("sliding", False), ("sliding", True), ("blocks", True))
+"""Windows and whether the prefix cache is on."""
+ANSWER = Sampling(max_tokens=8)
+"""Sampling of answers. They are not part of the next prompt, which has the recorded ones."""
+
+
+def measure(rounds: int = 1) -> dict[str, Any]:
+    """Return the figures of each setting, in turns of ``rounds``, each in a process of its own."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for _ in range(rounds):
+        for window, cached in SETTINGS:
+            command = [sys.executable, "-m", "benchmarks.multi_turn.rollout", window]
+            done = subprocess.run(
+                command if cached else [*command, "--no-prefix-cache"], stdout=subprocess.PIPE, check=True
+            )
+            found.setdefault(f"{window}, cache {'on' if cached else 'off'}", []).append(json.loads(done.stdout))
+    return {setting: best_of(runs) for setting, runs in found.items()}
+
+
+def best_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the figures of the runs with the least CPU time of each batch."""
+    return {batch: min((run[batch] for run in runs), key=lambda figures: figures["core_ms"]) for batch in runs[0]}
+
+
+async def run_setting(window: str, cached: bool) -> dict[str, Any]:
+    """Return the figures of one trajectory and of a batch, with a new engine."""
+    os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
+    from dart_streams.policy.rendering import renderer_of
+    from workers.rollout.vllm_engine import VllmEngine
+
+    with tempfile.TemporaryDirectory(prefix="rollout-bench-") as scratch:
+        model, first = prepare_policy(Path(scratch), None)
+        config = engine_config(model, scratch, window, cached)
+        renderer = renderer_of(model, config.policy)
+        blobs: dict[str, bytes] = {}
+
+        async def read(ref: BlobRef) -> bytes:
+            return blobs[ref.sha256]
+
+        engine = VllmEngine(config, read)
+        await engine.start(first)
+        found = {}
+        try:
+            for name, lengths in (("one", trajectories.SINGLE), ("batch", trajectories.MIXED)):
+                group = trajectories.record_group(config, renderer, lengths, seed=len(lengths))
+                blobs.update(group.blobs)
+                found[name] = await play_group(engine, group, config, renderer)
+        finally:
+            await engine.stop()
+        return found
+
+
+async def play_group(engine: Engine, group: SyntheticBacklog, config: Config, renderer: Any) -> dict[str, Any]:
+    """Play all members of a group at once, each step after the one before; return the cost."""
+    cpu, started = time.process_time(), time.perf_counter()
+    played = await asyncio.gather(
+        *(play_trajectory(engine, observations, config) for observations in group.observations.values())
+    )
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - started
+    answers = [answer for trajectory in played for answer in trajectory]
+    counts = trajectories.count_tokens(group.observations.values(), config.policy, renderer)
+    computed = sum(answer.prompt_tokens - answer.cached_tokens for answer in answers)
+    return {
+        "requests": len(answers),
+        "prompt_tokens": sum(answer.prompt_tokens for answer in answers),
+        "computed_tokens": computed,
+        "distinct_tokens": counts.distinct,
+        "computed_per_distinct": round(computed / counts.distinct, 3),
+        "core_ms": round(cpu * 1000 / len(answers), 2),
+        "requests_s": round(len(answers) / wall, 2),
+    }
+
+
+async def play_trajectory(engine: Engine, observations: Sequence[Observation], config: Config) -> list[Generation]:
+    """Ask the engine for each recorded action in turn; return the answers."""
+    answers = []
+    for step, turns in enumerate(trajectories.step_prompts(observations, config.policy)):
+        trajectory = observations[0].trajectory_id
+        request = ActionRequest(
+            request_id=f"{trajectory}-{step}",
+            trajectory_id=trajectory,
+            step=step,
+            turns=turns,
+            sampling=ANSWER,
+            reply_partition=0,
+            deadline_ms=now_ms() + 600_000,
+        )
+        answers.append(await engine.generate(request))
+    return answers
+
+
+def engine_config(model: Path, scratch: str, window: str, cached: bool) -> Config:
+    """Return the configuration of the measured engine."""
+    config = parse(
+        {
+            "policy": {"path": str(model)},
+            "rollout": {"max_in_flight": 8, "vllm": {"prefix_cache": cached}},
+            "trainer": {"weights_uri": scratch},
+        }
+    )
+    return msgspec.structs.replace(config, policy=trajectories.window_policy(config.policy, window))
+
+
+def main() -> None:
+    """Measure one setting and print it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("window", choices=trajectories.WINDOWS)
+    parser.add_argument("--prefix-cache", action=argparse.BooleanOptionalAction, default=True)
+    arguments = parser.parse_args()
+    setup.start_logs("bench")
+    json.dump(asyncio.run(run_setting(arguments.window, arguments.prefix_cache)), sys.stdout)
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    os._exit(0)  # as the worker does: vLLM and torch abort if they may not end in order
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Recorded trajectories of many steps, and the windows of the prompts that are compared on them. Torch-free."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog
+from dart_streams.config import Config, Policy
+from dart_streams.episodes import prompts
+from topics.observations import Observation
+from topics.values import MessagePart
+
+SINGLE = (30,)
+"""Steps of the one long trajectory."""
+MIXED = (5, 8, 10, 12, 15, 20, 25, 30)
+"""Steps of a batch of eight trajectories."""
+SCREEN = (616, 448)
+"""Width and height of a screenshot (pixels): 352 tokens of Qwen2.5-VL."""
+WINDOWS: dict[str, dict[str, int]] = {
+    "sliding": {"max_images": 5, "max_texts": 4},
+    "blocks": {"max_images": 7, "min_images": 3, "max_texts": 6, "min_texts": 2},
+}
+"""Bounds of ``[policy]``, with a mean of 5 screenshots, and one answer between each two of them."""
+
+
+class TokenCounts(NamedTuple):
+    """Tokens and screenshots of trajectories.
+
+    ``prompted`` has the prompts of all steps, ``distinct`` each system message, screenshot and answer once. The same
+    for screenshots ``shown`` and ``screens``.
+    """
+
+    prompted: int
+    distinct: int
+    shown: int
+    screens: int
+
+
+def window_policy(policy: Policy, window: str) -> Policy:
+    """Return ``policy`` with the bounds of a window of :data:`WINDOWS`."""
+    return msgspec.structs.replace(policy.sliding, **WINDOWS[window])
+
+
+def record_group(config: Config, renderer: Any, lengths: Sequence[int], seed: int = 0) -> SyntheticBacklog:
+    """Return a group whose members have these steps, and one first screenshot; answers are of version 0.
+
+    ``config.policy`` has the window. ``renderer`` is a :class:`~dart_streams.policy.rendering.Renderer`.
+    """
+    shape = BacklogShape(len(lengths), max(lengths), *SCREEN, lengths=tuple(lengths))
+    return Maker(config, renderer, shape).group(seed)
+
+
+def step_prompts(observations: Sequence[Observation], policy: Policy) -> list[list[MessagePart]]:
+    """Return the prompt of each action of a trajectory."""
+    return [prompts.prompt_turns(observations[:step], policy) for step in range(1, len(observations))]
+
+
+def count_tokens(played: Iterable[Sequence[Observation]], policy: Policy, renderer: Any) -> TokenCounts:
+    """Count the tokens of prompts, and those that differ: the first prompt, and what each step adds to it.
+
+    Trajectories share screenshots and first prompts, so these count once.
+    """
+    seen: set[str] = set()
+    everything = msgspec.structs.replace(policy.sliding, max_images=10_000, max_texts=10_000)
+    prompted = distinct = shown = 0
+
+    def length(turns: Sequence[MessagePart]) -> int:
+        prompt = renderer.prompt(turns)
+        return len(renderer.expanded(prompt.token_ids, [(ref.width, ref.height) for ref in prompt.images]))
+
+    screens: set[str] = set()
+    for observations in played:
+        steps = step_prompts(observations, policy)
+        prompted += sum(map(length, steps))
+        images = [turn.image.sha256 for turns in steps for turn in turns if turn.image is not None]
+        shown += len(images)
+        screens.update(images)
+        whole = step_prompts(observations, everything)
+        first = renderer.prompt(whole[0]).sha
+        distinct += length(whole[-1]) - (length(whole[0]) if first in seen else 0)
+        seen.add(first)
+    return TokenCounts(prompted, distinct, shown, len(screens))
