@@ -11,7 +11,6 @@ from dart_streams.actions.dialects import json_reader
 from dart_streams.actions.dialects.dialect import (
     AnswerBuilder,
     ConfiguredDialect,
-    Coordinates,
     ParsedAnswer,
     Role,
     UnsupportedAction,
@@ -30,6 +29,7 @@ from dart_streams.actions.dialects.json_calls import (
     optional_number_field,
     place_elsewhere,
     place_numbers,
+    read_values,
     split_key_name,
     text_field,
 )
@@ -73,12 +73,12 @@ class Computer13(ConfiguredDialect, frozen=True, kw_only=True):
 
     def read(self, answer: str, view: View) -> ParsedAnswer:
         """Parse an answer; raise :class:`Unparsable` if it has no action or ``strictness`` refuses it."""
-        builder = AnswerBuilder(view)
+        builder = AnswerBuilder(view, self.coordinates)
         for item in read_items(answer, builder):
             if isinstance(item, str):
                 builder.add(WORDS[item]())
             else:
-                InterpretedObject(builder, item, self.coordinates).add()
+                InterpretedObject(builder, item).add()
         return builder.build(self.strictness, self.several)
 
     def write(self, action: typed.Action, view: View) -> str:
@@ -171,27 +171,19 @@ def read_block(answer: str, fence: re.Match[str], builder: AnswerBuilder) -> tup
     if fence["kind"] not in {"", "json"} or "\n" not in fence["blank"]:
         builder.note("marker", "the code block does not begin with a line ```json")
     listed: list[Fields | str] = []
-    while True:
-        value, after, wrong = json_reader.read(answer, begin, lambda place: ENDS.match(answer, place) is not None)
-        builder.wrong += wrong
+    for value, ends in read_values(answer, begin, ENDS, builder):
         listed += objects_of(value)
-        ends = ENDS.match(answer, after)
-        assert ends is not None
-        if "}" in ends["more"]:
-            builder.note("json", "a brace too many")
-        if ends["next"] is None:
-            if not ends["closed"]:
-                builder.note("cut", "the code block is not closed")
-            return listed, ends.end()
-        begin = ends.start("next")
+        end, closed = ends.end(), ends["closed"]
+    if not closed:
+        builder.note("cut", "the code block is not closed")
+    return listed, end
 
 
 class InterpretedObject:
     """Converts an object to an action of the answer."""
 
-    def __init__(self, builder: AnswerBuilder, item: Fields, coordinates: Coordinates) -> None:
+    def __init__(self, builder: AnswerBuilder, item: Fields) -> None:
         self.builder = builder
-        self.coordinates = coordinates
         self.name = text_field(item, "action_type") if "action_type" in item else text_field(item, "action")
         if "action_type" not in item:
             builder.note("argument", "action_type is named action")
@@ -216,12 +208,12 @@ class InterpretedObject:
         """Return the pixel of ``x`` and ``y``, or the pointer's, and whether it is the pointer's."""
         x, y = (optional_number_field(self.fields, key, self.builder) for key in ("x", "y"))
         if x is None and y is None and (written := place_elsewhere(self.fields, KNOWN)) is not None:
-            return *self.builder.place(place_numbers(written, self.builder), self.coordinates), False
+            return *self.builder.place(place_numbers(written, self.builder)), False
         if x is None and y is None and not needed:
             return *self.builder.pointer, True
         if x is None or y is None:
             raise Unparsable(f"{self.name} lacks x or y")
-        return *self.builder.place((x, y), self.coordinates), False
+        return *self.builder.place((x, y)), False
 
     def button(self) -> typed.Button:
         """Return the mouse button."""

@@ -99,10 +99,11 @@ class ConfiguredDialect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerBuilder:
-    """Collects the actions of an answer in order."""
+    """Collects the actions of an answer in order; ``coordinates`` are those of the dialect."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, coordinates: Coordinates) -> None:
         self.view = view
+        self.coordinates = coordinates
         self.pointer = view.place
         self.actions: list[Action] = []
         self.wrong: list[ParseIssue] = []
@@ -118,18 +119,18 @@ class AnswerBuilder:
         self.actions.append(action)
         self.pointer = pointer_after(action) or self.pointer
 
-    def place(self, numbers: Sequence[float], coordinates: Coordinates) -> Place:
+    def place(self, numbers: Sequence[float]) -> Place:
         """Return the pixel of written coordinates: x and y, or the center of a box.
 
         Coordinates outside the image are noted and clamped. Raises :class:`Unparsable` for fractions of the image (0 to
         1), which would all be its first pixel.
         """
         if all(0 < number < 1 for number in numbers):
-            units = "pixels" if coordinates == "absolute" else "thousandths of it"
+            units = "pixels" if self.coordinates == "absolute" else "thousandths of it"
             raise Unparsable(f"a place in the image is in {units}, not a share of it: {tuple(numbers)}", "place")
         width, height = self.view.width, self.view.height
         x, y = numbers if len(numbers) == 2 else ((numbers[0] + numbers[2]) / 2, (numbers[1] + numbers[3]) / 2)
-        if coordinates == "relative":
+        if self.coordinates == "relative":
             x, y = x * width / WHOLE, y * height / WHOLE
         inside = min(max(x, 0), width), min(max(y, 0), height)
         if inside != (x, y):

@@ -1,7 +1,7 @@
 """Actions as JSON objects: extraction from an answer and validation of fields."""
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from dart_streams.actions.dialects.dialect import (
 from dart_streams.actions.grammar import Unparsable
 
 FENCE_MARK = re.compile(r"```(?:json)?")
-BETWEEN = re.compile(r"(?:[\s,;}]++|```(?:json)?)*")
+ENDS = re.compile(r"(?P<more>(?:[\s,;}]++|```(?:json)?)*+)(?:(?P<next>\{)|\Z)")
 """Text allowed between objects, and after the last."""
 CHARACTERS = {" ": "space", "\t": "tab", "\n": "enter", "\r": "enter"}
 """Keys that OSWorld and pyautogui also name by their character."""
@@ -35,27 +35,22 @@ def objects_of(value: Any) -> list[Fields]:
     return [value]
 
 
-def objects_between(text: str, begin: int, end: int, builder: AnswerBuilder) -> list[Fields]:
-    """Return the objects that fill ``text[begin:end]``."""
-    region = text[:end]
-    fields: list[Fields] = []
-    while begin < end:
-        value, after, wrong = json_reader.read(
-            region, begin, lambda place: next_object_start(region, place) is not None
-        )
+def read_values(
+    text: str, begin: int, ends: re.Pattern[str], builder: AnswerBuilder
+) -> Iterator[tuple[Any, re.Match[str]]]:
+    """Yield the values from ``begin`` on, each with the match of ``ends`` after it.
+
+    ``ends`` matches the text that may follow a value, ``more`` of it before the ``next`` value.
+    """
+    while begin >= 0:
+        value, end, wrong = json_reader.read(text, begin, lambda place: ends.match(text, place) is not None)
         builder.wrong += wrong
-        fields += objects_of(value)
-        begin = next_object_start(region, after) or end
-        if "}" in region[after:begin]:
+        after = ends.match(text, end)
+        assert after is not None
+        yield value, after
+        if "}" in after["more"]:
             builder.note("json", "a brace too many")
-    return fields
-
-
-def next_object_start(text: str, position: int) -> int | None:
-    """Return the offset of the next object or of the end; None if other text precedes it."""
-    match = BETWEEN.match(text, position)
-    end = match.end() if match else position
-    return end if end == len(text) or text[end] == "{" else None
+        begin = after.start("next")
 
 
 def loose_objects(text: str, builder: AnswerBuilder) -> list[Fields]:
@@ -67,7 +62,7 @@ def loose_objects(text: str, builder: AnswerBuilder) -> list[Fields]:
         raise Unparsable(f"the JSON object is not closed: {text[begin : begin + 80]!r}", "cut")
     if any(FENCE_MARK.sub("", words).strip() for words in (text[:begin], text[end:])):
         builder.note("text", "words around the JSON object")
-    return objects_between(text, begin, end, builder)
+    return [item for value, _ in read_values(text[:end], begin, ENDS, builder) for item in objects_of(value)]
 
 
 def optional_number_field(fields: Fields, key: str, builder: AnswerBuilder) -> float | None:

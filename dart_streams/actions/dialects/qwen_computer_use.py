@@ -12,7 +12,6 @@ from dart_streams.actions.dialects import json_reader, qwen_prompt
 from dart_streams.actions.dialects.dialect import (
     AnswerBuilder,
     ConfiguredDialect,
-    Coordinates,
     ParsedAnswer,
     Role,
     UnsupportedAction,
@@ -30,6 +29,7 @@ from dart_streams.actions.dialects.json_calls import (
     objects_of,
     place_elsewhere,
     place_numbers,
+    read_values,
     split_key_name,
     text_field,
 )
@@ -61,9 +61,9 @@ class QwenComputerUse(ConfiguredDialect, frozen=True, kw_only=True):
 
     def read(self, answer: str, view: View) -> ParsedAnswer:
         """Parse an answer; raise :class:`Unparsable` if it has no action or ``strictness`` refuses it."""
-        builder = AnswerBuilder(view)
+        builder = AnswerBuilder(view, self.coordinates)
         for call in tool_calls(answer, builder):
-            InterpretedToolCall(builder, arguments_of(call, builder), self.coordinates).add()
+            InterpretedToolCall(builder, arguments_of(call, builder)).add()
         return builder.build(self.strictness, self.several)
 
     def write(self, action: typed.Action, view: View) -> str:
@@ -141,24 +141,16 @@ def tool_calls(answer: str, builder: AnswerBuilder) -> list[Fields]:
 def objects_in_tags(answer: str, begin: int, builder: AnswerBuilder) -> tuple[list[Fields], int]:
     """Return the objects between tags from ``begin`` on, and the offset after them."""
     calls: list[Fields] = []
-    while True:
-        value, end, wrong = json_reader.read(answer, begin, lambda place: ENDS.match(answer, place) is not None)
-        builder.wrong += wrong
+    for value, ends in read_values(answer, begin, ENDS, builder):
         calls += objects_of(value)
         if len(calls) > 1 or isinstance(value, list):
             builder.note("marker", "a list of calls, or several, between the same tags")
-        ends = ENDS.match(answer, end)
-        assert ends is not None
-        if "}" in ends["more"]:
-            builder.note("json", "a brace too many")
-        if (ends["words"] or "").strip():
-            builder.note("text", f"words between the call and {CLOSE}")
-        if ends["closed"]:
-            return calls, ends.end()
-        if not ends["next"]:
-            builder.note("cut", f"no {CLOSE} after the call")
-            return calls, ends.end()
-        begin = ends.start("next")
+        end, words, closed = ends.end(), ends["words"], ends["closed"]
+    if words and words.strip():
+        builder.note("text", f"words between the call and {CLOSE}")
+    if not closed:
+        builder.note("cut", f"no {CLOSE} after the call")
+    return calls, end
 
 
 def arguments_of(call: Fields, builder: AnswerBuilder) -> Fields:
@@ -184,10 +176,9 @@ def arguments_of(call: Fields, builder: AnswerBuilder) -> Fields:
 class InterpretedToolCall:
     """Converts the arguments of a call to an action of the answer."""
 
-    def __init__(self, builder: AnswerBuilder, arguments: Fields, coordinates: Coordinates) -> None:
+    def __init__(self, builder: AnswerBuilder, arguments: Fields) -> None:
         self.builder = builder
         self.arguments = arguments
-        self.coordinates = coordinates
 
     def add(self) -> None:
         """Add the action; raise :class:`Unparsable` if an argument is missing."""
@@ -211,8 +202,7 @@ class InterpretedToolCall:
             written = place_elsewhere(self.arguments, KNOWN)
         if written is None and not needed:
             return *self.builder.pointer, True
-        read = place_numbers(written, self.builder)
-        return *self.builder.place(read, self.coordinates), False
+        return *self.builder.place(place_numbers(written, self.builder)), False
 
     def click(self, button: typed.Button, count: int) -> None:
         """Add a click."""
@@ -229,9 +219,7 @@ class InterpretedToolCall:
         start = self.builder.pointer
         if "start_coordinate" in self.arguments:
             self.builder.note("argument", f"start_coordinate is not an argument of {TOOL}")
-            start = self.builder.place(
-                place_numbers(self.arguments["start_coordinate"], self.builder), self.coordinates
-            )
+            start = self.builder.place(place_numbers(self.arguments["start_coordinate"], self.builder))
         x, y, _ = self.place(needed=True)
         self.builder.add(typed.Drag(*start, x, y), at_pointer=True)
 

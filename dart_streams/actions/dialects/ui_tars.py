@@ -18,7 +18,6 @@ from dart_streams.actions.dialects.dialect import (
     TAGS,
     AnswerBuilder,
     ConfiguredDialect,
-    Coordinates,
     ParsedAnswer,
     Place,
     Role,
@@ -46,9 +45,9 @@ class UiTars(ConfiguredDialect, frozen=True, kw_only=True):
 
     def read(self, answer: str, view: View) -> ParsedAnswer:
         """Parse an answer; raise :class:`Unparsable` if it has no action or ``strictness`` refuses it."""
-        builder = AnswerBuilder(view)
+        builder = AnswerBuilder(view, self.coordinates)
         for call in Scanner(answer, PARAMETERS, GRAMMAR, ("content",), builder.note).calls():
-            InterpretedCall(builder, call, self.coordinates).add()
+            InterpretedCall(builder, call).add()
         return builder.build(self.strictness, self.several)
 
     def write(self, action: typed.Action, view: View) -> str:
@@ -77,10 +76,9 @@ class UiTars(ConfiguredDialect, frozen=True, kw_only=True):
 class InterpretedCall:
     """Converts a call to an action of the answer."""
 
-    def __init__(self, builder: AnswerBuilder, call: Call, coordinates: Coordinates) -> None:
+    def __init__(self, builder: AnswerBuilder, call: Call) -> None:
         self.builder = builder
         self.call = call
-        self.coordinates = coordinates
         self.arguments: dict[str, str] = {}
 
     def add(self) -> None:
@@ -129,7 +127,7 @@ class InterpretedCall:
             or (written != written.translate(FULL_WIDTH))
         ):
             self.builder.note("place", f"not quite a place: {written[:80]!r}")
-        return self.builder.place(numbers, self.coordinates)
+        return self.builder.place(numbers)
 
     def button(self) -> typed.Button:
         """Return the mouse button."""
