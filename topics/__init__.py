@@ -35,5 +35,3 @@ ALL: tuple[Topic, ...] = (
     curation_log.TOPIC,
 )
 BY_NAME: dict[str, Topic] = {topic.name: topic for topic in ALL}
-
-__all__ = ["ALL", "BY_NAME", "Topic"]

@@ -22,27 +22,3 @@ from dart_streams.actions.typed import (
     Type,
     Wait,
 )
-
-__all__ = [
-    "Action",
-    "Button",
-    "CallUser",
-    "Click",
-    "Direction",
-    "Drag",
-    "Finished",
-    "Hotkey",
-    "KeyDown",
-    "KeyUp",
-    "MouseDown",
-    "MouseUp",
-    "Move",
-    "Scroll",
-    "Type",
-    "Unparsable",
-    "Wait",
-    "call",
-    "format",
-    "parse",
-    "quote",
-]

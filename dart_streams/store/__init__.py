@@ -7,5 +7,3 @@ from dart_streams.store.asynchronous import AsyncStore
 from dart_streams.store.blobs import MissingBlob
 from dart_streams.store.sessions import connect, connect_async, create_schema
 from dart_streams.store.synchronous import SyncStore
-
-__all__ = ["AsyncStore", "MissingBlob", "SyncStore", "connect", "connect_async", "create_schema"]

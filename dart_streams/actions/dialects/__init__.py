@@ -18,21 +18,3 @@ from dart_streams.actions.dialects.qwen_computer_use import QwenComputerUse
 from dart_streams.actions.dialects.ui_tars import Style, UiTars
 
 Name = Literal["native", "ui-tars", "qwen-computer-use", "computer_13"]
-
-__all__ = [
-    "SYSTEM",
-    "Computer13",
-    "Coordinates",
-    "Dialect",
-    "MultipleActions",
-    "Name",
-    "Native",
-    "ParseIssue",
-    "ParsedAnswer",
-    "QwenComputerUse",
-    "Strictness",
-    "Style",
-    "UiTars",
-    "UnsupportedAction",
-    "View",
-]
