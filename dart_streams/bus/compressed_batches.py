@@ -13,43 +13,23 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
+
+from aiokafka.record.default_records import DefaultRecordBase
 
 from dart_streams.bus import header_names
 from dart_streams.bus.codec import UNREADABLE
+from dart_streams.bus.header_names import HEADER, RecordBatch
 
 MAX_EXPANDED_BYTES = 32 * 1024 * 1024
 """Maximum expanded batch, larger than a full batch of JSON."""
 HEAD_BYTES = 1024
 """Compressed bytes in the value of a stand-in."""
 CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
-CODEC = 0b111
-"""Bits of the codec in a batch's attributes."""
-GZIP = 1
+CODEC, GZIP = DefaultRecordBase.CODEC_MASK, DefaultRecordBase.CODEC_GZIP
 GZIP_WINDOW = 31
-PREFIX = struct.Struct(">qi")
-"""Base offset and length of a record batch (version 2)."""
-HEADER = struct.Struct(">qiibIhiqqqhii")
-MAGIC_AT = 16
 MAGIC = 2
-
-
-class RecordBatch(NamedTuple):
-    """The header of a record batch (https://kafka.apache.org/documentation/#recordbatch)."""
-
-    base_offset: int
-    length: int
-    leader_epoch: int
-    magic: int
-    crc: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    records: int
+AFTER_LENGTH = DefaultRecordBase.AFTER_LEN_OFFSET
 
 
 def replace_unreadable(fetched: bytes) -> bytes:
@@ -83,12 +63,12 @@ def split_batches(fetched: bytes) -> Iterator[tuple[int, int, RecordBatch]]:
     """Yield start, end and header of each complete batch of version 2."""
     start = 0
     while start + HEADER.size <= len(fetched):
-        _, length = PREFIX.unpack_from(fetched, start)
-        end = start + PREFIX.size + length
-        if end > len(fetched) or length <= 0:
+        batch = RecordBatch(*HEADER.unpack_from(fetched, start))
+        end = start + AFTER_LENGTH + batch.length
+        if end > len(fetched) or batch.length <= 0:
             return
-        if fetched[start + MAGIC_AT] == MAGIC:
-            yield start, end, RecordBatch(*HEADER.unpack_from(fetched, start))
+        if batch.magic == MAGIC:
+            yield start, end, batch
         start = end
 
 
@@ -127,7 +107,7 @@ def stand_in(batch: RecordBatch, data: bytes, reason: str) -> bytes:
     builder.append(batch.last_offset_delta, batch.max_timestamp, None, data[:HEAD_BYTES], headers)
     built = builder.build()
     struct.pack_into(">q", built, 0, batch.base_offset)
-    struct.pack_into(">i", built, PREFIX.size, batch.leader_epoch)
+    struct.pack_into(">i", built, AFTER_LENGTH, batch.leader_epoch)
     return bytes(built)
 
 

@@ -11,18 +11,38 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from aiokafka.errors import CorruptRecordException
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBase, DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
-from aiokafka.record.util import calc_crc32c
+from aiokafka.record.util import calc_crc32c, decode_varint_py
 
 from dart_streams.bus.codec import UNREADABLE
 
-RECORDS_AT = 61
-CRC_AT, CRC_FROM, LAST_DELTA_AT, BASE_TIMESTAMP_AT, COUNT_AT = 17, 21, 23, 27, 57
+HEADER = DefaultRecordBase.HEADER_STRUCT
+CRC_AT, CRC_FROM = DefaultRecordBase.CRC_OFFSET, DefaultRecordBase.ATTRIBUTES_OFFSET
+KEPT = ((0, 8), (12, 16), (23, 27))
+"""Bytes of a batch's base offset, leader epoch and last offset delta."""
 HEAD_BYTES = 1024
 """Bytes of the value in a stand-in."""
 
 Headers = list[tuple[str, bytes | None]]
+
+
+class RecordBatch(NamedTuple):
+    """The header of a record batch (https://kafka.apache.org/documentation/#recordbatch)."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records: int
 
 
 class RawRecord(NamedTuple):
@@ -59,7 +79,7 @@ def with_stand_ins(batch: bytes) -> bytes:
         key, value, headers = decode_record(record)
         builder.append(record.offset_delta, record.timestamp, key, value, headers)
     rebuilt = bytearray(builder.build())
-    for start, end in ((0, 8), (12, 16), (LAST_DELTA_AT, LAST_DELTA_AT + 4)):
+    for start, end in KEPT:
         rebuilt[start:end] = batch[start:end]
     struct.pack_into(">I", rebuilt, CRC_AT, calc_crc32c(bytes(rebuilt[CRC_FROM:])))
     return bytes(rebuilt)
@@ -94,42 +114,29 @@ def decode_record(record: RawRecord) -> tuple[bytes | None, bytes | None, Header
 
 def raw_records(batch: bytes) -> Iterator[RawRecord]:
     """Yield the records of an uncompressed batch (https://kafka.apache.org/documentation/#record)."""
-    [base_timestamp] = struct.unpack_from(">q", batch, BASE_TIMESTAMP_AT)
-    [count] = struct.unpack_from(">i", batch, COUNT_AT)
-    at = RECORDS_AT
-    for _ in range(count):
-        length, at = read_varint(batch, at)
+    header, at = RecordBatch(*HEADER.unpack_from(batch)), HEADER.size
+    for _ in range(header.records):
+        length, at = decode_varint_py(batch, at)
         end = at + length
-        timestamp_delta, at = read_varint(batch, at + 1)
-        offset_delta, at = read_varint(batch, at)
+        timestamp_delta, at = decode_varint_py(batch, at + 1)
+        offset_delta, at = decode_varint_py(batch, at)
         key, at = read_field(batch, at)
         value, at = read_field(batch, at)
         headers = []
-        number, at = read_varint(batch, at)
+        number, at = decode_varint_py(batch, at)
         for _ in range(number):
             name, at = read_field(batch, at)
             content, at = read_field(batch, at)
             headers.append((name or b"", content))
-        yield RawRecord(offset_delta, base_timestamp + timestamp_delta, key, value, headers)
+        yield RawRecord(offset_delta, header.base_timestamp + timestamp_delta, key, value, headers)
         at = end
 
 
 def read_field(batch: bytes, at: int) -> tuple[bytes | None, int]:
     """Return a length-prefixed field, None for a negative length, and its end."""
-    length, at = read_varint(batch, at)
+    length, at = decode_varint_py(batch, at)
     if length < 0:
         return None, at
     if at + length > len(batch):
         raise ValueError(f"a field of {length} bytes reaches past the end of its batch")
     return bytes(batch[at : at + length]), at + length
-
-
-def read_varint(batch: bytes, at: int) -> tuple[int, int]:
-    """Return a zigzag-encoded number and its end; raise ``IndexError`` past the batch."""
-    value = shift = 0
-    while True:
-        byte, at = batch[at], at + 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            return (value >> 1) ^ -(value & 1), at
