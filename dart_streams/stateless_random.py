@@ -2,13 +2,11 @@
 
 from hashlib import blake2b
 
-BITS = 64
-
 
 def number(*names: object) -> int:
     """Return a number in [0, 2**64) that depends on ``names`` only."""
     text = "\x1f".join(str(name) for name in names)
-    return int.from_bytes(blake2b(text.encode(), digest_size=BITS // 8).digest())
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
 def share(*names: object) -> float:

@@ -30,11 +30,6 @@ def unprocessed_offsets(ends: Mapping[int, int], processed: Mapping[int, int]) -
     return {partition: offset for partition, offset in reached.items() if offset < ends[partition]}
 
 
-def clamp_ends(ends: Mapping[int, int] | None, now: Mapping[int, int]) -> dict[int, int]:
-    """Return the end offsets to wait for: the first ones, or lower present ones of a recreated topic."""
-    return {partition: min(end, now.get(partition, 0)) for partition, end in (now if ends is None else ends).items()}
-
-
 def describe_stage(stage: Stage, ends: Mapping[int, int], missing: Mapping[int, int]) -> str:
     """Return the remaining records of a stage, as text."""
     places = [
@@ -64,10 +59,10 @@ class FlushBarrier:
             except (KafkaError, OSError) as error:
                 waiting.last_from = f"no broker ({type(error).__name__})"
             else:
-                ends = clamp_ends(ends, {partition: progress.end for partition, progress in now.items()})
-                missing = unprocessed_offsets(
-                    ends, {partition: progress.processed for partition, progress in now.items()}
-                )
+                present = {partition: progress.end for partition, progress in now.items()}
+                # Those of a recreated topic may be lower than the first ones.
+                ends = {place: min(end, present.get(place, 0)) for place, end in (ends or present).items()}
+                missing = unprocessed_offsets(ends, {place: progress.processed for place, progress in now.items()})
                 if not missing:
                     return
                 if missing != before:

@@ -184,17 +184,13 @@ class Env(Section, frozen=True):
     @property
     def selected(self) -> Backend:
         """The table of the backend in use."""
-        match self.backend:
-            case "miniwob":
-                return self.miniwob
-            case "desktop":
-                return self.desktop
-            case "osworld":
-                return self.osworld
-            case "simulated":
-                return self.simulated
-            case _:
-                return self.installed
+        built_in: dict[str, Backend] = {
+            "miniwob": self.miniwob,
+            "desktop": self.desktop,
+            "osworld": self.osworld,
+            "simulated": self.simulated,
+        }
+        return built_in.get(self.backend, self.installed)
 
     @property
     def screen(self) -> tuple[int, int] | None:

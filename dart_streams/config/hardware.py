@@ -3,7 +3,6 @@
 The sizes per core are those of the demonstrations, which were measured on 2 cores and 24 GiB without a GPU.
 """
 
-import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -55,10 +54,7 @@ def read_machine() -> MachineSize:
 def memory_limit(files: Iterable[Path] = CONTROL_GROUPS) -> int:
     """Return the memory of the machine in bytes, or the container's limit if that is less."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for file in files:
-        with contextlib.suppress(OSError, ValueError):  # There is none, or it says "max".
-            limits.append(int(file.read_text()))
-    return min(limits)
+    return min(limits + [int(text) for file in files if (text := read_limit(file)).isdecimal()])
 
 
 def read_limit(file: Path) -> str:

@@ -63,32 +63,32 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def __post_init__(self) -> None:
         """Refuse ids that are too long for events, and too many tasks."""
-        longest = max(len(task_id(self.environment, self.page, seed)) for seed in self._all_seeds)
+        ends = [seed for seeds in self.seeds.values() for seed in seeds]
+        longest = max(len(task_id(self.environment, self.page, seed)) for seed in ends)
         if longest > MAX_TASK_ID:
             raise ValueError(f"the ids of its tasks have {longest} characters: shorten page to {MAX_TASK_ID} in all")
         if self.count > MAX_TASKS:
             raise ValueError(f"its seeds make {self.count} tasks: a task set has at most {MAX_TASKS}")
 
     @property
-    def _all_seeds(self) -> tuple[int, ...]:
-        return (*self.train_seeds, *self.heldout_seeds, *self.demonstration_seeds)
-
-    @property
-    def count(self) -> int:
-        """The number of its tasks, of all splits."""
-        ranges = (self.train_seeds, self.heldout_seeds, self.demonstration_seeds)
-        return sum(max(0, last - first) for first, last in ranges)
-
-    def tasks(self, split: Split) -> list[Task]:
-        """Return this page's tasks of one split."""
-        ranges = {
+    def seeds(self) -> dict[Split, tuple[int, int]]:
+        """The seed range of each split."""
+        return {
             "train": self.train_seeds,
             "heldout": self.heldout_seeds,
             "demonstration": self.demonstration_seeds,
         }
+
+    @property
+    def count(self) -> int:
+        """The number of its tasks, of all splits."""
+        return sum(max(0, last - first) for first, last in self.seeds.values())
+
+    def tasks(self, split: Split) -> list[Task]:
+        """Return this page's tasks of one split."""
         return [
             Task(environment=self.environment, page=self.page, seed=seed, max_steps=self.max_steps, split=split)
-            for seed in range(*ranges[split])
+            for seed in range(*self.seeds[split])
         ]
 
 
@@ -250,7 +250,7 @@ def tasks_of(config: Config, file: Path | None = None) -> TaskSet:
     """
     path = file or Path(config.tasks.file)
     found = load(path)
-    if too_large := record_sizes.size_refusal(config, max((page.max_steps for page in found.pages), default=1)):
+    if too_large := record_sizes.size_refusal(config, max(1, found.most_steps)):
         raise ConfigError(f"{path}: {too_large}")
     return found
 

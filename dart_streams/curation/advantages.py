@@ -63,19 +63,15 @@ def step_level_advantages(rewards: Sequence[float], steps: Sequence[int]) -> lis
     return [(reward - mean) / (std + EPSILON) for reward in rewards]
 
 
-def future_returns(reward: float, steps: int, discount: float) -> list[float]:
-    """Return the future return of each step: ``reward`` x ``discount`` to the power of the steps that follow."""
-    return [reward * discount ** (steps - 1 - step) for step in range(steps)]
-
-
 def single_step_advantages(rewards: Sequence[float], steps: Sequence[int], discount: float) -> list[list[float]]:
     """Return, for each trajectory, the advantage of each step.
 
-    It is (return - mean) / (sigma + 1e-6) over the group's trajectories that have this step, 0 for a single one.
+    It is (return - mean) / (sigma + 1e-6) over the group's trajectories that have this step, 0 for a single one. A
+    step's return is its trajectory's reward x ``discount`` to the power of the steps that follow.
     Source: the step-level advantage of UI-S1 (arXiv 2509.11543), which has rewards of single steps. Environments here
     reward only the end, so an early step of a long success returns less than that of a short one.
     """
-    returns = [future_returns(reward, n, discount) for reward, n in zip(rewards, steps, strict=True)]
+    returns = [[r * discount ** (n - 1 - step) for step in range(n)] for r, n in zip(rewards, steps, strict=True)]
     advantages: list[list[float]] = [[] for _ in returns]
     for step in range(max(steps, default=0)):
         members = [index for index, n in enumerate(steps) if step < n]

@@ -48,7 +48,8 @@ def apply(
 ) -> tuple[BudgetState, list[Decision]]:
     """Turn one task's difficulty into the budget of its next group."""
     difficulty: TaskDifficulty = record.event
-    limit = step_limit(tasks, difficulty.task_id)
+    known = difficulty.task_id in tasks
+    limit = tasks.get(difficulty.task_id).max_steps if known else max(1, tasks.most_steps)
     rollouts, why_rollouts = rollouts_of(difficulty, settings)
     max_steps, why_steps = steps_of(difficulty, settings, limit)
     orders, steps = count_noun(rollouts, "rollout"), count_noun(max_steps, "step")
@@ -84,13 +85,6 @@ def steps_of(difficulty: TaskDifficulty, settings: Curation, limit: int) -> tupl
     if cap >= limit:
         return limit, "the task's limit"
     return cap, "the longest success"
-
-
-def step_limit(tasks: TaskSet, task_id: str) -> int:
-    """Return a task's step limit; for a task outside the set, the largest of the set."""
-    if task_id in tasks:
-        return tasks.get(task_id).max_steps
-    return max((page.max_steps for page in tasks.pages), default=1)
 
 
 def count_noun(number: int, noun: str) -> str:

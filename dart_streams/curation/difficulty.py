@@ -8,7 +8,7 @@ not count: an oracle's shortest path as a length cap would end rollouts that are
 import msgspec
 
 from dart_streams.curation.advantages import checked_reward
-from dart_streams.curation.order_tracker import Limits, OrderKey, OrderTracker, format_order_id, order_key_of
+from dart_streams.curation.order_tracker import Limits, OrderTracker, format_order_id, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from topics import task_difficulty
 from topics.outcomes import is_success
@@ -49,7 +49,9 @@ def apply(
         if state.orders.finish(key, trajectory.outcome, limits.attempts) == "repeated":
             if trajectory.outcome != "lost":
                 return state, []
-            trajectory = restate_lost(trajectory, state.orders.ended_attempt(key, limits.attempts))
+            # Dispatch never received the finish, so it still waits for an earlier attempt.
+            ended = state.orders.ended_attempt(key, limits.attempts)
+            trajectory = msgspec.structs.replace(trajectory, order_id=format_order_id(ended), attempt=ended.attempt)
     task = state.tasks.setdefault(trajectory.task_id, Finishes())
     if reward is not None and trajectory.purpose == "train":
         task.rewards.append(reward)
@@ -57,14 +59,6 @@ def apply(
         if is_success(reward):
             task.longest_success = max(trajectory.steps, task.longest_success or 0)
     return state, [Decision(task_difficulty.TOPIC, cause_id(NAME, record), difficulty_of(task, trajectory))]
-
-
-def restate_lost(lost: Trajectory, ended: OrderKey) -> Trajectory:
-    """Return the finish to report for an order that dispatch reports as lost but that ended here.
-
-    Dispatch never received the finish, so it still waits for an earlier attempt.
-    """
-    return msgspec.structs.replace(lost, order_id=format_order_id(ended), attempt=ended.attempt)
 
 
 def difficulty_of(task: Finishes, trajectory: Trajectory) -> TaskDifficulty:

@@ -184,19 +184,12 @@ def decide(
         counts.equal += 1
         return None
     group = group_of(group_id, task_id, fresh, stored, settings)
-    if not has_room(group):
+    # Validated configurations leave room for it; a curator that could not publish foreign ones would never go on.
+    if len(msgspec.json.encode(group)) > curated.TOPIC.max_message_bytes:
         counts.too_large += 1
         return None
     counts.curated += 1
     return group
-
-
-def has_room(group: CuratedGroup) -> bool:
-    """Return whether a record can hold a group. Validated configurations ensure it; foreign records may not.
-
-    A curator that could not publish a decision would end at it at each start.
-    """
-    return len(msgspec.json.encode(group)) <= curated.TOPIC.max_message_bytes
 
 
 def group_of(

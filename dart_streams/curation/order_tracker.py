@@ -4,6 +4,7 @@ Difficulty, dispatch and groups track orders alike, so they agree without messag
 and abandoned groups.
 """
 
+import re
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -14,8 +15,8 @@ from topics.trajectories import Trajectory
 from topics.transitions import next_attempt, outcome_stage
 from topics.values import OutcomeKind
 
-MAX_DIGITS = 18
-"""Maximum digits of a number in an order id, which then fits into 63 bits."""
+ORDER_ID = re.compile("g([0-9]{1,18})/([0-9]{1,18})/([0-9]{1,18})")
+"""Numbers of up to 18 digits fit into 63 bits; a state with larger ones could not be encoded."""
 ENDED = -1
 """Attempt number of a sample that has ended."""
 ORDER_ATTEMPTS = 3
@@ -64,18 +65,9 @@ def format_order_id(key: OrderKey) -> str:
 
 
 def parse_order_id(order_id: str) -> OrderKey | None:
-    """Return the parts of a training order's id; None for any other id.
-
-    A number above :data:`MAX_DIGITS` digits is foreign: a state with it could not be encoded.
-    """
-    group, _, rest = order_id.partition("/")
-    sample, _, attempt = rest.partition("/")
-    numbers = (group[1:], sample, attempt)
-    if group[:1] != "g" or not order_id.isascii() or not all(number.isdecimal() for number in numbers):
-        return None
-    if max(map(len, numbers)) > MAX_DIGITS:
-        return None
-    return OrderKey(int(group[1:]), int(sample), int(attempt))
+    """Return the parts of a training order's id; None for any other id."""
+    numbers = ORDER_ID.fullmatch(order_id)
+    return OrderKey(*map(int, numbers.groups())) if numbers else None
 
 
 def order_key_of(trajectory: Trajectory) -> OrderKey:
