@@ -232,11 +232,6 @@ class InterpretedObject:
         x, y, at_pointer = self.place()
         self.builder.add(action(x, y, self.button()), at_pointer)
 
-    def move(self) -> None:
-        """Add a move."""
-        x, y, _ = self.place(needed=True)
-        self.builder.add(typed.Move(x, y))
-
     def drag(self) -> None:
         """Add a drag from the pointer."""
         start = self.builder.pointer
@@ -271,7 +266,7 @@ KNOWN = frozenset({"x", "y", "button", "num_clicks", "dx", "dy", "text", "key", 
 Build = Callable[[InterpretedObject], None]
 
 GRAMMAR: dict[str, tuple[tuple[str, ...], Build]] = {
-    "MOVE_TO": (("x", "y"), InterpretedObject.move),
+    "MOVE_TO": (("x", "y"), lambda item: item.builder.add(typed.Move(*item.place(needed=True)[:2]))),
     "CLICK": (("button", "x", "y", "num_clicks"), InterpretedObject.click),
     "MOUSE_DOWN": (("button",), lambda item: item.held(typed.MouseDown)),
     "MOUSE_UP": (("button",), lambda item: item.held(typed.MouseUp)),

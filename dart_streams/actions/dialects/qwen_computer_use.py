@@ -6,6 +6,7 @@ pointer. Scroll pixels count as notches, as in OSWorld's agent for these models.
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 from dart_streams.actions import typed
 from dart_streams.actions.dialects import json_reader, qwen_prompt
@@ -209,11 +210,6 @@ class InterpretedToolCall:
         x, y, at_pointer = self.place()
         self.builder.add(typed.Click(x, y, button, count), at_pointer)
 
-    def move(self) -> None:
-        """Add a move."""
-        x, y, _ = self.place(needed=True)
-        self.builder.add(typed.Move(x, y))
-
     def drag(self) -> None:
         """Add a drag from the pointer; another tool's ``start_coordinate`` is noted."""
         start = self.builder.pointer
@@ -245,19 +241,11 @@ class InterpretedToolCall:
         self.builder.add(typed.CallUser() if status == "failure" else typed.Finished())
 
 
-Build = Callable[[InterpretedToolCall], None]
-
-
-def click_builder(button: typed.Button, count: int) -> Build:
-    """Return the builder of one kind of click."""
-    return lambda call: call.click(button, count)
-
-
-GRAMMAR: dict[str, Build] = {
+GRAMMAR: dict[str, Callable[[InterpretedToolCall], None]] = {
     "key": InterpretedToolCall.key,
     "type": lambda call: call.builder.add(typed.Type(text_field(call.arguments, "text"))),
-    "mouse_move": InterpretedToolCall.move,
-    **{name: click_builder(*kind) for name, kind in CLICKS.items()},
+    "mouse_move": lambda call: call.builder.add(typed.Move(*call.place(needed=True)[:2])),
+    **{name: partial(InterpretedToolCall.click, button=kind[0], count=kind[1]) for name, kind in CLICKS.items()},
     "left_click_drag": InterpretedToolCall.drag,
     "scroll": lambda call: call.scroll("up", "down"),
     "hscroll": lambda call: call.scroll("right", "left"),
