@@ -6,6 +6,7 @@ agent, so property tests can try any interleaving and repeat a failure.
 
 import random
 from collections.abc import Sequence
+from typing import Self
 
 import msgspec
 
@@ -93,6 +94,15 @@ class SimulatedCircle(InMemoryCircle):
     def choose(self, waiting: list[Subscription]) -> Subscription:
         """Draw the next reader."""
         return self.random.choice(waiting)
+
+    def play_rounds(self, rounds: int) -> Self:
+        """Let ``rounds`` rollouts end, the agents read on after each, and the trainer take what they curate."""
+        for _ in range(rounds):
+            self.settle()
+            self.end_one()
+            self.train()
+        self.settle()
+        return self
 
     def end_one(self, index: int | None = None) -> None:
         """End one of the running rollouts."""

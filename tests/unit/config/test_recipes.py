@@ -24,14 +24,8 @@ def task_set(config: Config) -> tasks.TaskSet:
 
 
 def played(config: Config, rounds: int = 600) -> SimulatedCircle:
-    """Let ``count`` rollouts end."""
-    circle = SimulatedCircle(config, task_set(config), Odds(faults=0.02, lift=0.002))
-    for _ in range(rounds):
-        circle.settle()
-        circle.end_one()
-        circle.train()
-    circle.settle()
-    return circle
+    """Return the recipe's circle after ``rounds`` rollouts."""
+    return SimulatedCircle(config, task_set(config), Odds(faults=0.02, lift=0.002)).play_rounds(rounds)
 
 
 def orders(circle: SimulatedCircle) -> list[RolloutOrder]:

@@ -55,6 +55,15 @@ class Dispatch:
             RolloutBudget(task_id=order.task_id, rollouts=rollouts, max_steps=max_steps, reason="", cause=cause)
         )
 
+    def play(self, groups, wins, rollouts=lambda order: 8):
+        """Let orders finish in turn, each as ``wins`` says, until ``groups`` groups are open; return their tasks."""
+        self.weights()
+        for order in iter(self.orders):
+            if self.state.next_group >= groups:
+                break
+            self.finish(order, "success" if wins(order) else "failure", rollouts(order))
+        return [order.task_id for order in self.orders if order.sample == 0]
+
 
 def test_nothing_is_ordered_before_the_first_weights():
     agent = Dispatch()
@@ -142,27 +151,14 @@ def test_a_second_finish_of_an_order_makes_no_room():
 
 def test_the_budget_of_a_demonstration_is_kept_but_closes_nothing():
     agent = Dispatch(tasks=1)
-    shown = RolloutBudget(
-        task_id="simulated/grid#0",
-        rollouts=8,
-        max_steps=4,
-        reason="",
-        cause=Cause(trajectory_id="d", order_id="demo-1", group_id="demo", outcome="success", attempt=0),
-    )
-    assert agent.apply(shown) == []
+    shown = events.rollout_order("demo-1", task_id="simulated/grid#0")
+    assert agent.finish(shown, "success", max_steps=4) == []
     assert {order.max_steps for order in agent.weights()} == {4}
 
 
 def test_a_budget_for_a_task_that_is_not_trained_on_is_passed_over():
     agent = Dispatch(tasks=1)
-    foreign = RolloutBudget(
-        task_id="simulated/grid#1000000",
-        rollouts=8,
-        max_steps=4,
-        reason="",
-        cause=Cause(trajectory_id="d", order_id="x", group_id="x", outcome="success", attempt=0),
-    )
-    agent.apply(foreign)
+    agent.finish(events.rollout_order("x", task_id="simulated/grid#1000000"), "success", max_steps=4)
     assert {order.task_id for order in agent.weights()} == {"simulated/grid#0"}
 
 
@@ -284,15 +280,8 @@ def probing(monkeypatch):
 
 def test_a_task_that_always_succeeds_gets_a_single_rollout_now_and_then(probing):
     agent = Dispatch(tasks=2, trainer={"groups_per_step": 99})
-    agent.weights()
     easy = "simulated/grid#0"
-    index = 0
-    while agent.state.next_group < 200:
-        order = agent.orders[index]
-        index += 1
-        agent.finish(
-            order, "success" if order.task_id == easy else "failure", rollouts=2 if order.task_id == easy else 8
-        )
+    agent.play(200, lambda order: order.task_id == easy, lambda order: 2 if order.task_id == easy else 8)
     late = {order.group_id: order for order in agent.orders if order.group_id >= "g000100"}
     assert {order.group_size for order in late.values() if order.task_id == easy} == {1}
     groups = Counter(order.task_id for order in late.values())
@@ -301,13 +290,7 @@ def test_a_task_that_always_succeeds_gets_a_single_rollout_now_and_then(probing)
 
 def test_a_regression_of_a_solved_task_brings_its_groups_back(probing):
     agent = Dispatch(tasks=2, trainer={"groups_per_step": 99})
-    agent.weights()
-    index = 0
-    while agent.state.next_group < 200:
-        order = agent.orders[index]
-        index += 1
-        won = order.task_id == "simulated/grid#0" and agent.state.next_group < 100
-        agent.finish(order, "success" if won else "failure")
+    agent.play(200, lambda order: order.task_id == "simulated/grid#0" and agent.state.next_group < 100)
     assert agent.orders[-1].group_size == 8
     assert {order.group_size for order in agent.orders if order.group_id >= "g000150"} == {8}
 
@@ -360,17 +343,6 @@ def test_a_task_without_an_open_group_gets_one_within_the_bound(tasks, patience,
                     assert waited <= (patience + 1) * tasks, task_id
 
 
-def groups_of(agent, groups, wins):
-    """Let ``groups`` groups open, each order succeeding as ``wins`` says; return the task of each group, in order."""
-    agent.weights()
-    index = 0
-    while agent.state.next_group < groups:
-        order = agent.orders[index]
-        index += 1
-        agent.finish(order, "success" if wins(order) else "failure")
-    return [order.task_id for order in agent.orders if order.sample == 0]
-
-
 @pytest.mark.parametrize(("passes", "share"), [(0, 0.25), (3, 0.08)])
 def test_a_task_that_keeps_failing_rests_for_some_passes_and_comes_back(passes, share, monkeypatch):
     monkeypatch.setattr(task_scheduler, "PROBE_EVERY", 1000)
@@ -381,7 +353,7 @@ def test_a_task_that_keeps_failing_rests_for_some_passes_and_comes_back(passes, 
         trainer={"groups_per_step": 99},
     )
     hopeless = "simulated/grid#0"
-    groups = groups_of(agent, 400, lambda order: order.task_id != hopeless and order.sample % 2)
+    groups = agent.play(400, lambda order: order.task_id != hopeless and order.sample % 2)
     assert groups.count(hopeless) / len(groups) == pytest.approx(share, abs=0.03)
     assert hopeless in groups[-40:]
 
@@ -389,7 +361,7 @@ def test_a_task_that_keeps_failing_rests_for_some_passes_and_comes_back(passes, 
 def test_tasks_rest_although_all_of_them_fail():
     rest = {"dispatch": {"choice": "even"}, "mobilerl": {"rest_after": 4, "rest_passes": 5}}
     agent = Dispatch(tasks=3, curation=rest, trainer={"groups_per_step": 99})
-    assert Counter(groups_of(agent, 90, lambda order: False)).keys() == {f"simulated/grid#{seed}" for seed in range(3)}
+    assert Counter(agent.play(90, lambda order: False)).keys() == {f"simulated/grid#{seed}" for seed in range(3)}
 
 
 def test_a_curriculum_goes_from_short_tasks_to_all():
@@ -402,7 +374,7 @@ def test_a_curriculum_goes_from_short_tasks_to_all():
         curation={"dispatch": {"choice": "even"}, "craft_gui": {"phases": phases}}, trainer={"groups_per_step": 99}
     )
     agent.settings = dispatch.Settings.of(agent.config, TaskSet(pages))
-    groups = groups_of(agent, 48, lambda order: order.sample % 2)
+    groups = agent.play(48, lambda order: order.sample % 2)
     assert {name.split("#")[0] for name in groups[:12]} == {"simulated/short"}
     assert {name.split("#")[0] for name in groups[12:24]} == {"simulated/short", "simulated/middle"}
     assert len({name.split("#")[0] for name in groups[24:]}) == 3

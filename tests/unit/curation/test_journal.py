@@ -20,18 +20,7 @@ from dart_streams.curation.journal import (
 from dart_streams.curation.reducer import AgentProgress, InputRecord, advance, is_repeated
 from topics import BY_NAME
 
-
-def circle(seed=0):
-    made = SimulatedCircle(parse({"env": {"slots": 4}}), task_set(5), Odds(faults=0.1, partial=0.1), seed)
-    for _ in range(120):
-        made.settle()
-        made.end_one()
-        made.train()
-    made.settle()
-    return made
-
-
-CIRCLE = circle()
+CIRCLE = SimulatedCircle(parse({"env": {"slots": 4}}), task_set(5), Odds(faults=0.1, partial=0.1)).play_rounds(120)
 
 
 def inputs_of(agent):

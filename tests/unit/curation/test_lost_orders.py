@@ -10,8 +10,8 @@ from dart_streams.config import parse
 from dart_streams.curation.lost_orders import OpenOrder, finish_of, open_orders
 from dart_streams.curation.order_tracker import OrderKey, format_group_id, format_order_id
 from dart_streams.curation.reducer import InputRecord, advance
+from tests import events
 from topics import rollout_budgets, rollout_orders, task_difficulty, trajectories
-from topics.values import Sampling
 
 LOSES = tuple(topic.TOPIC.name for topic in (rollout_orders, trajectories, task_difficulty, rollout_budgets))
 AUDITS = 60
@@ -71,6 +71,14 @@ def goes_on(circle: LossyCircle, groups: int) -> None:
             assert audits < AUDITS, "it stands still"
 
 
+def heals(circle: LossyCircle, groups: int = 30) -> None:
+    """Let the circle turn for ``groups`` more groups, and as many again; fail if none of those is curated."""
+    goes_on(circle, groups)
+    since = len(circle.logs["curated"])
+    goes_on(circle, groups)
+    assert len(circle.logs["curated"]) > since
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
@@ -112,17 +120,12 @@ def test_what_is_lost_is_found_by_one_audit_and_ordered_again(topic):
 
 def stranger(number: int, outcome: str = "success", size: int = 8, text: str = ""):
     """Return a well-formed finish of an order that dispatch has not given out."""
-    order = rollout_orders.RolloutOrder(
-        order_id=text or format_order_id(OrderKey(number, 0, 0)),
+    order = events.rollout_order(
+        text or format_order_id(OrderKey(number, 0, 0)),
         group_id=format_group_id(number),
         group_size=size,
-        sample=0,
-        attempt=0,
         task_id="simulated/grid#0",
         max_steps=10,
-        purpose="train",
-        sampling=Sampling(),
-        after_version=0,
     )
     finish = play(order, 0, Odds())
     reward = None if outcome == "lost" else 1.0
@@ -170,10 +173,7 @@ def test_states_that_a_number_far_ahead_rules_already_heal():
     goes_on(circle, groups=5)
     for name in ("difficulty", "groups"):
         circle.states[name].orders.open_up_to(999_999_999, 8, 256)
-    goes_on(circle, groups=30)
-    since = len(circle.logs["curated"])
-    goes_on(circle, groups=30)
-    assert len(circle.logs["curated"]) > since, "the groups agent closes groups again"
+    heals(circle)
 
 
 def test_a_tracker_without_the_beginning_of_the_log_follows_dispatch():
@@ -181,10 +181,7 @@ def test_a_tracker_without_the_beginning_of_the_log_follows_dispatch():
     goes_on(circle, groups=400)
     for name in ("difficulty", "groups"):
         circle.states[name] = circle.agents[name].state()
-    goes_on(circle, groups=30)
-    since = len(circle.logs["curated"])
-    goes_on(circle, groups=30)
-    assert len(circle.logs["curated"]) > since
+    heals(circle)
 
 
 def test_the_finish_of_a_lost_order_has_one_id_and_carries_no_reward():
@@ -203,9 +200,6 @@ def test_an_id_far_ahead_makes_no_repeats_of_the_decisions_that_follow(topic, of
     log = circle.logs[topic]
     source, _, _ = log[0].id.rpartition("/")
     circle.publish(topic, f"{source}/{offset}", log[0].event)
-    goes_on(circle, groups=20)
-    since = len(circle.logs["curated"])
-    goes_on(circle, groups=20)
-    assert len(circle.logs["curated"]) > since
+    heals(circle, groups=20)
     for state in circle.states.values():
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=type(state)) == state

@@ -39,17 +39,7 @@ class Logged(SimulatedCircle):
         return len(step.decisions)
 
 
-def circle(rounds=120, seed=0):
-    made = Logged(parse({"env": {"slots": 4}}), task_set(5), Odds(faults=0.1, partial=0.1), seed)
-    for _ in range(rounds):
-        made.settle()
-        made.end_one()
-        made.train()
-    made.settle()
-    return made
-
-
-CIRCLE = circle()
+CIRCLE = Logged(parse({"env": {"slots": 4}}), task_set(5), Odds(faults=0.1, partial=0.1)).play_rounds(120)
 
 
 @pytest.mark.parametrize("name", sorted(CIRCLE.agents))

@@ -5,7 +5,7 @@ import pytest
 
 from dart_streams.curation.in_memory import TopicLog
 from dart_streams.curation.reducer import InputRecord, advance, note_topic_ids
-from tests.unit.curation.test_lost_orders import circle_of, goes_on
+from tests.unit.curation.test_lost_orders import circle_of, goes_on, heals
 from topics import curated, rollout_budgets, task_difficulty, trajectories
 
 INPUTS = [topic.TOPIC.name for topic in (trajectories, task_difficulty, rollout_budgets, curated)]
@@ -26,20 +26,15 @@ def test_a_circle_goes_on_when_a_topic_is_made_anew(topic):
     assert not any(note(circle, ids(circle)).values())
     goes_on(circle, groups=10)
     circle.logs[topic] = TopicLog()
-    for reader in [key for key in circle.positions if key[1] == topic]:
-        circle.positions[reader] = 0
-    for reader in [key for key in circle.unread if key[1] == topic]:
-        circle.unread[reader] = 0
+    for offsets in (circle.positions, circle.unread):
+        offsets.update(dict.fromkeys([key for key in offsets if key[1] == topic], 0))
     anew = note(circle, ids(circle, **{topic.replace("-", "_"): "second"}))
     readers = {name for name, agent in circle.agents.items() if topic in {one.name for one in agent.inputs}}
     assert {name for name, topics in anew.items() if topics} == readers
     if topic == curated.TOPIC.name:
         circle.trainer.trained.clear()
         circle.trainer.waiting.clear()
-    goes_on(circle, groups=30)
-    since = len(circle.logs["curated"])
-    goes_on(circle, groups=30)
-    assert len(circle.logs["curated"]) > since
+    heals(circle)
 
 
 def test_ids_of_decisions_only_grow_after_a_topic_is_recreated():

@@ -23,20 +23,7 @@ from workers.curator.agent_runner import AgentRunner
 from workers.curator.journal_writer import OwnershipLost
 
 CONFIG = parse({"env": {"slots": 4}})
-ROUNDS = 40
-
-
-def played() -> SimulatedCircle:
-    made = SimulatedCircle(CONFIG, task_set(5), Odds(faults=0.1, partial=0.1))
-    for _ in range(ROUNDS):
-        made.settle()
-        made.end_one()
-        made.train()
-    made.settle()
-    return made
-
-
-CIRCLE = played()
+CIRCLE = SimulatedCircle(CONFIG, task_set(5), Odds(faults=0.1, partial=0.1)).play_rounds(40)
 
 
 def inputs_of(agent: Agent) -> dict[str, list[JournalInput]]:
