@@ -18,7 +18,7 @@ from tests.unit.console.sizing.model_directories import ui_tars
 TASKS = Path(__file__).parents[3] / "deploy/config/tasks.toml"
 ENDPOINT = 'rollout.engine = "openai"\nrollout.openai.base_url = "http://127.0.0.1:9/v1"\nrollout.openai.model = "m"\n'
 WRONG = {
-    "deltas in float32": ("trainer.publish.full_every = 10", ["full_every", "dtype"]),
+    "deltas in float32": ("trainer.publish.full_every = 10", ["trainer.publish", "full_every", 'dtype = "bfloat16"']),
     "deltas and adapters": (
         'trainer.publish.dtype = "bfloat16"\ntrainer.publish.full_every = 10\ntrainer.lora.rank = 8',
         ["lora.rank", "publish.full_every"],
@@ -30,7 +30,10 @@ WRONG = {
     ),
     "an adapter's targets without a rank": ('trainer.lora.targets = ["q_proj"]', ["trainer.lora", "targets", "rank"]),
     "an adapter's alpha without a rank": ("trainer.lora.alpha = 32", ["trainer.lora", "alpha", "rank"]),
-    "training on an endpoint's text": (ENDPOINT, ["rollout.engine", "rollout.openai.trainable", "run.minutes"]),
+    "training on an endpoint's text": (
+        ENDPOINT,
+        ["engine openai", "rollout.openai.trainable", "run.minutes = 0"],
+    ),
     "an endpoint without an address": (
         'run.minutes = 0\nrollout.engine = "openai"',
         ["openai.base_url", "openai.model"],
@@ -53,12 +56,15 @@ WRONG = {
     ),
     "a dialect's key for another dialect": (
         'policy.max_tokens = 64\npolicy.dialect.name = "computer_13"\npolicy.dialect.prompt = "box"',
-        ["policy.dialect", "prompt", '"ui-tars"'],
+        ["policy.dialect", 'prompt = "box"', 'name = "computer_13"', 'for "ui-tars"'],
     ),
-    "lenience in the native grammar": ('policy.dialect.strictness = "lenient"', ["policy.dialect", "strictness"]),
+    "lenience in the native grammar": (
+        'policy.dialect.strictness = "lenient"',
+        ["policy.dialect", 'strictness = "lenient"', 'name = "native"'],
+    ),
     "answers too short for a dialect": (
         'policy.dialect.name = "ui-tars"\npolicy.max_tokens = 24',
-        ["max_tokens", "dialect.name"],
+        ["policy: max_tokens = 24", "dialect.name"],
     ),
     "a tracker's target without a tool": ('tracker.target = "/tmp/x"', ["tracker", "target", "tool"]),
     "an address for a tracker that writes files": (

@@ -24,14 +24,9 @@ def tables(run: dict | None = None, curation: dict | None = None, **openai) -> d
     ("wrong", "keys"),
     [
         (
-            tables(run={}),
-            ["rollout.engine openai", "run.minutes above 0", "rollout.openai.trainable", "run.minutes = 0"],
-        ),
-        (
             tables(run={}, curation={"dispatch": {"mode": "coupled"}}, trainable=True),
             ["curation.dispatch.mode", "rollout.engine"],
         ),
-        (tables(base_url=""), ["rollout: ", "openai.base_url", "openai.model"]),
         (tables(base_url="api.example/v1"), ["rollout.openai: ", "base_url", "https://HOST/v1"]),
         (tables(base_url="https://me:pw@api.example/v1"), ["base_url", "api_key"]),
         (tables(base_url="https://api.example/v1?key=x"), ["base_url", "api_key"]),

@@ -3,9 +3,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import tomli_w
 
-from dart_streams.config import Config, load, parse
+from dart_streams.config import load, parse
 from dart_streams.config.recorded import CONSTANTS, IGNORED, RENAMED, upgrade_recorded
 from dart_streams.console.bundles.bundle_inputs import CONFIG, config_of
 from dart_streams.console.runs.bundle import Bundle
@@ -31,7 +30,7 @@ def test_a_run_folder_is_read_with_renamed_keys_and_a_written_file_is_not(tmp_pa
     file.write_text('[env]\nisolation = "problem"\n\n[trainer]\nentropy_beta = 0.1\n')
     config = load(file, recorded=True)
     assert (config.env.miniwob.isolation, config.trainer.entropy_coef) == ("problem", 0.1)
-    with pytest.raises(ConfigError, match=r"unknown key 'trainer\.entropy_beta': did you mean 'entropy_coef'\?"):
+    with pytest.raises(ConfigError, match=r"config\.toml:[\s\S]*'trainer\.entropy_beta': did you mean 'entropy_coef'"):
         load(file)
 
 
@@ -54,14 +53,6 @@ def test_former_keys_are_no_present_ones_and_lead_to_present_ones():
     present = {key.place for key in iterate_keys()}
     assert not present & {*RENAMED, *CONSTANTS, *IGNORED}
     assert {place for places in RENAMED.values() for place in places} <= present
-
-
-def test_a_resolved_configuration_survives_writing_and_reading(tmp_path: Path):
-    file = tmp_path / "config.toml"
-    tables = msgspec.to_builtins(Config())
-    del tables["workload"], tables["run"]["train_steps"], tables["trainer"]["max_train_steps"]
-    file.write_text(tomli_w.dumps(tables))
-    assert load(file) == load(file, recorded=True) == Config()
 
 
 def test_bounds_of_another_objective_are_left_out_of_a_recording():

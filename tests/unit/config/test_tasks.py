@@ -53,9 +53,9 @@ def test_an_unknown_task_is_named(tmp_path: Path):
 
 
 def test_an_unknown_key_of_a_page_is_named_with_the_nearest(tmp_path: Path):
-    file = write(tmp_path, ("p", "0, 3", "10, 12"))
-    file.write_text(file.read_text().replace("train_seeds", "train_seed"))
-    with pytest.raises(ConfigError, match=r"unknown key 'pages\[0\]\.train_seed': did you mean 'train_seeds'\?"):
+    file = write(tmp_path, ("p", "0, 3", "10, 12"), ("q", "5, 6", "10, 12"))
+    file.write_text(file.read_text().replace("train_seeds = [5", "train_seed = [5"))
+    with pytest.raises(ConfigError, match=r"unknown key 'pages\[1\]\.train_seed': did you mean 'train_seeds'\?"):
         tasks.load(file)
 
 

@@ -219,8 +219,3 @@ def test_a_coupled_dispatch_refuses_a_trainer_that_counts_tokens():
     with pytest.raises(ConfigError, match="tokens_per_step"):
         parse(wanted)
     parse(wanted | {"curation": {"dispatch": {"mode": "task-wise"}}})
-
-
-def test_an_unknown_mode_is_refused():
-    with pytest.raises(ConfigError, match="coupeld"):
-        parse({"curation": {"dispatch": {"mode": "coupeld"}}})
