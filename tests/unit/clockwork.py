@@ -6,6 +6,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 
+class SetClock:
+    """A clock that a test sets."""
+
+    def __init__(self, now_s: float = 100.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 class Clockwork(asyncio.SelectorEventLoop):
     """A loop whose time passes only by what is waited for. It reads and writes nothing, and waits for no thread."""
 

@@ -4,37 +4,30 @@ import math
 import pytest
 
 from dart_streams.deadline import Deadline
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.unit.clockwork import SetClock
 
 
 def test_the_time_left_shrinks_to_nothing_and_not_below():
-    clock = Clock()
+    clock = SetClock()
     deadline = Deadline(10, clock)
     assert (deadline.remaining_s, deadline.timeout_s, deadline.expired) == (10, 10, False)
-    clock.now += 4
+    clock.now_s += 4
     assert (deadline.remaining_s, deadline.timeout_s, deadline.expired) == (6, 6, False)
-    clock.now += 6
+    clock.now_s += 6
     assert (deadline.remaining_s, deadline.timeout_s, deadline.expired) == (0, 0, True)
-    clock.now += 100
+    clock.now_s += 100
     assert (deadline.remaining_s, deadline.timeout_s, deadline.expired) == (0, 0, True)
 
 
 def test_none_is_no_bound():
-    clock = Clock()
+    clock = SetClock()
     deadline = Deadline(None, clock)
-    clock.now += 1e9
+    clock.now_s += 1e9
     assert (deadline.remaining_s, deadline.timeout_s, deadline.expired) == (math.inf, None, False)
 
 
 def test_no_time_at_all_has_expired_at_once():
-    assert Deadline(0, Clock()).expired
+    assert Deadline(0, SetClock()).expired
 
 
 async def test_it_bounds_awaits():

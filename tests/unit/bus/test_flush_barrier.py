@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import structlog
 from aiokafka.errors import KafkaConnectionError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,18 +39,11 @@ class Offsets:
         return found
 
 
-class Log:
-    def __init__(self) -> None:
-        self.lines: list[dict[str, Any]] = []
-
-    def warning(self, event: str, **fields: Any) -> None:
-        self.lines.append({"event": event, **fields})
-
-
-async def passed(offsets: Offsets, stall_s: float = 1000.0) -> list[dict[str, Any]]:
-    log = Log()
-    await FlushBarrier(offsets, log, stall_s).passed(STAGE)  # type: ignore[arg-type]
-    return log.lines
+async def passed(offsets: Offsets, stall_s: float = 1000.0) -> list[Any]:
+    """Return what is logged until the barrier is passed."""
+    with structlog.testing.capture_logs() as lines:
+        await FlushBarrier(offsets, structlog.get_logger(), stall_s).passed(STAGE)  # type: ignore[arg-type]
+    return lines
 
 
 @by_clockwork

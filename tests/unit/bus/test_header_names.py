@@ -4,7 +4,6 @@ import gzip
 from typing import Any
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords as OfAiokafka
 from aiokafka.record.util import calc_crc32c
 from hypothesis import given
@@ -13,6 +12,7 @@ from kafka.record.memory_records import MemoryRecords as OfKafkaPython
 
 from dart_streams.bus.codec import UNREADABLE, Undecodable, decode
 from dart_streams.bus.compressed_batches import replace_unreadable
+from dart_streams.bus.header_names import batch_builder
 from topics import curated
 
 PARSERS = pytest.mark.parametrize("parse", [OfAiokafka, OfKafkaPython], ids=["aiokafka", "kafka-python"])
@@ -22,15 +22,7 @@ MARK = "~~"
 
 def batch(records: list[list[tuple[str, bytes | None]]], wrong: bytes = b"\xff\xfe", codec: int = 0) -> bytes:
     """Return a batch of records with these headers, :data:`MARK` replaced by bytes that are not UTF-8."""
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=0,
-        is_transactional=0,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        batch_size=1 << 30,
-    )
+    builder = batch_builder(1 << 30)
     for number, headers in enumerate(records):
         builder.append(2 * number, 1_000 + number, b"key", b"value %d" % number, headers)
     made = bytearray(builder.build())

@@ -23,6 +23,7 @@ class Broker:
         self.up = True
         self.partitions = 1
         self.begin, self.committed = 0, 3
+        self.reader = LagReader(Bus(), self, self)  # type: ignore[arg-type]
 
     async def list_consumer_groups(self) -> list[tuple[str, str]]:
         if not self.up:
@@ -54,35 +55,31 @@ BEHIND = [Lag("env", "rollout-orders", 0, 3, 5)]
 
 async def test_a_coordinator_is_looked_up_once():
     broker = Broker()
-    reader = LagReader(Bus(), broker, broker)  # type: ignore[arg-type]
-    assert [await reader.read() for _ in range(3)] == [BEHIND] * 3
+    assert [await broker.reader.read() for _ in range(3)] == [BEHIND] * 3
     assert broker.looked_up == 1
 
 
 async def test_an_added_unread_partition_counts_as_lag():
     broker = Broker()
     broker.partitions = 2
-    reader = LagReader(Bus(), broker, broker)  # type: ignore[arg-type]
-    assert await reader.read() == [*BEHIND, Lag("env", "rollout-orders", 1, 0, 5)]
+    assert await broker.reader.read() == [*BEHIND, Lag("env", "rollout-orders", 1, 0, 5)]
 
 
 async def test_a_coordinator_that_has_moved_is_looked_up_again():
     broker = Broker()
-    reader = LagReader(Bus(), broker, broker)  # type: ignore[arg-type]
-    await reader.read()
+    await broker.reader.read()
     broker.coordinator = 2
-    assert [await reader.read() for _ in range(2)] == [BEHIND] * 2
+    assert [await broker.reader.read() for _ in range(2)] == [BEHIND] * 2
     assert broker.looked_up == 2
 
 
 async def test_lag_is_unknown_while_the_broker_is_down():
     broker = Broker()
-    reader = LagReader(Bus(), broker, broker)  # type: ignore[arg-type]
-    await reader.read()
+    await broker.reader.read()
     broker.up = False
-    assert await reader.read() is None
+    assert await broker.reader.read() is None
     broker.up = True
-    assert await reader.read() == BEHIND
+    assert await broker.reader.read() == BEHIND
     assert broker.looked_up == 2
 
 
@@ -90,13 +87,11 @@ async def test_progress_ignores_an_offset_beyond_the_end():
     for begin, committed, expected in ((0, 3, 3), (4, 3, 4), (5, 3, 5), (0, 5, 5), (0, 6, 0), (2, 900, 2)):
         broker = Broker()
         broker.begin, broker.committed = begin, committed
-        reader = LagReader(Bus(), broker, broker)  # type: ignore[arg-type]
-        assert await reader.progress("env", rollout_orders.TOPIC) == {0: GroupProgress(expected, 5)}
+        assert await broker.reader.progress("env", rollout_orders.TOPIC) == {0: GroupProgress(expected, 5)}
 
 
 async def test_a_topic_that_is_gone_has_no_progress():
     broker = Broker()
     broker.partitions = 0
-    reader = LagReader(Bus(), broker, broker)  # type: ignore[arg-type]
     with pytest.raises(UnknownTopicOrPartitionError):
-        await reader.progress("env", rollout_orders.TOPIC)
+        await broker.reader.progress("env", rollout_orders.TOPIC)

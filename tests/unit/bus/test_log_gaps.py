@@ -38,14 +38,6 @@ class Group:
         return {} if self.offset is None else {PLACE: OffsetAndMetadata(self.offset, "")}
 
 
-class Log:
-    def __init__(self) -> None:
-        self.gone: list[str] = []
-
-    def warning(self, _: str, **fields: Any) -> None:
-        self.gone.append(fields["records"])
-
-
 @pytest.mark.parametrize(
     ("committed", "came", "gone"),
     [
@@ -62,18 +54,18 @@ class Log:
     ],
 )
 async def test_records_removed_unread_are_logged(committed, came, gone, monkeypatch):
-    log, group = Log(), Group(committed)
-    monkeypatch.setattr(log_gaps, "committed_within", group.committed)
-    gaps = LogGaps(log)
-    for first, last in came:
-        await gaps.check(None, PLACE, first, last)  # type: ignore[arg-type]
-    assert log.gone == gone
+    monkeypatch.setattr(log_gaps, "committed_within", Group(committed).committed)
+    with structlog.testing.capture_logs() as lines:
+        gaps = LogGaps(structlog.get_logger())
+        for first, last in came:
+            await gaps.check(None, PLACE, first, last)  # type: ignore[arg-type]
+    assert removed(lines) == gone
 
 
 async def test_the_broker_is_asked_only_where_offsets_do_not_follow(monkeypatch):
     group = Group(0)
     monkeypatch.setattr(log_gaps, "committed_within", group.committed)
-    gaps = LogGaps(Log())
+    gaps = LogGaps(structlog.get_logger())
     for offset in range(50):
         await gaps.check(None, PLACE, offset, offset)  # type: ignore[arg-type]
     assert group.asked == 1
@@ -85,7 +77,7 @@ def polled(topic: Topic, event: msgspec.Struct, offset: int) -> SimpleNamespace:
     return SimpleNamespace(topic=f"dart.{topic.name}", partition=0, offset=offset, timestamp=0, **record._asdict())
 
 
-def gone(lines: list[Any]) -> list[str]:
+def removed(lines: list[Any]) -> list[str]:
     return [line["records"] for line in lines if line["event"] == "records gone before they were read"]
 
 
@@ -101,7 +93,7 @@ async def test_an_environment_worker_names_the_orders_that_are_gone(monkeypatch)
         committed = AsyncMock(return_value={place: OffsetAndMetadata(3, "")})
         monkeypatch.setattr(log_gaps, "committed_within", committed)
         assert (await orders._read()).event == order
-    assert gone(lines) == ["dart.rollout-orders[0]@3 to 6"]
+    assert removed(lines) == ["dart.rollout-orders[0]@3 to 6"]
 
 
 async def test_the_recorder_names_the_observations_that_are_gone(monkeypatch):
@@ -115,5 +107,5 @@ async def test_the_recorder_names_the_observations_that_are_gone(monkeypatch):
         committed = AsyncMock(return_value={place: OffsetAndMetadata(3, "")})
         monkeypatch.setattr(log_gaps, "committed_within", committed)
         await recorder._record_batch()
-    assert gone(lines) == ["dart.observations[0]@3 to 6"]
+    assert removed(lines) == ["dart.observations[0]@3 to 6"]
     assert recorder.gaps.next == {place: 9}

@@ -15,6 +15,7 @@ from dart_streams.config.tasks import MAX_TASK_ID, MAX_TASKS, TaskFile
 from dart_streams.console.cli.config import errors_in
 from dart_streams.errors import ConfigError
 from tests.faults.largest_records import largest_event
+from tests.unit.topics.test_bounds import leaves
 from topics import rollout_orders
 from topics.rollout_budgets import RolloutBudget
 from topics.rollout_orders import RolloutOrder
@@ -27,27 +28,16 @@ from topics.weights import WeightVersion
 Bounds = tuple[float, float]
 
 
-def number_fields(kind: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the place and the type of each number and text of a type."""
-    match kind:
-        case msgspec.inspect.StructType(fields=fields):
-            for field in fields:
-                yield from number_fields(field.type, f"{path}.{field.encode_name}".strip("."))
-        case msgspec.inspect.UnionType(types=types):
-            for one in types:
-                yield from number_fields(one, path)
-        case msgspec.inspect.TupleType(item_types=items):
-            for one in items:
-                yield from number_fields(one, path)
-        case msgspec.inspect.ListType(item_type=item) | msgspec.inspect.VarTupleType(item_type=item):
-            yield from number_fields(item, path)
-        case msgspec.inspect.IntType() | msgspec.inspect.FloatType() | msgspec.inspect.StrType():
-            yield path, kind
+def number_fields(file: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:
+    """Yield the place and the type of each number and text of a file; the package of a backend checks its options."""
+    for path, kind in leaves(msgspec.inspect.type_info(file)):
+        if not {"key", "value"} & set(path):
+            yield ".".join(str(step) for step in path if step != 0), kind
 
 
 def bounds_of(struct: type[msgspec.Struct], path: str) -> Bounds:
     """Return the least and the most of a number, or of the length of a text."""
-    (kind,) = (kind for place, kind in number_fields(msgspec.inspect.type_info(struct)) if place == path)
+    (kind,) = (kind for place, kind in number_fields(struct) if place == path)
     if isinstance(kind, msgspec.inspect.StrType):
         return kind.min_length or 0, math.inf if kind.max_length is None else kind.max_length
     least = kind.ge if kind.ge is not None else kind.gt
@@ -87,11 +77,7 @@ def test_a_key_has_no_value_that_a_field_which_it_reaches_refuses(
 
 @pytest.mark.parametrize("file", [Config, TaskFile])
 def test_every_number_of_a_file_is_bounded_and_finite(file: type[msgspec.Struct]):
-    numbers = {
-        path: kind
-        for path, kind in number_fields(msgspec.inspect.type_info(file))
-        if not isinstance(kind, msgspec.inspect.StrType)
-    }
+    numbers = {path: kind for path, kind in number_fields(file) if not isinstance(kind, msgspec.inspect.StrType)}
     assert len(numbers) > 4
     endless = [path for path, kind in numbers.items() if kind.le is None or (kind.ge is None and kind.gt is None)]
     assert not endless

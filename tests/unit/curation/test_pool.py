@@ -15,11 +15,8 @@ def filled(names, size, demonstration=False):
     return [one.order_id.removeprefix("o") for one in stored]
 
 
-def test_online_successes_replace_the_oldest():
+def test_online_successes_replace_the_oldest_and_demonstrations_fill_free_places():
     assert filled("abcdef", 4) == list("cdef")
-
-
-def test_demonstrations_only_fill_free_places():
     assert filled("abcdef", 4, demonstration=True) == list("abcd")
 
 

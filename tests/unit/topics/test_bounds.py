@@ -33,7 +33,10 @@ def leaves(kind: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
         case msgspec.inspect.UnionType(types=types):
             for one in types:
                 yield from leaves(one, path)
-        case msgspec.inspect.ListType(item_type=item):
+        case msgspec.inspect.TupleType(item_types=items):
+            for one in items:
+                yield from leaves(one, (*path, 0))
+        case msgspec.inspect.ListType(item_type=item) | msgspec.inspect.VarTupleType(item_type=item):
             yield from leaves(item, (*path, 0))
         case msgspec.inspect.DictType(key_type=key, value_type=value):
             yield from leaves(key, (*path, "key"))

@@ -7,15 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import events
+from tests.unit.clockwork import SetClock
 from workers.rollout import request_server
 from workers.rollout.request_server import LateRequests, RequestAges, budget_s
-
-
-class Time:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.mark.parametrize("off_ms", [-600_000, 0, 600_000])
@@ -25,7 +19,7 @@ def test_a_budget_is_what_its_host_waits_whatever_that_hosts_clock_says(off_ms):
 
 
 def test_what_was_not_seen_waiting_is_new():
-    ages = RequestAges(Time())
+    ages = RequestAges(SetClock(0.0))
     assert ages.age_s(0, 0) == 0.0
     ages.note_ends({0: 5})
     assert ages.age_s(0, 5) == 0.0
@@ -33,7 +27,7 @@ def test_what_was_not_seen_waiting_is_new():
 
 
 def test_what_was_seen_waiting_is_as_old_as_the_first_look_that_saw_it():
-    clock = Time()
+    clock = SetClock(0.0)
     ages = RequestAges(clock)
     for clock.now_s, end in ((1.0, 3), (2.0, 3), (3.0, 6)):
         ages.note_ends({0: end})
@@ -42,7 +36,7 @@ def test_what_was_seen_waiting_is_as_old_as_the_first_look_that_saw_it():
 
 
 def test_a_partition_that_went_away_begins_anew():
-    clock = Time()
+    clock = SetClock(0.0)
     ages = RequestAges(clock)
     ages.note_ends({0: 5, 1: 5})
     clock.now_s = 10.0
@@ -52,7 +46,7 @@ def test_a_partition_that_went_away_begins_anew():
 
 @given(st.data())
 def test_request_ages_are_exact_within_the_poll_interval(data):
-    clock, written = Time(), []
+    clock, written = SetClock(0.0), []
     ages = RequestAges(clock)
     looked_s, taken, gap_s = 0.0, 0, 1.0
     for _ in range(data.draw(st.integers(1, 60))):
