@@ -137,7 +137,6 @@ def test_imitate_adds_past_successes_to_each_batch_once_there_are_enough():
 def test_ring_lite_takes_more_groups_where_trajectories_are_short():
     config = load(FOLDER / "ring-lite.toml")
     budget = TokenBudget.of(config)
-    assert budget is not None
     assert budget.tokens == 1000
     tokens, gathered, batches = 0, 0, []
     for group in groups(played(config, rounds=3000)):

@@ -163,11 +163,19 @@ def test_members_older_than_the_bound_are_left_out_and_counted():
     assert agent.state.counts.stale == 1
 
 
-def test_the_four_fifths_of_highest_entropy_of_the_group_are_selected():
+@pytest.mark.parametrize(
+    ("steps", "entropies", "selected"),
+    [
+        ((5, 5), ([0.1, 0.2, 0.3, 0.4, 0.5], [0.6, 0.7, 0.8, 0.9, 1.0]), [[2, 3, 4], [0, 1, 2, 3, 4]]),
+        ((3, 2), ([], [0.1, 0.9]), [[0, 1, 2], [1]]),
+    ],
+)
+def test_the_four_fifths_of_highest_entropy_of_the_group_are_selected(steps, entropies, selected):
+    """A member without an entropy a step keeps all its steps."""
     agent = Groups()
-    agent.see(0, 1.0, 2, steps=5, step_entropies=[0.1, 0.2, 0.3, 0.4, 0.5])
-    group = agent.see(1, 0.0, 2, steps=5, step_entropies=[0.6, 0.7, 0.8, 0.9, 1.0])
-    assert [member.selected for member in group.members] == [[2, 3, 4], [0, 1, 2, 3, 4]]
+    agent.see(0, 1.0, 2, steps=steps[0], step_entropies=entropies[0])
+    group = agent.see(1, 0.0, 2, steps=steps[1], step_entropies=entropies[1])
+    assert [member.selected for member in group.members] == selected
 
 
 def test_the_steps_left_out_still_count_in_the_statistics():
@@ -179,13 +187,6 @@ def test_the_steps_left_out_still_count_in_the_statistics():
     assert made[0].mean == made[1].mean
     assert made[0].std == made[1].std
     assert made[1].members[0].selected == [0, 1, 2, 3, 4]
-
-
-def test_a_member_without_an_entropy_a_step_keeps_all_its_steps():
-    agent = Groups()
-    agent.see(0, 1.0, 2, steps=3, step_entropies=[])
-    group = agent.see(1, 0.0, 2, steps=2, step_entropies=[0.1, 0.9])
-    assert [member.selected for member in group.members] == [[0, 1, 2], [1]]
 
 
 def test_a_group_far_behind_the_newest_is_given_up():

@@ -15,7 +15,7 @@ def filled(names, size, demonstration=False):
     return [one.order_id.removeprefix("o") for one in stored]
 
 
-def test_online_successes_replace_the_oldest_and_demonstrations_fill_free_places():
+def test_only_online_successes_replace_the_oldest_of_a_full_pool():
     assert filled("abcdef", 4) == list("cdef")
     assert filled("abcdef", 4, demonstration=True) == list("abcd")
 

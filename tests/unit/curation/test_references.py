@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dart_streams.curation import advantages, groups
-from dart_streams.curation.budget import length_cap, rollouts_for
+from dart_streams.curation.budget import length_cap
 
 MEMBERS = st.lists(st.tuples(st.sampled_from([0.0, 0.25, 1.0]), st.integers(0, 30)), min_size=1, max_size=16)
 
@@ -72,14 +72,6 @@ def test_kept_steps_are_those_at_or_above_the_quantile_of_the_group(step_entropi
     assert sum(map(len, found)) >= int(keep * len(every))
     if keep == 1.0:
         assert found == [list(range(len(own))) for own in step_entropies]
-
-
-@given(st.integers(0, 1000))
-def test_the_rollout_number_is_the_release_s(thousandths):
-    """N = 8 up to a success rate of 0.6, then max(1, floor(9 / rate - 7))."""
-    rate = thousandths / 1000
-    expected = 8 if thousandths <= 600 else max(1, (9000 - 7 * thousandths) // thousandths)
-    assert rollouts_for(rate) == expected
 
 
 @given(st.lists(st.integers(1, 30), max_size=20))

@@ -59,7 +59,6 @@ def after_actions(episode: Episode, *steps: tuple[str, str]) -> Episode:
 def test_the_first_screen_is_observation_0_and_then_the_policy_is_asked():
     episode = NEW.observe(screen("s0"), "Click the box.", at_ms=10)
     assert episode.after_screen(done=False) == RequestAction(attempt=0)
-    assert episode.latest is not None
     assert (episode.latest.step, episode.latest.taken, episode.latest.end) == (0, None, None)
     assert episode.mark_published().published == (episode.latest,)
 
@@ -80,8 +79,6 @@ def test_an_answer_becomes_an_action_and_then_the_next_observation():
     shown = episode.observe(screen("s1"), "other words", at_ms=20, execute_ms=5.0)
     assert shown.after_screen(done=False) == RequestAction(attempt=0)
     observation = shown.latest
-    assert observation is not None
-    assert observation.taken is not None
     assert (observation.step, observation.instruction, observation.screenshot) == (1, "Click the box.", screen("s1"))
     assert (observation.taken.text, observation.taken.action) == (f"Thought: there.\n{CLICK}", CLICK)
     assert (observation.taken.tokens, observation.taken.execute_ms) == ([5, 6], 5.0)
@@ -102,7 +99,6 @@ def test_finished_is_judged_on_the_screen_as_it_is():
     episode, move = started().apply_response(reply("Action: finished(content='')"), 0)
     assert move == Evaluate(cut=False)
     last = episode.last_observation(episode.end_evaluated(Evaluate(cut=False), reward=1.0), at_ms=30)
-    assert last.taken is not None
     assert (last.step, last.screenshot, last.taken.execute_ms) == (1, screen("s0"), 0.0)
 
 
@@ -118,7 +114,6 @@ def test_call_user_is_a_failure_unless_the_evaluation_accepts_it(reward, end):
     assert move == Evaluate(cut=False, gave_up=True)
     last = episode.last_observation(episode.end_evaluated(move, reward), at_ms=30)
     assert (last.step, last.screenshot, last.end) == (1, screen("s0"), end)
-    assert last.taken is not None
     assert last.taken.action == "Action: call_user()"
 
 
@@ -128,7 +123,6 @@ def test_an_unparsable_answer_is_recorded_and_ends_the_episode():
     assert (move.end.kind, move.end.reward) == ("invalid_action", 0.0)
     assert move.end.reason
     last = episode.last_observation(move.end, at_ms=30)
-    assert last.taken is not None
     assert (last.step, last.taken.text, last.taken.action) == (1, "I would rather not.", None)
     assert (last.taken.tokens, last.screenshot) == ([5, 6], screen("s0"))
 
@@ -182,7 +176,6 @@ def test_an_environment_that_is_done_is_judged_even_in_a_loop():
 def test_a_fault_while_acting_keeps_the_answer_and_shows_no_screen():
     episode, _ = started().apply_response(reply(CLICK), 0)
     last = episode.last_observation(EpisodeEnd(kind="env_error", reward=None, reason="crash"), at_ms=30)
-    assert last.taken is not None
     assert (last.step, last.taken.action, last.screenshot) == (1, CLICK, None)
 
 
@@ -214,7 +207,6 @@ def test_a_demonstration_is_recorded_without_tokens():
         .last_observation(EpisodeEnd(kind="success", reward=1.0), 30)
         .taken
     )
-    assert taken is not None
     assert (taken.request_id, taken.text, taken.action, taken.tokens) == ("t/0/0", CLICK, CLICK, [])
 
 
@@ -229,7 +221,6 @@ def test_an_answer_is_recorded_in_canonical_text():
     answer = "Thought: there.\nAction: click(point='<point>3 4</point>')"
     episode, move = speaking(UI_TARS).apply_response(reply(answer), 0)
     assert move == Execute(actions.Click(3, 4), "t/0/0")
-    assert episode.pending is not None
     assert (episode.pending.text, episode.pending.action) == (answer, CLICK)
     assert started().apply_response(reply(answer), 0)[1] != move, "it is none of the native dialect"
 
@@ -243,8 +234,6 @@ def test_all_actions_of_an_answer_are_one_step_with_ids_of_their_own():
     shown = episode.observe(screen("s1"), "", at_ms=20)
     assert shown.after_screen(done=False) == RequestAction(attempt=0)
     assert shown.step == 1
-    assert shown.latest is not None
-    assert shown.latest.taken is not None
     assert shown.latest.taken.action == f"{CLICK}\n\ntype(content='a')\n\nhotkey(key='enter')"
 
 
@@ -253,7 +242,6 @@ def test_actions_after_the_end_in_an_answer_are_not_executed(end, gave_up):
     answer = f"Action: click(start_box='(3,4)')\n\n{end}\n\ntype(content='a')"
     episode, move = speaking(UI_TARS).apply_response(reply(answer), 0)
     assert move == Execute(actions.Click(3, 4), "t/0/0")
-    assert episode.pending is not None
     assert episode.pending.action == f"{CLICK}\n\n{end}"
     shown = episode.observe(screen("s1"), "", at_ms=20)
     assert shown.after_screen(done=False) == Evaluate(cut=False, gave_up=gave_up)
@@ -289,7 +277,6 @@ def test_a_demonstration_is_written_in_the_policys_dialect():
     policy = Policy(max_tokens=99, dialect=ActionDialect(name="qwen-computer-use", coordinates="relative"))
     episode, move = speaking(policy).demonstrate(actions.Click(84, 112))
     assert move == Execute(actions.Click(84, 112), "t/0/0")
-    assert episode.pending is not None
     assert '"coordinate": [500, 500]' in episode.pending.text
     assert episode.pending.action == actions.format(actions.Click(84, 112))
 

@@ -134,6 +134,10 @@ def test_what_a_record_is_after_version_5_of_epoch_2(version, epoch, expected):
     assert classify_announcement(2, 5, weight_version(version, epoch=epoch)) == expected
 
 
+def test_the_first_record_is_published():
+    assert classify_announcement(-1, -1, weight_version(0, epoch=0)) == "published"
+
+
 @given(st.lists(RECORDS, max_size=8), st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=4))
 def test_foreign_records_change_nothing_wherever_they_stand(records, strangers):
     mixed = list(records)
