@@ -41,16 +41,13 @@ def capture(
         typer.Argument(
             help="The run's id; with --verify a bundle. \\[default: the latest run]",
             metavar="RUN|BUNDLE",
-            show_default=False,
         ),
     ] = "",
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The bundle to write. \\[default: RUN.dart]", show_default=False),
+        typer.Option("--output", "-o", help="The bundle to write. \\[default: RUN.dart]"),
     ] = None,
-    topics: Annotated[
-        str, typer.Option(help="Topics to capture, separated by commas. \\[default: all]", show_default=False)
-    ] = "",
+    topics: Annotated[str, typer.Option(help="Topics to capture, separated by commas. \\[default: all]")] = "",
     blobs: Annotated[bool, typer.Option("--blobs", help="Capture the screenshots too.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check a bundle, and capture nothing.")] = False,
     run: RunId = "",
@@ -98,17 +95,11 @@ def replay(
         list[str] | None,
         typer.Option("--set", help="Decide with KEY set to VALUE; may be repeated.", metavar="KEY=VALUE"),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Where to draw the what-if (svg).", show_default=False)] = None,
-    into: Annotated[
-        str, typer.Option(help="Publish the records into topics of this prefix.", metavar="PREFIX", show_default=False)
-    ] = "",
+    plot: Annotated[Path | None, typer.Option(help="Where to draw the what-if (svg).")] = None,
+    into: Annotated[str, typer.Option(help="Publish the records into topics of this prefix.", metavar="PREFIX")] = "",
     speed: Annotated[str, typer.Option(help="With --into: 1x, 10x, … or max.")] = "max",
-    begin: Annotated[
-        str, typer.Option("--from", help="With --into: the first offset, or time (ISO 8601).", show_default=False)
-    ] = "",
-    until: Annotated[
-        str, typer.Option("--until", help="With --into: the offset, or time, to stop before.", show_default=False)
-    ] = "",
+    begin: Annotated[str, typer.Option("--from", help="With --into: the first offset, or time (ISO 8601).")] = "",
+    until: Annotated[str, typer.Option("--until", help="With --into: the offset, or time, to stop before.")] = "",
     topics: Annotated[str, typer.Option(help="With --into: topics, separated by commas. \\[default: all]")] = "",
     config: ConfigFile = None,
     as_json: AsJson = False,

@@ -43,15 +43,13 @@ def export(
     rows: Annotated[
         Literal["step", "trajectory"], typer.Option("--rows", help="A row for each step, or for each trajectory.")
     ] = "step",
-    outcome: Annotated[
-        str, typer.Option(help="Outcomes, separated by commas. \\[default: those with a reward]", show_default=False)
-    ] = "",
+    outcome: Annotated[str, typer.Option(help="Outcomes, separated by commas. \\[default: those with a reward]")] = "",
     task: Annotated[
         str,
-        typer.Option(help="Task ids or patterns with *, separated by commas. \\[default: all]", show_default=False),
+        typer.Option(help="Task ids or patterns with *, separated by commas. \\[default: all]"),
     ] = "",
     version: Annotated[
-        str, typer.Option(help="Weight versions that acted: 3, 3.., ..7 or 3..7. \\[default: all]", show_default=False)
+        str, typer.Option(help="Weight versions that acted: 3, 3.., ..7 or 3..7. \\[default: all]")
     ] = "",
     purpose: Annotated[
         str, typer.Option(help="Of train, demonstration and eval, separated by commas; eval is on held-out tasks.")

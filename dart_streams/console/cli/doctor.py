@@ -13,7 +13,7 @@ def check_machine(
     config: ConfigFile = None,
     model: Annotated[
         Path | None,
-        typer.Option(help="Instead: say whether this model directory fits on GPUs.", metavar="DIR", show_default=False),
+        typer.Option(help="Instead: say whether this model directory fits on GPUs.", metavar="DIR"),
     ] = None,
     gpus: Annotated[int, typer.Option(help="With --model: their number.", min=1)] = 1,
     gpu_memory: Annotated[float, typer.Option(help="With --model: the memory of each, in GiB.", min=1.0)] = 80.0,

@@ -41,9 +41,7 @@ class PageCheck(msgspec.Struct, frozen=True):
 @app.command()
 def check(
     config: ConfigFile = None,
-    page: Annotated[
-        str, typer.Option("--page", help="Only these pages, separated by commas.", show_default=False)
-    ] = "",
+    page: Annotated[str, typer.Option("--page", help="Only these pages, separated by commas.")] = "",
     screens: Annotated[
         Path | None, typer.Option("--screens", help="Write each page's first screen into this folder.")
     ] = None,

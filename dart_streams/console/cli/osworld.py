@@ -32,15 +32,15 @@ HOW_TO_FILL = """Nothing is downloaded here. To fill the mirror:
 app = typer.Typer(help="Check OSWorld's tasks on our desktops, and their mirror.", no_args_is_help=True)
 Checkout = Annotated[
     str,
-    typer.Option("--osworld", help="A checkout of OSWorld. \\[default: DART_OSWORLD]", show_default=False),
+    typer.Option("--osworld", help="A checkout of OSWorld. \\[default: DART_OSWORLD]"),
 ]
 TaskList = Annotated[str, typer.Option("--list", help="The task list, a file of the checkout's evaluation_examples.")]
-Only = Annotated[str, typer.Option("--only", help="Only these apps or ids, separated by commas.", show_default=False)]
+Only = Annotated[str, typer.Option("--only", help="Only these apps or ids, separated by commas.")]
 
 
 @app.command()
 def mirror(
-    folder: Annotated[Path, typer.Argument(help="The mirror's folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="The mirror's folder.")],
     osworld: Checkout = "",
     task_list: TaskList = "test_all.json",
     only: Only = "",
@@ -81,7 +81,7 @@ def check(
     desktops: Annotated[
         str, typer.Option(help="The lease server of `worker desktops`; without, nothing is played.")
     ] = "",
-    token_file: Annotated[Path | None, typer.Option(help="Its token.", show_default=False)] = None,
+    token_file: Annotated[Path | None, typer.Option(help="Its token.")] = None,
     results: Annotated[
         Path, typer.Option(help="Results, a line a task; tasks that it has are not checked again.")
     ] = Path(".dart/osworld-check.jsonl"),
@@ -89,12 +89,8 @@ def check(
     task_list: TaskList = "test_all.json",
     only: Only = "",
     at_once: Annotated[int, typer.Option(min=1, help="Tasks at a time.")] = CONCURRENCY,
-    markdown: Annotated[
-        Path | None, typer.Option(help="Write the counts of each app into this page.", show_default=False)
-    ] = None,
-    rows: Annotated[
-        Path | None, typer.Option("--csv", help="Write a row for each task into this file.", show_default=False)
-    ] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the counts of each app into this page.")] = None,
+    rows: Annotated[Path | None, typer.Option("--csv", help="Write a row for each task into this file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check that a task's untouched state is worth 0, and the end of its oracle, where there is one, 1.

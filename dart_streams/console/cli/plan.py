@@ -23,9 +23,7 @@ def plan(
     envs: Annotated[int, typer.Option("--envs", help="Environments (slots).", min=1)],
     workload: Annotated[Path, typer.Option(help="A configuration with a workload section.")] = DESKTOP,
     staleness: Annotated[int, typer.Option(help="Largest age of data in weight versions.", min=0)] = 4,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Replace a constant: NAME=VALUE.", show_default=False)
-    ] = None,
+    changes: Annotated[list[str] | None, typer.Option("--set", help="Replace a constant: NAME=VALUE.")] = None,
     model: Annotated[
         Path | None, typer.Option(help="A model directory: GPUs are counted as `doctor --model` does.")
     ] = None,

@@ -42,7 +42,6 @@ def build(
         typer.Option(
             help="Build it here, from the demonstrations that `data import` has put into the topics.",
             metavar="DIR",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -121,9 +120,7 @@ def export(
     run: RunId = "",
     state: State = Path(".dart"),
     config: RunConfig = None,
-    version: Annotated[
-        int | None, typer.Option(help="The version. \\[default: the newest]", show_default=False)
-    ] = None,
+    version: Annotated[int | None, typer.Option(help="The version. \\[default: the newest]")] = None,
     adapter: Annotated[bool, typer.Option("--adapter", help="Only its LoRA adapter, as peft reads it.")] = False,
 ) -> None:
     """Export a trained version as a Hugging Face directory, for transformers, vLLM, or `dart-streams run --init`.

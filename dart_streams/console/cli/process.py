@@ -32,7 +32,6 @@ def run_worker(
         typer.Option(
             "--id",
             help="This worker's name; {host} in it is this machine's. \\[default: KIND-0]",
-            show_default=False,
         ),
     ] = "",
 ) -> None:
@@ -42,13 +41,9 @@ def run_worker(
 
 def train(
     config: ConfigFile = None,
-    replay: Annotated[
-        Path | None, typer.Option("--replay", help="Repeat recorded steps of this bundle.", show_default=False)
-    ] = None,
+    replay: Annotated[Path | None, typer.Option("--replay", help="Repeat recorded steps of this bundle.")] = None,
     steps: Annotated[int, typer.Option(help="With --replay: the number of steps.", min=1)] = 1,
-    first: Annotated[
-        int | None, typer.Option("--from", help="With --replay: the first train step.", show_default=False)
-    ] = None,
+    first: Annotated[int | None, typer.Option("--from", help="With --replay: the first train step.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the training process until it has made its steps, or SIGTERM or Ctrl-C ends it.

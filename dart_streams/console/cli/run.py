@@ -26,16 +26,14 @@ from dart_streams.errors import UserError
 def run(
     config: Annotated[
         Path | None,
-        typer.Argument(
-            help=f"Configuration file. \\[default: {DEFAULT_CONFIG}; with --resume the run's own]", show_default=False
-        ),
+        typer.Argument(help=f"Configuration file. \\[default: {DEFAULT_CONFIG}; with --resume the run's own]"),
     ] = None,
     resume: Annotated[str, typer.Option("--resume", help="Continue this run.", metavar="RUN")] = "",
     state: Annotated[
         Path | None,
-        typer.Option("--state", help="With --resume alone: the state folder. \\[default: .dart]", show_default=False),
+        typer.Option("--state", help="With --resume alone: the state folder. \\[default: .dart]"),
     ] = None,
-    name: Annotated[str, typer.Option("--id", help="The new run's id. \\[default: the time]", show_default=False)] = "",
+    name: Annotated[str, typer.Option("--id", help="The new run's id. \\[default: the time]")] = "",
     init: Annotated[
         Path | None,
         typer.Option(help="Start from this model. \\[default: policy.path]", metavar="DIR"),
@@ -86,9 +84,7 @@ def evaluate(run: RunId = "", state: State = Path(".dart"), config: RunConfig = 
 
 
 def report(
-    name: Annotated[
-        str, typer.Argument(help="The run's id. \\[default: the latest]", metavar="RUN", show_default=False)
-    ] = "",
+    name: Annotated[str, typer.Argument(help="The run's id. \\[default: the latest]", metavar="RUN")] = "",
     run: RunId = "",
     state: State = Path(".dart"),
 ) -> None:

@@ -23,7 +23,7 @@ WIDE_COLUMNS = 110
 
 
 def show_tasks(
-    task: Annotated[str, typer.Argument(help="A task: show its groups instead of all tasks.", show_default=False)] = "",
+    task: Annotated[str, typer.Argument(help="A task: show its groups instead of all tasks.")] = "",
     run: RunId = "",
     state: State = Path(".dart"),
     config: RunConfig = None,

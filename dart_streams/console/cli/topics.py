@@ -20,9 +20,7 @@ dead_letters = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
 
 AS_DECLARED = "all topics are as declared"
 OfTopic = Annotated[str, typer.Argument(help="The topic whose dead letters are meant.", metavar="TOPIC")]
-Place = Annotated[
-    str, typer.Option("--at", help="A single letter, by its place.", metavar="PARTITION@OFFSET", show_default=False)
-]
+Place = Annotated[str, typer.Option("--at", help="A single letter, by its place.", metavar="PARTITION@OFFSET")]
 
 
 def specs_of(config: Config) -> list[TopicSpec]:
@@ -78,9 +76,7 @@ def export_topics(
         Literal["strimzi"], typer.Option("--format", help="The form: KafkaTopic resources for Strimzi.")
     ] = "strimzi",
     cluster: Annotated[str, typer.Option(help="The name of the Kafka resource that the topics belong to.")] = "kafka",
-    namespace: Annotated[
-        str, typer.Option(help="Its namespace. \\[default: the namespace they are applied in]", show_default=False)
-    ] = "",
+    namespace: Annotated[str, typer.Option(help="Its namespace. \\[default: the namespace they are applied in]")] = "",
 ) -> None:
     """Print the declared topics as resources for an operator that creates them."""
     from dart_streams.bus.topology import strimzi_yaml
@@ -90,7 +86,7 @@ def export_topics(
 
 @app.command("schema")
 def print_schema(
-    name: Annotated[str, typer.Argument(help="A topic. \\[default: all of them]", show_default=False)] = "",
+    name: Annotated[str, typer.Argument(help="A topic. \\[default: all of them]")] = "",
 ) -> None:
     """Print the JSON schema of a topic's event, or of every topic's."""
     import msgspec

@@ -50,7 +50,6 @@ def trace(
         typer.Argument(
             help="A request, trajectory, group, train step (12), weight version (v12) or screenshot (sha256).",
             metavar="ID",
-            show_default=False,
         ),
     ] = "",
     run: RunId = "",

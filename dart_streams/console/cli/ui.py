@@ -46,7 +46,6 @@ AddressFile = Annotated[
     typer.Option(
         help="Write the address there, for this user only. If it is there already, the page comes back at that "
         "address, with its token.",
-        show_default=False,
     ),
 ]
 
@@ -68,23 +67,17 @@ class PageFile(msgspec.Struct, frozen=True):
 def serve_page(
     name: Annotated[
         str,
-        typer.Argument(
-            help="The run's id, or a bundle. \\[default: the latest run]", metavar="RUN|BUNDLE", show_default=False
-        ),
+        typer.Argument(help="The run's id, or a bundle. \\[default: the latest run]", metavar="RUN|BUNDLE"),
     ] = "",
     state: State = Path(".dart"),
     config: RunConfig = None,
     host: Annotated[str, typer.Option(help="The address to listen on; beyond loopback with TLS only.")] = "127.0.0.1",
-    port: Annotated[
-        int | None, typer.Option(help="The port; 0: any. \\[default: ui.port]", min=0, max=65535, show_default=False)
-    ] = None,
-    certificate: Annotated[
-        Path | None, typer.Option(help="The server's certificate (PEM).", show_default=False)
-    ] = None,
-    key: Annotated[Path | None, typer.Option(help="The key of --certificate.", show_default=False)] = None,
+    port: Annotated[int | None, typer.Option(help="The port; 0: any. \\[default: ui.port]", min=0, max=65535)] = None,
+    certificate: Annotated[Path | None, typer.Option(help="The server's certificate (PEM).")] = None,
+    key: Annotated[Path | None, typer.Option(help="The key of --certificate.")] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", help="A further name by which the page is asked for.", show_default=False),
+        typer.Option("--allow-host", help="A further name by which the page is asked for."),
     ] = None,
     behind_proxy: BehindProxy = False,
     address_file: AddressFile = None,
@@ -92,13 +85,12 @@ def serve_page(
         Path | None,
         typer.Option(
             help="Write the page with the report into this one file, which opens from disk, and end.",
-            show_default=False,
             metavar="FILE",
         ),
     ] = None,
     against: Annotated[
         str,
-        typer.Option(help="A second run or bundle, for the page Compare.", show_default=False, metavar="RUN|BUNDLE"),
+        typer.Option(help="A second run or bundle, for the page Compare.", metavar="RUN|BUNDLE"),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
