@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,7 +56,8 @@ def errors_in(file: Path) -> list[str]:
     """Return the errors of a configuration file and its task file, or of a task file alone."""
     import msgspec
 
-    from dart_streams.config import Config, Tasks
+    from dart_streams.config import Config, Tasks, tasks
+    from dart_streams.config.backends import BUILT_IN, find_backend
     from dart_streams.config.files import errors_of, read_tables
 
     try:
@@ -63,25 +65,24 @@ def errors_in(file: Path) -> list[str]:
     except ConfigError as error:
         return [str(error)]
     if "pages" in tables:
-        return task_errors(file)
+        return error_of(tasks.load, file)
     errors = list(errors_of(Config, tables))
     config = None if errors else msgspec.convert(tables, Config)
     section = tables.get("tasks", {})
     name = section.get("file", Tasks().file) if isinstance(section, dict) else Tasks().file
     task_file = file.parent / str(name)
-    if config is not None:
-        errors = backend_errors(config) + model_errors(config, task_file)
-    errors += task_errors(task_file, config)
-    return errors or page_errors(config, task_file, file.parent) if config else errors
+    if config is None:
+        return errors + error_of(tasks.load, task_file)
+    if config.env.backend not in BUILT_IN:
+        errors += error_of(find_backend, config.env.backend)
+    errors += model_errors(config, task_file) + error_of(tasks.tasks_of, config, task_file)
+    return errors or page_errors(config, task_file, file.parent)
 
 
-def backend_errors(config: Config) -> list[str]:
-    """Return the error of a backend that is neither built in nor installed."""
-    from dart_streams.config.backends import BUILT_IN, find_backend
-
+def error_of(check: Callable[..., object], *arguments: object) -> list[str]:
+    """Return the error that a check raises, if any."""
     try:
-        if config.env.backend not in BUILT_IN:
-            find_backend(config.env.backend)
+        check(*arguments)
     except ConfigError as error:
         return [str(error)]
     return []
@@ -103,17 +104,6 @@ def model_errors(config: Config, task_file: Path) -> list[str]:
     located = replace(config, tasks=replace(config.tasks, file=str(task_file)))
     reason = context.context_refusal(folder, located, context.most_steps(located))
     return [f"policy: {reason}"] if reason else []
-
-
-def task_errors(file: Path, config: Config | None = None) -> list[str]:
-    """Return the errors of a task file, for a configuration if one is given."""
-    from dart_streams.config import tasks
-
-    try:
-        tasks.load(file) if config is None else tasks.tasks_of(config, file)
-    except ConfigError as error:
-        return [str(error)]
-    return []
 
 
 def page_errors(config: Config, task_file: Path, folder: Path) -> list[str]:

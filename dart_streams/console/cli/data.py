@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
 
-Layout = Literal["step", "trajectory"]
 DataSet = Annotated[Path, typer.Argument(help="A Parquet file, a folder of them, or JSON lines.", metavar="SET")]
 
 

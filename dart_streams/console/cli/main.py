@@ -65,7 +65,10 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def build_app(wanted: Collection[str]) -> "typer.Typer":
-    """Return the application; commands that are not ``wanted`` are not imported and have their line of help only."""
+    """Return the application; commands that are not ``wanted`` are not imported and have their line of help only.
+
+    The help of a command that is a function is its docstring.
+    """
     import typer
 
     app = typer.Typer(
@@ -85,10 +88,12 @@ def build_app(wanted: Collection[str]) -> "typer.Typer":
         """See the application's help."""
 
     for command in COMMANDS:
-        if command.name in wanted:
-            register(app, command, load_command(command))
-        else:
+        if command.name not in wanted:
             app.command(command.name, help=command.help)(lambda: None)
+        elif isinstance(target := load_command(command), typer.Typer):
+            app.add_typer(target, name=command.name, help=command.help)
+        else:
+            app.command(command.name)(target)
     return app
 
 
@@ -101,16 +106,6 @@ def print_version(wanted: bool) -> None:
 
         typer.echo(f"dart-streams {metadata.version('dart-streams')}")
         raise typer.Exit
-
-
-def register(app: "typer.Typer", command: Command, target: Any) -> None:
-    """Register ``target``, an application of its own, or a function, whose docstring is its help."""
-    import typer
-
-    if isinstance(target, typer.Typer):
-        app.add_typer(target, name=command.name, help=command.help)
-    else:
-        app.command(command.name)(target)
 
 
 def load_command(command: Command) -> Any:

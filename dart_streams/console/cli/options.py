@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dart_streams.errors import UserError
+
 if TYPE_CHECKING:
     from dart_streams.config import Config
     from dart_streams.console.runs.bundle import Bundle
@@ -59,7 +61,6 @@ def read_config(path: Path | None) -> Config:
 def find_run(run: str, state: Path) -> RunFolder:
     """Return a run's folder, by default the latest run's; raise :class:`UserError` if it does not exist."""
     from dart_streams.console.runs import run_folder
-    from dart_streams.errors import UserError
 
     if not run and not any((state / "runs").glob("*/config.toml")):
         raise UserError(f"no run in {state} yet: start one with `make demo`")
@@ -68,8 +69,6 @@ def find_run(run: str, state: Path) -> RunFolder:
 
 def run_config(run: str, state: Path, config: Path | None) -> Config:
     """Return the configuration of a deployment, or of a run, by default the latest one."""
-    from dart_streams.errors import UserError
-
     if config is None:
         return find_run(run, state).config()
     if run:

@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import structlog
-from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from dart_streams.bus.clients import Publisher, has_reached
@@ -59,33 +58,13 @@ class AwaitedOrderAudit:
         name = self.publisher.bus.prefix + trajectories.TOPIC.name
         records = self.follower.records
         ends = await records.end_offsets([one for one in records.assignment() if one.topic == name])
-        while not await has_reached(records, shrunk_to(ends, await records.end_offsets(ends))):
+        while True:
+            now = await records.end_offsets(ends)  # a recreated topic has lower ones
+            if await has_reached(records, {partition: min(end, now[partition]) for partition, end in ends.items()}):
+                return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_INTERVAL_S):
                     await self.follower.changed.wait()
-
-
-def shrunk_to(ends: dict[TopicPartition, int], now: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return the ends to wait for; a recreated topic has lower ones."""
-    return {partition: min(end, now[partition]) for partition, end in ends.items()}
-
-
-class LostOrders:
-    """Shows the number of lost orders at the terminal when it grows."""
-
-    def __init__(self, follower: RunFollower, notify: Callable[[str], None]) -> None:
-        self.follower = follower
-        self.notify = notify
-        self.shown = follower.progress.lost
-
-    def show(self) -> None:
-        """Show the number if it has grown."""
-        if (count := self.follower.progress.lost) > self.shown:
-            self.notify(
-                f"{count - self.shown} orders were lost ({count} in all) and are ordered again: offsets were moved, "
-                "records removed, or a reader refused some; see the logs of curator and recorder, and dead letters"
-            )
-        self.shown = count
 
 
 @contextlib.asynccontextmanager
@@ -94,7 +73,7 @@ async def audit_orders(
 ) -> AsyncIterator[AwaitedOrderAudit]:
     """Audit in the background while the body lasts."""
     audit = AwaitedOrderAudit(follower, publisher)
-    task = asyncio.create_task(keep_auditing(audit, LostOrders(follower, notify)), name="audit orders")
+    task = asyncio.create_task(keep_auditing(audit, notify), name="audit orders")
     try:
         yield audit
     finally:
@@ -102,11 +81,17 @@ async def audit_orders(
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def keep_auditing(audit: AwaitedOrderAudit, lost: LostOrders) -> None:
-    """Audit until cancelled, waiting for an unavailable broker."""
+async def keep_auditing(audit: AwaitedOrderAudit, notify: Callable[[str], None]) -> None:
+    """Audit until cancelled, waiting for an unavailable broker; show the number of lost orders when it grows."""
+    shown = audit.follower.progress.lost
     while True:
         await asyncio.sleep(ROUND_INTERVAL_S)
-        lost.show()
+        if (count := audit.follower.progress.lost) > shown:
+            notify(
+                f"{count - shown} orders were lost ({count} in all) and are ordered again: offsets were moved, records "
+                "removed, or a reader refused some; see the logs of curator and recorder, and dead letters"
+            )
+        shown = count
         try:
             if audit.open_orders():
                 await audit.round()

@@ -61,13 +61,6 @@ def this_process() -> ProcessIdentity:
     return ProcessIdentity.of("supervisor", os.getpid())
 
 
-def write(path: Path, registry: ProcessRegistry) -> None:
-    """Replace the file in one step."""
-    fresh = path.with_suffix(".new")
-    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(registry)))
-    fresh.replace(path)
-
-
 def read(path: Path) -> ProcessRegistry | None:
     """Return the registry in a file, None if it is missing or torn."""
     try:

@@ -57,11 +57,12 @@ def processes_of(config: Config, config_file: Path, found: Programs) -> ProcessS
     if config.tracker.tool and not found.data.exists():
         raise UserError(f"{found.data} is missing, which tracker.tool {config.tracker.tool!r} needs: run `make data`")
 
-    def workers(kind: str, count: int, program: Path = found.streams, *, last: bool = False) -> tuple[ProcessSpec, ...]:
-        return tuple(
-            ProcessSpec(name, (str(program), "worker", kind, "--config", str(config_file), "--id", name), last)
-            for name in (f"{kind}-{number}" for number in range(count))
-        )
+    def workers(
+        kind: str, count: int, program: Path = found.streams, *, last: bool = False, optional: bool = False
+    ) -> tuple[ProcessSpec, ...]:
+        command = (str(program), "worker", kind, "--config", str(config_file), "--id")
+        names = [f"{kind}-{number}" for number in range(count)]
+        return tuple(ProcessSpec(name, (*command, name), last, optional) for name in names)
 
     # Without training, the trainer still publishes the weights to evaluate, unless the engine has its own.
     trainer = (ProcessSpec("trainer", (str(found.model), "train", "--config", str(config_file))),)
@@ -73,7 +74,8 @@ def processes_of(config: Config, config_file: Path, found: Programs) -> ProcessS
         curator=workers("curator", 1) if config.run.trains else (),
         monitor=workers("monitor", 1),
         ui=(page_of(config_file, found),) if config.ui.enabled else (),
-        tracker=(tracker_of(config_file, found),) if config.tracker.tool else (),
+        # The tracker stops last, to read all records.
+        tracker=workers("tracker", 1, found.data, last=True, optional=True) if config.tracker.tool else (),
     )
 
 
@@ -87,12 +89,6 @@ def page_of(config_file: Path, found: Programs) -> ProcessSpec:
     folder = config_file.parent
     place = ("--state", str(folder.parents[1]), "--address-file", str(folder / PAGE_FILE))
     return ProcessSpec("ui", (str(found.streams), "ui", folder.name, *place), optional=True)
-
-
-def tracker_of(config_file: Path, found: Programs) -> ProcessSpec:
-    """Return the optional process of the tracker, which stops last to read all records."""
-    command = (str(found.data), "worker", "tracker", "--config", str(config_file), "--id", "tracker-0")
-    return ProcessSpec("tracker-0", command, last=True, optional=True)
 
 
 def build_command(config_file: Path, found: Programs) -> ProcessSpec:

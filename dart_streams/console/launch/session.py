@@ -5,6 +5,7 @@ The first Ctrl-C (or SIGTERM) drains, the second kills. A run stops only the ser
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +17,6 @@ from rich.console import Console
 
 from dart_streams.bus.lag import lag_reader
 from dart_streams.clock import now_ms
-from dart_streams.config import Config
 from dart_streams.console.launch import process_registry
 from dart_streams.console.launch.processes import PAGE_FILE, ProcessSet
 from dart_streams.console.launch.services import local
@@ -43,29 +43,22 @@ class InterruptedRun(UserError):
     exit_code = 130
 
 
+@dataclasses.dataclass
 class Session:
     """A run on this machine, attached without ``processes``; ``find_policy`` begins it, ``finish`` reports it."""
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        processes: ProcessSet | None,
-        finish: Finish,
-        console: Console,
-        *,
-        find_policy: Callable[[Supervisor], Awaitable[str]] | None = None,
-        before_only: bool = False,
-        owns_services: bool = False,
-    ) -> None:
-        self.folder = folder
-        self.config: Config = folder.config()
-        self.processes = processes
-        self.finish = finish
-        self.console = console
-        self.find_policy = find_policy
-        self.before_only = before_only
-        self.owns_services = owns_services
-        self.page = ""
+    folder: RunFolder
+    processes: ProcessSet | None
+    finish: Finish
+    console: Console
+    _: dataclasses.KW_ONLY
+    find_policy: Callable[[Supervisor], Awaitable[str]] | None = None
+    before_only: bool = False
+    owns_services: bool = False
+    page: str = dataclasses.field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        self.config = self.folder.config()
 
     def make_run(self, supervisor: Supervisor) -> TrainingRun:
         """Return the training run, with the topics that the curator needs."""

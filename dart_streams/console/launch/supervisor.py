@@ -19,6 +19,7 @@ import structlog
 
 from dart_streams.console.launch import process_registry, subreaper
 from dart_streams.console.launch.process_registry import ProcessIdentity, ProcessRegistry
+from dart_streams.console.runs.run_folder import write_json
 from dart_streams.errors import AccessRefused, UserError
 
 TAIL_LINES = 15
@@ -226,7 +227,7 @@ class Supervisor:
         self.registry = ProcessRegistry(self.registry.supervisor, tuple(running), services)
         if self.registry_saving is None or self.registry_saving.done():
             try:
-                process_registry.write(self.registry_file, self.registry)
+                write_json(self.registry_file, self.registry)
             except OSError as error:
                 self.log.warning(
                     "the list of processes was not written: if this process is killed too, the next run can't end them",
@@ -240,7 +241,7 @@ class Supervisor:
         while True:
             await asyncio.sleep(SAVE_RETRY_S)
             with contextlib.suppress(OSError):
-                process_registry.write(self.registry_file, self.registry)
+                write_json(self.registry_file, self.registry)
                 return
 
 

@@ -5,7 +5,6 @@ A run starts and stops processes and publishes orders. It reads their progress f
 
 import asyncio
 import contextlib
-import functools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
@@ -76,7 +75,8 @@ class TrainingRun:
         self.has_topics = asyncio.Event()
         self.circle_end: Deadline | None = None
         self.lags: list[Lag] | None = None
-        self.enough: Callable[[RunState], bool] = functools.partial(has_trained, self.config.run.train_steps)
+        steps = self.config.run.train_steps
+        self.enough: Callable[[RunState], bool] = lambda state: steps is not None and trained_steps(state) >= steps
         self.log: Any = structlog.get_logger()
 
     async def run(self) -> None:
@@ -239,11 +239,7 @@ class TrainingRun:
             )
         else:
             await self.supervisor.start(self.processes.curator)
-            await follower.until(
-                lambda state: end.expired or self.enough(state),
-                "training to end",
-                limit_s + GRACE_S,
-            )
+            await follower.until(lambda state: end.expired or self.enough(state), "training to end", limit_s + GRACE_S)
         self.circle_end = None
 
     async def settle(self, follower: RunFollower, audit: AwaitedOrderAudit) -> None:
@@ -291,11 +287,6 @@ def trained_steps(state: RunState) -> int:
     """Return the number of optimizer steps behind the newest version."""
     newest = state.newest_version
     return state.versions[newest].event.train_step if newest is not None else 0
-
-
-def has_trained(steps: int | None, state: RunState) -> bool:
-    """Return whether this number of optimizer steps is reached; never without a bound."""
-    return steps is not None and trained_steps(state) >= steps
 
 
 def required_steps(config: Config) -> int:

@@ -134,12 +134,12 @@ class RunFolder:
 
     def write_topic_ids(self, ids: Mapping[str, str]) -> None:
         """Replace the ids of the run's topics."""
-        replace_file(self.topics_file, msgspec.json.format(msgspec.json.encode(ids)))
+        write_json(self.topics_file, ids)
 
     def write_journal(self, journal: PhaseLog) -> None:
         """Replace the journal; raise UserError if it cannot be written."""
         try:
-            replace_file(self.journal_file, msgspec.json.format(msgspec.json.encode(journal)))
+            write_json(self.journal_file, journal)
         except OSError as error:
             raise UserError(
                 f"{self.journal_file} can't be written ({error.strerror or error}): make room there, then go on with "
@@ -152,6 +152,11 @@ def replace_file(path: Path, data: bytes) -> None:
     fresh = path.with_suffix(".new")
     fresh.write_bytes(data)
     fresh.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON in one step."""
+    replace_file(path, msgspec.json.format(msgspec.json.encode(value)))
 
 
 @contextlib.contextmanager

@@ -49,11 +49,7 @@ class TopicFollower(Generic[State]):
     """
 
     def __init__(
-        self,
-        bus: Bus,
-        records: AIOKafkaConsumer,
-        progress: State,
-        decoded: Collection[str] = DECODED,
+        self, bus: Bus, records: AIOKafkaConsumer, progress: State, decoded: Collection[str] = DECODED
     ) -> None:
         self.bus = bus
         self.records = records
@@ -230,11 +226,7 @@ class RunFollower(TopicFollower[RunState]):
 
 @contextlib.asynccontextmanager
 async def follow_run(
-    bus: Bus,
-    publisher: Publisher,
-    stall_s: float,
-    topics: tuple[Topic, ...] = FOLLOWED,
-    keep: Retention | None = None,
+    bus: Bus, publisher: Publisher, stall_s: float, topics: tuple[Topic, ...] = FOLLOWED, keep: Retention | None = None
 ) -> AsyncIterator[RunFollower]:
     """Yield a follower that has read the topics and keeps reading."""
     async with open_topics(bus, publisher, topics, FETCH_MS) as records:

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from dart_streams.console.runs.run_folder import replace_file
 from dart_streams.console.views.page.assets import Asset, media_type_of
 from dart_streams.console.views.page.columns import Packer, format_figure, shorten
 from dart_streams.console.views.page.episodes import TrajectoryView
@@ -62,10 +63,7 @@ class Archive(msgspec.Struct):
 
 async def write(source: RunSource, files: Mapping[str, Asset], path: Path, other: RunSource | None = None) -> None:
     """Write the page of a source whose fold is complete, and its comparison with an ``other``."""
-    text = render(files, await collect(source, other), source.config.bus.run)
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(text)
-    fresh.replace(path)
+    replace_file(path, render(files, await collect(source, other), source.config.bus.run).encode())
 
 
 def exp_or_inf(value: float) -> float:

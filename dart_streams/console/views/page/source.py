@@ -40,14 +40,8 @@ class RunSource(Protocol):
 
     kind: Literal["run", "bundle"]
     config: Config
-
-    @property
-    def state(self) -> RunState:
-        """The fold."""
-
-    @property
-    def progress(self) -> Progress:
-        """The state of the fold."""
+    state: RunState
+    progress: Progress
 
     @property
     def now_ms(self) -> int:

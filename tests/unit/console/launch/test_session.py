@@ -47,7 +47,7 @@ async def test_a_run_leaves_its_services_to_another_run_that_lives(tmp_path: Pat
     made = run_folder.create(config, tmp_path / "tasks.toml", "ours", resume=False)
     if other is not None:
         (made.path.parent / "other").mkdir()
-        process_registry.write(made.path.parent / "other" / "processes.json", ProcessRegistry(other))
+        run_folder.write_json(made.path.parent / "other" / "processes.json", ProcessRegistry(other))
     shown = io.StringIO()
     session = Session(made, None, nothing, Console(file=shown, width=200), owns_services=True)
     supervisor = Supervisor(made.path, drain_s=1)

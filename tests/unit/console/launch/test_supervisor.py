@@ -239,7 +239,7 @@ def test_leftovers_of_a_killed_run_are_ended(tmp_path):
     supervisor = leftovers.ProcessIdentity("supervisor", 2**22 - 1, 0.0, ())
     worker = leftovers.ProcessIdentity.of("env-0", process.pid)
     registry = leftovers.ProcessRegistry(supervisor, (worker,), services=True)
-    leftovers.write(folder / "processes.json", registry)
+    run_folder.write_json(folder / "processes.json", registry)
     assert leftovers.end_leftovers(tmp_path) == (["run-1/env-0"], True)
     assert not psutil.pid_exists(process.pid)
     assert leftovers.end_leftovers(tmp_path) == ([], False)
@@ -262,7 +262,7 @@ def test_a_step_of_the_clock_makes_no_living_run_a_dead_one(tmp_path, step_s):
     folder.mkdir()
     me = leftovers.this_process()
     before = msgspec.structs.replace(me, started_s=me.started_s + step_s)
-    leftovers.write(folder / "processes.json", leftovers.ProcessRegistry(before, (before,), services=True))
+    run_folder.write_json(folder / "processes.json", leftovers.ProcessRegistry(before, (before,), services=True))
     assert leftovers.end_leftovers(tmp_path) == ([], False)
     assert leftovers.living_runs(tmp_path, but=tmp_path / "other") == ["run-1"]
 
@@ -272,7 +272,7 @@ def test_a_run_whose_folder_is_held_lives(tmp_path):
     folder = tmp_path / "run-1"
     folder.mkdir()
     elsewhere = leftovers.ProcessIdentity("supervisor", 2**22 - 1, 0.0, ())
-    leftovers.write(folder / "processes.json", leftovers.ProcessRegistry(elsewhere, (), services=True))
+    run_folder.write_json(folder / "processes.json", leftovers.ProcessRegistry(elsewhere, (), services=True))
     with run_folder.lock_folder(folder):
         assert leftovers.end_leftovers(tmp_path) == ([], False)
         assert leftovers.living_runs(tmp_path, but=tmp_path / "other") == ["run-1"]
@@ -300,10 +300,10 @@ def test_processes_of_a_living_run_or_of_strangers_are_left_alone(tmp_path):
     for name in ("living", "stranger"):
         (tmp_path / name).mkdir()
     me = leftovers.this_process()
-    leftovers.write(tmp_path / "living" / "processes.json", leftovers.ProcessRegistry(me, (me,)))
+    run_folder.write_json(tmp_path / "living" / "processes.json", leftovers.ProcessRegistry(me, (me,)))
     someone_else = leftovers.ProcessIdentity("env-0", os.getpid(), me.started_s - 100, me.command)
     nobody = leftovers.ProcessIdentity("supervisor", 2**22 - 1, 0.0, ())
-    leftovers.write(tmp_path / "stranger" / "processes.json", leftovers.ProcessRegistry(nobody, (someone_else,)))
+    run_folder.write_json(tmp_path / "stranger" / "processes.json", leftovers.ProcessRegistry(nobody, (someone_else,)))
     assert leftovers.end_leftovers(tmp_path) == ([], False)
 
 
