@@ -98,7 +98,7 @@ async def cancel_on_stop(stop: asyncio.Event, start: Coroutine[Any, Any, T]) -> 
         stopped.cancel()
 
 
-async def run_until_first_exit(work: Coroutine[Any, Any, None], **background: Awaitable[Any]) -> None:
+async def run_until_first_exit(work: Coroutine[Any, Any, object], **background: Awaitable[Any]) -> None:
     """Run ``work`` to its end; raise UnexpectedExit if a background task, named by its keyword, returns first."""
     main = asyncio.create_task(work)
     tasks = {asyncio.ensure_future(task): name for name, task in background.items()}

@@ -19,13 +19,7 @@ CONFIG, TASKS = "config.toml", "tasks.toml"
 
 
 def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
-    """Return the run's configuration, with ``key=value`` settings over it.
-
-    Raises
-    ------
-    ConfigError
-        If a key is unknown or a value is not one of its kind.
-    """
+    """Return the run's configuration, with ``key=value`` settings over it; raise ConfigError for an invalid one."""
     tables = upgrade_recorded(tables_of(bundle, CONFIG), f"{bundle.path}: {CONFIG}")
     for setting in settings:
         set_key(tables, setting)

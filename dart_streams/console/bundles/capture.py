@@ -40,12 +40,8 @@ def capture(
 ) -> list[BundleSection]:
     """Write the topics' records, the spans in ``traces``, and with a ``store`` the screenshots.
 
-    Raises
-    ------
-    ServiceUnavailable
-        If the broker, or the database, does not answer.
-    UserError
-        If there are no such topics, or the store lacks a screenshot. No file is left then.
+    Raises ServiceUnavailable if the broker, or the database, does not answer, and UserError if there are no such
+    topics, or the store lacks a screenshot. No file is left then.
     """
     chosen = existing_topics(config.bus, [topic for topic in ORDER if topic in topics])
     manifest = Manifest(

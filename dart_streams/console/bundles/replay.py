@@ -69,10 +69,7 @@ class Diverged(Exception):
 def replay(bundle: Bundle) -> Outcome:
     """Run the reducers again over a bundle's inputs and compare every decision.
 
-    Raises
-    ------
-    BundleError
-        If the bundle lacks a topic that the data manager reads or writes, or has records of a newer schema.
+    Raises BundleError if the bundle lacks a topic of the data manager, or has records of a newer schema.
     """
     rerun = Rerun(bundle)
     divergence = None

@@ -54,16 +54,8 @@ def republish(
 ) -> list[Published]:
     """Publish records in order of time, ``speed`` times as fast as they were recorded; None is as fast as possible.
 
-    ``bus.prefix`` is that of the shadow topics.
-
-    Raises
-    ------
-    UserError
-        If the prefix is live or invalid; nothing is written then.
-    BundleError
-        If the bundle lacks a topic.
-    ServiceUnavailable
-        If the broker does not answer.
+    ``bus.prefix`` is that of the shadow topics. Raises UserError if it is live or invalid (nothing is written then),
+    BundleError if the bundle lacks a topic, and ServiceUnavailable if the broker does not answer.
     """
     for topic in topics:
         if not bundle.has(topic.name):

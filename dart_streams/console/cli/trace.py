@@ -76,12 +76,8 @@ def trace(
     if (sampling := config.telemetry.sampling) < 1:
         note(f"telemetry.sampling was {sampling:g}: only that share of traces was written, and spans that failed")
     if slowest:
-        show(
-            traces.slowest_requests(spans, most),
-            as_json=as_json,
-            title="slowest requests",
-            empty="no request was traced",
-        )
+        requests = traces.slowest_requests(spans, most)
+        show(requests, as_json=as_json, title="slowest requests", empty="no request was traced")
     elif coverage:
         show_coverage(traces.measure_coverage(records_of(config, source), spans, config.bus.run), as_json=as_json)
     else:

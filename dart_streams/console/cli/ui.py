@@ -233,7 +233,7 @@ async def serve(
         note(PLOTS_MISSING)
     reading = {"source": source.run()} | ({"other": other.run()} if other is not None else {})
     async with serve_bounded(PageServer(source, guard, files, other).application(), listener, tls):
-        await lifecycle.run_until_first_exit(wait_for_stop(stop), **reading)
+        await lifecycle.run_until_first_exit(stop.wait(), **reading)
 
 
 async def write_file(source: RunSource, other: RunSource | None, path: Path) -> None:
@@ -272,8 +272,3 @@ async def wait_until_read(source: RunSource, reading: asyncio.Task[None]) -> Non
         if deadline.expired:
             raise ServiceUnavailable(f"the run could not be read: {before}")
         await asyncio.wait([reading], timeout=POLL_INTERVAL_S)
-
-
-async def wait_for_stop(stop: asyncio.Event) -> None:
-    """Return when ``stop`` is set."""
-    await stop.wait()

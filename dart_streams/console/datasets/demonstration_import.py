@@ -65,12 +65,8 @@ def select_demonstrations(
 def run(config: Config, tasks: TaskSet, placed: Iterable[Placed], report: Progress = lambda _: None) -> ImportResult:
     """Import the demonstrations among episodes; return when the recorder has announced each.
 
-    Raises
-    ------
-    UserError
-        If none is announced for ``evaluation.timeout_s``, or there is none among the episodes.
-    ServiceUnavailable
-        If the broker or the database does not answer.
+    Raises UserError if none is announced for ``evaluation.timeout_s``, or there is none among the episodes, and
+    ServiceUnavailable if the broker or the database does not answer.
     """
     result = ImportResult()
     asyncio.run(publish(config, select_demonstrations(placed, config, tasks, result, report), result))

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,6 +12,7 @@ from dart_streams.config import tasks as task_sets
 from dart_streams.connection import auth
 from dart_streams.console.launch import evaluate, process_registry, processes
 from dart_streams.console.launch.services import jars
+from dart_streams.console.launch.services.lock import Notify
 from dart_streams.console.launch.session import Session, run_session
 from dart_streams.console.launch.training_run import TrainingRun, required_steps
 from dart_streams.console.runs import run_folder
@@ -26,8 +26,6 @@ from dart_streams.console.views.console import PlainConsole
 from dart_streams.episodes import context
 from dart_streams.errors import ConfigError
 from dart_streams.policy import recipe
-
-Notify = Callable[[str], None]
 
 
 def start_run(config: Config, name: str, notify: Notify, *, resume: bool) -> None:

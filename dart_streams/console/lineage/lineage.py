@@ -45,12 +45,8 @@ class Lineage:
     def of(self, identity: str) -> Node:
         """Return the tree of a request, trajectory, group, optimizer step (a number), version (``v12``) or screenshot.
 
-        A screenshot is named by its sha256, or the beginning of it.
-
-        Raises
-        ------
-        UserError
-            If the run has no such id; the text gives the nearest id, and the form of ids.
+        A screenshot is named by its sha256, or the beginning of it. Raises UserError with the nearest id, and the form
+        of ids, if the run has no such id.
         """
         state = self.state
         if request := re.fullmatch(r"(.+)/(\d+)/(\d+)", identity):

@@ -130,14 +130,8 @@ def origin_of(letter: BundleRecord) -> str:
 def redrive(bus: Bus, topic: Topic, place: str = "") -> list[RedriveResult]:
     """Send a topic's dead letters, or the one at ``place``, back to the topic; skip stubs and letters sent before.
 
-    Letters that the broker rejects, or that came from another topic, are not sent, and their outcome says why.
-
-    Raises
-    ------
-    UserError
-        If there is no such letter.
-    ServiceUnavailable
-        If the broker does not answer. A repeated redrive skips the letters that were sent.
+    Letters that the broker rejects, or that came from another topic, are not sent, and their outcome says why. Raises
+    UserError if there is no such letter, and ServiceUnavailable if the broker does not answer.
     """
     if not (letters := choose_letters(bus, topic, place)):
         return []

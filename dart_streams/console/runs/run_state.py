@@ -63,13 +63,9 @@ class Retention(NamedTuple):
 class RunState(ActivityState):
     """The fold's state, which only :meth:`apply` changes.
 
-    Parameters
-    ----------
-    keep_steps
-        Keep every observation (its bytes and its header) and every response, which are most of a log.
-    keep
-        Bounds for a process that runs for days, None for none. Older items leave counts and time slices; ``is_whole``
-        is False then, and a repeat of a forgotten item counts as new.
+    With ``keep_steps`` it has every observation (its bytes and its header) and every response, which are most of a log.
+    ``keep`` bounds it in a process that runs for days. Older items leave counts and time slices; ``is_whole`` is False
+    then, and a repeat of a forgotten item counts as new.
     """
 
     def __init__(self, *, keep_steps: bool = False, keep: Retention | None = None) -> None:

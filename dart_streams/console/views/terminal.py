@@ -1,6 +1,7 @@
 """The display of a run: a live panel on a terminal, or a line every few seconds elsewhere."""
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -227,23 +228,18 @@ def format_value(value: float | None, spec: str = "") -> str:
     return "–" if value is None else format(value, spec)
 
 
+@dataclasses.dataclass
 class Display:
     """Shows a run until it is cancelled.
 
     ``moment_of`` takes lag and trainer metrics; ``newest_metrics`` reads the latter in a thread.
     """
 
-    def __init__(
-        self,
-        moment_of: Callable[[dict[tuple[str, str], int], dict[str, float]], Moment],
-        console: Console,
-        newest_metrics: Callable[[], dict[str, float]],
-    ) -> None:
-        self.moment_of = moment_of
-        self.console = console
-        self.newest_metrics = newest_metrics
-        self.lag: dict[tuple[str, str], int] = {}
-        self.trained: dict[str, float] = {}
+    moment_of: Callable[[dict[tuple[str, str], int], dict[str, float]], Moment]
+    console: Console
+    newest_metrics: Callable[[], dict[str, float]]
+    lag: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict, init=False)
+    trained: dict[str, float] = dataclasses.field(default_factory=dict, init=False)
 
     async def show(self) -> None:
         """Refresh the panel, or print a line every few seconds."""

@@ -5,11 +5,9 @@ import tempfile
 from collections.abc import Sequence
 from typing import Literal, Self
 
-from dart_streams.bus.lag import Lag
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
 from dart_streams.console.lineage.traces import RequestSegment, Timeline
-from dart_streams.console.repair.dead_letters import DeadLetter, DeadLetterSummary
 from dart_streams.console.runs import evaluation
 from dart_streams.console.runs.bundle import Bundle, BundleRecord
 from dart_streams.console.runs.metrics_reader import MetricsReader
@@ -17,13 +15,13 @@ from dart_streams.console.runs.run_folder import PhaseLog, RunPhase
 from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views.page.records import last_of_each_partition, newest_records
-from dart_streams.console.views.page.source import SHOWN, NotFound, Progress, action_segments, trained_rows
+from dart_streams.console.views.page.source import SHOWN, NotFound, Progress, RunSource, action_segments
 from dart_streams.console.views.report_metrics import ReportInputs
 from topics import Topic
 from topics.observations import Observation
 
 
-class BundleSource:
+class BundleSource(RunSource):
     """A bundle as a source of the page. The fold keeps the bytes of every observation."""
 
     kind: Literal["run", "bundle"] = "bundle"
@@ -47,9 +45,6 @@ class BundleSource:
     def journal(self) -> PhaseLog:
         """Return the phases that the log shows."""
         return self._journal
-
-    def note_viewer(self) -> None:
-        """Do nothing: a bundle is read whether it has viewers or not."""
 
     async def close(self) -> None:
         """Remove the spooled screenshots."""
@@ -100,10 +95,6 @@ class BundleSource:
         searched = records if needle else last_of_each_partition(records, limit)
         return await asyncio.to_thread(newest_records, searched, needle, limit)
 
-    async def lags(self) -> list[Lag]:
-        """Return no lags: a bundle has no consumer groups."""
-        return []
-
     def task_set(self) -> TaskSet:
         """Return the tasks that the bundle carries."""
         if self._tasks is None:
@@ -112,20 +103,7 @@ class BundleSource:
 
     async def report_inputs(self) -> ReportInputs:
         """Return the inputs of a report; bundles have no metrics, costs and offsets."""
-        return ReportInputs(
-            config=self.config,
-            tasks=self.task_set(),
-            journal=self._journal,
-            progress=self.state,
-            trained=trained_rows(self.state),
-            readings=MetricsReader(None),
-            lags=None,
-            usage=[],
-        )
-
-    async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
-        """Return no dead letters: bundles have none."""
-        return []
+        return self.inputs_with(MetricsReader(None), None, [])
 
 
 def recorded_journal(state: RunState) -> PhaseLog:

@@ -33,7 +33,7 @@ from dart_streams.console.runs.run_follower import RunFollower
 from dart_streams.console.runs.run_log import present_records
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views.page.records import newest_records
-from dart_streams.console.views.page.source import SHOWN, NotFound, Progress, action_segments, trained_rows
+from dart_streams.console.views.page.source import SHOWN, NotFound, Progress, RunSource, action_segments
 from dart_streams.console.views.report_metrics import ReportInputs
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.store import AsyncStore, MissingBlob, connect_async
@@ -55,11 +55,8 @@ DEMONSTRATIONS = "these are the demonstrations that train the tiny policy; the r
 log = structlog.get_logger()
 
 
-class LiveSource:
-    """A run on its broker and store; see :class:`~dart_streams.console.views.page.source.RunSource`.
-
-    With the ``inputs`` of a report, the source starts with their fold and figures and reads neither.
-    """
+class LiveSource(RunSource):
+    """A run on its broker and store; with the ``inputs`` of a report it has their fold, and reads neither."""
 
     kind: Literal["run", "bundle"] = "run"
 
@@ -209,18 +206,10 @@ class LiveSource:
         """Return the inputs of a report; a run's metrics are large, so they are read again each time."""
         if self._inputs is not None:
             return self._inputs
-        folder = self.folder
-        metrics = folder.path / "metrics" if folder is not None else None
-        return ReportInputs(
-            config=self.config,
-            tasks=self.task_set(),
-            journal=self.journal(),
-            progress=self.state,
-            trained=trained_rows(self.state),
-            readings=await asyncio.to_thread(MetricsReader, metrics),
-            lags=await self.lags(),
-            usage=read_usage(metrics / USAGE_FILE) if metrics is not None else [],
-        )
+        metrics = self.folder.path / "metrics" if self.folder is not None else None
+        readings = await asyncio.to_thread(MetricsReader, metrics)
+        usage = read_usage(metrics / USAGE_FILE) if metrics is not None else []
+        return self.inputs_with(readings, await self.lags(), usage)
 
     async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
         """Return the number of dead letters by topic, or the letters of one topic."""

@@ -1,7 +1,7 @@
 """The page's source of a run: live topics with the store, or a bundle. Both keep the same fold."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -11,6 +11,8 @@ from dart_streams.config.tasks import TaskSet
 from dart_streams.console.lineage.traces import RequestSegment, Timeline, request_segments
 from dart_streams.console.repair.dead_letters import DeadLetter, DeadLetterSummary
 from dart_streams.console.runs.bundle import BundleRecord
+from dart_streams.console.runs.metrics_reader import MetricsReader
+from dart_streams.console.runs.process_usage import ProcessUsage
 from dart_streams.console.runs.run_folder import PhaseLog
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views.report_metrics import ReportInputs
@@ -52,6 +54,7 @@ class RunSource(Protocol):
 
     def note_viewer(self) -> None:
         """Note that a viewer is present: a live source reads only then."""
+        return
 
     async def close(self) -> None:
         """Close the connections."""
@@ -73,6 +76,7 @@ class RunSource(Protocol):
 
     async def lags(self) -> list[Lag] | None:
         """Return the lag of each consumer group: empty for a bundle, None if the broker does not answer."""
+        return []
 
     def task_set(self) -> TaskSet:
         """Return the tasks of the run; empty if their file is not on this machine."""
@@ -81,12 +85,21 @@ class RunSource(Protocol):
         """Return the inputs of a report as far as they exist."""
 
     async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
-        """Return the number of dead letters by topic, or the letters of one topic."""
+        """Return the number of dead letters by topic, or the letters of one topic; a bundle has none."""
+        return []
 
-
-def trained_rows(state: RunState) -> list[dict[str, Any]]:
-    """Return the optimizer steps in order, in the form of the store's rows."""
-    return [msgspec.to_builtins(state.trained[number]) for number in sorted(state.trained)]
+    def inputs_with(self, readings: MetricsReader, lags: list[Lag] | None, usage: list[ProcessUsage]) -> ReportInputs:
+        """Return the inputs of a report from the fold, and from metrics, lags and costs that are not in it."""
+        return ReportInputs(
+            config=self.config,
+            tasks=self.task_set(),
+            journal=self.journal(),
+            progress=self.state,
+            trained=[msgspec.to_builtins(self.state.trained[number]) for number in sorted(self.state.trained)],
+            readings=readings,
+            lags=lags,
+            usage=usage,
+        )
 
 
 def action_segments(timeline: Timeline, trajectory_id: str) -> dict[int, Sequence[RequestSegment]]:
