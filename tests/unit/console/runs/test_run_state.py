@@ -1,5 +1,6 @@
 """A run's progress, folded from its topics: repeats and the order between topics change nothing."""
 
+import itertools
 import random
 import tracemalloc
 
@@ -17,8 +18,10 @@ from dart_streams.console.runs.weight_versions import curated_ages
 from dart_streams.console.views.terminal import draw_sparkline, smooth, summarize
 from tests import events
 from tests.events import rollout_order
+from topics import ALL
 
 START = 1_000_000 * SLICE_MS
+TOPICS = {topic.event: topic.name for topic in ALL} | {ObservationHeader: "observations"}
 
 
 def finish(order_id, trajectory_id="t", outcome="success", reward=1.0, purpose="train", started=START, lasted=2_000):
@@ -47,40 +50,38 @@ def serving(number, alive, pause=None, worker="rollout-0"):
     return events.weights_serving(number, worker_id=worker, since_ms=alive, alive_ms=alive, pause_ms=pause)
 
 
-def fold(*events, progress=None):
+def fold(*events, progress=None, at_ms=START):
+    """Apply events, each as the next record of its topic."""
     progress = progress or RunState()
-    for topic, offset, at, event in events:
-        progress.apply(RecordMetadata(topic, 0, offset, at), event)
+    for event in events:
+        topic = TOPICS[type(event)]
+        offset = progress.activity[topic].records if topic in progress.activity else 0
+        progress.apply(RecordMetadata(topic, 0, offset, at_ms), event)
     return progress
 
 
 def test_an_episode_is_open_until_its_end_is_seen():
-    progress = fold(("observations", 0, START, seen("t", 0)), ("observations", 1, START, seen("t", 1)))
-    assert list(progress.open) == ["t"]
-    assert progress.steps == 1
-    fold(("observations", 2, START, seen("t", 2, end="failure")), progress=progress)
-    assert progress.open == {}
-    assert progress.steps == 2
+    progress = fold(seen("t", 0), seen("t", 1))
+    assert (list(progress.open), progress.steps) == (["t"], 1)
+    fold(seen("t", 2, end="failure"), progress=progress)
+    assert (progress.open, progress.steps) == ({}, 2)
 
 
 def test_a_repeated_observation_is_not_a_step():
-    repeated = ("observations", 0, START, seen("t", 1))
+    repeated = seen("t", 1)
     assert fold(repeated, repeated).steps == 1
-    ended = fold(repeated, ("observations", 1, START, seen("t", 2, end="success")), repeated)
-    assert ended.open == {}
-    assert ended.steps == 2
+    ended = fold(repeated, seen("t", 2, end="success"), repeated)
+    assert (ended.open, ended.steps) == ({}, 2)
 
 
 def test_a_second_finish_of_an_order_counts_for_nothing():
-    progress = fold(
-        ("trajectories", 0, START, finish("o", "t1")), ("trajectories", 1, START, finish("o", "t2", "failure", 0.0))
-    )
+    progress = fold(finish("o", "t1"), finish("o", "t2", "failure", 0.0))
     assert progress.finished["o"].trajectory_id == "t1"
     assert sum(part.episodes for part in progress.slices.values()) == 1
 
 
 def test_the_finish_of_an_order_closes_episodes_of_a_dead_host():
-    progress = fold(("observations", 0, START, seen("dead", 0)), ("trajectories", 0, START, finish("o", "t2")))
+    progress = fold(seen("dead", 0), finish("o", "t2"))
     assert progress.open == {}
 
 
@@ -91,8 +92,7 @@ def test_env_faults_are_counted_by_task_and_host():
         return msgspec.structs.replace(event, end=EndHeader("env_error", None, reason))
 
     first = failed("t1", "o", "no X server")
-    events = [first, first, failed("t2", "p", "set aside on this host"), seen("t3", 0, "q", end="failure")]
-    state = fold(*(("observations", number, START, event) for number, event in enumerate(events)))
+    state = fold(first, first, failed("t2", "p", "set aside on this host"), seen("t3", 0, "q", end="failure"))
     [(place, known)] = state.env_faults.items()
     assert place == (seen("t1", 0).order.task_id, seen("t1", 0).env_host)
     assert (known.episodes, known.reason) == (2, "set aside on this host")
@@ -101,71 +101,48 @@ def test_env_faults_are_counted_by_task_and_host():
 
 def test_an_order_is_lost_if_its_first_finish_says_so():
     ends = [("a", "lost"), ("a", "success"), ("b", "success"), ("b", "lost"), ("c", "lost")]
-    events = [finish(name, f"t{number}", outcome, None) for number, (name, outcome) in enumerate(ends)]
-    state = fold(*(("trajectories", number, START, event) for number, event in enumerate(events)))
-    assert state.lost == 2
+    assert fold(*(finish(name, f"t{n}", outcome, None) for n, (name, outcome) in enumerate(ends))).lost == 2
 
 
 def test_an_order_is_unfinished_until_a_trajectory_finishes_it():
-    progress = fold(
-        ("rollout-orders", 0, START, rollout_order("a")),
-        ("rollout-orders", 1, START, rollout_order("b", purpose="eval")),
-    )
+    progress = fold(rollout_order("a"), rollout_order("b", purpose="eval"))
     assert [o.order_id for o in open_orders.unfinished_orders(progress, "train")] == ["a"]
-    fold(("trajectories", 0, START, finish("a")), progress=progress)
+    fold(finish("a"), progress=progress)
     assert [o.order_id for o in open_orders.unfinished_orders(progress)] == ["b"]
 
 
 def test_orders_are_not_counted_as_lost_or_open_while_no_lag_is_known():
-    state = fold(("rollout-orders", 0, START, rollout_order("o1")))
+    state = fold(rollout_order("o1"))
     assert (open_orders.lost_orders(state, None), open_orders.orders_under_way(state, None)) == (None, None)
     assert (open_orders.lost_orders(state, []), open_orders.orders_under_way(state, [])) == ([], ["o1"])
-    fold(("trajectories", 0, START, finish("o1")), progress=state)
+    fold(finish("o1"), progress=state)
     assert (open_orders.lost_orders(state, None), open_orders.orders_under_way(state, None)) == ([], [])
 
 
 def test_a_switch_is_a_newer_version_with_a_pause():
-    progress = fold(
-        ("weights-serving", 0, START, serving(0, 1)),
-        ("weights-serving", 1, START, serving(1, 2, 40.0)),
-        ("weights-serving", 2, START, serving(1, 3, 40.0)),
-        ("weights-serving", 3, START, serving(3, 4, 50.0)),
-    )
+    progress = fold(serving(0, 1), serving(1, 2, 40.0), serving(1, 3, 40.0), serving(3, 4, 50.0))
     assert [(s.version, s.pause_ms) for s in progress.switches] == [(1, 40.0), (3, 50.0)]
 
 
 def test_the_last_record_of_a_worker_counts_if_its_clock_jumps_back():
-    progress = fold(
-        ("weights-serving", 0, START, serving(0, 600_000)),
-        ("weights-serving", 1, START, serving(1, 5, 40.0)),
-        ("weights-serving", 2, START, serving(1, 6, 40.0)),
-    )
+    progress = fold(serving(0, 600_000), serving(1, 5, 40.0), serving(1, 6, 40.0))
     assert progress.served_version == 1
     assert [s.version for s in progress.switches] == [1]
 
 
 def test_a_switch_whose_records_come_again_is_counted_once():
-    records = [("weights-serving", n, START, serving(n, n, 40.0)) for n in range(3)]
-    progress = fold(*records, *records)
+    progress = fold(*(serving(n, n, 40.0) for n in (0, 1, 2, 0, 1, 2)))
     assert [s.version for s in progress.switches] == [1, 2]
     assert progress.served_version == 2
 
 
-def step(number, epoch, *groups):
-    return events.trained_step(
-        number, epoch=epoch, group_ids=list(groups), at_ms=START, imitated=[f"imitated by {epoch}"]
-    )
+def step(number, epoch, group):
+    return events.trained_step(number, epoch=epoch, group_ids=[group], at_ms=START, imitated=[f"imitated by {epoch}"])
 
 
 def test_steps_of_a_fenced_trainer_do_not_count():
-    progress = fold(
-        ("trained", 0, START, step(3, 1, "a")),
-        ("trained", 1, START, step(4, 1, "b")),
-        ("trained", 2, START, step(4, 2, "c")),
-        ("trained", 3, START, step(4, 1, "b")),
-        ("trained", 4, START, step(5, 1, "d")),
-        ("trained", 5, START, step(4, 2, "c")),
-    )
+    made = [(3, 1, "a"), (4, 1, "b"), (4, 2, "c"), (4, 1, "b"), (5, 1, "d"), (4, 2, "c")]
+    progress = fold(*(step(*one) for one in made))
     assert {number: known.epoch for number, known in progress.trained.items()} == {3: 1, 4: 2}
     assert {group: steps for group, steps in progress.trained_with.items() if steps} == {"a": [3], "c": [4]}
     assert progress.imitated_by == {"imitated by 1": [3], "imitated by 2": [4]}
@@ -175,27 +152,18 @@ def test_versions_of_a_fenced_trainer_do_not_count():
     def of(number, epoch, model_id="m"):
         return events.weight_version(number, model_id=model_id, epoch=epoch)
 
-    records = [of(3, 1), of(3, 2), of(9, 1), of(4, 2), of(5, 1, "another")]
-    progress = fold(*(("weights", n, START, event) for n, event in enumerate(records)))
+    progress = fold(of(3, 1), of(3, 2), of(9, 1), of(4, 2), of(5, 1, "another"))
     assert sorted(progress.versions) == [3, 4, 5]
     assert (progress.versions[3].event.epoch, progress.versions[4].event.epoch) == (2, 2)
 
 
 def test_a_version_is_served_when_every_worker_serves_it():
-    progress = fold(
-        ("weights", 0, START, version(0)),
-        ("weights", 1, START, version(1, 8)),
-        ("weights-serving", 0, START, serving(1, 5, worker="rollout-0")),
-        ("weights-serving", 1, START, serving(0, 5, worker="rollout-1")),
-    )
+    progress = fold(version(0), version(1, 8), serving(1, 5), serving(0, 5, worker="rollout-1"))
     assert (progress.newest_version, progress.served_version, progress.groups_consumed) == (1, 0, 8)
 
 
 def test_workers_that_a_resumed_run_has_no_more_are_not_waited_for():
-    progress = fold(
-        ("weights-serving", 0, START, serving(3, 5, worker="rollout-1")),
-        ("weights-serving", 1, START, serving(7, 5, worker="rollout-0")),
-    )
+    progress = fold(serving(3, 5, worker="rollout-1"), serving(7, 5))
     assert progress.served_by({"rollout-0"}) == 7
     assert progress.served_by({"rollout-0", "rollout-1"}) == 3
     assert progress.served_by({"rollout-0", "rollout-2"}) == 7, "one that has announced nothing yet serves nothing"
@@ -204,28 +172,21 @@ def test_workers_that_a_resumed_run_has_no_more_are_not_waited_for():
 
 @pytest.mark.parametrize(("number", "epoch"), [(10**9, 1), (1, 10**9)])
 def test_a_record_that_no_trainer_wrote_is_no_version(number, epoch):
-    far = events.weight_version(number, epoch=epoch)
-    progress = fold(("weights", 0, START, version(0)), ("weights", 1, START, far), ("weights", 2, START, version(1, 8)))
+    progress = fold(version(0), events.weight_version(number, epoch=epoch), version(1, 8))
     assert sorted(progress.versions) == [0, 1]
 
 
 def test_a_step_that_no_trainer_wrote_hides_none_of_those_that_come():
-    progress = fold(*(("trained", n, START, step(n, epoch, "g")) for n, epoch in enumerate((1, 10**9, 1), start=1)))
+    progress = fold(*(step(n, epoch, "g") for n, epoch in enumerate((1, 10**9, 1), start=1)))
     assert sorted(progress.trained) == [1, 3]
 
 
 def test_staleness_is_of_online_members_when_their_group_is_curated():
-    def member(source, low):
-        return events.member(source=source, version=low)
-
-    group = events.curated_group("g", member("online", 0), member("pool", None))
-    progress = fold(
-        ("weights", 0, START, version(0)),
-        ("weights", 1, START + 5, version(2)),
-        ("weights", 2, START + 50, version(3)),
-        ("curated", 0, START + 10, group),
-        ("curated", 0, START + 10, group),
-    )
+    members = [events.member(source=source, version=low) for source, low in (("online", 0), ("pool", None))]
+    group = events.curated_group("g", *members)
+    progress = RunState()
+    for after_ms, event in ((0, version(0)), (5, version(2)), (50, version(3)), (10, group), (10, group)):
+        fold(event, progress=progress, at_ms=START + after_ms)
     assert curated_ages(progress) == [(START + 10, 2)]
 
 
@@ -242,9 +203,9 @@ def test_a_span_of_a_wrong_clock_costs_neither_memory_nor_time(started: int):
     end = 1_790_000_000_000 if started == 0 else 253_402_300_799_999
     tracemalloc.start()
     progress = fold(
-        ("observations", 0, START, seen("open", 0, "other", at=started)),
-        ("trajectories", 0, START, finish("o", started=started, lasted=end - started)),
-        ("trajectories", 1, START, finish("p", "t2", started=0, lasted=0)),
+        seen("open", 0, "other", at=started),
+        finish("o", started=started, lasted=end - started),
+        finish("p", "t2", started=0, lasted=0),
     )
     summary = summarize(progress, end, slots=1)
     _, peak = tracemalloc.get_traced_memory()
@@ -256,18 +217,15 @@ def test_a_span_of_a_wrong_clock_costs_neither_memory_nor_time(started: int):
 
 @given(st.randoms(use_true_random=False))
 def test_the_order_between_topics_changes_nothing(rng: random.Random):
-    topics = {
-        "rollout-orders": [rollout_order(f"o{n}") for n in range(4)],
-        "observations": [seen(f"t{n}", s, f"o{n}", "success" if s == 2 else None) for n in range(3) for s in range(3)],
-        "trajectories": [finish(f"o{n}", f"t{n}") for n in range(3)],
-        "weights-serving": [serving(n, n, 10.0) for n in range(3)],
-    }
-    queues = {name: [(name, i, START + i, event) for i, event in enumerate(events)] for name, events in topics.items()}
-    in_order = fold(*(record for queue in queues.values() for record in queue))
-    mixed = RunState()
-    while any(queues.values()):
-        name = rng.choice([name for name, queue in queues.items() if queue])
-        fold(queues[name].pop(0), progress=mixed)
+    queues = [
+        [rollout_order(f"o{n}") for n in range(4)],
+        [seen(f"t{n}", s, f"o{n}", "success" if s == 2 else None) for n in range(3) for s in range(3)],
+        [finish(f"o{n}", f"t{n}") for n in range(3)],
+        [serving(n, n, 10.0) for n in range(3)],
+    ]
+    in_order, mixed = fold(*itertools.chain(*queues)), RunState()
+    while left := [queue for queue in queues if queue]:
+        fold(rng.choice(left).pop(0), progress=mixed)
     for field in ("finished", "open", "switches", "activity", "slices", "steps"):
         assert getattr(mixed, field) == getattr(in_order, field), field
 
@@ -277,11 +235,7 @@ def test_a_summary_shows_rates_of_the_last_half_minute():
     for n in range(30):
         outcome, reward = ("success", 1.0) if n % 3 else ("failure", 0.0)
         event = finish(f"o{n}", f"t{n}", outcome, reward, started=START + n * 1000, lasted=1000)
-        fold(
-            ("observations", n, START, seen(f"t{n}", 1, f"o{n}", at=START + n * 1000)),
-            ("trajectories", n, START, event),
-            progress=progress,
-        )
+        fold(seen(f"t{n}", 1, f"o{n}", at=START + n * 1000), event, progress=progress)
     summary = summarize(progress, START + 30_000, slots=2)
     assert summary.steps_per_s == pytest.approx(1.0)
     assert summary.utilization == pytest.approx(0.5)
@@ -297,8 +251,13 @@ def arrived(at_s):
     return {topic: LastArrival(when_s, "env-0") for topic, when_s in at_s.items()}
 
 
+def stalls_of(topic, progress, at_s, now_s):
+    stalls = find_stalls(progress.activity, arrived(at_s), since_s=0.0, now_s=now_s, bound_s=30)
+    return [stall for stall in stalls if stall.topic == topic]
+
+
 def test_a_stall_names_the_writer_that_has_input():
-    progress = fold(("rollout-orders", 0, START, rollout_order("a")), ("observations", 0, START, seen("t", 0)))
+    progress = fold(rollout_order("a"), seen("t", 0))
     found = find_stalls(
         progress.activity, arrived({"rollout-orders": 50.0, "observations": 10.0}), since_s=0.0, now_s=60.0, bound_s=30
     )
@@ -315,31 +274,19 @@ def test_a_stall_names_the_writer_that_has_input():
 
 def test_a_wrong_clock_neither_causes_nor_hides_a_stall():
     for off_ms in (-600_000, 600_000):
-        progress = fold(
-            ("rollout-orders", 0, START, rollout_order("a")),
-            ("observations", 0, START + off_ms, seen("t", 0, at=START)),
-        )
-        moving = {"rollout-orders": 59.0, "observations": 59.0}
-        assert not [
-            s for s in find_stalls(progress.activity, arrived(moving), 0.0, 60.0, 30) if s.topic == "observations"
-        ]
-        silent = {"rollout-orders": 59.0, "observations": 5.0}
-        [stall] = [
-            s for s in find_stalls(progress.activity, arrived(silent), 0.0, 60.0, 30) if s.topic == "observations"
-        ]
+        progress = fold(seen("t", 0), progress=fold(rollout_order("a")), at_ms=START + off_ms)
+        assert stalls_of("observations", progress, {"rollout-orders": 59.0, "observations": 59.0}, 60.0) == []
+        [stall] = stalls_of("observations", progress, {"rollout-orders": 59.0, "observations": 5.0}, 60.0)
         assert (stall.silent_s, stall.waiting) == (55.0, False)
 
 
 def test_times_of_earlier_records_hint_at_the_waiting_writer():
-    progress = fold(
-        ("rollout-orders", 0, START + 50_000, rollout_order("a")),
-        ("observations", 0, START + 10_000, seen("t", 0)),
-    )
-    [stall] = [s for s in find_stalls(progress.activity, {}, 0.0, 40.0, 30) if s.topic == "observations"]
+    progress = fold(seen("t", 0), progress=fold(rollout_order("a"), at_ms=START + 50_000), at_ms=START + 10_000)
+    [stall] = stalls_of("observations", progress, {}, 40.0)
     assert (stall.silent_s, stall.waiting) == (40.0, False)
 
 
 def test_nothing_is_stalled_while_everything_moves():
-    progress = fold(("rollout-orders", 0, START, rollout_order("a")), ("observations", 0, START, seen("t", 0)))
+    progress = fold(rollout_order("a"), seen("t", 0))
     arrivals = arrived({"rollout-orders": 1.0, "observations": 1.0})
     assert find_stalls(progress.activity, arrivals, since_s=0.0, now_s=2.0, bound_s=30) == []
