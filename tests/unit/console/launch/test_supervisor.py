@@ -1,6 +1,7 @@
 """The supervisor on real processes: restarts, giving up, draining, and leaving nothing behind."""
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -54,6 +55,19 @@ async def until(condition, deadline_s: float = 60.0):
     return value
 
 
+@contextlib.asynccontextmanager
+async def supervised(folder: Path, *specs: ProcessSpec, drain_s: float = 2, **settings):
+    """Yield a supervisor of these processes, and stop them at the end."""
+    supervisor = Supervisor(folder, drain_s, **settings)
+    await supervisor.start(specs)
+    yield supervisor
+    await supervisor.stop_all()
+
+
+def python(name: str, code: str, **settings) -> ProcessSpec:
+    return ProcessSpec(name, (sys.executable, "-c", code), **settings)
+
+
 def log_of(folder: Path, name: str) -> str:
     path = folder / "logs" / f"{name}.log"
     return path.read_text() if path.exists() else ""
@@ -73,83 +87,68 @@ def gone(process: psutil.Process) -> bool:
 
 async def test_a_process_stays_alive_while_the_list_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor_module, "SAVE_RETRY_S", 0.05)
-    supervisor = Supervisor(tmp_path, drain_s=2)
-    await supervisor.start([ProcessSpec("env-0", SLEEPS)])
-    child = supervisor.children["env-0"]
-    supervisor.registry_file = tmp_path / "away" / "processes.json"
-    for starts in (2, 3):
-        psutil.Process(child.process.pid).kill()
-        await until(lambda starts=starts: child.starts == starts and child.process.returncode is None)
-    supervisor.registry_file.parent.mkdir()
-    await until(supervisor.registry_file.exists)
-    assert [one.pid for one in leftovers.read(supervisor.registry_file).children] == [child.process.pid]
-    await supervisor.stop_all()
+    async with supervised(tmp_path, ProcessSpec("env-0", SLEEPS)) as supervisor:
+        child = supervisor.children["env-0"]
+        supervisor.registry_file = tmp_path / "away" / "processes.json"
+        for starts in (2, 3):
+            psutil.Process(child.process.pid).kill()
+            await until(lambda starts=starts: child.starts == starts and child.process.returncode is None)
+        supervisor.registry_file.parent.mkdir()
+        await until(supervisor.registry_file.exists)
+        assert [one.pid for one in leftovers.read(supervisor.registry_file).children] == [child.process.pid]
 
 
 async def test_a_process_that_nobody_would_start_again_fails_the_run(tmp_path):
-    supervisor = Supervisor(tmp_path, drain_s=2)
-    await supervisor.start([ProcessSpec("env-0", SLEEPS)])
-    child = supervisor.children["env-0"]
-    child.log = tmp_path / "away" / "env-0.log"
-    psutil.Process(child.process.pid).kill()
-    with pytest.raises(FileNotFoundError):
-        async with asyncio.timeout(60):
-            await supervisor.gave_up
-    await supervisor.stop_all()
+    async with supervised(tmp_path, ProcessSpec("env-0", SLEEPS)) as supervisor:
+        child = supervisor.children["env-0"]
+        child.log = tmp_path / "away" / "env-0.log"
+        psutil.Process(child.process.pid).kill()
+        with pytest.raises(FileNotFoundError):
+            await asyncio.wait_for(supervisor.gave_up, 60)
 
 
 async def test_a_dead_process_is_started_again(tmp_path):
-    supervisor = Supervisor(tmp_path, drain_s=2)
-    await supervisor.start([ProcessSpec("env-0", SLEEPS)])
-    await until(lambda: "up" in log_of(tmp_path, "env-0"))
-    child = supervisor.children["env-0"]
-    worker = psutil.Process(child.process.pid).children()[0]
-    worker.kill()
-    await until(lambda: log_of(tmp_path, "env-0").count("up") == 2)
-    assert child.starts == 2
-    await supervisor.stop_all()
+    async with supervised(tmp_path, ProcessSpec("env-0", SLEEPS)) as supervisor:
+        await until(lambda: "up" in log_of(tmp_path, "env-0"))
+        child = supervisor.children["env-0"]
+        psutil.Process(child.process.pid).children()[0].kill()
+        await until(lambda: log_of(tmp_path, "env-0").count("up") == 2)
+        assert child.starts == 2
     assert supervisor.children == {}
 
 
 async def test_quick_deaths_end_the_run_with_the_end_of_the_log(tmp_path, monkeypatch):
-    monkeypatch.setattr("dart_streams.console.launch.supervisor.FIRST_DELAY_S", 0.01)
-    supervisor = Supervisor(tmp_path, drain_s=2)
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_S", 0.01)
     deaths: list[tuple[str, str, str]] = []
-    supervisor.on_death = lambda *death: deaths.append(death)
-    await supervisor.start([ProcessSpec("curator", (sys.executable, "-c", "raise SystemExit('the broker said no')"))])
-    with pytest.raises(ProcessFailedError, match=r"(?s)curator died 5 times in a row: exit code 1.*the broker said no"):
-        await asyncio.wait_for(supervisor.gave_up, 120)
-    await supervisor.stop_all()
+    async with supervised(tmp_path, python("curator", "raise SystemExit('the broker said no')")) as supervisor:
+        supervisor.on_death = lambda *death: deaths.append(death)
+        with pytest.raises(ProcessFailedError, match=r"(?s)curator died 5 times in a row: exit code 1.*broker said no"):
+            await asyncio.wait_for(supervisor.gave_up, 120)
     assert deaths == [("curator", "exit code 1", "the broker said no")] * 5
 
 
-async def test_an_error_the_user_must_correct_is_not_tried_again(tmp_path):
-    supervisor = Supervisor(tmp_path, drain_s=2)
-    await supervisor.start([ProcessSpec("env-0", (sys.executable, "-c", "import sys; sys.exit(2)"))])
-    with pytest.raises(ProcessFailedError, match="env-0 died: exit code 2"):
-        await asyncio.wait_for(supervisor.gave_up, 120)
-    await supervisor.stop_all()
-
-
-async def test_a_command_that_does_not_exist_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("dart_streams.console.launch.supervisor.FIRST_DELAY_S", 0.01)
-    supervisor = Supervisor(tmp_path, drain_s=2)
-    await supervisor.start([ProcessSpec("env-0", ("/no/such/program",))])
-    with pytest.raises(ProcessFailedError, match="cannot start /no/such/program"):
-        await asyncio.wait_for(supervisor.gave_up, 120)
-    await supervisor.stop_all()
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ((sys.executable, "-c", "import sys; sys.exit(2)"), "env-0 died: exit code 2"),
+        (("/no/such/program",), "cannot start /no/such/program"),
+    ],
+)
+async def test_an_error_of_the_user_and_a_missing_command_are_named(tmp_path, monkeypatch, command, words):
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY_S", 0.01)
+    async with supervised(tmp_path, ProcessSpec("env-0", command)) as supervisor:
+        with pytest.raises(ProcessFailedError, match=words):
+            await asyncio.wait_for(supervisor.gave_up, 120)
 
 
 async def test_what_does_not_drain_is_killed_in_time(tmp_path, monkeypatch):
     """By its subreaper: the supervisor, which kills that one if it is late, has not come to it yet."""
     monkeypatch.setattr(supervisor_module, "KILL_MARGIN_S", 60.0)
     others = set(psutil.Process().children())  # multiprocessing keeps a process of its own once it was used
-    supervisor = Supervisor(tmp_path, drain_s=0.5)
-    await supervisor.start([ProcessSpec("env-0", STUBBORN)])
-    await until(lambda: "up" in log_of(tmp_path, "env-0"))
-    begin = time.monotonic()
-    async with asyncio.timeout(60):
-        await supervisor.stop_all()
+    async with supervised(tmp_path, ProcessSpec("env-0", STUBBORN), drain_s=0.5) as supervisor:
+        await until(lambda: "up" in log_of(tmp_path, "env-0"))
+        begin = time.monotonic()
+        await asyncio.wait_for(supervisor.stop_all(), 60)
     assert time.monotonic() - begin >= 0.5
     await until(lambda: set(psutil.Process().children()) <= others)
 
@@ -159,6 +158,7 @@ async def test_what_takes_down_what_others_tell_ends_after_them(tmp_path):
     leaves = """
 import os, signal, sys
 from pathlib import Path
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 mine, other = (Path(sys.argv[1], name) for name in sys.argv[2:])
 mine.touch()
 print("up", flush=True)
@@ -168,42 +168,35 @@ mine.unlink()
 """
 
     def spec(mine: str, other: str, last: bool) -> ProcessSpec:
-        program = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]){leaves}"
-        return ProcessSpec(mine, (sys.executable, "-c", program, str(tmp_path), mine, other), last=last)
+        return ProcessSpec(mine, (sys.executable, "-c", leaves, str(tmp_path), mine, other), last=last)
 
-    supervisor = Supervisor(tmp_path, drain_s=10)
-    await supervisor.start([spec("recorder-0", "env-0", True), spec("env-0", "recorder-0", False)])
-    await until(lambda: all("up" in log_of(tmp_path, name) for name in ("env-0", "recorder-0")))
-    await supervisor.stop_all()
+    specs = [spec("recorder-0", "env-0", True), spec("env-0", "recorder-0", False)]
+    async with supervised(tmp_path, *specs, drain_s=10):
+        await until(lambda: all("up" in log_of(tmp_path, one.name) for one in specs))
     assert "other is there: True" in log_of(tmp_path, "env-0")
     assert "other is there: False" in log_of(tmp_path, "recorder-0")
 
 
 async def test_a_second_signal_kills_at_once(tmp_path):
-    supervisor = Supervisor(tmp_path, drain_s=600)
-    await supervisor.start([ProcessSpec("env-0", STUBBORN)])
-    await until(lambda: "up" in log_of(tmp_path, "env-0"))
-    stopping = asyncio.create_task(supervisor.stop_all())
-    await asyncio.sleep(0)
-    supervisor.kill_all()
-    await asyncio.wait_for(stopping, 60)
+    async with supervised(tmp_path, ProcessSpec("env-0", STUBBORN), drain_s=600) as supervisor:
+        await until(lambda: "up" in log_of(tmp_path, "env-0"))
+        stopping = asyncio.create_task(supervisor.stop_all())
+        await asyncio.sleep(0)
+        supervisor.kill_all()
+        await asyncio.wait_for(stopping, 60)
 
 
 async def test_grandchildren_in_sessions_of_their_own_end_with_the_process(tmp_path):
-    supervisor = Supervisor(tmp_path, drain_s=2)
-    await supervisor.start([ProcessSpec("env-0", PARENT)])
-    orphan = await until(lambda: grandchild(tmp_path, "env-0"))
-    await supervisor.stop_all()
+    async with supervised(tmp_path, ProcessSpec("env-0", PARENT)):
+        orphan = await until(lambda: grandchild(tmp_path, "env-0"))
     assert gone(orphan)
 
 
 async def test_a_killed_worker_takes_its_grandchildren_with_it(tmp_path):
-    supervisor = Supervisor(tmp_path, drain_s=2)
-    await supervisor.start([ProcessSpec("env-0", PARENT)])
-    orphan = await until(lambda: grandchild(tmp_path, "env-0"))
-    psutil.Process(supervisor.children["env-0"].process.pid).children()[0].kill()
-    await until(lambda: gone(orphan))
-    await supervisor.stop_all()
+    async with supervised(tmp_path, ProcessSpec("env-0", PARENT)) as supervisor:
+        orphan = await until(lambda: grandchild(tmp_path, "env-0"))
+        psutil.Process(supervisor.children["env-0"].process.pid).children()[0].kill()
+        await until(lambda: gone(orphan))
 
 
 SUPERVISOR = """
@@ -232,14 +225,19 @@ def test_kill_9_of_the_supervisor_leaves_no_orphan(tmp_path):
     asyncio.run(until(lambda: all(gone(process) for process in (*below, orphan))))
 
 
-def test_leftovers_of_a_killed_run_are_ended(tmp_path):
-    folder = tmp_path / "run-1"
+NOBODY = leftovers.ProcessIdentity("supervisor", 2**22 - 1, 0.0, ())
+
+
+def register(folder: Path, supervisor: leftovers.ProcessIdentity, *children: leftovers.ProcessIdentity) -> Path:
+    """Write the registry of a run that started the services."""
     folder.mkdir()
+    run_folder.write_json(folder / "processes.json", leftovers.ProcessRegistry(supervisor, children, services=True))
+    return folder
+
+
+def test_leftovers_of_a_killed_run_are_ended(tmp_path):
     process = subprocess.Popen(SLEEPS, stdout=subprocess.DEVNULL)
-    supervisor = leftovers.ProcessIdentity("supervisor", 2**22 - 1, 0.0, ())
-    worker = leftovers.ProcessIdentity.of("env-0", process.pid)
-    registry = leftovers.ProcessRegistry(supervisor, (worker,), services=True)
-    run_folder.write_json(folder / "processes.json", registry)
+    register(tmp_path / "run-1", NOBODY, leftovers.ProcessIdentity.of("env-0", process.pid))
     assert leftovers.end_leftovers(tmp_path) == (["run-1/env-0"], True)
     assert not psutil.pid_exists(process.pid)
     assert leftovers.end_leftovers(tmp_path) == ([], False)
@@ -258,22 +256,16 @@ def test_a_process_identified_in_the_middle_of_its_exec_is_known_again():
 @pytest.mark.parametrize("step_s", [-7200.0, -5.0, 5.0, 1200.0])
 def test_a_step_of_the_clock_makes_no_living_run_a_dead_one(tmp_path, step_s):
     """A wall clock that was stepped moves the creation times of all processes."""
-    folder = tmp_path / "run-1"
-    folder.mkdir()
     me = leftovers.this_process()
     before = msgspec.structs.replace(me, started_s=me.started_s + step_s)
-    run_folder.write_json(folder / "processes.json", leftovers.ProcessRegistry(before, (before,), services=True))
+    register(tmp_path / "run-1", before, before)
     assert leftovers.end_leftovers(tmp_path) == ([], False)
     assert leftovers.living_runs(tmp_path, but=tmp_path / "other") == ["run-1"]
 
 
 def test_a_run_whose_folder_is_held_lives(tmp_path):
     """So it is in another container with the same folder."""
-    folder = tmp_path / "run-1"
-    folder.mkdir()
-    elsewhere = leftovers.ProcessIdentity("supervisor", 2**22 - 1, 0.0, ())
-    run_folder.write_json(folder / "processes.json", leftovers.ProcessRegistry(elsewhere, (), services=True))
-    with run_folder.lock_folder(folder):
+    with run_folder.lock_folder(register(tmp_path / "run-1", NOBODY)):
         assert leftovers.end_leftovers(tmp_path) == ([], False)
         assert leftovers.living_runs(tmp_path, but=tmp_path / "other") == ["run-1"]
     assert leftovers.living_runs(tmp_path, but=tmp_path / "other") == []
@@ -297,14 +289,11 @@ def test_the_age_of_a_process_is_that_of_the_machine():
 
 
 def test_processes_of_a_living_run_or_of_strangers_are_left_alone(tmp_path):
-    for name in ("living", "stranger"):
-        (tmp_path / name).mkdir()
     me = leftovers.this_process()
-    run_folder.write_json(tmp_path / "living" / "processes.json", leftovers.ProcessRegistry(me, (me,)))
+    register(tmp_path / "living", me, me)
     someone_else = leftovers.ProcessIdentity("env-0", os.getpid(), me.started_s - 100, me.command)
-    nobody = leftovers.ProcessIdentity("supervisor", 2**22 - 1, 0.0, ())
-    run_folder.write_json(tmp_path / "stranger" / "processes.json", leftovers.ProcessRegistry(nobody, (someone_else,)))
-    assert leftovers.end_leftovers(tmp_path) == ([], False)
+    register(tmp_path / "stranger", NOBODY, someone_else)
+    assert leftovers.end_leftovers(tmp_path) == ([], True)
 
 
 @given(st.lists(st.floats(0, MIN_LIFE_S, exclude_max=True), min_size=MAX_QUICK_DEATHS, max_size=MAX_QUICK_DEATHS))
@@ -337,12 +326,8 @@ def test_an_exit_code_is_explained(code, words):
 
 async def test_the_run_goes_on_without_an_optional_process_that_keeps_dying(tmp_path):
     notices: list[str] = []
-    supervisor = Supervisor(tmp_path, drain_s=1, notify=notices.append)
-    fails = (sys.executable, "-c", "import sys; sys.exit(2)")
-    await supervisor.start([ProcessSpec("ui", fails, optional=True), ProcessSpec("other", SLEEPS)])
-    await until(lambda: any("goes on without ui" in text for text in notices))
-    assert not supervisor.gave_up.done()
-    other = supervisor.children["other"].process
-    assert other is not None
-    assert other.returncode is None
-    await supervisor.stop_all()
+    specs = [python("ui", "import sys; sys.exit(2)", optional=True), ProcessSpec("other", SLEEPS)]
+    async with supervised(tmp_path, *specs, drain_s=1, notify=notices.append) as supervisor:
+        await until(lambda: any("goes on without ui" in text for text in notices))
+        assert not supervisor.gave_up.done()
+        assert supervisor.children["other"].process.returncode is None
