@@ -20,6 +20,8 @@ from dart_streams.errors import UserError
 BASE = modes.load_workload(Path(__file__).parents[3] / "deploy/config/workload/desktop.toml")
 TASKS = task_sets.load(Path(BASE.tasks.file))
 SMALL = DeploymentShape(slots=16, workers=2, places=6, batch=2)
+WIDE = DeploymentShape(slots=16, workers=2, places=16, batch=2, curated=False)
+"""A shape in which no request waits for a place."""
 
 
 def simulation(mode, shape=SMALL, seed=0, **options) -> Simulation:
@@ -48,9 +50,7 @@ def clockwork(mode, shape, overheads=None, **workload) -> Account:
 
 @pytest.mark.parametrize(("mode", "switch_s"), [("coupled", 10), ("coupled-restart", 70)])
 def test_a_coupled_cycle_is_an_episode_a_step_and_a_switch(mode, switch_s):
-    found = utilization_metrics(
-        clockwork(mode, DeploymentShape(slots=16, workers=2, places=16, batch=2, curated=False)), 0
-    )
+    found = utilization_metrics(clockwork(mode, WIDE), 0)
     cycle_s = 115 + 100 + switch_s
     assert found.optimizer_steps_per_min == pytest.approx(60 / cycle_s)
     assert found.env_utilisation == pytest.approx(115 / cycle_s)
@@ -61,32 +61,26 @@ def test_a_coupled_cycle_is_an_episode_a_step_and_a_switch(mode, switch_s):
 
 
 def test_with_more_rollouts_than_slots_a_batch_comes_in_waves():
-    found = utilization_metrics(
-        clockwork("coupled", DeploymentShape(slots=8, workers=2, places=16, batch=2, curated=False)), 0
-    )
+    found = utilization_metrics(clockwork("coupled", msgspec.structs.replace(WIDE, slots=8)), 0)
     assert found.env_utilisation == pytest.approx(230 / 340)
 
 
 def test_overheads_are_added_to_each_step_and_each_order():
-    shape = DeploymentShape(slots=16, workers=2, places=16, batch=2, curated=False)
-    found = utilization_metrics(clockwork("coupled", shape, Overheads(step_s=1.0, order_s=20.0)), 0)
+    found = utilization_metrics(clockwork("coupled", WIDE, Overheads(step_s=1.0, order_s=20.0)), 0)
     assert found.optimizer_steps_per_min == pytest.approx(60 / (20 + 125 + 100 + 10))
 
 
 def test_dart_keeps_every_slot_busy_where_nothing_bounds_it():
-    found = utilization_metrics(
-        clockwork("dart", DeploymentShape(slots=16, workers=2, places=16, batch=6, curated=False)), 2000
-    )
+    found = utilization_metrics(clockwork("dart", msgspec.structs.replace(WIDE, batch=6)), 2000)
     assert found.env_utilisation == pytest.approx(1.0, abs=0.005)
     assert found.actions_per_min == pytest.approx(16 * 10 * 60 / 115, rel=0.02)
 
 
 def test_a_slow_trainer_bounds_dart_through_the_staleness_bound():
-    shape = DeploymentShape(slots=16, workers=2, places=16, batch=2, curated=False)
-    found = utilization_metrics(clockwork("dart", shape, optimizer_s=Spread(median=1000.0)), 2000)
+    found = utilization_metrics(clockwork("dart", WIDE, optimizer_s=Spread(median=1000.0)), 2000)
     assert found.trainer_utilisation == pytest.approx(1.0, abs=0.02)
     assert found.env_utilisation < 0.4
-    assert found.staleness_max <= shape.max_staleness
+    assert found.staleness_max <= WIDE.max_staleness
 
 
 @pytest.mark.parametrize("mode", MODES)

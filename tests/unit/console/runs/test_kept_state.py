@@ -10,40 +10,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.console.runs import open_orders
-from dart_streams.console.runs.run_log import RecordMetadata
 from dart_streams.console.runs.run_state import Retention, RunState
 from dart_streams.console.runs.topic_activity import ActivityState
 from dart_streams.console.views.terminal import summarize
 from tests import events
 from tests.unit.console.runs.test_run_log import group
-from tests.unit.console.runs.test_run_state import START, finish, seen, serving, version
-
-TopicEvent = tuple[str, Any]
+from tests.unit.console.runs.test_run_state import START, finish, fold, seen, serving, version
 
 
-def episode_events(number: int) -> Iterator[TopicEvent]:
+def episode_events(number: int) -> Iterator[Any]:
     """Yield what topics have of an episode that was ordered, played, recorded, curated and trained on."""
     order_id, trajectory_id = f"o{number}", f"t{number}"
-    yield "rollout-orders", events.rollout_order(order_id)
+    yield events.rollout_order(order_id)
     for step in range(3):
-        yield "observations", seen(trajectory_id, step, order_id, "success" if step == 2 else None)
-    yield "trajectories", finish(order_id, trajectory_id)
-    yield "curated", group(number)
-    yield "weights", version(number, number)
-    yield "weights-serving", serving(number, START + number, 10.0)
+        yield seen(trajectory_id, step, order_id, "success" if step == 2 else None)
+    yield finish(order_id, trajectory_id)
+    yield group(number)
+    yield version(number, number)
+    yield serving(number, START + number, 10.0)
 
 
-def fold(stream: list[TopicEvent], state: Any) -> Any:
-    for offset, (topic, event) in enumerate(stream):
-        state.apply(RecordMetadata(topic, 0, offset, START + offset), event)
-    return state
-
-
-def in_turns(stream: list[TopicEvent], rng: random.Random) -> list[TopicEvent]:
+def in_turns(stream: list[Any], rng: random.Random) -> list[Any]:
     """Mix topics, each of which stays in its order."""
-    queues: dict[str, list[TopicEvent]] = {}
-    for topic, event in stream:
-        queues.setdefault(topic, []).append((topic, event))
+    queues: dict[type, list[Any]] = {}
+    for event in stream:
+        queues.setdefault(type(event), []).append(event)
     return [rng.choice([queue for queue in queues.values() if queue]).pop(0) for _ in stream]
 
 
@@ -51,19 +42,15 @@ def in_turns(stream: list[TopicEvent], rng: random.Random) -> list[TopicEvent]:
     st.integers(1, 12), st.builds(Retention, st.integers(1, 12), st.integers(1, 12)), st.randoms(use_true_random=False)
 )
 def test_bounded_state_keeps_counts_and_open_episodes(number: int, keep: Retention, rng: random.Random):
-    evaluations = [(topic, event) for n in range(4) for topic, event in evaluated(n)]
-    under_way = [("rollout-orders", events.rollout_order("open")), ("observations", seen("open", 0, "open"))]
+    evaluations = [event for n in range(4) for event in evaluated(n)]
+    under_way = [events.rollout_order("open"), seen("open", 0, "open")]
     once = [*evaluations, *(event for n in range(number) for event in episode_events(n)), *under_way]
     stream = in_turns([event for event in once for _ in range(rng.choice([1, 1, 2]))], rng)
-    whole, kept = fold(stream, RunState()), fold(stream, RunState(keep=keep))
+    whole, kept = fold(*stream), fold(*stream, progress=RunState(keep=keep))
     for field in ("train_finished", "groups_curated", "steps", "slices", "open", "activity", "newest_version"):
         assert getattr(kept, field) == getattr(whole, field), field
     assert (kept.groups_consumed, kept.served_version) == (whole.groups_consumed, whole.served_version)
-    assert (
-        [o.order_id for o in open_orders.unfinished_orders(kept)]
-        == [o.order_id for o in open_orders.unfinished_orders(whole)]
-        == ["open"]
-    )
+    assert [[o.order_id for o in open_orders.unfinished_orders(one)] for one in (kept, whole)] == [["open"]] * 2
     assert whole.is_whole
     assert kept.is_whole == (number <= min(keep))
     trained = [end.order_id for end in kept.finished.values() if end.purpose == "train"]
@@ -72,13 +59,13 @@ def test_bounded_state_keeps_counts_and_open_episodes(number: int, keep: Retenti
     assert {name for name in kept.finished if name.startswith("e")} == {"e0", "e1", "e2", "e3"}
 
 
-def evaluated(number: int) -> Iterator[TopicEvent]:
-    yield "rollout-orders", events.rollout_order(f"e{number}", purpose="eval")
-    yield "trajectories", finish(f"e{number}", f"te{number}", purpose="eval")
+def evaluated(number: int) -> Iterator[Any]:
+    yield events.rollout_order(f"e{number}", purpose="eval")
+    yield finish(f"e{number}", f"te{number}", purpose="eval")
 
 
 def test_the_newest_are_kept():
-    kept = fold([event for n in range(5) for event in episode_events(n)], RunState(keep=Retention(2, 2)))
+    kept = fold(*(event for n in range(5) for event in episode_events(n)), progress=RunState(keep=Retention(2, 2)))
     assert list(kept.finished) == ["o3", "o4"] == list(kept.orders)
     assert list(kept.trajectories) == ["t3", "t4"]
     assert kept.ended.keys() == {"t3", "t4"} == kept.newest_step.keys() == kept.groups_of.keys()
@@ -91,8 +78,8 @@ def test_the_newest_are_kept():
 
 def test_switches_that_are_forgotten_alone_are_missing_too():
     """A version has a switch for each worker, so these may be the first that are too many."""
-    workers = [("weights-serving", serving(n, START + n, 10.0, f"rollout-{w}")) for n in range(3) for w in range(3)]
-    kept = fold([*episode_events(0), *workers], RunState(keep=Retention(4, 4)))
+    workers = [serving(n, START + n, 10.0, f"rollout-{w}") for n in range(3) for w in range(3)]
+    kept = fold(*episode_events(0), *workers, progress=RunState(keep=Retention(4, 4)))
     assert [(one.version, one.worker_id) for one in kept.switches] == [
         (1, "rollout-2"),
         (2, "rollout-0"),
@@ -108,10 +95,10 @@ EPISODES = 2_000
 def grown(state: Any) -> float:
     """Return by how many bytes a state has grown for each of the episodes that came after as many others."""
     for number in range(EPISODES):
-        fold(list(episode_events(number)), state)
+        fold(*episode_events(number), progress=state)
     tracemalloc.start()
     for number in range(EPISODES, 2 * EPISODES):
-        fold(list(episode_events(number)), state)
+        fold(*episode_events(number), progress=state)
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return size / EPISODES
@@ -127,12 +114,6 @@ def test_memory_stops_growing_where_the_newest_are_kept():
 @pytest.mark.parametrize("state", [RunState(), RunState(keep=Retention(1, 1))])
 def test_activity_alone_is_that_of_the_whole_fold(state: RunState):
     stream = [event for n in range(3) for event in episode_events(n)]
-    assert fold(stream, ActivityState()).activity == fold(stream, state).activity
-    assert {activity.sender for activity in state.activity.values()} == {
-        "dispatch",
-        "env-0",
-        "recorder",
-        "curator",
-        "trainer epoch 1",
-        "rollout-0",
-    }
+    assert fold(*stream, progress=ActivityState()).activity == fold(*stream, progress=state).activity
+    senders = {activity.sender for activity in state.activity.values()}
+    assert senders == {"dispatch", "env-0", "recorder", "curator", "trainer epoch 1", "rollout-0"}

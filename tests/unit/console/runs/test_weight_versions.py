@@ -4,10 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from dart_streams.console.runs.run_log import RecordMetadata
-from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.weight_versions import ServedWeights, served_weights
 from tests import events
+from tests.unit.console.runs.test_run_state import fold
 from topics.weights import WeightPart, WeightVersion
 
 FULL = WeightPart(version=0, uri="v0", sha256="a" * 64)
@@ -29,15 +28,8 @@ def serving(version, sha256=UNSET, worker_id="rollout-0", alive_ms=1):
     return events.weights_serving(version, worker_id=worker_id, alive_ms=alive_ms, sha256=sha256)
 
 
-def state_of(*events):
-    state = RunState()
-    for offset, event in enumerate(events):
-        state.apply(RecordMetadata(type(event).__name__, 0, offset, offset), event)
-    return state
-
-
 def test_versions_of_each_worker_are_counted_by_verdict():
-    state = state_of(
+    state = fold(
         published(0, "a" * 64),
         published(1, "b" * 64, "delta"),
         published(2, "c" * 64, "adapter"),
@@ -61,22 +53,22 @@ def test_versions_of_each_worker_are_counted_by_verdict():
 
 def test_a_later_heartbeat_with_another_digest_of_the_same_version_is_seen():
     events = [published(1, "b" * 64), serving(1, "b" * 64), serving(1, "d" * 64, alive_ms=2)]
-    counts = served_weights(state_of(*events))
+    counts = served_weights(fold(*events))
     assert (counts.announced, counts.equal, counts.different) == (1, 0, 1)
 
 
 def test_digests_of_a_fenced_trainer_do_not_count_as_published():
     events = [published(1, "b" * 64, epoch=2), published(1, "d" * 64, epoch=1), serving(1, "d" * 64)]
-    assert served_weights(state_of(*events)).different == 1
+    assert served_weights(fold(*events)).different == 1
 
 
 def test_a_version_that_is_published_again_counts_by_its_new_kind():
     events = [published(1, "b" * 64, "delta"), serving(1, "b" * 64), published(1, "b" * 64)]
-    assert served_weights(state_of(*events)).equal_by_kind == {"full": 1}
+    assert served_weights(fold(*events)).equal_by_kind == {"full": 1}
 
 
 def test_a_run_without_announcements_has_no_equal_ones():
-    assert served_weights(state_of(published(0, "a" * 64))).announced == 0
+    assert served_weights(fold(published(0, "a" * 64))).announced == 0
 
 
 DIGESTS = st.sampled_from(["a" * 64, "b" * 64])
@@ -91,7 +83,7 @@ VERSIONS = st.integers(0, 4)
 def test_verdicts_sum_to_the_announcements_in_any_order_of_topics(versions, announced, rng):
     weights = [published(*version) for version in versions]
     announcements = [serving(*worker) for worker in announced]
-    counts = served_weights(state_of(*weights, *announcements))
+    counts = served_weights(fold(*weights, *announcements))
     assert counts.announced == len({(version, worker) for version, _, worker in announced})
     assert counts.equal + counts.different + counts.without_digest + counts.unpublished == counts.announced
     assert sum(counts.equal_by_kind.values()) == counts.equal
@@ -100,4 +92,4 @@ def test_verdicts_sum_to_the_announcements_in_any_order_of_topics(versions, anno
         mixed.insert(rng.randint(0, len(mixed)), event)
     in_order = iter(weights)
     mixed = [next(in_order) if isinstance(event, WeightVersion) else event for event in mixed]
-    assert served_weights(state_of(*mixed)) == counts
+    assert served_weights(fold(*mixed)) == counts

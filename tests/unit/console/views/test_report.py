@@ -29,6 +29,7 @@ from dart_streams.console.views.report_metrics import ReportInputs
 from dart_streams.telemetry import names
 from tests import events
 from tests.integration.exported_page import scripts
+from tests.unit.console.runs.test_run_state import fold
 from topics.trained import TrainedToken
 
 START = 1_700_000_000_000
@@ -85,14 +86,8 @@ class MadeUpRun:
         outcome = "success" if success else self.rng.choice(["failure", "failure", "truncated", "invalid_action"])
         for step in range(steps + 1):
             end = EndHeader(outcome) if step == steps else None
-            seen = ObservationHeader(
-                identity,
-                OrderHeader(order.order_id, order.purpose),
-                step,
-                end,
-                "env-0",
-                started_ms + step * step_ms,
-            )
+            header, at_ms = OrderHeader(order.order_id, order.purpose), started_ms + step * step_ms
+            seen = ObservationHeader(identity, header, step, end, "env-0", at_ms)
             self.record("observations", seen.at_ms, seen)
         trajectory = events.trajectory(
             identity,
@@ -178,12 +173,8 @@ def made_up(tmp_path: Path) -> tuple[RunFolder, ReportInputs]:
     )
     folder = create(config, tmp_path / "tasks.toml", "20261121-093000-ab12", resume=False)
     (folder.path / "metrics").mkdir()
-    tasks = TaskSet(
-        [
-            Page(environment="miniwob", page=name, max_steps=6, train_seeds=(0, 20), heldout_seeds=(1000, 1020))
-            for name in PAGES
-        ]
-    )
+    seeds = {"train_seeds": (0, 20), "heldout_seeds": (1000, 1020)}
+    tasks = TaskSet([Page(environment="miniwob", page=name, max_steps=6, **seeds) for name in PAGES])
     run = MadeUpRun()
     run.serve()
     run.evaluate(config, tasks, 0, START - 70_000, dict(zip(PAGES, (0.69, 0.5, 0.2, 0.1, 0.5, 0.05), strict=True)))
@@ -191,21 +182,10 @@ def made_up(tmp_path: Path) -> tuple[RunFolder, ReportInputs]:
     run.evaluate(
         config, tasks, 40, START + LENGTH + 8_000, dict(zip(PAGES, (0.95, 0.8, 0.3, 0.4, 0.85, 0.03), strict=True))
     )
-    phases = []
-    at = START - 115_000
-    for name, seconds in (
-        ("services", 14),
-        ("topics", 2),
-        ("start", 24),
-        ("demonstrations", 5),
-        ("before", 70),
-        ("circle", LENGTH / 1000),
-        ("settle", 8),
-        ("after", 66),
-        ("drain", 4),
-    ):
-        phases.append(RunPhase(name, int(at), int(at + seconds * 1000)))
-        at += seconds * 1000
+    seconds = {"services": 14, "topics": 2, "start": 24, "demonstrations": 5, "before": 70, "circle": LENGTH // 1000}
+    phases, at = [], START - 115_000
+    for name, length in {**seconds, "settle": 8, "after": 66, "drain": 4}.items():
+        phases.append(RunPhase(name, at, at := at + length * 1000))
     materials = ReportInputs(
         config=folder.config(),
         tasks=tasks,
@@ -231,16 +211,8 @@ def run(tmp_path_factory):
 def test_what_was_wrong_with_answers_is_counted_by_kind(tmp_path):
     folder, inputs = made_up(tmp_path)
     counts = {("marker", "executed"): 3, ("outside", "executed"): 1, ("marker", "refused"): 2}
-    points = [
-        {
-            "name": names.ENV_ANSWERS_WRONG,
-            "attributes": {"kind": kind, "treated": treated},
-            "start_ms": START,
-            "at_ms": START + MINUTE,
-            "value": count,
-        }
-        for (kind, treated), count in counts.items()
-    ]
+    common = {"name": names.ENV_ANSWERS_WRONG, "start_ms": START, "at_ms": START + MINUTE}
+    points = [common | {"attributes": {"kind": k, "treated": t}, "value": count} for (k, t), count in counts.items()]
     line = json.dumps({"process": "env-0", "points": points})
     (folder.path / "metrics" / "env-0.jsonl").write_text(line + "\n")
     counted = msgspec.structs.replace(inputs, readings=MetricsReader(folder.path / "metrics"))
@@ -387,25 +359,10 @@ def test_the_file_refers_to_nothing_and_allows_only_its_own_scripts():
 
 
 def test_a_step_in_the_file_has_only_the_digits_and_fields_it_shows():
-    token = TrainedToken(
-        trajectory_id="t1",
-        step=0,
-        index=3,
-        token=7,
-        logprob=-0.123456789,
-        log_ratio=1 / 3,
-        weight=1.0,
-        gradient_share=0.1,
-    )
-    state = RunState()
-    event = events.trained_step(
-        group_ids=["g1"],
-        trajectory_ids=["t1", "t2"],
-        metrics={"loss": 0.123456789, "tokens": 123456.0},
-        at_ms=START,
-        top_tokens=[token],
-    )
-    state.apply(RecordMetadata("trained", 0, 0, START), event)
+    place = {"trajectory_id": "t1", "step": 0, "index": 3, "token": 7}
+    token = TrainedToken(**place, logprob=-0.123456789, log_ratio=1 / 3, weight=1.0, gradient_share=0.1)
+    metrics = {"loss": 0.123456789, "tokens": 123456.0}
+    state = fold(events.trained_step(trajectory_ids=["t1", "t2"], metrics=metrics, top_tokens=[token]))
     lean = export.trim_step(training.view_train_step(1, state)).event
     assert (lean.trajectory_ids, lean.metrics) == ([], {})
     short = lean.top_tokens[0]
@@ -419,10 +376,9 @@ def test_a_script_cannot_end_its_element_and_a_style_that_would_is_refused():
     text = export.render(load_assets(None) | script, export.Archive({}, {}), "dart.x")
     assert "</script><b>" not in text
     assert scripts(text)[0][1] == "'</script><b>'"
+    style = {"/style.css": Asset(b"</style>", "text/css")}
     with pytest.raises(AssertionError):
-        export.render(
-            load_assets(None) | {"/style.css": Asset(b"</style>", "text/css")}, export.Archive({}, {}), "dart.x"
-        )
+        export.render(load_assets(None) | style, export.Archive({}, {}), "dart.x")
 
 
 def test_samples_show_each_page_once_and_what_was_learnt_first(run):

@@ -9,30 +9,22 @@ from dart_streams.config import Config, Evaluation, parse
 from dart_streams.config.tasks import Page, TaskSet
 from dart_streams.console.runs import evaluation
 from dart_streams.console.runs.evaluation import rate_difference, wilson_rate
-from dart_streams.console.runs.run_log import RecordMetadata
-from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.report_metrics import median_or_none
 from dart_streams.errors import ConfigError
 from tests import events
+from tests.unit.console.runs.test_run_state import fold
 
 
-def task_set(**heldout):
+def task_set(heldout):
     return TaskSet(
         [
-            Page(
-                environment="miniwob",
-                page=page.replace("_", "-"),
-                max_steps=5,
-                train_seeds=(0, 10),
-                heldout_seeds=(1000, 1000 + seeds),
-            )
+            Page(environment="miniwob", page=page, max_steps=5, train_seeds=(0, 10), heldout_seeds=(1000, 1000 + seeds))
             for page, seeds in heldout.items()
         ]
     )
 
 
 CONFIG = Config(evaluation=Evaluation(episodes=6, temperatures=(0.7, 0.0)))
-TASKS = task_set(click_test=2, enter_text=5)
+TASKS = task_set({"click-test": 2, "enter-text": 5})
 
 
 def finish(order, outcome="success", reward=1.0):
@@ -49,12 +41,6 @@ def finish(order, outcome="success", reward=1.0):
     )
 
 
-def apply(progress, *events):
-    for event in events:
-        progress.apply(RecordMetadata("t", 0, 0, 0), event)
-    return progress
-
-
 def test_held_out_tasks_are_spread_evenly_over_pages():
     picked = evaluation.pick_tasks(TASKS, 7)
     assert [task.page for task in picked].count("click-test") == 4
@@ -65,7 +51,7 @@ def test_held_out_tasks_are_spread_evenly_over_pages():
 
 def test_without_held_out_tasks_the_task_set_is_refused():
     with pytest.raises(ConfigError, match="heldout_seeds"):
-        evaluation.pick_tasks(task_set(click_test=0), 4)
+        evaluation.pick_tasks(task_set({"click-test": 0}), 4)
 
 
 def test_orders_of_an_evaluation_are_the_same_each_time_and_pair_up():
@@ -88,22 +74,22 @@ def test_a_further_temperature_orders_each_task_once_under_new_ids():
 
 def test_only_what_is_missing_is_ordered():
     orders = evaluation.build_orders(CONFIG, TASKS, 0)
-    progress = apply(RunState(), *orders[:4])
+    progress = fold(*orders[:4])
     assert evaluation.missing_orders(progress, orders) == orders[4:]
-    apply(progress, *orders[4:], *(finish(order) for order in orders))
+    fold(*orders[4:], *(finish(order) for order in orders), progress=progress)
     assert evaluation.missing_orders(progress, orders) == []
     assert len(evaluation.final_trajectories(progress, orders)) == 6
 
 
 def test_a_fault_is_ordered_again_until_its_attempts_are_over():
     orders = evaluation.build_orders(CONFIG, TASKS, 0)
-    progress = apply(RunState(), *orders, finish(orders[0], "env_error", None))
+    progress = fold(*orders, finish(orders[0], "env_error", None))
     (second,) = evaluation.missing_orders(progress, orders)
     assert (second.order_id, second.attempt) == ("eval-v0-0000-1", 1)
     assert evaluation.final_trajectories(progress, orders) == {}
-    apply(progress, second, finish(second, "env_error", None))
+    fold(second, finish(second, "env_error", None), progress=progress)
     (third,) = evaluation.missing_orders(progress, orders)
-    apply(progress, third, finish(third, "policy_error", None))
+    fold(third, finish(third, "policy_error", None), progress=progress)
     assert evaluation.missing_orders(progress, orders) == []
     assert evaluation.final_trajectories(progress, orders)[0].outcome == "policy_error"
 
@@ -128,22 +114,13 @@ def test_a_wilson_interval_has_the_known_values():
 def test_a_difference_has_newcombes_interval():
     # Newcombe 1998, table II, (a): 56/70 less 48/80, method 10.
     change, low, high = rate_difference(wilson_rate(48, 80), wilson_rate(56, 70))
-    assert (change, low, high) == (
-        pytest.approx(0.2),
-        pytest.approx(0.0524, abs=1e-4),
-        pytest.approx(0.3339, abs=1e-4),
-    )
+    assert (change, low, high) == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
 
 
 @given(st.integers(0, 50), st.integers(1, 50))
 def test_an_interval_holds_its_rate(successes, more):
     measured = wilson_rate(successes, successes + more)
     assert 0 <= measured.low <= measured.rate <= measured.high <= 1
-
-
-def test_a_median_is_interpolated():
-    assert median_or_none([4, 1, 3, 2]) == 2.5
-    assert median_or_none([]) is None
 
 
 def test_an_endpoints_evaluation_is_not_that_of_the_trainers_first_version():
