@@ -39,16 +39,12 @@ os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.ava
 
 from transformers import AutoModelForImageTextToText
 
+from tests.model.held_answers import BOUND_S, LONG, hold, until_begun
 from trainer.version_writer import VersionWriter
 from workers.rollout.vllm_engine import VllmEngine
 from workers.rollout.weight_loading import tensors_of
 
 TOLERANCE = 1e-4
-LONG = 64
-"""Tokens of an answer that is under way when a version is loaded."""
-FEW = 4
-"""Tokens of an answer at which it is held until then."""
-BOUND_S = 120
 SCREENS: dict[str, bytes] = {}
 
 
@@ -170,26 +166,7 @@ def serve(engine: VllmEngine, loop: asyncio.Runner, version: WeightVersion) -> f
 
 @pytest.fixture
 def held(engine: VllmEngine, loop: asyncio.Runner, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Let no answer go on beyond some tokens until weights are switched, or the event is set.
-
-    Otherwise it would be a question of speed, and of the tokens that are drawn, which answers are under way.
-    """
-    core, go_on = loop.run(engine.thread.call(lambda core: core)), threading.Event()
-    step, switch = core.step, core.switch
-
-    def step_to_a_few_tokens() -> None:
-        if go_on.is_set() or any(len(request.entropies) < FEW for request in core.requests.values()):
-            step()
-        else:
-            go_on.wait(0.001)  # commands are executed between two steps
-
-    def go_on_and_switch(*given: Any) -> float:
-        go_on.set()
-        return switch(*given)
-
-    monkeypatch.setattr(core, "step", step_to_a_few_tokens)
-    monkeypatch.setattr(core, "switch", go_on_and_switch)
-    return go_on
+    return hold(engine, loop, monkeypatch)
 
 
 def close(found: list[float], wanted: list[float]) -> bool:
@@ -378,13 +355,6 @@ def test_weights_switch_in_the_middle_of_answers_and_no_request_fails(engine, lo
         assert close(made.entropies, old[1][:cut] + new[1][cut:])
     after = loop.run(engine.generate(request(9)))
     assert [segment.version for segment in after.versions] == [1]
-
-
-async def until_begun(engine: VllmEngine) -> None:
-    """Wait until an answer has as many tokens as it is held at."""
-    async with asyncio.timeout(BOUND_S):
-        while not await engine.thread.call(lambda core: any(len(r.entropies) >= FEW for r in core.requests.values())):
-            pass
 
 
 @pytest.mark.parametrize(("mode", "served"), [("finish", 0), ("abort", 1)])

@@ -23,12 +23,15 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from dart_streams.config import Config, SwitchMode
+from dart_streams.episodes.context import largest_screen
+from dart_streams.policy.encoder_cache import embedding_bytes, encoder_capacity
 from dart_streams.policy.rendering import Prompt, Renderer
 from dart_streams.policy.staged_weights import second_set_place, vllm_utilization
 from topics.values import Sampling, VersionSpan
 from workers.rollout import vllm_images, vllm_settings
 from workers.rollout.engine import EngineFault, Generation
 from workers.rollout.images import EncodedImage
+from workers.rollout.vllm_caches import EngineCaches
 from workers.rollout.weight_loading import Tensors, loader_of
 
 ENTROPIES = "entropies"
@@ -62,11 +65,17 @@ class VllmCore:
         total_bytes = current_platform.get_device_total_memory()
         wanted = config.rollout.vllm.second_set
         place = second_set_place(wanted, on_gpu, weights_bytes, total_bytes)
-        share = vllm_utilization(place, weights_bytes, total_bytes)
         log.info("second set of weights", wanted=wanted, place=place, weights_mb=weights_bytes >> 20)
+        itemsize = (renderer.config.dtype or torch.float32).itemsize if on_gpu else torch.float32.itemsize
+        embedding = embedding_bytes(renderer.config, itemsize)
+        capacity = encoder_capacity(config, len(renderer.expansion(*largest_screen(config))), embedding)
+        share = vllm_utilization(place, weights_bytes, total_bytes) - capacity * embedding / total_bytes
         arguments = vllm_settings.engine_arguments(config, model_dir, on_gpu, seed, share)
         processor = processor_class(renderer.allowed_mask)
-        self.llm = LLMEngine.from_engine_args(EngineArgs(**arguments, logits_processors=[processor]))
+        engine_config = EngineArgs(**arguments, logits_processors=[processor]).create_engine_config()
+        engine_config.scheduler_config.encoder_cache_size = capacity
+        self.llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
+        self.caches = EngineCaches(self.llm)
         self.loader = loader_of(self.llm, place)
 
     @property
@@ -162,9 +171,9 @@ class VllmCore:
             self.abort(request)
         while mode == "finish" and self.busy:
             self.step()
-        self.llm.reset_prefix_cache(reset_running_requests=True)
+        self.caches.drop_prefixes()
         self.loader.exchange()
-        self.llm.reset_encoder_cache()
+        self.caches.drop_encodings()
         self.llm.set_weight_version(str(version))
         for request in aborted:
             self.add(request)

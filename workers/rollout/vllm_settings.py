@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from dart_streams.config import Config
+from dart_streams.policy.encoder_cache import batched_tokens
 from dart_streams.policy.staged_weights import UTILIZATION
-from dart_streams.screens import FACTOR
 
-BATCHED_TOKENS = 8192
-"""Maximum prompt tokens per step, and capacity of the encoder cache."""
+CPU_BLOCK = 32
+"""Tokens of a block of the key-value cache on a CPU, the fewest of its kernels; only whole blocks are shared."""
 
 
 def engine_environment(present: Mapping[str, str], cores: int) -> dict[str, str]:
@@ -36,13 +36,12 @@ def engine_arguments(
     config: Config, model_dir: Path, on_gpu: bool, seed: int, memory_share: float = UTILIZATION
 ) -> dict[str, Any]:
     """Return the arguments of ``EngineArgs``; ``seed`` must differ between starts, or a group loses diversity."""
-    image_tokens = config.policy.max_pixels // FACTOR**2
     shared: dict[str, Any] = {
         "model": str(model_dir),
         "load_format": "dummy",
         "max_model_len": -1,
         "max_num_seqs": config.rollout.max_in_flight,
-        "max_num_batched_tokens": max(BATCHED_TOKENS, image_tokens * config.policy.max_images),
+        "max_num_batched_tokens": batched_tokens(config),
         "limit_mm_per_prompt": {"image": config.policy.max_images, "video": 0},
         "skip_mm_profiling": True,
         "mm_processor_cache_gb": 0,
@@ -57,7 +56,13 @@ def engine_arguments(
     if on_gpu:
         return {**shared, "dtype": "auto", "gpu_memory_utilization": memory_share}
     memory = config.rollout.vllm.kv_cache_gib << 30
-    return {**shared, "dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": memory}
+    return {
+        **shared,
+        "dtype": "float32",
+        "enforce_eager": True,
+        "kv_cache_memory_bytes": memory,
+        "block_size": CPU_BLOCK,
+    }
 
 
 def available_cores() -> int:
