@@ -1,6 +1,9 @@
 """Events of each topic with defaults: a test names only the fields that it is about."""
 
-from typing import Any
+import functools
+from typing import Any, TypeVar
+
+import msgspec
 
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
@@ -13,157 +16,108 @@ from topics.values import OutcomeKind, Sampling, VersionSpan
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def _event(kind: type[T], fields: dict[str, Any], changes: dict[str, Any]) -> T:
+    """Return an event; a required field that neither has is 0, empty or None."""
+    return kind(**{name: _zero(of) for name, of in _required(kind).items()} | fields | changes)
+
+
+@functools.cache
+def _required(kind: type) -> dict[str, Any]:
+    declared = msgspec.inspect.type_info(kind).fields  # type: ignore[attr-defined]
+    return {field.name: field.type for field in declared if field.required}
+
+
+def _zero(kind: Any) -> Any:
+    match kind:
+        case msgspec.inspect.IntType():
+            return 0
+        case msgspec.inspect.FloatType():
+            return 0.0
+        case msgspec.inspect.StrType():
+            return ""
+        case msgspec.inspect.ListType():
+            return []
+        case msgspec.inspect.DictType():
+            return {}
+    return None
+
 
 def rollout_order(order_id: str = "o", **changes: Any) -> RolloutOrder:
     """Return an order of one training rollout, alone in its group."""
-    fields = {
-        "group_id": "g",
-        "group_size": 1,
-        "sample": 0,
-        "attempt": 0,
-        "task_id": "simulated/box#1",
-        "max_steps": 6,
-        "purpose": "train",
-        "sampling": Sampling(),
-        "after_version": 0,
-    }
-    return RolloutOrder(order_id=order_id, **fields | changes)
+    fields = {"order_id": order_id, "group_id": "g", "group_size": 1, "task_id": "simulated/box#1", "max_steps": 6}
+    return _event(RolloutOrder, fields | {"purpose": "train", "sampling": Sampling()}, changes)
 
 
 def action_request(request_id: str = "t/0/0", **changes: Any) -> ActionRequest:
     """Return a request with an empty prompt whose deadline has passed."""
-    fields = {
-        "trajectory_id": "t",
-        "step": 0,
-        "turns": [],
-        "sampling": Sampling(),
-        "reply_partition": 0,
-        "deadline_ms": 0,
-    }
-    return ActionRequest(request_id=request_id, **fields | changes)
+    return _event(ActionRequest, {"request_id": request_id, "trajectory_id": "t", "sampling": Sampling()}, changes)
 
 
 def action_response(text: str = "", **changes: Any) -> ActionResponse:
     """Return a reply without tokens."""
-    fields = {
-        "request_id": "t/0/0",
-        "trajectory_id": "t",
-        "step": 0,
-        "tokens": [],
-        "logprobs": [],
-        "entropies": [],
-        "versions": [],
-        "prompt_tokens": 0,
-        "prompt_sha": "",
-        "worker_id": "rollout-0",
-        "queue_ms": 0.0,
-        "generate_ms": 0.0,
-    }
-    return ActionResponse(text=text, **fields | changes)
+    fields = {"text": text, "request_id": "t/0/0", "trajectory_id": "t", "worker_id": "rollout-0"}
+    return _event(ActionResponse, fields, changes)
 
 
 def executed_action(text: str = "", **changes: Any) -> ExecutedAction:
     """Return an action without tokens; ``text`` is its canonical form too."""
-    fields = {
-        "request_id": "t/0/0",
-        "action": text,
-        "tokens": [],
-        "logprobs": [],
-        "entropies": [],
-        "versions": [],
-        "prompt_sha": "p",
-        "queue_ms": 0.0,
-        "generate_ms": 0.0,
-        "execute_ms": 0.0,
-    }
-    return ExecutedAction(text=text, **fields | changes)
+    return _event(ExecutedAction, {"text": text, "request_id": "t/0/0", "action": text, "prompt_sha": "p"}, changes)
 
 
 def observation(step: int = 0, **changes: Any) -> Observation:
     """Return a step without a screenshot or an action, a millisecond after the one before."""
-    fields = {
-        "trajectory_id": "t",
-        "order": rollout_order(),
-        "instruction": "Click.",
-        "screenshot": None,
-        "taken": None,
-        "end": None,
-        "env_host": "env-0",
-        "at_ms": step,
-    }
-    return Observation(step=step, **fields | changes)
+    fields = {"step": step, "trajectory_id": "t", "order": rollout_order(), "instruction": "Click."}
+    return _event(Observation, fields | {"env_host": "env-0", "at_ms": step}, changes)
 
 
 def trajectory(trajectory_id: str = "t", **changes: Any) -> Trajectory:
     """Return a solved training rollout of one step, alone in its group."""
     fields = {
+        "trajectory_id": trajectory_id,
         "order_id": "o",
         "group_id": "g",
         "group_size": 1,
-        "attempt": 0,
         "task_id": "simulated/box#1",
         "purpose": "train",
         "outcome": "success",
         "reward": 1.0,
         "steps": 1,
-        "step_entropies": [],
         "version_min": 0,
         "version_max": 0,
-        "started_ms": 0,
         "finished_ms": 1,
     }
-    return Trajectory(trajectory_id=trajectory_id, **fields | changes)
+    return _event(Trajectory, fields, changes)
 
 
 def member(trajectory_id: str = "t", version: int | None = 0, **changes: Any) -> Member:
     """Return an online member with one selected step; all its tokens are of ``version``."""
-    fields = {
-        "reward": 1.0,
-        "advantage": 1.0,
-        "selected": [0],
-        "source": "online",
-        "version_min": version,
-        "version_max": version,
-    }
-    return Member(trajectory_id=trajectory_id, **fields | changes)
+    fields = {"trajectory_id": trajectory_id, "reward": 1.0, "advantage": 1.0, "selected": [0], "source": "online"}
+    return _event(Member, fields | {"version_min": version, "version_max": version}, changes)
 
 
 def curated_group(group_id: str = "g", *members: Member, **changes: Any) -> CuratedGroup:
     """Return a group of ``members``."""
-    fields = {"task_id": "t", "members": list(members), "mean": 0.5, "std": 0.5}
-    return CuratedGroup(group_id=group_id, **fields | changes)
+    fields = {"group_id": group_id, "task_id": "t", "members": list(members), "mean": 0.5, "std": 0.5}
+    return _event(CuratedGroup, fields, changes)
 
 
 def trained_step(train_step: int = 1, **changes: Any) -> TrainedStep:
     """Return an optimizer step that made the version of the same number, without groups and metrics."""
-    fields = {
-        "version": train_step,
-        "epoch": 1,
-        "group_ids": [],
-        "trajectory_ids": [],
-        "metrics": {},
-        "at_ms": 0,
-    }
-    return TrainedStep(train_step=train_step, **fields | changes)
+    return _event(TrainedStep, {"train_step": train_step, "version": train_step, "epoch": 1}, changes)
 
 
 def weight_version(version: int = 0, **changes: Any) -> WeightVersion:
     """Return a full version that the optimizer step of the same number made."""
-    fields = {
-        "model_id": "tiny",
-        "uri": "",
-        "sha256": "",
-        "train_step": version,
-        "epoch": 1,
-        "groups_consumed": 0,
-    }
-    return WeightVersion(version=version, **fields | changes)
+    fields = {"version": version, "model_id": "tiny", "train_step": version, "epoch": 1}
+    return _event(WeightVersion, fields, changes)
 
 
 def weights_serving(version: int = 0, **changes: Any) -> WeightsServing:
     """Return a heartbeat of the first rollout worker."""
-    fields = {"worker_id": "rollout-0", "since_ms": 0, "alive_ms": 0}
-    return WeightsServing(version=version, **fields | changes)
+    return _event(WeightsServing, {"version": version, "worker_id": "rollout-0"}, changes)
 
 
 def episode(number: int, steps: int = 3, kind: OutcomeKind = "success") -> list[Observation]:

@@ -1,7 +1,6 @@
 """Prompts and answers as tokens: nothing is lost, nothing is injected, and the official processor agrees."""
 
 import io
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,18 +18,6 @@ from topics.values import BlobRef, MessagePart
 
 MIN_PIXELS, MAX_PIXELS = 3136, 1_003_520
 REF = BlobRef(sha256="ab", size=1)
-
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("policy") / "tiny"
-    tiny.build(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def renderer(model_dir: Path) -> Renderer:
-    return Renderer(model_dir, MIN_PIXELS, MAX_PIXELS)
 
 
 def picture() -> Image.Image:
@@ -57,8 +44,8 @@ def test_a_click_is_three_tokens(x, y):
 
 
 @pytest.mark.parametrize(("lowest", "highest"), [(3136, 1_003_520), (3136, 19_600), (200_000, 1_003_520)])
-def test_images_keep_to_the_deployments_bounds_whatever_the_directory_says(model_dir, lowest, highest):
-    grid = Renderer(model_dir, lowest, highest).pixels([picture()])["image_grid_thw"]
+def test_images_keep_to_the_deployments_bounds_whatever_the_directory_says(policy, lowest, highest):
+    grid = Renderer(policy, lowest, highest).pixels([picture()])["image_grid_thw"]
     assert lowest <= int(grid.prod()) * tiny_architectures.PATCH**2 <= highest
 
 
@@ -85,8 +72,8 @@ def test_special_tokens_are_never_sampled_but_the_end(renderer):
     assert renderer.allowed_mask(2000).nonzero()[:, 0].tolist() == renderer.allowed_tokens
 
 
-def test_the_official_processor_makes_the_same_inputs(model_dir, renderer):
-    processor = AutoProcessor.from_pretrained(model_dir)
+def test_the_official_processor_makes_the_same_inputs(policy, renderer):
+    processor = AutoProcessor.from_pretrained(policy)
     messages = [
         {"role": "system", "content": [{"type": "text", "text": "Answer with one action."}]},
         {"role": "user", "content": [{"type": "text", "text": "Click on Tab #2."}, {"type": "image"}]},
@@ -129,8 +116,8 @@ def test_a_prompt_is_named_after_its_tokens_and_images(renderer):
     assert renderer.prompt(turns).sha != renderer.prompt(other).sha
 
 
-def test_a_directory_without_a_chat_template_gets_that_of_qwen(model_dir, tmp_path):
-    for file in model_dir.iterdir():
+def test_a_directory_without_a_chat_template_gets_that_of_qwen(policy, tmp_path):
+    for file in policy.iterdir():
         if file.name != "chat_template.jinja":
             (tmp_path / file.name).symlink_to(file)
     renderer = Renderer(tmp_path, MIN_PIXELS, MAX_PIXELS)

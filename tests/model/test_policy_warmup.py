@@ -40,6 +40,11 @@ def model_dir(tmp_path: Path) -> Path:
     return tmp_path / "tiny"
 
 
+@pytest.fixture
+def renderer(model_dir: Path) -> Renderer:
+    return Renderer(model_dir, 3136, 1_003_520)
+
+
 def demonstrated(renderer: Renderer) -> list[ReadyGroup]:
     """Three demonstrations of one step each."""
     data = probe.draw_screen()
@@ -52,8 +57,7 @@ def demonstrated(renderer: Renderer) -> list[ReadyGroup]:
     return [ReadyGroup(group=group, samples=samples, images={name: data}, refused=Counter(), read_ms=0.0)]
 
 
-def test_a_few_steps_lower_the_loss_and_change_the_weights(model_dir):
-    renderer = Renderer(model_dir, 3136, 1_003_520)
+def test_a_few_steps_lower_the_loss_and_change_the_weights(model_dir, renderer):
     before = weights.digest_file(model_dir / weights.FILE)
     losses: list[float] = []
     settings = Warmup(demonstrations=3, steps=STEPS, batch=4, learning_rate=2e-3)
@@ -64,9 +68,9 @@ def test_a_few_steps_lower_the_loss_and_change_the_weights(model_dir):
     AutoModelForImageTextToText.from_pretrained(model_dir)
 
 
-def test_nothing_to_imitate_is_refused(model_dir):
+def test_nothing_to_imitate_is_refused(model_dir, renderer):
     with pytest.raises(ValueError, match="no samples"):
-        warm_up(model_dir, Renderer(model_dir, 3136, 1_003_520), [], Warmup(), lambda *_: None)
+        warm_up(model_dir, renderer, [], Warmup(), lambda *_: None)
 
 
 def test_the_learning_rate_rises_and_falls():
@@ -88,15 +92,14 @@ def test_a_policy_has_the_width_that_is_asked_for_and_can_be_warmed_up(tmp_path,
     assert config.text_config.hidden_size == config.vision_config.out_hidden_size == 192
     assert config.text_config.num_attention_heads == config.vision_config.num_heads == 6
     losses: list[float] = []
-    renderer = Renderer(tmp_path / "wide", 3136, 1_003_520)
+    wide = Renderer(tmp_path / "wide", 3136, 1_003_520)
     settings = Warmup(demonstrations=3, steps=STEPS, batch=4, learning_rate=2e-3)
-    warm_up(tmp_path / "wide", renderer, demonstrated(renderer), settings, lambda _, loss: losses.append(loss))
+    warm_up(tmp_path / "wide", wide, demonstrated(wide), settings, lambda _, loss: losses.append(loss))
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_training_scores_what_generation_saw(model_dir):
+def test_training_scores_what_generation_saw(model_dir, renderer):
     """Prompts of different lengths, padded together, score as each does alone while it is generated."""
-    renderer = Renderer(model_dir, 3136, 1_003_520)
     model = AutoModelForImageTextToText.from_pretrained(model_dir, dtype=torch.float32).eval()
     picture = Image.open(io.BytesIO(probe.draw_screen()))
     prompts = [
@@ -109,7 +112,7 @@ def test_training_scores_what_generation_saw(model_dir):
     for prompt in prompts:
         asked = plain_transformers.training_inputs(renderer, prompt, [picture], [])
         vision = {name: asked[name] for name in ("pixel_values", "image_grid_thw")}
-        made = model.generate(
+        generated = model.generate(
             input_ids=asked["input_ids"][None],
             attention_mask=torch.ones_like(asked["input_ids"])[None],
             mm_token_type_ids=asked["mm_token_type_ids"][None],
@@ -121,9 +124,9 @@ def test_training_scores_what_generation_saw(model_dir):
             return_dict_in_generate=True,
             output_logits=True,
         )
-        answer = made.sequences[0, len(asked["input_ids"]) :]
+        answer = generated.sequences[0, len(asked["input_ids"]) :]
         samples.append(TrainingSample(prompt=prompt.token_ids, images=prompt.images, answer=answer.tolist()))
-        logits = torch.stack(made.logits, 1)[0]
+        logits = torch.stack(generated.logits, 1)[0]
         logp = logits.masked_fill(~renderer.allowed_mask(logits.shape[-1]), -torch.inf).log_softmax(-1)
         scores.append(logp.gather(-1, answer[:, None])[:, 0])
     with torch.no_grad():
@@ -132,8 +135,7 @@ def test_training_scores_what_generation_saw(model_dir):
     assert torch.allclose(trained, torch.stack(scores), atol=1e-4)
 
 
-def test_a_warmed_up_policy_has_a_probe_that_agrees_with_its_weights(model_dir):
-    renderer = Renderer(model_dir, 3136, 1_003_520)
+def test_a_warmed_up_policy_has_a_probe_that_agrees_with_its_weights(model_dir, renderer):
     assert probe.read(model_dir) is None
     settings = Warmup(demonstrations=3, steps=1, batch=2)
     warm_up(model_dir, renderer, demonstrated(renderer), settings, lambda *_: None)
