@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from tests import events
 from tests.events import weight_version
 from tests.topic_reader import TopicReader
 from tests.worker_runs import BOUND_S, exit_code_of, running_worker, worker_process
-from topics import action_requests, actions, weights, weights_serving
+from topics import Topic, action_requests, actions, weights, weights_serving
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.values import BlobRef, MessagePart, Sampling
@@ -31,6 +31,7 @@ from workers.rollout.scripted import ScriptedEngine
 from workers.runtime.lifecycle import run_until_stopped
 
 QUICK = {"engine": "scripted", "scripted": {"success_rate": 1.0}}
+FIRST = weight_version(0)
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +39,11 @@ def quick(monkeypatch):
     """Workers beat often, and try weights again soon."""
     monkeypatch.setattr(Rollout, "heartbeat_s", 0.1)
     monkeypatch.setattr(weight_updater, "RETRY_INTERVAL_S", 0.2)
+
+
+@pytest.fixture
+def config(services) -> Config:
+    return services.config(rollout=QUICK)
 
 
 def request(number: int, seconds: float = 3600.0, **fields) -> ActionRequest:
@@ -61,24 +67,32 @@ def worker(
     return running_worker(partial(connect, engine=engine or ScriptedEngine(config)), config, name)
 
 
+@contextlib.asynccontextmanager
+async def connected(
+    config: Config, read: Topic, *announced: WeightVersion
+) -> AsyncIterator[tuple[Publisher, TopicReader]]:
+    """Announce versions; yield a publisher, and a reader of what workers write."""
+    async with Publisher(config.bus, "test") as publisher, TopicReader(config, read) as reader:
+        for version in announced:
+            await publisher.publish(weights.TOPIC, version)
+        yield publisher, reader
+
+
 def answered(numbers: range) -> Callable[[list[ActionResponse]], bool]:
     wanted = {f"r{number}" for number in numbers}
-    return lambda found: {action.request_id for action in found} >= wanted
+    return lambda replies: {action.request_id for action in replies} >= wanted
 
 
 async def ask(publisher: Publisher, *asked: ActionRequest) -> None:
-    await asyncio.gather(*(publisher.publish(action_requests.TOPIC, one) for one in asked))
+    await asyncio.gather(*(publisher.publish(action_requests.TOPIC, event) for event in asked))
 
 
-async def test_every_request_is_answered_once_where_it_wants_the_reply(services):
-    config = services.config(rollout=QUICK)
-    async with Publisher(config.bus, "test") as publisher, TopicReader(config, actions.TOPIC) as replies:
-        await publisher.publish(weights.TOPIC, weight_version(3))
-        async with worker(config):
-            began = time.monotonic()
-            await ask(publisher, *map(request, range(60)))
-            await replies.until(answered(range(60)))
-            most_ms = (time.monotonic() - began) * 1000
+async def test_every_request_is_answered_once_where_it_wants_the_reply(config):
+    async with connected(config, actions.TOPIC, weight_version(3)) as (publisher, replies), worker(config):
+        began = time.monotonic()
+        await ask(publisher, *map(request, range(60)))
+        await replies.until(answered(range(60)))
+        most_ms = (time.monotonic() - began) * 1000
     assert len(replies.records) == 60
     for record, action in zip(replies.records, replies.events, strict=True):
         number = int(action.request_id[1:])
@@ -92,11 +106,9 @@ async def test_every_request_is_answered_once_where_it_wants_the_reply(services)
         assert 0 < action.generate_ms < most_ms
 
 
-async def test_a_worker_that_is_there_first_waits_for_the_first_weights(services):
-    config = services.config(rollout=QUICK)
-    reader = TopicReader(config, weights_serving.TOPIC)
-    async with Publisher(config.bus, "test") as publisher, reader as serving, worker(config):
-        await publisher.publish(weights.TOPIC, msgspec.structs.replace(weight_version(9), model_id="other"))
+async def test_a_worker_that_is_there_first_waits_for_the_first_weights(config):
+    async with connected(config, weights_serving.TOPIC) as (publisher, serving), worker(config):
+        await publisher.publish(weights.TOPIC, weight_version(9, model_id="other"))
         await publisher.publish(weights.TOPIC, weight_version(0))
         first = await serving.until(lambda seen: seen and seen[0])
     assert (first.worker_id, first.version) == ("rollout-0", 0)
@@ -118,16 +130,13 @@ async def test_only_a_trainable_endpoint_starts_with_the_trainers_first_version(
     openai = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "trainable": trains}
     run = {"minutes": 9.0 if trains else 0.0}
     config = services.config(rollout={"engine": "openai", "openai": openai}, run=run)
-    engine, reader = Compared(config), TopicReader(config, weights_serving.TOPIC)
-    async with Publisher(config.bus, "test") as publisher, reader as serving, worker(config, engine=engine):
-        if trains:
-            await publisher.publish(weights.TOPIC, weight_version(0))
-        await serving.until(lambda seen: seen and seen[0])
+    engine, announced = Compared(config), [weight_version(0)] if trains else []
+    async with connected(config, weights_serving.TOPIC, *announced) as (_, serving), worker(config, engine=engine):
+        await serving.until(bool)
     assert engine.started == (weight_version(0) if trains else main.FIXED)
 
 
-async def test_a_worker_stopped_before_there_are_weights_ends_at_once(services):
-    config = services.config(rollout=QUICK)
+async def test_a_worker_stopped_before_there_are_weights_ends_at_once(config):
     async with worker(config) as living:
         pass
     assert living.result() == 0
@@ -135,24 +144,19 @@ async def test_a_worker_stopped_before_there_are_weights_ends_at_once(services):
 
 async def test_a_request_past_its_deadline_is_dropped_also_while_it_is_generated(services):
     config = services.config(rollout={**QUICK, "scripted": {"latency_ms": 400.0}})
-    async with Publisher(config.bus, "test") as publisher, TopicReader(config, actions.TOPIC) as replies:
-        await publisher.publish(weights.TOPIC, weight_version(0))
-        async with worker(config):
-            await ask(publisher, request(0, seconds=-1.0), request(1, seconds=0.2), request(2))
-            await replies.until(answered(range(2, 3)))
+    async with connected(config, actions.TOPIC, FIRST) as (publisher, replies), worker(config):
+        await ask(publisher, request(0, seconds=-1.0), request(1, seconds=0.2), request(2))
+        await replies.until(answered(range(2, 3)))
     assert [action.request_id for action in replies.events] == ["r2"]
 
 
-async def test_what_cannot_be_answered_is_a_dead_letter_and_the_worker_goes_on(services):
-    config = services.config(rollout=QUICK)
+async def test_what_cannot_be_answered_is_a_dead_letter_and_the_worker_goes_on(config):
     letters = TopicReader(config, action_requests.TOPIC, dead_letters.SUFFIX)
-    async with Publisher(config.bus, "test") as publisher, TopicReader(config, actions.TOPIC) as replies, letters:
-        await publisher.publish(weights.TOPIC, weight_version(0))
-        async with worker(config):
-            await publisher.send(action_requests.TOPIC.name, b"bad", b"{", [])
-            await ask(publisher, request(0, reply_partition=99), request(1))
-            await replies.until(answered(range(1, 2)))
-            dead = await letters.count(2)
+    async with connected(config, actions.TOPIC, FIRST) as (publisher, replies), letters, worker(config):
+        await publisher.send(action_requests.TOPIC.name, b"bad", b"{", [])
+        await ask(publisher, request(0, reply_partition=99), request(1))
+        await replies.until(answered(range(1, 2)))
+        dead = await letters.count(2)
     reasons = {letter.key: find_header(letter.headers, dead_letters.ERROR).decode() for letter in dead}
     assert "not a action-requests/1" in reasons[b"bad"]
     assert "reply_partition 99" in reasons[b"t0"]
@@ -161,9 +165,11 @@ async def test_what_cannot_be_answered_is_a_dead_letter_and_the_worker_goes_on(s
 class Faulty(ScriptedEngine):
     """Refuses the listed requests and versions."""
 
-    bad_requests: frozenset[str] = frozenset()
-    bad_loads: frozenset[int] = frozenset()
     dead = False
+
+    def __init__(self, config: Config, *, requests: Sequence[str] = (), versions: Sequence[int] = ()) -> None:
+        super().__init__(config)
+        self.bad_requests, self.bad_versions = set(requests), set(versions)
 
     async def generate(self, asked: ActionRequest) -> Generation:
         if asked.request_id in self.bad_requests:
@@ -171,12 +177,12 @@ class Faulty(ScriptedEngine):
         return await super().generate(asked)
 
     async def start(self, announced: WeightVersion) -> None:
-        if announced.version in self.bad_loads:
+        if announced.version in self.bad_versions:
             raise LoadFault("sha256 is another")
         await super().start(announced)
 
     async def load(self, announced: WeightVersion) -> float:
-        if announced.version in self.bad_loads:
+        if announced.version in self.bad_versions:
             raise LoadFault("sha256 is another")
         return await super().load(announced)
 
@@ -185,15 +191,11 @@ class Faulty(ScriptedEngine):
             raise EngineDead("out of memory")
 
 
-async def test_a_fault_of_the_engine_becomes_the_replys_error(services):
-    config = services.config(rollout=QUICK)
-    engine = Faulty(config)
-    engine.bad_requests = frozenset({"r0"})
-    async with Publisher(config.bus, "test") as publisher, TopicReader(config, actions.TOPIC) as replies:
-        await publisher.publish(weights.TOPIC, weight_version(0))
-        async with worker(config, engine=engine):
-            await ask(publisher, request(0), request(1))
-            await replies.until(answered(range(2)))
+async def test_a_fault_of_the_engine_becomes_the_replys_error(config):
+    engine = Faulty(config, requests=["r0"])
+    async with connected(config, actions.TOPIC, FIRST) as (publisher, replies), worker(config, engine=engine):
+        await ask(publisher, request(0), request(1))
+        await replies.until(answered(range(2)))
     by_id = {action.request_id: action for action in replies.events}
     assert by_id["r0"].error == "blob 17 is not in the store"
     assert (by_id["r0"].text, by_id["r0"].tokens, by_id["r0"].versions) == ("", [], [])
@@ -211,16 +213,14 @@ class Talkative(ScriptedEngine):
         )
 
 
-async def test_an_answer_too_large_for_a_record_becomes_an_error(services):
-    config = services.config(rollout=QUICK)
+async def test_an_answer_too_large_for_a_record_becomes_an_error(config):
     asked = [request(number, sampling=Sampling(max_tokens=count)) for number, count in enumerate((32_768, 2**21, 8))]
-    async with Publisher(config.bus, "test") as publisher, TopicReader(config, actions.TOPIC) as replies:
-        await publisher.publish(weights.TOPIC, weight_version(0))
-        async with worker(config, engine=Talkative(config)):
-            await ask(publisher, *asked)
-            await replies.until(answered(range(3)))
-            await ask(publisher, request(3, reply_partition=1))
-            await replies.until(answered(range(4)))
+    engine = Talkative(config)
+    async with connected(config, actions.TOPIC, FIRST) as (publisher, replies), worker(config, engine=engine):
+        await ask(publisher, *asked)
+        await replies.until(answered(range(3)))
+        await ask(publisher, request(3, reply_partition=1))
+        await replies.until(answered(range(4)))
     by_id = {action.request_id: action for action in replies.events}
     assert [by_id[f"r{number}"].error is None for number in range(4)] == [True, False, True, True]
     assert len(by_id["r0"].tokens) == 32_768
@@ -228,84 +228,57 @@ async def test_an_answer_too_large_for_a_record_becomes_an_error(services):
     assert (by_id["r1"].text, by_id["r1"].tokens, by_id["r1"].versions) == ("", [], [])
 
 
-async def test_a_version_that_fails_to_load_is_announced_and_tried_again(services):
-    config = services.config(rollout=QUICK)
-    engine = Faulty(config)
-    engine.bad_loads = frozenset({1})
-    async with Publisher(config.bus, "test") as publisher, TopicReader(config, weights_serving.TOPIC) as serving:
-        await publisher.publish(weights.TOPIC, weight_version(0))
-        async with worker(config, engine=engine):
-            await serving.until(bool)
-            await publisher.publish(weights.TOPIC, weight_version(1))
-            failed = await serving.until(lambda seen: next((r for r in seen if r.failed_version == 1), None))
-            assert (failed.version, failed.error) == (0, "sha256 is another")
-            engine.bad_loads = frozenset()
-            healed = await serving.until(lambda seen: next((r for r in seen if r.version == 1), None))
-            assert (healed.failed_version, healed.error) == (None, None)
+DELTA = weight_version(
+    5,
+    kind="delta",
+    base=[WeightPart(version=3, uri="", sha256=""), WeightPart(version=4, uri="", sha256="", kind="delta")],
+)
 
 
-async def test_a_worker_whose_first_version_does_not_load_takes_the_next(services, monkeypatch):
+@pytest.mark.parametrize(
+    ("before", "during", "damaged", "served", "mended"),
+    [
+        ([weight_version(0)], [weight_version(1)], [1], 0, []),
+        ([DELTA], [], [5], 3, [weight_version(5)]),
+        ([weight_version(number) for number in range(1, 7)], [], [3, 6], 5, []),
+    ],
+    ids=["the next version", "a first delta", "two of several versions"],
+)
+async def test_a_version_that_fails_to_load_is_announced_and_tried_again(
+    config, before, during, damaged, served, mended
+):
+    """An older one is served meanwhile: without a rollout worker there is nothing to train on."""
+    engine, newest = Faulty(config, versions=damaged), damaged[-1]
+    async with connected(config, weights_serving.TOPIC, *before) as (publisher, serving), worker(config, engine=engine):
+        first = await serving.until(lambda seen: seen and seen[0])
+        assert (first.version, first.failed_version) == (served, None if during else newest)
+        for version in during:
+            await publisher.publish(weights.TOPIC, version)
+        failed = await serving.until(lambda seen: next((r for r in seen if r.failed_version == newest), None))
+        assert (failed.version, failed.error) == (served, "sha256 is another")
+        engine.bad_versions.clear()
+        for version in mended:
+            await publisher.publish(weights.TOPIC, version)
+        healed = await serving.until(lambda seen: next((r for r in seen if r.version == newest), None))
+        assert (healed.failed_version, healed.error) == (None, None)
+
+
+async def test_a_worker_whose_first_version_does_not_load_takes_the_next(config, monkeypatch):
     monkeypatch.setattr(main, "RETRY_INTERVAL_S", 30.0)
-    config = services.config(rollout=QUICK)
-    engine = Faulty(config)
-    engine.bad_loads = frozenset({0})
-    async with Publisher(config.bus, "test") as publisher, TopicReader(config, weights_serving.TOPIC) as serving:
-        await publisher.publish(weights.TOPIC, weight_version(0))
-        async with worker(config, engine=engine):
-            await publisher.publish(weights.TOPIC, weight_version(1))
-            first = await serving.until(lambda seen: seen and seen[0])
+    engine = Faulty(config, versions=[0])
+    async with connected(config, weights_serving.TOPIC, FIRST) as (publisher, serving), worker(config, engine=engine):
+        await publisher.publish(weights.TOPIC, weight_version(1))
+        first = await serving.until(lambda seen: seen and seen[0])
     assert first.version == 1
 
 
-async def test_a_worker_whose_first_delta_fails_serves_the_full_version_before(services, monkeypatch):
-    monkeypatch.setattr(weight_updater, "RETRY_INTERVAL_S", 0.1)
-    config = services.config(rollout=QUICK)
-    engine = Faulty(config)
-    engine.bad_loads = frozenset({5})
-    base = [WeightPart(version=3, uri="", sha256=""), WeightPart(version=4, uri="", sha256="", kind="delta")]
-    newest = msgspec.structs.replace(weight_version(5), kind="delta", base=base)
-    async with Publisher(config.bus, "test") as publisher, TopicReader(config, weights_serving.TOPIC) as serving:
-        await publisher.publish(weights.TOPIC, newest)
-        async with worker(config, engine=engine):
-            first = await serving.until(lambda seen: seen and seen[0])
-            assert (first.version, first.failed_version, first.error) == (3, 5, "sha256 is another")
-            engine.bad_loads = frozenset()
-            await publisher.publish(weights.TOPIC, weight_version(5))
-            healed = await serving.until(lambda seen: next((r for r in seen if r.version == 5), None))
-            assert (healed.failed_version, healed.error) == (None, None)
-
-
-async def test_a_worker_serves_an_older_version_while_the_newest_is_damaged(services):
-    """Otherwise no version would follow: without a rollout worker there is nothing to train on."""
-    config = services.config(rollout=QUICK)
-    engine = Faulty(config)
-    engine.bad_loads = frozenset({3, 6})
-    async with Publisher(config.bus, "test") as publisher, TopicReader(config, weights_serving.TOPIC) as serving:
-        for number in (1, 2, 3, 4, 5, 6):
-            await publisher.publish(weights.TOPIC, weight_version(number))
-        async with worker(config, engine=engine):
-            first = await serving.until(lambda seen: seen and seen[0])
-            assert (first.version, first.failed_version, first.error) == (5, 6, "sha256 is another")
-            engine.bad_loads = frozenset()
-            healed = await serving.until(lambda seen: next((r for r in seen if r.version == 6), None))
-            assert (healed.failed_version, healed.error) == (None, None)
-
-
-async def test_lower_versions_duplicates_and_fenced_trainers_are_ignored(services):
-    config = services.config(rollout=QUICK)
-    async with Publisher(config.bus, "test") as publisher, TopicReader(config, weights_serving.TOPIC) as serving:
-        for announced in (
-            weight_version(4, epoch=2),
-            weight_version(9, epoch=1),
-            weight_version(3, epoch=2),
-            weight_version(4, epoch=2),
-        ):
-            await publisher.publish(weights.TOPIC, announced)
-        async with worker(config):
-            await serving.until(bool)
-            await publisher.publish(weights.TOPIC, weight_version(10, epoch=1))
-            await publisher.publish(weights.TOPIC, weight_version(5, epoch=2))
-            await serving.until(lambda seen: any(record.version == 5 for record in seen))
+async def test_lower_versions_duplicates_and_fenced_trainers_are_ignored(config):
+    announced = [weight_version(number, epoch=epoch) for number, epoch in ((4, 2), (9, 1), (3, 2), (4, 2))]
+    async with connected(config, weights_serving.TOPIC, *announced) as (publisher, serving), worker(config):
+        await serving.until(bool)
+        await publisher.publish(weights.TOPIC, weight_version(10, epoch=1))
+        await publisher.publish(weights.TOPIC, weight_version(5, epoch=2))
+        await serving.until(lambda seen: any(record.version == 5 for record in seen))
     assert {record.version for record in serving.events} == {4, 5}
 
 
@@ -325,19 +298,17 @@ class Slow(ScriptedEngine):
         return await super().load(announced)
 
 
-async def test_three_workers_switch_one_after_the_other(services):
-    config = services.config(rollout=QUICK)
+async def test_three_workers_switch_one_after_the_other(config):
     switching: list[set[str]] = [set()]
-    async with Publisher(config.bus, "test") as publisher, TopicReader(config, weights_serving.TOPIC) as serving:
-        await publisher.publish(weights.TOPIC, weight_version(0))
-        async with contextlib.AsyncExitStack() as fleet:
-            for name in ("rollout-0", "rollout-1", "rollout-2"):
-                await fleet.enter_async_context(worker(config, name, Slow(config, name, switching)))
-            await serving.until(lambda seen: len({r.worker_id for r in seen}) == 3)
-            for number in (1, 2):
-                await publisher.publish(weights.TOPIC, weight_version(number))
-                at = {(f"rollout-{n}", number) for n in range(3)}
-                await serving.until(lambda seen, at=at: {(r.worker_id, r.version) for r in seen} >= at)
+    first, second, third = (
+        worker(config, name, Slow(config, name, switching)) for name in ("rollout-0", "rollout-1", "rollout-2")
+    )
+    async with connected(config, weights_serving.TOPIC, FIRST) as (publisher, serving), first, second, third:
+        await serving.until(lambda seen: len({r.worker_id for r in seen}) == 3)
+        for number in (1, 2):
+            await publisher.publish(weights.TOPIC, weight_version(number))
+            at = {(f"rollout-{n}", number) for n in range(3)}
+            await serving.until(lambda seen, at=at: {(r.worker_id, r.version) for r in seen} >= at)
     assert max(map(len, switching)) == 1
     assert [names for names in switching if names][:3] == [{"rollout-0"}, {"rollout-1"}, {"rollout-2"}]
 
@@ -354,8 +325,7 @@ async def test_no_more_than_max_in_flight_requests_are_under_way(services):
             finally:
                 under_way.append(under_way[-1] - 1)
 
-    async with Publisher(config.bus, "test") as publisher, TopicReader(config, actions.TOPIC) as replies:
-        await publisher.publish(weights.TOPIC, weight_version(0))
+    async with connected(config, actions.TOPIC, FIRST) as (publisher, replies):
         await ask(publisher, *map(request, range(40)))
         async with worker(config, engine=Counting(config)):
             await replies.until(answered(range(40)))
@@ -383,8 +353,7 @@ class Watched(ScriptedEngine):
 async def test_a_stopped_worker_answers_what_it_has_taken(services):
     config = services.config(rollout={**QUICK, "scripted": {"latency_ms": 500.0}})
     engine = Watched(config, 8)
-    async with Publisher(config.bus, "test") as publisher, TopicReader(config, actions.TOPIC) as replies:
-        await publisher.publish(weights.TOPIC, weight_version(0))
+    async with connected(config, actions.TOPIC, FIRST) as (publisher, replies):
         async with worker(config, engine=engine), asyncio.timeout(BOUND_S):
             await ask(publisher, *map(request, range(8)))
             await engine.reached.wait()
@@ -394,8 +363,7 @@ async def test_a_stopped_worker_answers_what_it_has_taken(services):
 async def test_requests_a_worker_did_not_live_to_answer_are_answered_by_the_next(services):
     config = services.config(rollout={**QUICK, "scripted": {"latency_ms": 60_000.0}}, run={"drain_s": 0.2})
     engine = Watched(config, 8)
-    async with Publisher(config.bus, "test") as publisher, TopicReader(config, actions.TOPIC) as replies:
-        await publisher.publish(weights.TOPIC, weight_version(0))
+    async with connected(config, actions.TOPIC, FIRST) as (publisher, replies):
         async with worker(config, engine=engine), asyncio.timeout(BOUND_S):
             await ask(publisher, *map(request, range(8)))
             await engine.reached.wait()
@@ -404,11 +372,9 @@ async def test_requests_a_worker_did_not_live_to_answer_are_answered_by_the_next
     assert {action.worker_id for action in replies.events} == {"rollout-1"}
 
 
-async def test_an_engine_that_has_died_ends_the_worker_with_its_error(services):
-    config = services.config(rollout=QUICK)
+async def test_an_engine_that_has_died_ends_the_worker_with_its_error(config):
     engine = Faulty(config)
-    async with Publisher(config.bus, "test") as publisher, TopicReader(config, weights_serving.TOPIC) as serving:
-        await publisher.publish(weights.TOPIC, weight_version(0))
+    async with connected(config, weights_serving.TOPIC, FIRST) as (_, serving):
         living = asyncio.create_task(
             run_until_stopped(partial(connect, engine=engine), config, "rollout-0", asyncio.Event())
         )
@@ -419,10 +385,8 @@ async def test_an_engine_that_has_died_ends_the_worker_with_its_error(services):
                 await living
 
 
-async def test_a_signal_to_stop_ends_the_process_with_0(services, tmp_path):
-    config = services.config(rollout=QUICK)
-    async with Publisher(config.bus, "test") as publisher, TopicReader(config, weights_serving.TOPIC) as serving:
-        await publisher.publish(weights.TOPIC, weight_version(0))
+async def test_a_signal_to_stop_ends_the_process_with_0(config, tmp_path):
+    async with connected(config, weights_serving.TOPIC, FIRST) as (_, serving):
         with worker_process("rollout", config, tmp_path) as running:
             await serving.until(bool)
             running.send_signal(signal.SIGTERM)
