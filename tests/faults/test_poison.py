@@ -5,9 +5,8 @@ The trainer's part is its consumer; a counter stands for what it would learn.
 
 import asyncio
 import contextlib
-import subprocess
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -23,13 +22,12 @@ from dart_streams.bus.lag import LagReader, lag_reader
 from dart_streams.bus.topology import has_dead_letters
 from dart_streams.config import Config
 from dart_streams.console.repair import dead_letters as letters
-from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.console.runs.run_log import present_records, read_events
 from dart_streams.curation.in_memory import CountingTrainer
 from tests.faults.generated_records import EVENT, Generator, Record, outcome_of
 from tests.faults.poison import GZIP, SNAPPY, Place, built, raw_producer, send, send_raw
 from tests.task_files import write_tasks
-from tests.worker_runs import PROGRAM
+from tests.worker_runs import worker_process
 from topics import Topic, weights, weights_serving
 from trainer.data.consumer import CuratedConsumer, Position
 from workers.curator.changelogs import changelog_topics
@@ -92,19 +90,6 @@ class Trainer:
         await self.publisher.publish(weights.TOPIC, version)
 
 
-@contextlib.contextmanager
-def curating(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the curator as a process of its own, and kill it at the end."""
-    command = [PROGRAM, "worker", "curator", "--config", folder / "config.toml", "--id", "curator-0"]
-    with (folder / "curator.log").open("a") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-
-
 @contextlib.asynccontextmanager
 async def running(config: Config, folder: Path, trainer: Trainer) -> AsyncIterator[Callable[[], None]]:
     """Run every process of the circle; what is yielded raises if one has ended. At the end all must stop cleanly."""
@@ -118,14 +103,15 @@ async def running(config: Config, folder: Path, trainer: Trainer) -> AsyncIterat
         name: asyncio.create_task(run_until_stopped(connect, config, name, stop)) for name, connect in connects.items()
     }
     training = asyncio.create_task(trainer.train())
-    with curating(folder) as curator:
+    log = folder / "curator.log"
+    with worker_process("curator", config, folder, log) as curator:
 
         def check() -> None:
             for task in (training, *workers.values()):
                 if task.done():
                     task.result()
             assert not any(task.done() for task in (training, *workers.values()))
-            assert curator.poll() is None, (folder / "curator.log").read_text()[-4000:]
+            assert curator.poll() is None, log.read_text()[-4000:]
 
         try:
             yield check
@@ -157,8 +143,8 @@ def to_send(topic: Topic) -> list[Record]:
     """Return one record of each kind, some random ones, and a value of 8 MB, which can only come compressed."""
     generator = Generator(topic, SEED)
     large = generator.record("8 MB", "", b"0" * (8 << 20))
-    made = [*generator.each(), *(generator.next() for _ in range(RANDOM)), large]
-    return [one for one in made if topic not in RULING or outcome_of(one).result != EVENT]
+    records = [*generator.each(), *(generator.next() for _ in range(RANDOM)), large]
+    return [record for record in records if topic not in RULING or outcome_of(record).result != EVENT]
 
 
 async def poison(config: Config) -> list[Poison]:
@@ -177,27 +163,31 @@ async def poison(config: Config) -> list[Poison]:
     return sent
 
 
-def letters_of(config: Config) -> dict[Place, list[dict[str, bytes]]]:
+def letters_of(config: Config) -> defaultdict[Place, list[dict[str, bytes]]]:
     """Return the headers of every dead letter there is, by the place of its record."""
-    found: dict[Place, list[dict[str, bytes]]] = {}
+    by_place: defaultdict[Place, list[dict[str, bytes]]] = defaultdict(list)
     for topic in letters.topics_with_letters(config.bus):
         for letter in present_records(config.bus, letters.dead_letter_topic(topic)):
             known = letters.letter_headers(letter)
             partition, offset = (int(known[name]) for name in (dead_letters.PARTITION, dead_letters.OFFSET))
-            found.setdefault(Place(topic.name, partition, offset), []).append(known)
-    return found
+            by_place[Place(topic.name, partition, offset)].append(known)
+    return by_place
 
 
 def missing(config: Config, sent: list[Poison]) -> list[Poison]:
     """Return what does not decode and has fewer letters than it should."""
-    found = letters_of(config)
-    return [one for one in sent if not one.decodes and len(found.get(one.place, ())) < LETTERS.get(one.place.topic, 0)]
+    by_place = letters_of(config)
+    return [
+        record
+        for record in sent
+        if not record.decodes and len(by_place[record.place]) < LETTERS.get(record.place.topic, 0)
+    ]
 
 
 async def passed(reader: LagReader, sent: list[Poison]) -> bool:
     """Say whether every group that reads a topic has committed past all that was sent to it."""
     lags = await reader.read() or []
-    ends = {one.place[:2]: one.place.offset for one in sorted(sent)}
+    ends = {record.place[:2]: record.place.offset for record in sorted(sent)}
     read = {(lag.topic, lag.partition): lag.committed for lag in sorted(lags, key=lambda lag: -lag.committed)}
     everyone = {topic for topic, _ in read} >= set(LETTERS)
     return everyone and all(committed > ends[place] for place, committed in read.items() if place in ends)
@@ -210,16 +200,15 @@ def served(config: Config) -> int:
 
 @pytest.fixture
 def config(services, tmp_path: Path) -> Config:
-    made = services.config(
+    config = services.config(
         tasks=write_tasks(tmp_path, "box", max_steps=3, train=(0, 12), heldout=(100, 102)),
         run={"drain_s": 6, "state_dir": str(tmp_path)},
         env={"backend": "simulated", "slots": 4},
         rollout={"engine": "scripted", "scripted": {"success_rate": 0.5, "latency_ms": 5}},
         trainer={"groups_per_step": 2},
     )
-    admin.apply_all(made.bus, changelog_topics(made))
-    write_toml(tmp_path / "config.toml", made)
-    return made
+    admin.apply_all(config.bus, changelog_topics(config))
+    return config
 
 
 @pytest.mark.timeout(900)
@@ -251,11 +240,11 @@ async def turns_on(config: Config, trainer: Trainer, check: Callable[[], None]) 
 
 def check_letters(config: Config, sent: list[Poison]) -> None:
     """What does not decode has as many letters as it has consumers; what no letter can carry is a stub, no other is."""
-    found = letters_of(config)
-    counts = {one.place: len(found.get(one.place, ())) for one in sent if not one.decodes}
+    by_place = letters_of(config)
+    counts = {record.place: len(by_place[record.place]) for record in sent if not record.decodes}
     assert counts == {place: LETTERS.get(place.topic, 0) for place in counts}
     assert sum(counts.values()) > 20 * len(LETTERS)
-    stubs = Counter(one.fault for one in sent for known in found.get(one.place, ()) if dead_letters.STUB in known)
+    stubs = Counter(record.fault for record in sent for known in by_place[record.place] if dead_letters.STUB in known)
     assert {"null", "at the limit", "8 MB", "bomb", "codec"} <= set(stubs)
     assert set(stubs) <= {"null", "at the limit", "8 MB", "bomb", "codec", "headers"}
     assert not any(has_dead_letters(topic) for topic in (weights.TOPIC,))

@@ -17,19 +17,22 @@ from typing import Any
 
 import msgspec
 import pytest
-from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka import ConsumerRecord
 from faust.tables.recovery import Recovery
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from faust.types import TP
 
 import topics
 from benchmarks.curation_world import Odds, play
-from dart_streams.bus import admin, dead_letters
+from dart_streams.bus import admin, dead_letters, sync_clients
 from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
 from dart_streams.bus.codec import ID, find_header
 from dart_streams.config import Config
 from dart_streams.config.tasks import load
+from dart_streams.console.repair.dead_letters import dead_letter_topic
+from dart_streams.console.runs.bundle import BundleRecord
 from dart_streams.console.runs.run_folder import write_toml
+from dart_streams.console.runs.run_log import present_records
 from dart_streams.curation import journal
 from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.changelog import ChangelogView
@@ -63,17 +66,17 @@ pytestmark = pytest.mark.timeout(600)
 def configure(services, tmp_path: Path) -> Callable[..., Config]:
     tasks = write_tasks(tmp_path, "grid", max_steps=10, train=(0, 20), heldout=(1000, 1001))
 
-    def config(**tables) -> Config:
-        made = services.config(
+    def make(**tables) -> Config:
+        config = services.config(
             tasks=tasks,
             run={"drain_s": 6, "state_dir": str(tmp_path)},
             **{"env": {"slots": 4}, "trainer": {"groups_per_step": 2}, **tables},
         )
-        admin.apply_all(made.bus, changelog_topics(made))
-        write_toml(tmp_path / "config.toml", made)
-        return made
+        admin.apply_all(config.bus, changelog_topics(config))
+        write_toml(tmp_path / "config.toml", config)
+        return config
 
-    return config
+    return make
 
 
 class Curator:
@@ -193,37 +196,16 @@ class Harness:
             self.played += 1
 
 
-async def everything(config: Config, *wanted: topics.Topic, suffix: str = "") -> dict[str, list[ConsumerRecord]]:
+async def everything(config: Config, *wanted: topics.Topic) -> dict[str, list[BundleRecord]]:
     """Return all records of topics as they are now, by the topic's name, in order within a partition."""
-    records = create_consumer(config.bus, group=None, client_id="reader")
-    await start_within(records, config.bus)
-    found: dict[str, list[ConsumerRecord]] = {topic.name: [] for topic in wanted}
-    async with Publisher(config.bus, "reader") as publisher:
-        partitions = {topic.name: 1 if suffix else await publisher.partitions_of(topic) for topic in wanted}
-    try:
-        places = [
-            TopicPartition(config.bus.prefix + topic.name + suffix, number)
-            for topic in wanted
-            for number in range(partitions[topic.name])
-        ]
-        records.assign(places)
-        await records.seek_to_beginning()
-        ends = await records.end_offsets(places)
-        async with asyncio.timeout(BOUND_S):
-            while any([await records.position(place) < end for place, end in ends.items()]):
-                for place, batch in (await records.getmany(timeout_ms=200)).items():
-                    name = place.topic.removeprefix(config.bus.prefix).removesuffix(suffix)
-                    found[name] += batch
-    finally:
-        await records.stop()
-    return found
+    return {topic.name: await asyncio.to_thread(list, present_records(config.bus, topic)) for topic in wanted}
 
 
-def identity(record: ConsumerRecord) -> str:
+def identity(record: BundleRecord) -> str:
     return (find_header(record.headers, ID) or b"").decode()
 
 
-def unique(records: list[ConsumerRecord]) -> dict[str, bytes]:
+def unique(records: list[BundleRecord]) -> dict[str, bytes]:
     """Return the values of records by id; the repeats of a record must be byte for byte the same."""
     values: dict[str, bytes] = {}
     for record in records:
@@ -231,18 +213,16 @@ def unique(records: list[ConsumerRecord]) -> dict[str, bytes]:
     return values
 
 
-async def replayed(config: Config, task_file: Path) -> tuple[dict[str, bytes], dict[str, bytes]]:
+async def replayed(config: Config) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """Return what the agents decided and what they decide again over the same inputs in the logged order, by id."""
     inputs = (trajectories.TOPIC, task_difficulty.TOPIC, rollout_budgets.TOPIC, curated.TOPIC, weights.TOPIC)
-    found = await everything(config, *inputs, rollout_orders.TOPIC, curation_log.TOPIC)
+    records = await everything(config, *inputs, rollout_orders.TOPIC, curation_log.TOPIC)
     outputs = (task_difficulty.TOPIC, rollout_budgets.TOPIC, curated.TOPIC, rollout_orders.TOPIC)
-    decided = {key: value for topic in outputs for key, value in unique(found[topic.name]).items()}
-    logged = {key: msgspec.json.decode(value) for key, value in unique(found[curation_log.TOPIC.name]).items()}
-    by_place = {
-        (r.topic.removeprefix(config.bus.prefix), r.partition, r.offset): r for rs in found.values() for r in rs
-    }
+    decided = {key: value for topic in outputs for key, value in unique(records[topic.name]).items()}
+    logged = {key: msgspec.json.decode(value) for key, value in unique(records[curation_log.TOPIC.name]).items()}
+    by_place = {(name, r.partition, r.offset): r for name, of_topic in records.items() for r in of_topic}
     again: dict[str, bytes] = {}
-    for agent in bind_agents(config, load(task_file)):
+    for agent in bind_agents(config, load(Path(config.tasks.file))):
         states = defaultdict(agent.state)
         for entry in logged.values():
             if entry["agent"] != agent.name:
@@ -275,10 +255,8 @@ async def test_a_curator_that_is_killed_often_decides_as_a_replay_does(configure
                 curator.start()
             await playing
             assert curator.stop() == 0
-    decided, again = await replayed(config, tmp_path / "tasks.toml")
-    assert decided == again
     assert len(harness.trainer.trained) > 2 * KILLS
-    assert set(decided) >= set(harness.orders)
+    await check_one_history(config, harness)
 
 
 @pytest.mark.parametrize("changelogs", ["kept", "wiped"])
@@ -303,9 +281,7 @@ async def test_a_curator_whose_tables_are_wiped_comes_back_with_its_whole_state(
     assert (min(restored.values()) > 0) == (changelogs == "kept")
     recalled = {line["agent"]: line["differs_from"] for line in lines if "rebuilt from the topics" in line["event"]}
     assert recalled == (dict.fromkeys(SOURCES) if changelogs == "wiped" else {})
-    decided, again = await replayed(config, tmp_path / "tasks.toml")
-    assert decided == again
-    assert set(decided) >= set(harness.orders)
+    await check_one_history(config, harness)
 
 
 def only_slow(*values: str):
@@ -358,7 +334,7 @@ async def test_a_frozen_curator_that_was_replaced_changes_nothing(configure, tmp
             await playing
             assert other.stop() == 0
             assert "rebuilt from the topics" not in other.lines()
-    await check_one_history(config, tmp_path, harness)
+    await check_one_history(config, harness)
 
 
 def expire(config: Config) -> None:
@@ -382,15 +358,12 @@ async def end(stale: Curator, ending: str, harness: Harness, playing: asyncio.Ta
         assert "Traceback" not in stale.lines()
 
 
-async def check_one_history(config: Config, folder: Path, harness: Harness) -> None:
+async def check_one_history(config: Config, harness: Harness) -> None:
     """Check that every order is of one task, and that all decisions are those of a replay of curation-log."""
-    found = await everything(config, rollout_orders.TOPIC)
-    tasks: dict[str, set[str]] = defaultdict(set)
-    for record in found[rollout_orders.TOPIC.name]:
-        order = event_of(rollout_orders.TOPIC, record)
-        tasks[order.order_id].add(order.task_id)
-    assert {order: names for order, names in tasks.items() if len(names) > 1} == {}
-    decided, again = await replayed(config, folder / "tasks.toml")
+    orders = await asyncio.to_thread(sync_clients.read_events, config.bus, "test", rollout_orders.TOPIC)
+    task_of = {(order.order_id, order.task_id) for order in orders}
+    assert [order for order, times in Counter(order for order, _ in task_of).items() if times > 1] == []
+    decided, again = await replayed(config)
     assert decided == again
     assert set(decided) >= set(harness.orders)
 
@@ -416,7 +389,7 @@ async def test_a_damaged_journal_is_rebuilt_from_the_topics_and_logged(configure
             assert curator.stop() == 0
             assert "state restored" in curator.lines()
             assert "rebuilt from the topics" not in curator.lines()
-    await check_one_history(config, tmp_path, harness)
+    await check_one_history(config, harness)
 
 
 async def lose_a_batch(config: Config, publisher: Publisher, agent: str) -> None:
@@ -438,7 +411,7 @@ def living(config: Config) -> contextlib.AbstractAsyncContextManager[asyncio.Tas
 
 
 async def first(
-    config: Config, topic: topics.Topic, matching: Callable[[ConsumerRecord], bool] = lambda record: True
+    config: Config, topic: topics.Topic, matching: Callable[[ConsumerRecord], Any] = lambda record: True
 ) -> ConsumerRecord:
     async with TopicReader(config, topic) as reader:
         return await reader.first(matching)
@@ -468,9 +441,9 @@ async def test_what_cannot_be_applied_is_put_aside_whole_and_the_curator_goes_on
         await publisher.publish(trajectories.TOPIC, finished(1, order_id="not-ours"))
         await publisher.publish(trajectories.TOPIC, finished(0))
         await publisher.publish(trajectories.TOPIC, finished(1))
-        made = event_of(curated.TOPIC, await first(config, curated.TOPIC))
-    assert [member.trajectory_id for member in made.members] == ["t0", "t1"]
-    letters = (await everything(config, trajectories.TOPIC, suffix=dead_letters.SUFFIX))[trajectories.TOPIC.name]
+        group = event_of(curated.TOPIC, await first(config, curated.TOPIC))
+    assert [member.trajectory_id for member in group.members] == ["t0", "t1"]
+    [letters] = (await everything(config, dead_letter_topic(trajectories.TOPIC))).values()
     assert {letter.key for letter in letters} == {b"k", b"simulated/grid#0"}
     garbled = next(letter for letter in letters if letter.key == b"k")
     assert (garbled.value, find_header(garbled.headers, "x")) == (b"not json", b"y")
@@ -494,10 +467,8 @@ async def test_the_trace_of_a_rollout_goes_on_through_all_four_agents(configure)
             ended = finished(sample, group_size=8)
             await publisher.publish(trajectories.TOPIC, ended, headers=trace if sample in (0, 7) else [])
         for topic in (task_difficulty, rollout_budgets, curated, curation_log, rollout_orders):
-            found = await first(
-                config, topic.TOPIC, lambda record: find_header(record.headers, "traceparent") is not None
-            )
-            assert find_header(found.headers, "traceparent") == trace[0][1]
+            traced = await first(config, topic.TOPIC, lambda record: find_header(record.headers, "traceparent"))
+            assert find_header(traced.headers, "traceparent") == trace[0][1]
 
 
 async def test_the_tasks_command_lists_every_group_of_every_task_and_why(configure, tmp_path):
@@ -505,8 +476,7 @@ async def test_the_tasks_command_lists_every_group_of_every_task_and_why(configu
     async with Publisher(config.bus, "test") as publisher, living(config):
         harness = Harness(config, publisher)
         await harness.play(lambda: harness.played >= 200)
-    found = await everything(config, rollout_orders.TOPIC)
-    orders = [event_of(rollout_orders.TOPIC, record) for record in found[rollout_orders.TOPIC.name]]
+    orders = await asyncio.to_thread(sync_clients.read_events, config.bus, "test", rollout_orders.TOPIC)
     rows = await listed_tasks(tmp_path)
     opened = {(order.task_id, order.group_id) for order in orders}
     assert {row["task"]: row["groups"] for row in rows if row["groups"]} == Counter(task for task, _ in opened)
@@ -533,11 +503,11 @@ async def test_a_stopped_curator_goes_on_where_it_was(configure):
             await first(config, rollout_budgets.TOPIC)
         await publisher.publish(trajectories.TOPIC, finished(1), record_id="t1")
         async with living(config):
-            made = event_of(curated.TOPIC, await first(config, curated.TOPIC))
+            group = event_of(curated.TOPIC, await first(config, curated.TOPIC))
             difficulty = await first(config, task_difficulty.TOPIC, lambda record: record.offset == 1)
-    assert [member.trajectory_id for member in made.members] == ["t0", "t1"]
+    assert [member.trajectory_id for member in group.members] == ["t0", "t1"]
     assert event_of(task_difficulty.TOPIC, difficulty).success_rate == 0.5
-    decided, again = await replayed(config, Path(config.tasks.file))
+    decided, again = await replayed(config)
     assert decided == again
 
 
@@ -572,7 +542,7 @@ async def test_records_that_come_while_a_curator_seeks_are_not_lost(configure, m
             await first(config, rollout_budgets.TOPIC)
         monkeypatch.setattr(Consumer, "perform_seek", seek_until_records_wait)
         async with living(config):
-            await first(config, curation_log.TOPIC, seen_all(dict.fromkeys(("difficulty", "groups", "budget"), 101)))
+            await first(config, curation_log.TOPIC, applied_by_all(101))
         await asyncio.gather(*publishing)
     assert publishing
 
@@ -593,10 +563,10 @@ async def test_a_curator_whose_tables_are_never_recovered_ends_and_says_so(confi
 
 async def test_an_input_without_commits_is_read_from_its_beginning(configure, monkeypatch):
     config = configure()
-    seek, found = Consumer.perform_seek, []
+    seek, consumers = Consumer.perform_seek, []
 
     async def noted(consumer: Consumer) -> None:
-        found.append(consumer)
+        consumers.append(consumer)
         await seek(consumer)
 
     async def not_yet(consumer: Consumer, *_: Any, **__: Any) -> bool:
@@ -608,7 +578,7 @@ async def test_an_input_without_commits_is_read_from_its_beginning(configure, mo
     async with Publisher(config.bus, "test") as publisher, living(config):
         await publisher.publish(trajectories.TOPIC, finished(0), record_id="t0")
         await first(config, rollout_budgets.TOPIC)
-        consumer = found[-1]
+        consumer = consumers[-1]
         assert await consumer.position(place) == 1
         consumer.stop_flow()
         await consumer.perform_seek()
@@ -637,7 +607,7 @@ async def test_what_was_taken_before_a_seek_does_not_come_after_it(configure, mo
             group = {"order_id": f"g{sample // 2:06d}/{sample % 2}/0", "group_id": f"g{sample // 2:06d}"}
             await publisher.publish(trajectories.TOPIC, finished(sample % 2, trajectory_id=f"t{sample}", **group))
         async with living(config):
-            await first(config, curation_log.TOPIC, seen_all(dict.fromkeys(("difficulty", "groups", "budget"), 10)))
+            await first(config, curation_log.TOPIC, applied_by_all(10))
     assert came[:6] == [0, 1, 2, 0, 1, 2]
 
 
@@ -647,12 +617,12 @@ async def test_tables_recover_where_a_fetch_outlives_the_seek_of_a_rebalance(con
     threads, waiting, rejoined, outlived = [], set(), asyncio.Event(), Counter()
 
     async def noted(thread: AIOKafkaConsumerThread, *arguments: Any, **bounds: Any) -> Any:
-        threads[:], one = [thread], object()
-        waiting.add(one)
+        threads[:], fetching = [thread], object()
+        waiting.add(fetching)
         try:
             records = await fetch(thread, *arguments, **bounds | {"timeout": 5.0})
         finally:
-            waiting.remove(one)
+            waiting.remove(fetching)
         if not thread.consumer.flow_active:
             outlived.update(place.topic for place, taken in records.items() if taken)
         return records
@@ -687,11 +657,10 @@ async def test_an_agents_partitions_have_a_state_each(configure):
                     sample, task_id=task_id, order_id=f"g{number:06d}/{sample}/0", trajectory_id=f"{number}.{sample}"
                 )
                 await publisher.publish(trajectories.TOPIC, ended)
-        await first(config, curation_log.TOPIC, seen_all({"difficulty": 24, "groups": 24, "budget": 24}))
-    found = await everything(config, curated.TOPIC, rollout_budgets.TOPIC)
-    made = [event_of(curated.TOPIC, record) for record in found[curated.TOPIC.name]]
-    assert sorted(group.task_id for group in made) == sorted(tasks)
-    assert len(found[rollout_budgets.TOPIC.name]) == 24
+        await first(config, curation_log.TOPIC, applied_by_all(24))
+    groups, budgets = (await everything(config, curated.TOPIC, rollout_budgets.TOPIC)).values()
+    assert sorted(event_of(curated.TOPIC, record).task_id for record in groups) == sorted(tasks)
+    assert len(budgets) == 24
 
 
 @pytest.mark.skipif("DART_SLOW_TESTS" not in os.environ, reason="waits for session time-outs: set DART_SLOW_TESTS=1")
@@ -708,9 +677,7 @@ async def test_two_curators_share_the_partitions_and_one_goes_on_alone(configure
             other.start()
             await playing
             assert curator.stop() == other.stop() == 0
-    decided, again = await replayed(config, tmp_path / "tasks.toml")
-    assert decided == again
-    assert set(decided) >= set(harness.orders)
+    await check_one_history(config, harness)
 
 
 def wipe(config: Config, names: list[str]) -> None:
@@ -731,14 +698,13 @@ def grow(config: Config, partitions: int, *names: str) -> None:
         wait_until(lambda: all(len(topic["partitions"]) == partitions for topic in client.describe_topics(wanted)))
 
 
-def seen_all(wanted: dict[str, int]) -> Callable[[ConsumerRecord], bool]:
-    """Return a condition on curation-log: true once each agent has applied its number of records."""
-    seen = dict.fromkeys(wanted, 0)
+def applied_by_all(number: int) -> Callable[[ConsumerRecord], bool]:
+    """Return a condition on curation-log: true once each agent has applied a number of rollouts."""
+    applied: Counter[str] = Counter()
 
     def is_enough(record: ConsumerRecord) -> bool:
-        agent = event_of(curation_log.TOPIC, record).agent
-        seen[agent] = seen.get(agent, 0) + 1
-        return all(seen[name] >= number for name, number in wanted.items())
+        applied[event_of(curation_log.TOPIC, record).agent] += 1
+        return all(applied[name] >= number for name in ("difficulty", "groups", "budget"))
 
     return is_enough
 
