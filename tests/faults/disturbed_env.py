@@ -59,9 +59,7 @@ class DisturbedEnvironment:
             return value
         match random.choice(self.settings.ways):
             case "raises":
-                raise random.choice((ValueError, KeyError, SystemExit, RecursionError, asyncio.CancelledError))(
-                    "disturbed"
-                )
+                raise random.choice(ERRORS)("disturbed")
             case "nan":
                 return math.nan
             case _:

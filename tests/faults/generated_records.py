@@ -118,27 +118,22 @@ def places(kind: Any, value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]
     """Yield each place of a valid value, with its type; of a union the member that the value is of."""
     match kind:
         case msgspec.inspect.UnionType(types=types):
-            yield from places(next(one for one in types if fits(one, value)), value, path)
+            is_null = value is None
+            of_value = next(of for of in types if isinstance(of, msgspec.inspect.NoneType) == is_null)
+            yield from places(of_value, value, path)
             return
         case msgspec.inspect.StructType(fields=fields):
             for field in fields:
                 if field.encode_name in value:
                     yield from places(field.type, value[field.encode_name], (*path, field.encode_name))
         case msgspec.inspect.ListType(item_type=item):
-            for number, one in enumerate(value[:1]):
-                yield from places(item, one, (*path, number))
+            for first in value[:1]:
+                yield from places(item, first, (*path, 0))
         case msgspec.inspect.DictType(value_type=of):
             for name in list(value)[:1]:
                 yield from places(of, value[name], (*path, name))
     if path:
         yield path, kind
-
-
-def fits(kind: Any, value: Any) -> bool:
-    """Say whether a sampled value is of a union's member."""
-    if isinstance(kind, msgspec.inspect.NoneType) or value is None:
-        return value is None and isinstance(kind, msgspec.inspect.NoneType)
-    return True
 
 
 def hole(event: dict[str, Any], path: Path, kind: Any) -> Hole:
@@ -183,7 +178,7 @@ class Generator:
         kind = msgspec.inspect.type_info(topic.event)
         self.events = [sample(kind, self.rng) for _ in range(BASES)]
         self.values = [json.dumps(event).encode() for event in self.events]
-        self.holes = [hole(event, *found) for event in self.events for found in places(kind, event)]
+        self.holes = [hole(event, *place) for event in self.events for place in places(kind, event)]
         self.required = [field.encode_name for field in kind.fields if field.required]  # type: ignore[attr-defined]
         self.schema: list[tuple[str, bytes | None]] = [("schema", topic.schema.encode()), ("id", b"1")]
         self.faults: dict[str, tuple[int, Callable[[], Record]]] = {
@@ -230,7 +225,8 @@ class Generator:
     def far_ahead(self) -> Record:
         """Return a valid event with an id, a version or a count that is far ahead of all that were given out."""
         ids = [place for place in self.holes if place.path[-1] in FAR_IDS]
-        place = self.rng.choice(ids or [one for one in self.holes if isinstance(one.kind, msgspec.inspect.IntType)])
+        numbers = [place for place in self.holes if isinstance(place.kind, msgspec.inspect.IntType)]
+        place = self.rng.choice(ids or numbers)
         if place.path[-1] not in FAR_IDS:
             return self.record("far ahead", EVENT, place.filled(str(place.kind.le)))
         texts = [text for text in FAR_IDS[str(place.path[-1])] if len(text) <= LONGEST_NAME]
@@ -262,9 +258,8 @@ class Generator:
 
     def null(self) -> Record:
         """Return a record without a value, and perhaps without a key."""
-        keys = (
-            (b"", b"k") if self.topic.cleanup == "compact" else (None, b"", b"k")
-        )  # a broker refuses such a key there
+        # A broker refuses a compacted record without a key.
+        keys = (b"", b"k") if self.topic.cleanup == "compact" else (None, b"", b"k")
         return self.record("null", UNDECODABLE, None, key=self.rng.choice(keys))
 
     def headers(self) -> Record:
@@ -407,18 +402,16 @@ def generated(records: int, seed: int) -> Iterator[Record]:
 def measure(records: int, seed: int) -> dict[str, Any]:
     """Decode records; return the counts by topic, fault and outcome, and what was not as expected."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
+    outcomes: Counter[str] = Counter()
     wrong: list[str] = []
     slowest, before_mb = 0.0, peak_mb()
     for record in generated(records, seed):
         outcome = outcome_of(record)
         counts[record.topic.name][f"{record.fault}: {outcome.result}"] += 1
+        outcomes[outcome.result] += 1
         slowest = max(slowest, outcome.seconds)
         if not as_expected(record, outcome):
             wrong.append(f"{record.topic.name}, {record.fault}: {outcome} of {(record.value or b'')[:300]!r}")
-    outcomes: Counter[str] = Counter()
-    for of_topic in counts.values():
-        for name, count in of_topic.items():
-            outcomes[name.rpartition(": ")[2]] += count
     grown_mb = peak_mb() - before_mb
     return {
         "records": records,
@@ -435,10 +428,10 @@ def measure(records: int, seed: int) -> dict[str, Any]:
 def measure_sent(events: int, seed: int) -> dict[str, Any]:
     """Encode events that a faulty sender might build; return what was wrong."""
     wrong = [
-        f"{topic.name}, with another value at {path}: {found[:300]}"
+        f"{topic.name}, with another value at {path}: {fault[:300]}"
         for topic in topics.ALL
         for path, event in built(topic, seed, events // len(topics.ALL))
-        if (found := sent_wrongly(topic, event))
+        if (fault := sent_wrongly(topic, event))
     ]
     return {"events": events, "wrong": len(wrong), "examples": wrong[:20]}
 
@@ -454,10 +447,10 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    found = measure(arguments.records, arguments.seed)
-    found["sent"] = measure_sent(arguments.records // 10, arguments.seed)
-    sys.stdout.write(json.dumps(found, indent=2) + "\n")
-    return int(found["wrong"] + found["sent"]["wrong"] > 0)
+    figures = measure(arguments.records, arguments.seed)
+    figures["sent"] = measure_sent(arguments.records // 10, arguments.seed)
+    sys.stdout.write(json.dumps(figures, indent=2) + "\n")
+    return int(figures["wrong"] + figures["sent"]["wrong"] > 0)
 
 
 if __name__ == "__main__":

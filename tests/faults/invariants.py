@@ -175,17 +175,17 @@ def groups(log: Log) -> Found:
     }
     times = Counter(identity for _, identity in online)
     twice = {
-        group.group_id: [
-            name for name, number in Counter(one.trajectory_id for one in group.members).items() if number > 1
-        ]
+        f"{name} in {group.group_id}"
         for group in log.all(CuratedGroup)
+        for name, number in Counter(member.trajectory_id for member in group.members).items()
+        if number > 1
     }
     return {
         "a group counts what is not its order's first finish": sorted(
             f"{identity} in {group}" for group, identity in online if first.get(order_of.get(identity, "")) != identity
         ),
         "a trajectory is in two groups": sorted(identity for identity, number in times.items() if number > 1),
-        "a trajectory is twice in a group": [f"{one} in {group}" for group, names in twice.items() for one in names],
+        "a trajectory is twice in a group": sorted(twice),
     }
 
 
@@ -214,7 +214,7 @@ def surviving(steps: Iterable[TrainedStep]) -> list[TrainedStep]:
         if is_fenced(step.epoch, epoch):
             continue
         if step.epoch > epoch:
-            kept = {number: one for number, one in kept.items() if number < step.train_step}
+            kept = {number: earlier for number, earlier in kept.items() if number < step.train_step}
         epoch = step.epoch
         kept.setdefault(step.train_step, step)
     return [kept[number] for number in sorted(kept)]
@@ -243,9 +243,11 @@ def pending(log: Log, lags: Sequence[Lag] | None) -> set[str]:
     }
 
 
-def differing(stored: Iterable[ProjectedRow], made: Iterable[ProjectedRow], unwritten: set[str]) -> list[str]:
+def differing(stored: Iterable[ProjectedRow], logged: Iterable[ProjectedRow], unwritten: set[str]) -> list[str]:
     """Return the keys of rows that store and log do not agree on, except what the recorder has still to write."""
-    there, wanted = ({(row.table, row.key): projection.hash_of(row.values) for row in rows} for rows in (stored, made))
+    there, wanted = (
+        {(row.table, row.key): projection.hash_of(row.values) for row in rows} for rows in (stored, logged)
+    )
     return [
         f"{table} {key[1:]}: {what}"
         for (table, key), what in {
@@ -308,8 +310,8 @@ def of_run(config: Config) -> Found:
     found = of_log(config, log, lags)
     session = connect(config.store)
     try:
-        made = projection.project_rows(config.bus.run, (record.event for record in log.records))
-        differences = differing(projection.stored_rows(session, config.bus.run), made, pending(log, lags))
+        logged = projection.project_rows(config.bus.run, (record.event for record in log.records))
+        differences = differing(projection.stored_rows(session, config.bus.run), logged, pending(log, lags))
     finally:
         session.cluster.shutdown()
     if differences:

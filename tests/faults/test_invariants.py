@@ -79,7 +79,7 @@ def first(events: Events, kind: type, number: int = 0) -> Any:
 
 
 def without(events: Events, *gone: Any) -> Events:
-    return [event for event in events if not any(event is one for one in gone)]
+    return [event for event in events if not any(event is other for other in gone)]
 
 
 def test_a_whole_log_keeps_every_rule_also_with_every_record_twice():
@@ -111,14 +111,8 @@ DOCTORED: dict[str, tuple[str, Callable[[Events], Events]]] = {
         "an id stands for two things",
         lambda e: again(e, WeightVersion, 3, sha256="0" * 64, groups_consumed=4),
     ),
-    "a step without its row": (
-        "a finished trajectory lacks a step",
-        lambda e: without(e, first(e, Observation, 1)),
-    ),
-    "a trajectory without its last step": (
-        "a finished trajectory lacks a step",
-        lambda e: without(e, first(e, Observation, 2)),
-    ),
+    "a step without its row": ("a finished trajectory lacks a step", lambda e: without(e, first(e, Observation, 1))),
+    "no last step": ("a finished trajectory lacks a step", lambda e: without(e, first(e, Observation, 2))),
     "an action that no worker gave": (
         "an action was taken that no worker gave",
         lambda e: without(e, first(e, ActionResponse)),
@@ -165,12 +159,11 @@ def test_a_count_of_lost_orders_that_cannot_be_made_is_a_fault(lags: list[Lag] |
 def test_an_action_is_missed_only_of_the_time_of_which_responses_are_kept(minutes: int, broke: bool):
     """``actions`` keeps a quarter of an hour: after a longer run its beginning is gone."""
     records = log(whole()).records
-    kept = [one for one in records if one.metadata.topic != "actions" or one.metadata.offset > 0]
+    later_ms = {"observations": minutes * 60_000}
     shifted = [
-        one._replace(metadata=replace(one.metadata, at_ms=minutes * 60_000))
-        if one.metadata.topic == "observations"
-        else one
-        for one in kept
+        record._replace(metadata=replace(record.metadata, at_ms=later_ms.get(record.metadata.topic, 1)))
+        for record in records
+        if record.metadata.topic != "actions" or record.metadata.offset > 0
     ]
     assert ("an action was taken that no worker gave" in broken(Log(shifted), READ)) is broke
 
@@ -203,25 +196,25 @@ def rows(events: Events) -> list[projection.ProjectedRow]:
 
 def test_rows_match_the_log_but_for_what_is_still_to_be_written():
     events = whole()
-    made = rows(events)
-    assert differing(made, made, set()) == []
-    short = [row for row in made if not {"ta"} & set(map(str, row.key))]
-    assert len(differing(short, made, set())) == 5
+    logged = rows(events)
+    assert differing(logged, logged, set()) == []
+    short = [row for row in logged if not {"ta"} & set(map(str, row.key))]
+    assert len(differing(short, logged, set())) == 5
     held = [READ[0], Lag("recorder", "observations", 0, 0, 9)]
-    assert differing(short, made, pending(log(events), held)) == []
-    assert differing(short, made, pending(log(events), READ)) == differing(short, made, set())
+    assert differing(short, logged, pending(log(events), held)) == []
+    assert differing(short, logged, pending(log(events), READ)) == differing(short, logged, set())
 
 
 @pytest.mark.parametrize("table", sorted(projection.COLUMNS))
 def test_a_row_that_differs_from_the_log_is_found_in_each_table(table: str):
-    made = rows(whole())
-    torn = next(row for row in made if row.table == table)
-    others = [row for row in made if row is not torn]
+    logged = rows(whole())
+    torn = next(row for row in logged if row.table == table)
+    others = [row for row in logged if row is not torn]
     everyone = {"ta", "tb", "tc"}
     changed = torn._replace(values=(*torn.values[:-1], "torn"))
     if len(torn.values) > projection.KEYS[table]:
-        assert len(differing([*others, changed], made, everyone)) == 1
-    assert len(differing(made, others, everyone)) == 1
+        assert len(differing([*others, changed], logged, everyone)) == 1
+    assert len(differing(logged, others, everyone)) == 1
 
 
 def test_a_republished_step_is_a_repeat_whatever_the_order_of_its_metrics():
