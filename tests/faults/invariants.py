@@ -79,7 +79,7 @@ class Log:
 
 def broken(log: Log, lags: Sequence[Lag] | None) -> Found:
     """Return examples of each rule that does not hold, by rule."""
-    found = {
+    rules = {
         "lost": lost(log, lags),
         "an id stands for two things": ambiguous(log),
         "a finished trajectory lacks a step": gaps(log),
@@ -88,7 +88,7 @@ def broken(log: Log, lags: Sequence[Lag] | None) -> Found:
         **steps(log),
         "versions go back": versions(log),
     }
-    return {rule: examples[:EXAMPLES] for rule, examples in found.items() if examples}
+    return {rule: examples[:EXAMPLES] for rule, examples in rules.items() if examples}
 
 
 def lost(log: Log, lags: Sequence[Lag] | None) -> list[str]:
@@ -296,18 +296,18 @@ async def read_lags(config: Config) -> list[Lag] | None:
 
 def of_log(config: Config, log: Log, lags: Sequence[Lag] | None) -> Found:
     """Return what is broken of a run's log, and of its decisions made again."""
-    found = broken(log, lags)
+    rules = broken(log, lags)
     with tempfile.TemporaryDirectory() as folder:
         if decisions := replayed(config, Path(folder)):
-            found["decided otherwise in the replay"] = decisions
-    return found
+            rules["decided otherwise in the replay"] = decisions
+    return rules
 
 
 def of_run(config: Config) -> Found:
     """Return what is broken of a run that has ended: as :func:`of_log`, and of its store."""
     lags = asyncio.run(read_lags(config))
     log = read(config)
-    found = of_log(config, log, lags)
+    rules = of_log(config, log, lags)
     session = connect(config.store)
     try:
         logged = projection.project_rows(config.bus.run, (record.event for record in log.records))
@@ -315,8 +315,8 @@ def of_run(config: Config) -> Found:
     finally:
         session.cluster.shutdown()
     if differences:
-        found["the store is not what the log makes of it"] = differences[:EXAMPLES]
-    return found
+        rules["the store is not what the log makes of it"] = differences[:EXAMPLES]
+    return rules
 
 
 def of_live_run(config: Config) -> Found:
