@@ -69,9 +69,9 @@ WRONG_NAME = b"\xff\xfe"
 
 def with_wrong_name(batch: bytes) -> bytes:
     """Return a batch of one record, its header ``~~`` under a name of the same length that is not UTF-8."""
-    made = bytearray(batch.replace(b"~~", WRONG_NAME))
-    struct.pack_into(">I", made, 17, calc_crc32c(bytes(made[21:])))
-    return bytes(made)
+    changed = bytearray(batch.replace(b"~~", WRONG_NAME))
+    struct.pack_into(">I", changed, 17, calc_crc32c(bytes(changed[21:])))
+    return bytes(changed)
 
 
 def header_names_that_are_no_text(circle: Circle) -> None:
@@ -147,17 +147,15 @@ def offsets_moved_to_the_end(circle: Circle) -> None:
                 time.sleep(0.5)
 
 
-def topic_made_anew(circle: Circle, topic: str) -> None:
+def topic_made_anew(bus: Bus, topic: str, *, keep_grown: bool = True) -> None:
     """Delete a topic, and make it again as soon as the broker has forgotten it."""
-    bus = circle.config.bus
-    name = bus.prefix + topic
+    name, deadline = bus.prefix + topic, Deadline(TAKE_S)
     with admin.connect(bus) as client:
         before = admin.topic_ids(client, [name])
         client.delete_topics([name])
-        deadline = Deadline(TAKE_S)
         while admin.topic_ids(client, [name]) in ({}, before):
             assert not deadline.expired, f"{name} is not made again"
-            admin.apply_all(bus, keep_grown=True)
+            admin.apply_all(bus, keep_grown=keep_grown)
 
 
 def every_topic_deleted(circle: Circle) -> None:

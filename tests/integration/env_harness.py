@@ -71,8 +71,8 @@ class Harness:
         return "/".join(last.end.kind for last in self.ended[f"o{number}"])
 
     async def order(self, *orders: RolloutOrder) -> None:
-        for one in orders:
-            await self.publisher.publish(rollout_orders.TOPIC, one)
+        for event in orders:
+            await self.publisher.publish(rollout_orders.TOPIC, event)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(BOUND_S), self.changed:
@@ -136,6 +136,14 @@ def harness_of(config: Config, answer: Answer = solve) -> contextlib.AbstractAsy
 def worker(config: Config, name: str = "env-0") -> contextlib.AbstractAsyncContextManager[asyncio.Task[int]]:
     """Return an environment worker in this process."""
     return running_worker(connect_worker, config, name)
+
+
+async def played(config: Config, *orders: RolloutOrder, answer: Answer = solve) -> Harness:
+    """Let one worker play orders, and return their circle."""
+    async with harness_of(config, answer) as harness, worker(config):
+        await harness.order(*orders)
+        await harness.until(lambda: len(harness.ended) == len(orders))
+    return harness
 
 
 def process(

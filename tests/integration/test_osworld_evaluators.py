@@ -12,6 +12,7 @@ import psutil
 import pytest
 import pytest_asyncio
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from dart_streams.errors import ServiceUnavailable
 from tests import osworld_needs
@@ -31,10 +32,6 @@ SAYS = {
     "result": {"type": "vm_command_line", "command": ["cat", "note"]},
     "expected": {"type": "rule", "rules": {"include": ["pear"], "exclude": ["fig"]}},
 }
-
-
-def task(evaluator: dict[str, Any], name: str = "t1") -> tasks.OsworldTask:
-    return tasks.parse({"id": name, "evaluator": evaluator}, "os", name)
 
 
 class FilesOnly:
@@ -61,32 +58,43 @@ class FilesOnly:
         return web.json_response({"status": "success", "output": self.said, "error": "", "returncode": 0})
 
 
-@pytest_asyncio.fixture
-async def machine() -> AsyncIterator[tuple[FilesOnly, MachineEndpoint]]:
-    """A machine and its address."""
-    served = FilesOnly()
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", served.answer)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    yield served, MachineEndpoint(url=f"http://127.0.0.1:{runner.addresses[0][1]}", token="s3cret")
-    await runner.cleanup()
+class Judge:
+    """Evaluators, and the machine of files whose state they score."""
+
+    def __init__(self, machine: FilesOnly, endpoint: MachineEndpoint, evaluators: sidecar.EvaluatorSidecar) -> None:
+        self.machine = machine
+        self.endpoint = endpoint
+        self.evaluators = evaluators
+
+    def cache(self, name: str) -> Path:
+        """Return the cache of a task, which has the right file at first."""
+        folder = self.evaluators.cache / name
+        if not folder.exists():
+            folder.mkdir()
+            (folder / "gold.txt").write_text("pear\n")
+        return folder
+
+    async def score(
+        self, evaluator: dict[str, Any], limit_s: float = LIMIT_S, name: str = "t1", *, gave_up: bool = False
+    ) -> float:
+        task = tasks.parse({"id": name, "evaluator": evaluator}, "os", name)
+        return await self.evaluators.evaluate(task, self.endpoint, self.cache(name), limit_s, gave_up=gave_up)
+
+    async def process(self) -> psutil.Process:
+        """Return the process of the evaluators, started."""
+        await self.evaluators.start()
+        assert self.evaluators.process is not None
+        return psutil.Process(self.evaluators.process.pid)
 
 
 @pytest_asyncio.fixture(loop_scope="function")
-async def evaluators() -> AsyncIterator[sidecar.EvaluatorSidecar]:
-    started = sidecar.EvaluatorSidecar()
-    yield started
-    await started.stop()
-
-
-def cache_of(evaluators: sidecar.EvaluatorSidecar, name: str = "t1") -> Path:
-    folder = evaluators.cache / name
-    folder.mkdir()
-    (folder / "gold.txt").write_text("pear\n")
-    return folder
+async def judge() -> AsyncIterator[Judge]:
+    machine, started = FilesOnly(), sidecar.EvaluatorSidecar()
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", machine.answer)
+    async with TestServer(application) as server:
+        yield Judge(machine, MachineEndpoint(url=str(server.make_url("/")).rstrip("/"), token="s3cret"), started)
+        await started.stop()
 
 
 async def test_without_its_environment_it_says_what_to_run(tmp_path: Path):
@@ -97,116 +105,82 @@ async def test_without_its_environment_it_says_what_to_run(tmp_path: Path):
 
 
 @osworld_needs.EVALUATORS
-async def test_osworlds_own_metrics_score_the_state_of_the_machine(
-    machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar
-):
-    served, endpoint = machine
-    cache = cache_of(evaluators)
-    assert {"compare_text_file", "compare_table"} <= (await evaluators.start()).metrics
-    assert await evaluators.evaluate(task(SAME), endpoint, cache, LIMIT_S) == 0, "no such file is a wrong answer"
-    served.files["/home/user/note.txt"] = b"fig\n"
-    assert await evaluators.evaluate(task(SAME), endpoint, cache, LIMIT_S) == 0
-    served.files["/home/user/note.txt"] = b"pear\n"
-    assert await evaluators.evaluate(task(SAME), endpoint, cache, LIMIT_S) == 1
-    assert await evaluators.evaluate(task(SAME), endpoint, cache, LIMIT_S, gave_up=True) == 0
+async def test_osworlds_own_metrics_score_the_state_of_the_machine(judge: Judge):
+    assert {"compare_text_file", "compare_table"} <= (await judge.evaluators.start()).metrics
+    assert await judge.score(SAME) == 0, "no such file is a wrong answer"
+    judge.machine.files["/home/user/note.txt"] = b"fig\n"
+    assert await judge.score(SAME) == 0
+    judge.machine.files["/home/user/note.txt"] = b"pear\n"
+    assert await judge.score(SAME) == 1
+    assert await judge.score(SAME, gave_up=True) == 0
     both = {key: [SAME[key], SAYS[key]] for key in SAME}
     for conjunction, said, score in (("and", "fig", 0), ("or", "fig", 1), ("and", "pear", 1)):
-        served.said = said
-        assert await evaluators.evaluate(task({**both, "conj": conjunction}), endpoint, cache, LIMIT_S) == score
-    assert served.tokens == {"Bearer s3cret"}
+        judge.machine.said = said
+        assert await judge.score({**both, "conj": conjunction}) == score
+    assert judge.machine.tokens == {"Bearer s3cret"}
 
 
 @osworld_needs.EVALUATORS
-async def test_a_machine_that_does_not_answer_is_a_fault_despite_a_score_of_0(
-    machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar
-):
-    served, endpoint = machine
-    cache = cache_of(evaluators)
-    served.status = 401
+async def test_a_machine_that_does_not_answer_is_a_fault_despite_a_score_of_0(judge: Judge):
+    judge.machine.status = 401
     with pytest.raises(EnvironmentFault, match="/file: the machine answers 401"):
-        await evaluators.evaluate(task(SAME), endpoint, cache, LIMIT_S)
-    gone = MachineEndpoint(url="http://127.0.0.1:9")
+        await judge.score(SAME)
+    judge.endpoint = MachineEndpoint(url="http://127.0.0.1:9")
     with pytest.raises(EnvironmentFault, match="ConnectionError of the machine"):
-        await evaluators.evaluate(task(SAME), gone, cache, LIMIT_S)
+        await judge.score(SAME)
 
 
 @osworld_needs.EVALUATORS
-async def test_what_is_not_at_hand_is_a_fault_and_never_0(
-    machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar
-):
-    served, endpoint = machine
-    cache = cache_of(evaluators)
-    (cache / "gold.txt").unlink()
-    served.files["/home/user/note.txt"] = served.files["/home/user/a.wav"] = b"pear\n"
+async def test_what_is_not_at_hand_is_a_fault_and_never_0(judge: Judge):
+    (judge.cache("t1") / "gold.txt").unlink()
+    judge.machine.files["/home/user/note.txt"] = judge.machine.files["/home/user/a.wav"] = b"pear\n"
     with pytest.raises(EnvironmentFault, match=r"wants https://a\.example/gold\.txt"):
-        await evaluators.evaluate(task(SAME), endpoint, cache, LIMIT_S)
+        await judge.score(SAME)
     sound = {"type": "vm_file", "path": "/home/user/a.wav", "dest": "a.wav"}
     with pytest.raises(EnvironmentFault, match="librosa is not installed"):
-        await evaluators.evaluate(
-            task({"func": "compare_audios", "result": sound, "expected": sound}), endpoint, cache, LIMIT_S
-        )
+        await judge.score({"func": "compare_audios", "result": sound, "expected": sound})
     with pytest.raises(EnvironmentFault, match="no_such_metric"):
-        await evaluators.evaluate(task({**SAYS, "func": "no_such_metric"}), endpoint, cache, LIMIT_S)
+        await judge.score({**SAYS, "func": "no_such_metric"})
 
 
 @osworld_needs.EVALUATORS
-async def test_an_evaluation_past_its_deadline_ends_alone(
-    machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar
-):
-    served, endpoint = machine
-    served.said = "pear"
-    await evaluators.start()
-    assert evaluators.process is not None
-    first = evaluators.process.pid
-    served.delay_s = 20.0
+async def test_an_evaluation_past_its_deadline_ends_alone(judge: Judge):
+    judge.machine.said = "pear"
+    first = await judge.process()
+    judge.machine.delay_s = 20.0
     with pytest.raises(EnvironmentFault, match="not done at its deadline"):
-        await evaluators.evaluate(task(SAYS), endpoint, cache_of(evaluators), 2)
-    served.delay_s = 0.0
-    several = [
-        evaluators.evaluate(task(SAYS, name), endpoint, cache_of(evaluators, name), LIMIT_S) for name in ("a", "b", "c")
-    ]
-    assert await asyncio.gather(*several) == [1, 1, 1]
-    assert evaluators.process.pid == first
+        await judge.score(SAYS, 2)
+    judge.machine.delay_s = 0.0
+    assert await asyncio.gather(*(judge.score(SAYS, name=name) for name in ("a", "b", "c"))) == [1, 1, 1]
+    assert await judge.process() == first
 
 
 @osworld_needs.EVALUATORS
-async def test_a_sidecar_that_is_killed_is_a_fault_and_starts_again(
-    machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar
-):
-    served, endpoint = machine
-    served.said = "pear"
-    served.delay_s = 60.0
-    cache = cache_of(evaluators)
-    await evaluators.start()
-    assert evaluators.process is not None
-    started = psutil.Process(evaluators.process.pid)
-    evaluation = asyncio.create_task(evaluators.evaluate(task(SAYS), endpoint, cache, 100))
+async def test_a_sidecar_that_is_killed_is_a_fault_and_starts_again(judge: Judge):
+    judge.machine.said = "pear"
+    judge.machine.delay_s = 60.0
+    started = await judge.process()
+    evaluation = asyncio.create_task(judge.score(SAYS, 100))
     async with asyncio.timeout(LIMIT_S):
-        await served.asked.wait()
+        await judge.machine.asked.wait()
     tree = [started, *started.children(recursive=True)]
     os.killpg(started.pid, signal.SIGKILL)
     with pytest.raises(EnvironmentFault, match="sidecar"):
         await evaluation
     assert not psutil.wait_procs(tree, timeout=60)[1], "an evaluation outlived its sidecar"
-    served.delay_s = 0.0
-    assert await evaluators.evaluate(task(SAYS), endpoint, cache, LIMIT_S) == 1
+    judge.machine.delay_s = 0.0
+    assert await judge.score(SAYS) == 1
 
 
 @osworld_needs.EVALUATORS
-async def test_the_worker_is_not_left_waiting_by_a_sidecar_that_hangs(
-    machine: tuple[FilesOnly, MachineEndpoint], evaluators: sidecar.EvaluatorSidecar, monkeypatch: pytest.MonkeyPatch
-):
-    served, endpoint = machine
-    served.said = "pear"
+async def test_the_worker_is_not_left_waiting_by_a_sidecar_that_hangs(judge: Judge, monkeypatch: pytest.MonkeyPatch):
+    judge.machine.said = "pear"
     monkeypatch.setattr(sidecar, "GRACE_S", 1.0)
-    cache = cache_of(evaluators)
-    await evaluators.start()
-    assert evaluators.process is not None
-    for process in psutil.Process(evaluators.process.pid).children(recursive=True):
+    for process in (await judge.process()).children(recursive=True):
         process.suspend()
     with pytest.raises(EnvironmentFault, match="hangs"):
-        await evaluators.evaluate(task(SAYS), endpoint, cache, 1)
-    assert await evaluators.evaluate(task(SAYS), endpoint, cache, LIMIT_S) == 1
+        await judge.score(SAYS, 1)
+    assert await judge.score(SAYS) == 1
 
 
 def exists(pid: int, path: str) -> bool:
@@ -216,10 +190,8 @@ def exists(pid: int, path: str) -> bool:
 
 @osworld_needs.EVALUATORS
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap: run `make desktop`")
-async def test_evaluators_see_programs_and_their_cache_and_nothing_else(evaluators: sidecar.EvaluatorSidecar):
-    await evaluators.start()
-    assert evaluators.process is not None
-    inner = psutil.Process(evaluators.process.pid).children(recursive=True)[-1]
+async def test_evaluators_see_programs_and_their_cache_and_nothing_else(judge: Judge):
+    inner = (await judge.process()).children(recursive=True)[-1]
     assert exists(inner.pid, "/usr/bin")
     for hidden in ("/etc/passwd", "/etc/shadow", __file__):
         assert not exists(inner.pid, hidden)
