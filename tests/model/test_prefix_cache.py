@@ -14,6 +14,8 @@ import torch
 from PIL import Image
 
 from dart_streams.actions.dialects import View
+from dart_streams.actions.dialects.native import Native
+from dart_streams.actions.dialects.ui_tars import UiTars
 from dart_streams.config import Config, Policy
 from dart_streams.config.trainer import Publish
 from dart_streams.episodes import prompts
@@ -32,7 +34,7 @@ from tests.model.held_answers import LONG, hold, until_begun
 from tests.model.test_vllm_engine import SCREENS, Policies, close, read, serve
 from trainer.version_writer import VersionWriter
 from workers.rollout.vllm_caches import EngineCaches
-from workers.rollout.vllm_engine import VllmEngine
+from workers.rollout.vllm_engine import VllmEngine, compare_history
 
 STEPS = 9
 SIZE = (308, 224)
@@ -264,3 +266,15 @@ def test_a_cache_that_outlives_its_weights_shows_in_the_log_probabilities(
 def test_the_encoder_cache_is_as_large_as_its_requests_need(engine, loop, config):
     capacity = loop.run(engine.thread.call(lambda core: core.caches.capacity))
     assert capacity == 64 * 4 * 48 == config.rollout.max_in_flight * config.policy.max_images * 48
+
+
+def test_an_answer_of_other_tokens_than_its_text_has_is_noticed(policies):
+    renderer, text = policies.renderer, "click(start_box='(12,34)')"
+    usual = renderer.answer_tokens(text)
+    other = [token for character in text for token in renderer.answer_tokens(character)[:-1]]
+    assert renderer.text(other) == text
+    assert other != usual[:-1]
+    assert compare_history(renderer, Native(), usual, text) == "same"
+    assert compare_history(renderer, Native(), usual[:-1], text) == "same", "cut before its end"
+    assert compare_history(renderer, Native(), other, text) == "other"
+    assert compare_history(renderer, UiTars(style="box"), usual, text) == "rewritten"

@@ -1,12 +1,15 @@
 """Interface of generation engines."""
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
 from topics.action_requests import ActionRequest
 from topics.values import VersionSpan
 from topics.weights import WeightVersion
+
+Recalled = Literal["same", "other", "rewritten"]
+"""Tokens of an answer in later prompts: those generated, others of the same text, or those of a rewritten text."""
 
 
 class EngineFault(Exception):
@@ -24,7 +27,8 @@ class EngineDead(Exception):
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """A response with ``logprobs`` and ``entropies`` (nats) per token; ``prefill_ms`` starts after ``fetch_ms``.
 
-    ``cached_tokens`` of the ``prompt_tokens`` came from the engine's prefix cache.
+    ``cached_tokens`` of the ``prompt_tokens`` came from the engine's prefix cache. ``recalled`` says which tokens later
+    prompts have for this answer, if the engine knows.
     """
 
     text: str
@@ -37,6 +41,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     fetch_ms: float = 0.0
     prefill_ms: float = 0.0
+    recalled: Recalled | None = None
 
 
 class Engine(Protocol):

@@ -7,14 +7,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
+from opentelemetry import metrics
 
 from dart_streams.policy.probe import ParityFault
 from dart_streams.store import MissingBlob
+from dart_streams.telemetry import names
+from dart_streams.telemetry.instruments import ObservedCounter
 from topics.values import BlobRef
 from workers.rollout.engine import EngineFault
 
 UNUSABLE = (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError, ParityFault)
 """Errors of decoders and processors for a picture they do not accept; they fail the request only."""
+
+prepared = ObservedCounter(metrics.get_meter(names.METER), names.ROLLOUT_SCREENSHOTS)
 
 ReadBlob = Callable[[BlobRef], Awaitable[bytes]]
 """Reads a screenshot; raises :class:`~dart_streams.store.MissingBlob`."""
@@ -71,6 +76,7 @@ class ImageCache:
         if sha256 not in self._cache:
             self._cache[sha256] = image
             self.bytes += image.size
+            prepared.add(1)
         self._cache.move_to_end(sha256)
         while self.bytes > self.limit_bytes and len(self._cache) > 1:
             _, oldest = self._cache.popitem(last=False)

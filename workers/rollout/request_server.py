@@ -43,6 +43,8 @@ queue_ms = meter.create_histogram(names.ROLLOUT_QUEUE_MS, "ms")
 generate_ms = meter.create_histogram(names.ROLLOUT_GENERATE_MS, "ms")
 blob_read_ms = meter.create_histogram(names.ROLLOUT_BLOB_READ_MS, "ms")
 tokens = ObservedCounter(meter, names.ROLLOUT_TOKENS)
+prompt_tokens = ObservedCounter(meter, names.ROLLOUT_PROMPT_TOKENS)
+recalled = ObservedCounter(meter, names.ROLLOUT_RECALLED)
 requests = ObservedCounter(meter, names.ROLLOUT_REQUESTS)
 EMPTY = Generation(text="", tokens=[], logprobs=[], entropies=[], versions=[], prompt_tokens=0, prompt_sha="")
 
@@ -163,7 +165,7 @@ class RequestServer:
         queue_ms.record(queued_ms)
         generate_ms.record(took_ms)
         blob_read_ms.record(generation.fetch_ms)
-        tokens.add(len(generation.tokens))
+        count_tokens(generation)
         reply = ActionResponse(
             request_id=request.request_id,
             trajectory_id=request.trajectory_id,
@@ -181,6 +183,15 @@ class RequestServer:
             error=error,
         )
         return reply, generation
+
+
+def count_tokens(generation: Generation) -> None:
+    """Count the tokens of a prompt and its answer."""
+    tokens.add(len(generation.tokens))
+    prompt_tokens.add(generation.prompt_tokens - generation.cached_tokens, {"source": "computed"})
+    prompt_tokens.add(generation.cached_tokens, {"source": "cached"})
+    if generation.recalled is not None:
+        recalled.add(1, {"tokens": generation.recalled})
 
 
 def without_answer(reply: ActionResponse, error: str) -> ActionResponse:

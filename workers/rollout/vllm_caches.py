@@ -2,9 +2,15 @@
 
 from typing import Any
 
+from opentelemetry import metrics
 from vllm.v1.core.sched import output
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.request import Request
+
+from dart_streams.telemetry import names
+from dart_streams.telemetry.instruments import ObservedCounter
+
+encodings = ObservedCounter(metrics.get_meter(names.METER), names.ROLLOUT_ENCODINGS)
 
 
 class EngineCaches:
@@ -22,6 +28,7 @@ class EngineCaches:
 
         def count_and_allocate(request: Request, input_id: int) -> None:
             self.encodings += 1
+            encodings.add(1)
             allocate(request, input_id)
 
         manager.allocate = count_and_allocate

@@ -22,17 +22,18 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
+from dart_streams.actions.dialects import Dialect
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.policy import probe, recipe, weight_location, weights
-from dart_streams.policy.rendering import Prompt, count_longest, renderer_of
+from dart_streams.policy.rendering import Prompt, Renderer, count_longest, renderer_of
 from dart_streams.policy.resident_weights import ResidentWeights
 from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics.action_requests import ActionRequest
 from topics.values import Sampling
 from topics.weights import WeightVersion
-from workers.rollout.engine import EngineDead, EngineFault, Generation, LoadFault
+from workers.rollout.engine import EngineDead, EngineFault, Generation, LoadFault, Recalled
 from workers.rollout.images import EncodedImage, ImageCache, ReadBlob
 from workers.rollout.vllm_core import EngineRequest, VllmCore
 from workers.rollout.weight_loading import WeightSchema
@@ -256,7 +257,8 @@ class VllmEngine:
         images, fetch_ms = await self.images.get(prompt.images)
         generation = await self.thread.generate(prompt, images, request.sampling)
         text = self.renderer.text(generation.tokens)
-        return msgspec.structs.replace(generation, text=text, fetch_ms=fetch_ms)
+        recalled = compare_history(self.renderer, self.config.policy.dialect.build(), generation.tokens, text)
+        return msgspec.structs.replace(generation, text=text, fetch_ms=fetch_ms, recalled=recalled)
 
     async def load(self, version: WeightVersion) -> float:
         """Fetch and check ``version`` while the old one serves, then switch between two steps."""
@@ -311,6 +313,15 @@ class VllmEngine:
             raise
         log.debug("weights fetched", version=version.version, took_s=round(time.perf_counter() - started, 3))
         return self.resident.folder
+
+
+def compare_history(renderer: Renderer, dialect: Dialect, tokens: Sequence[int], text: str) -> Recalled:
+    """Compare an answer's tokens with those that later prompts have for its ``text``."""
+    shown = dialect.history_text(text)
+    if shown != text:
+        return "rewritten"
+    generated = list(tokens[:-1] if tokens and tokens[-1] == renderer.eos else tokens)
+    return "same" if renderer.answer_tokens(shown)[:-1] == generated else "other"
 
 
 def remove_all_but(current: Path, cache: Path) -> None:

@@ -85,6 +85,7 @@ def build_report(inputs: ReportInputs) -> dict[str, Any]:
         "served_weights": msgspec.to_builtins(served_weights(progress)),
         "failed_loads": len(progress.failed_loads),
         "requests": count_requests(inputs),
+        "prompts": count_prompts(inputs),
         "answers_wrong": answers_wrong(inputs),
         "overhead_ms": quantile_fields(inputs, names.ENV_OVERHEAD_MS),
         "step_ms": step_times(inputs),
@@ -228,6 +229,27 @@ def count_requests(inputs: ReportInputs) -> dict[str, int | None]:
     if not inputs.readings.points:
         return dict.fromkeys(counters)
     return {key: int(inputs.readings.counter(name)) for key, name in counters.items()}
+
+
+def count_prompts(inputs: ReportInputs) -> dict[str, Any]:
+    """Count the tokens and screenshots that rollout computed, and answers with other tokens in history than generated.
+
+    Figures of the whole run; None without metrics of an engine with a model.
+    """
+    readings = inputs.readings
+    tokens = readings.by_attribute(names.ROLLOUT_PROMPT_TOKENS, "source")
+    answers = readings.by_attribute(names.ROLLOUT_RECALLED, "tokens")
+    total = sum(tokens.values())
+    screenshots, encodings = (readings.counter(name) for name in (names.ROLLOUT_SCREENSHOTS, names.ROLLOUT_ENCODINGS))
+    return {
+        "tokens": int(total) or None,
+        "computed_tokens": int(tokens["computed"]) if total else None,
+        "cached_share": round_optional(tokens["cached"] / total) if total else None,
+        "screenshots": int(screenshots) or None,
+        "encodings": int(encodings) or None,
+        "answers_retokenized": int(answers.get("other", 0)) if answers else None,
+        "retokenized_share": round_optional(answers.get("other", 0) / sum(answers.values())) if answers else None,
+    }
 
 
 def answers_wrong(inputs: ReportInputs) -> dict[str, dict[str, int]] | None:

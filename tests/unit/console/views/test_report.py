@@ -220,6 +220,31 @@ def test_what_was_wrong_with_answers_is_counted_by_kind(tmp_path):
     assert found == {"executed": {"marker": 3, "outside": 1}, "refused": {"marker": 2}}
 
 
+def test_the_prompts_of_rollout_are_counted_by_what_was_computed(tmp_path):
+    folder, inputs = made_up(tmp_path)
+    counts = [
+        (names.ROLLOUT_PROMPT_TOKENS, {"source": "computed"}, 300),
+        (names.ROLLOUT_PROMPT_TOKENS, {"source": "cached"}, 900),
+        (names.ROLLOUT_SCREENSHOTS, {}, 30),
+        (names.ROLLOUT_ENCODINGS, {}, 40),
+        (names.ROLLOUT_RECALLED, {"tokens": "same"}, 19),
+        (names.ROLLOUT_RECALLED, {"tokens": "other"}, 1),
+    ]
+    common = {"start_ms": START, "at_ms": START + MINUTE}
+    points = [common | {"name": name, "attributes": kind, "value": count} for name, kind, count in counts]
+    (folder.path / "metrics" / "rollout-0.jsonl").write_text(json.dumps({"process": "rollout-0", "points": points}))
+    counted = msgspec.structs.replace(inputs, readings=MetricsReader(folder.path / "metrics"))
+    assert report_metrics.build_report(counted)["prompts"] == {
+        "tokens": 1200,
+        "computed_tokens": 300,
+        "cached_share": 0.75,
+        "screenshots": 30,
+        "encodings": 40,
+        "answers_retokenized": 1,
+        "retokenized_share": 0.05,
+    }
+
+
 def test_figures_without_metrics_are_unknown_and_not_zero(tmp_path):
     _, inputs = made_up(tmp_path)
     bare = msgspec.structs.replace(inputs, readings=MetricsReader(None))
@@ -227,6 +252,7 @@ def test_figures_without_metrics_are_unknown_and_not_zero(tmp_path):
     assert report["requests"] == {"sent": None, "answered": None, "timed_out": None}
     assert report["answers_wrong"] is None
     assert report["slot_time"] == {}
+    assert set(report["prompts"].values()) == {None}
     assert set(report["overhead_ms"].values()) == {None}
     assert {value for part in report["step_ms"].values() for value in part.values()} == {None}
     assert report.keys() >= CONTRACT
