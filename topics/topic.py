@@ -8,8 +8,6 @@ MIB = 2**20
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
-Cleanup = Literal["delete", "compact"]
-
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """The specification of one topic, declared beside its event.
@@ -24,7 +22,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     version: int = 1
     partitions: int = 1
-    cleanup: Cleanup = "delete"
+    cleanup: Literal["delete", "compact"] = "delete"
     retention_ms: int | None = 7 * DAY_MS
     max_message_bytes: int = 4 * MIB
 

@@ -5,7 +5,6 @@ SDK counts neither.
 """
 
 import contextlib
-import json
 import logging
 import threading
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ COLLECTOR_TIMEOUT_S = 2
 """An unreachable collector delays the end of a process by at most this."""
 
 log = structlog.get_logger()
-_span_lines = msgspec.json.Encoder(enc_hook=str)
+_lines = msgspec.json.Encoder(enc_hook=str)
 
 
 class LineMetricExporter(MetricExporter):
@@ -82,8 +81,8 @@ class LineSpanExporter(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write ended spans."""
         rotate(self.path)
-        text = _span_lines.encode_lines([span_fields(span, self.process) for span in spans])
-        return SpanExportResult.SUCCESS if append_bytes(self.path, text) else SpanExportResult.FAILURE
+        written = append(self.path, [span_fields(span, self.process) for span in spans])
+        return SpanExportResult.SUCCESS if written else SpanExportResult.FAILURE
 
 
 def rotate(path: Path) -> None:
@@ -101,16 +100,10 @@ def rotate(path: Path) -> None:
 
 def append(path: Path, lines: Sequence[dict[str, Any]]) -> bool:
     """Append JSON lines to a file; return whether that succeeded."""
-    text = "".join(json.dumps(line, separators=(",", ":"), default=str) + "\n" for line in lines)
-    return append_bytes(path, text.encode())
-
-
-def append_bytes(path: Path, data: bytes) -> bool:
-    """Append to a file; return whether that succeeded."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
-            file.write(data)
+            file.write(_lines.encode_lines(lines))
     except OSError:
         return False
     return True
