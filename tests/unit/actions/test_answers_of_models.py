@@ -136,6 +136,7 @@ SEVERAL_MEANINGS = [
     (QWEN, tagged(CALL % '{"action": "left_click", "where": [10, 20]}'), "a place may be among where"),
     (COMPUTER_13, block('{"action_type": "CLICK", "where": {"left": 1}}'), "a place may be among where"),
     (UI_TARS, "Action: hotkey(key='ctrl', 'c')", "quotes within"),
+    (UI_TARS, "Action: type(content='rm -rf /tmp/x", "cut off"),
     (UI_TARS, "Action: click(start_box='(10,2", "cut off"),
     (UI_TARS, "Action: click(start_box='<point>10 2", "cut off"),
     (UI_TARS, "Action: hotkey(key='ctrl sh", "cut off"),

@@ -5,7 +5,7 @@
 
 import pytest
 
-from dart_streams.actions import Click, Drag, Hotkey, KeyDown, KeyUp, Scroll, Type, Unparsable, Wait
+from dart_streams.actions import Click, Drag, Hotkey, KeyDown, KeyUp, Scroll, Type, Unparsable
 from dart_streams.actions.dialects import UiTars, View
 from dart_streams.actions.dialects.dialect import Strictness
 from dart_streams.actions.sequence import format_all
@@ -93,9 +93,6 @@ def test_of_several_actions_the_first_is_taken_or_all():
 def test_places_are_pixels_of_the_image_or_thousandths_of_it(coordinates, written, place):
     dialect = UiTars(coordinates=coordinates)
     assert dialect.read(f"Action: click(start_box='{written}')", VIEW).actions == (Click(*place),)
-
-
-def test_relative_places_end_at_a_thousand():
     with pytest.raises(Unparsable, match="not in the image"):
         UiTars(coordinates="relative").read("Action: click(start_box='(1001,500)')", VIEW)
 
@@ -113,11 +110,6 @@ def test_a_scroll_without_a_place_is_where_the_pointer_is():
 )
 def test_a_text_may_look_like_the_end_of_a_call(content):
     assert ALL.read(f"Thought: x\nAction: type(content='{content}')", VIEW).actions == (Type(content),)
-
-
-def test_a_text_that_was_cut_off_is_refused_though_the_rest_is_lenient():
-    with pytest.raises(Unparsable, match="cut off"):
-        LENIENT.read("Action: type(content='rm -rf /tmp/x", VIEW)
 
 
 def test_actions_are_written_with_points_or_boxes():
@@ -141,11 +133,5 @@ def test_earlier_answers_get_back_the_tokens_that_decoding_left_out():
 
 
 def test_a_combination_is_apart_by_blanks_or_plus():
-    for written, keys in {
-        "ctrl c": ("ctrl", "c"),
-        "ctrl+c": ("ctrl", "c"),
-        "ctrl++": ("ctrl", "+"),
-        "+": ("+",),
-    }.items():
-        assert ALL.read(f"Action: hotkey(key='{written}')", VIEW).actions == (Hotkey(keys),)
-    assert ALL.read("Action: wait()", VIEW).actions == (Wait(),)
+    for written, keys in (("ctrl c", "ctrl c"), ("ctrl+c", "ctrl c"), ("ctrl++", "ctrl +"), ("+", "+")):
+        assert ALL.read(f"Action: hotkey(key='{written}')", VIEW).actions == (Hotkey(tuple(keys.split())),)

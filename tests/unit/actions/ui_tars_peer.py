@@ -11,21 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dart_streams.actions import typed
 from dart_streams.actions.sequence import format_all
-from dart_streams.actions.typed import (
-    Action,
-    CallUser,
-    Click,
-    Drag,
-    Finished,
-    Hotkey,
-    KeyDown,
-    KeyUp,
-    Move,
-    Scroll,
-    Type,
-    Wait,
-)
 
 ANSWERS = Path(__file__).with_name("ui_tars_answers.json")
 SCREEN = (1920, 1080)
@@ -54,45 +41,45 @@ def peer_reading(answer: str) -> str:
     return format_all(actions) if actions else "nothing"
 
 
-def action_of(item: dict[str, Any]) -> Action | None:
+def action_of(item: dict[str, Any]) -> typed.Action | None:
     """Return the action for which the package generates code, as its OSWorld agent also handles wait and call_user."""
     kind, inputs = item["action_type"], item["action_inputs"]
-    made: dict[str, Callable[[], Action | None]] = {
-        "click": lambda: Click(*place(inputs["start_box"])),
-        "left_double": lambda: Click(*place(inputs["start_box"]), count=2),
-        "right_single": lambda: Click(*place(inputs["start_box"]), button="right"),
-        "hover": lambda: Move(*place(inputs["start_box"])),
+    made: dict[str, Callable[[], typed.Action | None]] = {
+        "click": lambda: typed.Click(*place(inputs["start_box"])),
+        "left_double": lambda: typed.Click(*place(inputs["start_box"]), count=2),
+        "right_single": lambda: typed.Click(*place(inputs["start_box"]), button="right"),
+        "hover": lambda: typed.Move(*place(inputs["start_box"])),
         "drag": lambda: drag(inputs),
         "scroll": lambda: scroll(inputs),
         "hotkey": lambda: hotkey(inputs.get("key", inputs.get("hotkey", ""))),
-        "press": lambda: KeyDown(ARROWS.get(inputs["key"], inputs["key"])) if inputs.get("key") else None,
-        "release": lambda: KeyUp(ARROWS.get(inputs["key"], inputs["key"])) if inputs.get("key") else None,
-        "type": lambda: Type(inputs["content"]) if inputs.get("content") else None,
-        "finished": lambda: Finished(inputs.get("content", "")),
-        "wait": Wait,
-        "call_user": CallUser,
+        "press": lambda: typed.KeyDown(ARROWS.get(inputs["key"], inputs["key"])) if inputs.get("key") else None,
+        "release": lambda: typed.KeyUp(ARROWS.get(inputs["key"], inputs["key"])) if inputs.get("key") else None,
+        "type": lambda: typed.Type(inputs["content"]) if inputs.get("content") else None,
+        "finished": lambda: typed.Finished(inputs.get("content", "")),
+        "wait": typed.Wait,
+        "call_user": typed.CallUser,
     }
     known = {"left_single": "click", "select": "drag", "keydown": "press", "keyup": "release"}
     return made.get(known.get(kind, kind), lambda: None)()
 
 
-def drag(inputs: dict[str, str]) -> Drag | None:
+def drag(inputs: dict[str, str]) -> typed.Drag | None:
     if not ("start_box" in inputs and "end_box" in inputs):
         return None
-    return Drag(*place(inputs["start_box"]), *place(inputs["end_box"]))
+    return typed.Drag(*place(inputs["start_box"]), *place(inputs["end_box"]))
 
 
-def hotkey(key: str) -> Hotkey | None:
-    return Hotkey(tuple(ARROWS.get(key, key).split())) if key else None
+def hotkey(key: str) -> typed.Hotkey | None:
+    return typed.Hotkey(tuple(ARROWS.get(key, key).split())) if key else None
 
 
-def scroll(inputs: dict[str, str]) -> Scroll | None:
+def scroll(inputs: dict[str, str]) -> typed.Scroll | None:
     """Return a turn of the wheel: upwards if "up" is in the direction, else downwards if "down" is, else none."""
     found = [direction for direction in ("up", "down") if direction in inputs.get("direction", "").lower()]
     if not found:
         return None
     x, y = place(inputs["start_box"], corner=True) if "start_box" in inputs else (SEEN[0] // 2, SEEN[1] // 2)
-    return Scroll(x, y, "up" if found[0] == "up" else "down")
+    return typed.Scroll(x, y, "up" if found[0] == "up" else "down")
 
 
 def place(box: str, corner: bool = False) -> tuple[int, int]:

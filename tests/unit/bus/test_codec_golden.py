@@ -35,10 +35,9 @@ def parts(file: Path) -> tuple[Topic, int, Record]:
     return topics.BY_NAME[name], int(version.partition("+")[0]), msgspec.json.decode(file.read_bytes(), type=Record)
 
 
-def newest(topic: Topic) -> Record:
-    file = GOLDEN / f"{topic.name}.v{topic.version}.json"
-    assert file.exists(), f"write {file.name}: a record of the present version of {topic.name}"
-    return msgspec.json.decode(file.read_bytes(), type=Record)
+def newest(topic: Topic, extra: str = "") -> Record:
+    """Return the golden record of a topic's present version, with the field ``extra`` if there is one."""
+    return parts(GOLDEN / f"{topic.name}.v{topic.version}{extra}.json")[2]
 
 
 PRESENT = [file for file in FILES if parts(file)[1] == parts(file)[0].version]
@@ -97,7 +96,7 @@ class GroupBefore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def test_a_reader_from_before_step_advantages_reads_groups_that_have_them():
-    golden = msgspec.json.decode((GOLDEN / "curated.v1+step-advantages.json").read_bytes(), type=Record)
+    golden = newest(curated.TOPIC, "+step-advantages")
     present = decode(curated.TOPIC, golden.value.encode(), golden.header_list)
     before = msgspec.json.decode(golden.value, type=GroupBefore)
     assert [member.step_advantages for member in present.members] == [[0.25, 1.5], [-1.25]]
@@ -118,7 +117,7 @@ class TrainedBefore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def test_a_reader_from_before_imitation_reads_steps_that_imitated():
-    golden = msgspec.json.decode((GOLDEN / "trained.v1+imitated.json").read_bytes(), type=Record)
+    golden = newest(trained.TOPIC, "+imitated")
     present = decode(trained.TOPIC, golden.value.encode(), golden.header_list)
     before = msgspec.json.decode(golden.value, type=TrainedBefore)
     assert (present.imitated, present.sft_updates) == (["t-1", "t-2"], [["t-3"], ["t-1"]])
@@ -139,7 +138,7 @@ class PromptBefore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def test_an_older_reader_accepts_prompts_with_separate_messages():
-    golden = msgspec.json.decode((GOLDEN / "action-requests.v1+separate.json").read_bytes(), type=Record)
+    golden = newest(action_requests.TOPIC, "+separate")
     present = decode(action_requests.TOPIC, golden.value.encode(), golden.header_list)
     before = msgspec.json.decode(golden.value, type=PromptBefore)
     assert [part.separate for part in present.turns] == [True, True, True]

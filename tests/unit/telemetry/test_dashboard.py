@@ -82,20 +82,11 @@ def test_a_query_for_something_else_would_be_found():
     assert {"rollout_queue_ms_bucket", "env_steps", "monitor_lag"} <= series()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        names.MONITOR_LAG,
-        names.ROLLOUT_QUEUE_MS,
-        names.ROLLOUT_GENERATE_MS,
-        names.ENV_SLOTS_BUSY,
-        names.ROLLOUT_SWITCH_PAUSE_MS,
-        names.TRAINER_STALENESS,
-    ],
-)
-def test_what_an_operator_looks_for_is_shown(name: str):
-    shown = set().union(*(asked(target.values[0]["expr"])[0] for target in queries()))
-    assert any(one.startswith(name.replace(".", "_")) for one in shown)
+def test_what_an_operator_looks_for_is_shown():
+    shown = " ".join(target.values[0]["expr"] for target in queries())
+    wanted = (names.MONITOR_LAG, names.ENV_SLOTS_BUSY, names.TRAINER_STALENESS)
+    wanted += (names.ROLLOUT_QUEUE_MS, names.ROLLOUT_GENERATE_MS, names.ROLLOUT_SWITCH_PAUSE_MS)
+    assert [name for name in wanted if name.replace(".", "_") not in shown] == []
 
 
 def test_every_instrument_that_is_named_is_created():
