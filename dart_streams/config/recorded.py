@@ -43,18 +43,11 @@ CONSTANTS: dict[str, Any] = {
 }
 """Values of former keys that decide what a run does: a recorded configuration must have the same."""
 IGNORED = frozenset(
-    {
-        *(
-            "run.evaluate",
-            "trainer.pulse.kept",
-            "store.blob_cache_mb",
-            "env.request_attempts",
-            "env.loop_limit",
-            "rollout.heartbeat_s",
-        ),
-        *("rollout.liveness_s", "rollout.retry_s", "trainer.prefetch_mb", "trainer.mismatch_alarm"),
-        *("trainer.entropulse.kept", "telemetry.metrics_every_s"),
-    }
+    (
+        *("run.evaluate", "trainer.pulse.kept", "store.blob_cache_mb", "env.request_attempts", "env.loop_limit"),
+        *("rollout.heartbeat_s", "rollout.liveness_s", "rollout.retry_s", "trainer.prefetch_mb"),
+        *("trainer.mismatch_alarm", "trainer.entropulse.kept", "telemetry.metrics_every_s"),
+    )
 )
 """Former keys of bounds and intervals, which do not matter after the run."""
 

@@ -3,6 +3,7 @@
 Actions without coordinates happen at the pointer. ``dy`` scrolls up and ``dx`` right, in notches of the wheel.
 """
 
+import json
 import re
 from collections.abc import Callable
 
@@ -21,7 +22,6 @@ from dart_streams.actions.dialects.dialect import (
 )
 from dart_streams.actions.dialects.json_calls import (
     Fields,
-    encode_spaced,
     key_field,
     keys_field,
     loose_objects,
@@ -84,7 +84,7 @@ class Computer13(ConfiguredDialect, frozen=True, kw_only=True):
     def write(self, action: typed.Action, view: View) -> str:
         """Return the answer for ``action``; drags, scrolls and held buttons begin with a move."""
         fields = self._said(action, view)
-        return "\n".join(f"```json\n{encode_spaced(item)}\n```" for item in fields)
+        return "\n".join(f"```json\n{json.dumps(item, ensure_ascii=False)}\n```" for item in fields)
 
     def _said(self, action: typed.Action, view: View) -> list[Fields]:
         def at(kind: str, x: int, y: int, **others: str | int) -> Fields:

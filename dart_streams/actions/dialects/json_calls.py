@@ -4,8 +4,6 @@ import re
 from collections.abc import Container, Iterator
 from typing import Any
 
-import msgspec
-
 from dart_streams.actions.dialects import json_reader
 from dart_streams.actions.dialects.dialect import (
     AnswerBuilder,
@@ -159,9 +157,3 @@ def key_field(fields: Fields, key: str, builder: AnswerBuilder) -> str:
     if len(parts) > 1:
         raise Unparsable(f"{key} is more than one key: {str(fields[key])[:80]!r}", "key")
     return parts[0]
-
-
-def encode_spaced(fields: Fields) -> str:
-    """Encode an object with a space after each comma and colon, as models do."""
-    pieces = re.split(r'("(?:[^"\\]|\\.)*")', msgspec.json.encode(fields).decode())
-    return "".join(piece if number % 2 else re.sub(r"([,:])", r"\1 ", piece) for number, piece in enumerate(pieces))

@@ -4,6 +4,7 @@ Qwen2.5-VL writes pixels of its image, Qwen3-VL 0 to 1000. A click, drag or scro
 pointer. Scroll pixels count as notches, as in OSWorld's agent for these models.
 """
 
+import json
 import re
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +24,6 @@ from dart_streams.actions.dialects.dialect import (
 )
 from dart_streams.actions.dialects.json_calls import (
     Fields,
-    encode_spaced,
     keys_field,
     loose_objects,
     number_field,
@@ -70,7 +70,7 @@ class QwenComputerUse(ConfiguredDialect, frozen=True, kw_only=True):
     def write(self, action: typed.Action, view: View) -> str:
         """Return the answer for ``action``; drags and scrolls begin with a move."""
         calls = [{"name": TOOL, "arguments": fields} for fields in self._said(action, view)]
-        return "\n".join(f"{OPEN}\n{encode_spaced(call)}\n{CLOSE}" for call in calls)
+        return "\n".join(f"{OPEN}\n{json.dumps(call, ensure_ascii=False)}\n{CLOSE}" for call in calls)
 
     def _said(self, action: typed.Action, view: View) -> list[Fields]:
         def at(name: str, x: int, y: int) -> Fields:
