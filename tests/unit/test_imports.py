@@ -241,22 +241,8 @@ def test_everything_but_the_model_side_imports_without_torch():
     assert done.returncode == 0, done.stderr
 
 
-HEAVY_LIBRARIES = {
-    "aiohttp",
-    "aiokafka",
-    "cassandra",
-    "faust",
-    "kafka",
-    "matplotlib",
-    "numpy",
-    "opentelemetry",
-    "PIL",
-} | {
-    "psutil",
-    "structlog",
-    "trainer",
-    "workers",
-}
+HEAVY_LIBRARIES = {"aiohttp", "aiokafka", "cassandra", "faust", "kafka", "matplotlib", "numpy", "opentelemetry", "PIL"}
+HEAVY_LIBRARIES |= {"psutil", "structlog", "trainer", "workers"}
 
 
 @pytest.mark.parametrize("command", [command.name for command in COMMANDS])

@@ -79,14 +79,12 @@ class Scanner:
 
     def calls(self) -> list[Call]:
         """Return the calls of the answer; raise :class:`Unparsable` if there is none or one is malformed."""
-        begin = self.first()
+        begin: int | None = self.first()
         calls = []
-        while True:
+        while begin is not None:
             calls.append(self.call(begin))
-            following = self.following(calls[-1].end)
-            if following is None:
-                return calls
-            begin = following
+            begin = self.following(calls[-1].end)
+        return calls
 
     def first(self) -> int:
         """Return the offset of the first call, noting misplaced text before it."""

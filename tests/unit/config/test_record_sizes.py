@@ -15,6 +15,7 @@ from dart_streams.config.record_sizes import largest_records, size_refusal
 from dart_streams.console.cli.config import errors_in
 from dart_streams.errors import ConfigError
 from tests.faults.largest_records import largest_event
+from tests.task_files import write_tasks
 
 SHIPPED = sorted((Path(__file__).parents[3] / "deploy" / "config").rglob("*.toml"))
 
@@ -118,9 +119,7 @@ def test_what_no_record_has_room_for_is_refused_with_the_keys_to_lower(tables: d
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    (tmp_path / "tasks.toml").write_text(
-        '[[pages]]\nenvironment = "e"\npage = "p"\nmax_steps = 5000\ntrain_seeds = [0, 2]\nheldout_seeds = [2, 3]\n'
-    )
+    write_tasks(tmp_path, "p", max_steps=5000)
     file = tmp_path / "c.toml"
     file.write_text("[curation.budget]\nbase = 200\n")
     return file

@@ -17,6 +17,7 @@ from dart_streams.episodes.context import (
     most_steps,
     pixels_per_token,
 )
+from tests.task_files import write_tasks
 
 QWEN = {"vision_config": {"patch_size": 14, "spatial_merge_size": 2}}
 OSWORLD = {"env": {"backend": "osworld", "osworld": {"lease_url": "http://127.0.0.1:1"}}}
@@ -87,18 +88,16 @@ def test_what_is_not_known_refuses_nothing(tmp_path: Path, written: str | None):
 def test_an_episode_has_as_many_steps_as_the_tasks_allow(tmp_path: Path):
     config = parse({"tasks": {"file": str(tmp_path / "tasks.toml")}, "policy": {"max_texts": 7}})
     assert most_steps(config) == 8
-    page = 'environment = "miniwob"\npage = "click-test"\ntrain_seeds = [0, 1]\nheldout_seeds = [1, 2]\n'
-    (tmp_path / "tasks.toml").write_text(f"[[pages]]\n{page}max_steps = 3\n")
+    write_tasks(tmp_path, "box", max_steps=3)
     assert most_steps(config) == 3
 
 
 @pytest.mark.parametrize(("tokens", "fits"), [(4096, True), (512, False)])
 def test_the_check_of_a_configuration_says_it(tmp_path: Path, tokens: int, fits: bool):
     model(tmp_path, tokens, **QWEN)
-    page = 'environment = "miniwob"\npage = "click-test"\ntrain_seeds = [0, 1]\nheldout_seeds = [1, 2]\n'
-    (tmp_path / "tasks.toml").write_text(f"[[pages]]\n{page}max_steps = 9\n")
+    write_tasks(tmp_path, "box", max_steps=9)
     file = tmp_path / "config.toml"
-    file.write_text(f'[policy]\npath = "{tmp_path}"\nmax_images = 8\nmax_tokens = 40\n')
+    file.write_text(f'[policy]\npath = "{tmp_path}"\nmax_images = 8\nmax_tokens = 40\n[env]\nbackend = "simulated"\n')
     errors = errors_in(file)
     assert (errors == []) == fits
     if not fits:
