@@ -5,6 +5,7 @@ import os
 import socket
 import time
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -40,6 +41,20 @@ def session(services):
 @pytest.fixture
 def run() -> str:
     return uuid.uuid4().hex
+
+
+@pytest.fixture
+def store(session, run: str) -> SyncStore:
+    return SyncStore(session, run, 1)
+
+
+@pytest.fixture
+def keyspace(services) -> Iterator[Store]:
+    """The settings of a keyspace that does not exist."""
+    settings = msgspec.structs.replace(services.config().store, keyspace=f"test_{uuid.uuid4().hex[:8]}")
+    yield settings
+    with Cluster(list(settings.hosts), port=settings.port) as cluster:
+        cluster.connect().execute(f"DROP KEYSPACE IF EXISTS {settings.keyspace}", timeout=60)
 
 
 def observation(trajectory_id: str, step: int, end: EpisodeEnd | None = None) -> Observation:
@@ -107,25 +122,19 @@ async def test_a_torn_row_is_named_with_the_command_that_mends_it(session, run):
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-async def test_a_dropped_table_is_named_with_the_command_that_restores_it(services, run, prepared):
-    keyspace = f"{services.keyspace}_dropped"
-    settings = msgspec.structs.replace(services.config().store, keyspace=keyspace)
-    create_schema(settings)
-    own = connect(settings)
+async def test_a_dropped_table_is_named_with_the_command_that_restores_it(keyspace, run, prepared):
+    create_schema(keyspace)
+    own = connect(keyspace)
     try:
         store, sync = AsyncStore(own, run, 1), SyncStore(own, run, 1)
         if prepared:
             await store.write_step(observation("kept", 0))
             await asyncio.to_thread(sync.steps, "kept")
-        own.execute(f"DROP TABLE {keyspace}.steps", timeout=60)
-        for use in (
-            lambda: store.write_step(observation("lost", 0)),
-            lambda: asyncio.to_thread(sync.steps, "lost"),
-        ):
+        own.execute("DROP TABLE steps", timeout=60)
+        for use in (lambda: store.write_step(observation("lost", 0)), lambda: asyncio.to_thread(sync.steps, "lost")):
             with pytest.raises(TableGone, match=rf"table steps is gone .*`dart-streams store rebuild --run {run}`"):
                 await use()
     finally:
-        own.execute(f"DROP KEYSPACE {keyspace}", timeout=60)
         own.cluster.shutdown()
 
 
@@ -143,8 +152,8 @@ async def test_many_blobs_are_read_at_once(session, run):
     store = AsyncStore(session, run, 0)
     datas = [os.urandom(100) for _ in range(300)]
     refs = await asyncio.gather(*(store.put_blob(data, "image/png", 1, 1) for data in datas))
-    found = SyncStore(session, run, 1).get_blobs([*refs, *refs])
-    assert [found[ref.sha256] for ref in refs] == datas
+    blobs = SyncStore(session, run, 1).get_blobs([*refs, *refs])
+    assert [blobs[ref.sha256] for ref in refs] == datas
 
 
 async def test_steps_come_back_in_order_and_a_repeated_write_changes_nothing(session, run):
@@ -165,24 +174,27 @@ async def test_trajectories_are_found_by_id_and_by_task_the_oldest_first(session
     store = AsyncStore(session, run, 1)
     late, early, other = trajectory("a", 20), trajectory("b", 10), trajectory("c", 5, "simulated/box#2")
     late = msgspec.structs.replace(late, steps=actions, step_entropies=[0.123456789] * actions)
-    for one in (late, early, other, late):
-        await store.write_trajectory(one)
+    for event in (late, early, other, late):
+        await store.write_trajectory(event)
     assert await store.trajectory("a") == late
     assert await store.trajectories_of("simulated/box#1") == [early, late]
     assert (await store.trajectory("c"), await store.trajectory("unknown")) == (other, None)
 
 
-def test_optimizer_steps_are_kept_in_order(session, run):
-    store = SyncStore(session, run, 1)
-    row = {"version": 1, "epoch": 1, "group_ids": ["g"], "trajectory_ids": [], "metrics": {"loss": 0.5}, "at_ms": 7}
+def row_of(version: int, epoch: int) -> dict[str, Any]:
+    row = {"version": version, "epoch": epoch, "group_ids": [f"e{epoch}"], "trajectory_ids": [], "metrics": {}}
+    return row | {"at_ms": 1}
+
+
+def test_optimizer_steps_are_kept_in_order(store):
+    row = row_of(1, 1) | {"metrics": {"loss": 0.5}}
     store.write_trained(2, row | {"version": 2})
     store.write_trained(1, row)
     store.write_trained(1, row)
     assert store.trained() == [row | {"train_step": 1}, row | {"train_step": 2, "version": 2}]
 
 
-def test_epochs_strictly_increase_also_when_trainers_start_together(session, run):
-    store = SyncStore(session, run, 1)
+def test_epochs_strictly_increase_also_when_trainers_start_together(store):
     with ThreadPoolExecutor(4) as pool:
         claimed = list(pool.map(lambda _: store.claim_epoch("tiny"), range(8)))
     assert len(set(claimed)) == 8
@@ -193,14 +205,7 @@ def test_epochs_strictly_increase_also_when_trainers_start_together(session, run
     assert store.claim_epoch("third", beyond=4) == 5, "also where the table was emptied"
 
 
-def row_of(version: int, epoch: int) -> dict[str, Any]:
-    return {"version": version, "epoch": epoch, "group_ids": [f"e{epoch}"], "trajectory_ids": [], "metrics": {}} | {
-        "at_ms": 1
-    }
-
-
-def test_a_step_of_a_fenced_trainer_is_refused(session, run):
-    store = SyncStore(session, run, 1)
+def test_a_step_of_a_fenced_trainer_is_refused(store):
     first = store.claim_epoch("tiny")
     assert store.write_trained_by_claim("tiny", first, 1, row_of(1, first))
     second = store.claim_epoch("tiny")
@@ -212,8 +217,7 @@ def test_a_step_of_a_fenced_trainer_is_refused(session, run):
     assert store.claimed_epoch("tiny") == second
 
 
-def test_a_claim_of_another_model_fences_nobody(session, run):
-    store = SyncStore(session, run, 1)
+def test_a_claim_of_another_model_fences_nobody(store):
     for _ in range(3):
         ours = store.claim_epoch("tiny")
     assert (store.claimed_epoch("another"), store.claim_epoch("another"), store.claimed_epoch("another")) == (0, 1, 1)
@@ -221,8 +225,7 @@ def test_a_claim_of_another_model_fences_nobody(session, run):
 
 
 @pytest.mark.parametrize("left", [None, 1])
-def test_no_epoch_is_given_twice_after_the_claims_were_emptied(session, run, left):
-    store = SyncStore(session, run, 1)
+def test_no_epoch_is_given_twice_after_the_claims_were_emptied(store, session, run, left):
     given = [store.claim_epoch("tiny") for _ in range(3)]
     session.execute("DELETE FROM epochs WHERE run = %s AND model_id = 'tiny'", (run,))
     if left is not None:
@@ -234,8 +237,7 @@ def test_no_epoch_is_given_twice_after_the_claims_were_emptied(session, run, lef
     assert store.claimed_epoch("tiny") == newest
 
 
-def test_only_an_unfenced_trainer_goes_on_after_a_rebuild(session, run):
-    store = SyncStore(session, run, 1)
+def test_only_an_unfenced_trainer_goes_on_after_a_rebuild(store, session, run):
     older, newer = store.claim_epoch("tiny"), store.claim_epoch("tiny")
     session.execute("DELETE FROM trained WHERE run = %s", (run,))
     assert not store.write_trained_by_claim("tiny", older, 1, row_of(1, older))
@@ -244,8 +246,7 @@ def test_only_an_unfenced_trainer_goes_on_after_a_rebuild(session, run):
     assert [row["epoch"] for row in store.trained()] == [newer]
 
 
-def test_claims_are_no_rows_of_the_projection_and_go_with_the_run(session, run):
-    store = SyncStore(session, run, 1)
+def test_claims_are_no_rows_of_the_projection_and_go_with_the_run(store, session, run):
     store.claim_epoch("tiny")
     assert store.trained() == []
     assert [row.table for row in projection.stored_rows(session, run)] == ["epochs"]
@@ -253,20 +254,10 @@ def test_claims_are_no_rows_of_the_projection_and_go_with_the_run(session, run):
     assert store.claim_epoch("tiny") == 1
 
 
-def test_a_schema_that_is_there_is_applied_again_without_harm(services, session, run):
-    store = SyncStore(session, run, 1)
-    store.write_trained(1, {"version": 1, "epoch": 1, "group_ids": [], "trajectory_ids": [], "metrics": {}, "at_ms": 1})
+def test_a_schema_that_is_there_is_applied_again_without_harm(services, store):
+    store.write_trained(1, row_of(1, 1))
     create_schema(services.config().store)
     assert len(store.trained()) == 1
-
-
-@pytest.fixture
-def keyspace(services):
-    """The settings of a keyspace that does not exist."""
-    settings = msgspec.structs.replace(services.config().store, keyspace=f"test_{uuid.uuid4().hex[:8]}")
-    yield settings
-    with Cluster(list(settings.hosts), port=settings.port) as cluster:
-        cluster.connect().execute(f"DROP KEYSPACE IF EXISTS {settings.keyspace}", timeout=60)
 
 
 def test_a_process_makes_no_schema_and_names_the_command_that_does(keyspace):
@@ -291,7 +282,7 @@ def test_processes_that_start_before_the_schema_wait_for_it(keyspace):
     with ThreadPoolExecutor(6) as pool:
         waiting = [pool.submit(connect, keyspace) for _ in range(5)]
         pool.submit(create_schema, keyspace).result()
-        sessions = [one.result() for one in waiting]
+        sessions = [connecting.result() for connecting in waiting]
     assert [SyncStore(session, "run", 1).trained() for session in sessions] == [[]] * 5
     for session in sessions:
         session.cluster.shutdown()
@@ -323,16 +314,12 @@ async def test_a_database_that_goes_away_is_waited_for_and_then_named(services, 
         await store.write_step(observation("t", 1))
 
 
-def test_the_tables_can_be_made_ahead_of_all_processes(services, session, tmp_path):
-    config = services.config()
-    keyspace = f"test_{uuid.uuid4().hex[:8]}"
+def test_the_tables_can_be_made_ahead_of_all_processes(services, session, keyspace, tmp_path):
     file = tmp_path / "ahead.toml"
-    folder.write_toml(
-        file, msgspec.structs.replace(config, store=msgspec.structs.replace(config.store, keyspace=keyspace))
-    )
+    folder.write_toml(file, msgspec.structs.replace(services.config(), store=keyspace))
     for _ in range(2):
         done = invoke("store", "apply", "--config", file)
         assert done.exit_code == 0, done.output
-    made = session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (keyspace,))
-    assert {"steps", "trajectories", "blobs", "trained"} <= {name for (name,) in made}
-    session.execute(f"DROP KEYSPACE {keyspace}", timeout=60)
+    tables = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s"
+    names = {name for (name,) in session.execute(tables, (keyspace.keyspace,))}
+    assert {"steps", "trajectories", "blobs", "trained"} <= names

@@ -12,32 +12,41 @@ import topics
 from dart_streams.bus import admin
 from dart_streams.bus.admin import TopicsRefused
 from dart_streams.bus.topology import TopicSpec, declare_topics
+from dart_streams.config import Bus
 
 BOUND_S = 120.0
 COMMAND = [sys.executable, "-m", "dart_streams.console.cli.main", "topics"]
 
 
-def names_of(bus: Any) -> set[str]:
+@pytest.fixture
+def bus(services: Any) -> Bus:
+    return services.config().bus
+
+
+def names_of(bus: Bus) -> set[str]:
     return {spec.name for spec in declare_topics(bus)}
 
 
-def run(config: Any, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    file = folder / "c.toml"
-    file.write_text(f'bus.servers = "{config.bus.servers}"\nbus.prefix = "{config.bus.prefix}"\n')
+@pytest.fixture
+def file(bus: Bus, tmp_path: Path) -> Path:
+    file = tmp_path / "c.toml"
+    file.write_text(f'bus.servers = "{bus.servers}"\nbus.prefix = "{bus.prefix}"\n')
+    return file
+
+
+def run(file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [*COMMAND, *arguments, "--config", str(file)]
     return subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, check=False)
 
 
-def test_every_declared_topic_is_made_and_a_second_apply_changes_nothing(services):
-    bus = services.config().bus
+def test_every_declared_topic_is_made_and_a_second_apply_changes_nothing(bus):
     with admin.connect(bus) as client:
         assert {state.topic for state in admin.describe(client, declare_topics(bus))} == names_of(bus)
         assert admin.plan_against(client, declare_topics(bus)) == []
     assert admin.apply_all(bus) == []
 
 
-def test_a_topic_is_brought_back_to_what_is_declared(services):
-    bus = services.config().bus
+def test_a_topic_is_brought_back_to_what_is_declared(bus):
     name = bus.prefix + topics.observations.TOPIC.name
     with admin.connect(bus) as client:
         drifted = TopicSpec(name=name, partitions=4, configs={"retention.ms": "1000", "cleanup.policy": "compact"})
@@ -48,8 +57,7 @@ def test_a_topic_is_brought_back_to_what_is_declared(services):
         assert admin.plan_against(client, declare_topics(bus)) == []
 
 
-def test_partitions_are_added_and_never_taken_away(services):
-    bus = services.config().bus
+def test_partitions_are_added_and_never_taken_away(bus):
     name = bus.prefix + "extra"
     admin.apply_all(bus, [TopicSpec(name=name, partitions=1)])
     (change,) = admin.apply_all(bus, [TopicSpec(name=name, partitions=3)])
@@ -58,15 +66,13 @@ def test_partitions_are_added_and_never_taken_away(services):
         admin.apply_all(bus, [TopicSpec(name=name, partitions=2)])
 
 
-def test_a_resumed_run_keeps_grown_topics_and_makes_missing_ones(services):
-    bus = services.config().bus
+def test_a_resumed_run_keeps_grown_topics_and_makes_missing_ones(bus):
     grown, fresh = TopicSpec(name=bus.prefix + "rollout-orders", partitions=1), TopicSpec(name=bus.prefix + "fresh")
     (change,) = admin.apply_all(bus, [grown, fresh], keep_grown=True)
     assert (change.topic, change.action) == (fresh.name, "create")
 
 
-def test_a_plan_that_would_shrink_changes_nothing_at_all(services):
-    bus = services.config().bus
+def test_a_plan_that_would_shrink_changes_nothing_at_all(bus):
     shrunk, fresh = TopicSpec(name=bus.prefix + "rollout-orders", partitions=1), TopicSpec(name=bus.prefix + "fresh")
     with pytest.raises(TopicsRefused):
         admin.apply_all(bus, [shrunk, fresh])
@@ -74,8 +80,7 @@ def test_a_plan_that_would_shrink_changes_nothing_at_all(services):
         assert admin.read_topics(client, [fresh]) == {}
 
 
-def test_what_the_broker_refuses_is_an_error_that_names_the_topic(services):
-    bus = services.config().bus
+def test_what_the_broker_refuses_is_an_error_that_names_the_topic(bus):
     name = bus.prefix + "extra"
     with pytest.raises(TopicsRefused, match=f"{name} was not created"):
         admin.apply_all(bus, [TopicSpec(name=name, configs={"retention.ms": "soon"})])
@@ -84,41 +89,36 @@ def test_what_the_broker_refuses_is_an_error_that_names_the_topic(services):
         admin.apply_all(bus, [TopicSpec(name=name, configs={"retention.ms": "soon"})])
 
 
-def test_two_at_once_both_succeed(services, tmp_path: Path):
-    config = services.config()
-    with admin.connect(config.bus) as client:
-        client.delete_topics(sorted(names_of(config.bus)))
-    file = tmp_path / "c.toml"
-    file.write_text(f'bus.servers = "{config.bus.servers}"\nbus.prefix = "{config.bus.prefix}"\n')
+def test_two_at_once_both_succeed(bus: Bus, file: Path):
+    with admin.connect(bus) as client:
+        client.delete_topics(sorted(names_of(bus)))
     both = [
         subprocess.Popen([*COMMAND, "apply", "--config", str(file)], stderr=subprocess.PIPE, text=True) for _ in "12"
     ]
     said = [process.communicate(timeout=BOUND_S)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
-    assert admin.apply_all(config.bus) == []
+    assert admin.apply_all(bus) == []
 
 
-def test_the_command_shows_the_plan_and_then_nothing_left_to_do(services, tmp_path: Path):
-    config = services.config()
-    run(config, tmp_path, "apply")  # the curator's changelogs, which the fixture does not make
-    with admin.connect(config.bus) as client:
-        client.delete_topics([config.bus.prefix + "curated"])
-    planned = json.loads(run(config, tmp_path, "plan", "--json").stdout)
-    assert [(change["topic"], change["action"]) for change in planned] == [(config.bus.prefix + "curated", "create")]
-    applied = run(config, tmp_path, "apply", "--json")
+def test_the_command_shows_the_plan_and_then_nothing_left_to_do(bus: Bus, file: Path):
+    run(file, "apply")  # the curator's changelogs, which the fixture does not make
+    with admin.connect(bus) as client:
+        client.delete_topics([bus.prefix + "curated"])
+    planned = json.loads(run(file, "plan", "--json").stdout)
+    assert [(change["topic"], change["action"]) for change in planned] == [(bus.prefix + "curated", "create")]
+    applied = run(file, "apply", "--json")
     assert json.loads(applied.stdout) == planned
     assert applied.stderr.strip() == "1 changes applied"
-    assert run(config, tmp_path, "apply").stdout.strip() == "all topics are as declared"
-    described = json.loads(run(config, tmp_path, "describe", "--json").stdout)
-    assert {row["topic"] for row in described} > names_of(config.bus)
+    assert run(file, "apply").stdout.strip() == "all topics are as declared"
+    described = json.loads(run(file, "describe", "--json").stdout)
+    assert {row["topic"] for row in described} > names_of(bus)
     assert all(row["records"] == [0] * row["partitions"] for row in described)
 
 
 def test_without_a_broker_the_command_waits_says_so_and_ends_with_3(tmp_path: Path):
     file = tmp_path / "c.toml"
     file.write_text('bus.servers = "127.0.0.1:1"\nbus.wait_s = 5\n')
-    command = [*COMMAND, "apply", "--config", str(file), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, check=False)
+    done = run(file, "apply", "--json")
     assert done.returncode == 3
     assert done.stdout == ""
     assert "waiting for the broker" in done.stderr
