@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +104,8 @@ class Tab:
 
     async def click(self, selector: str) -> None:
         """Click an element once it is there; in one expression, for a page that changes may have no such one next."""
-        found = f"((one) => !!one && (one.click(), true))(document.querySelector({json.dumps(selector)}))"
-        await self.until(found, f"{selector} on the page")
+        clicked = f"((one) => !!one && (one.click(), true))(document.querySelector({json.dumps(selector)}))"
+        await self.until(clicked, f"{selector} on the page")
 
     async def press(self, key: str, code: int = 0) -> None:
         text = {"text": key} if len(key) == 1 else {}
@@ -114,12 +114,12 @@ class Tab:
 
     async def navigation(self) -> dict[str, float]:
         """Return the page's own timing of its first opening, in milliseconds: to its first paint and to its load."""
-        found: dict[str, float] = await self.js(
+        timing: dict[str, float] = await self.js(
             "(() => { const [n] = performance.getEntriesByType('navigation'),"
             " p = performance.getEntriesByName('first-contentful-paint')[0];"
             " return {paint: p ? p.startTime : NaN, load: n.loadEventEnd} })()"
         )
-        return found
+        return timing
 
     async def pages_p50(self) -> float:
         """Return the median of the times that the tab's pages took to open, as the page itself says."""
@@ -128,6 +128,31 @@ class Tab:
     async def loaded(self) -> None:
         """Wait until every picture in view is there."""
         await self.until("[...document.images].every((i) => !i.getAttribute('src') || i.complete)", "all pictures")
+
+    async def tour(self, places: Sequence[str], prefix: str = "") -> None:
+        """Open places wide and narrow, light and dark: none is wider than its window or has a problem."""
+        for name, size, dark in (("wide", SIZE, False), ("dark", SIZE, True), ("phone", PHONE, False)):
+            await self.resize(*size, phone=name == "phone")
+            await self.dark(dark)
+            for place in places:
+                await self.go(place)
+                wide = await self.js("document.documentElement.scrollWidth - innerWidth")
+                assert wide <= 0, f"{place} is {wide} pixels too wide for {name}"
+                await self.shot(f"{prefix}{place.partition('?')[0]}-{name}")
+                assert not await self.js("document.querySelector('.problem')?.innerText")
+
+    async def first_link(self, selector: str) -> str:
+        """Return where the first of some links leads, without its ``#/``."""
+        href = await self.until(f"document.querySelector({selector!r})?.getAttribute('href')", selector)
+        return str(href).removeprefix("#/")
+
+    async def count(self, selector: str) -> int:
+        """Return how many elements there are."""
+        return int(await self.js(f"document.querySelectorAll({selector!r}).length"))
+
+    async def text(self, selector: str) -> str:
+        """Return the visible text of the first of some elements."""
+        return str(await self.js(f"document.querySelector({selector!r}).innerText"))
 
     async def shot(self, name: str) -> Path:
         await self.loaded()
@@ -140,8 +165,8 @@ class Tab:
 
 @contextlib.asynccontextmanager
 async def tab(shots: Path, *flags: str) -> AsyncIterator[Tab]:
-    async with interfaces.unchanged(), browser_tab(shots, *flags) as made:
-        yield made
+    async with interfaces.unchanged(), browser_tab(shots, *flags) as page:
+        yield page
 
 
 @contextlib.asynccontextmanager
@@ -158,11 +183,11 @@ async def browser_tab(shots: Path, *flags: str) -> AsyncIterator[Tab]:
     try:
         target = (await devtools.call("Target.createTarget", url="about:blank"))["targetId"]
         session = (await devtools.call("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
-        made = Tab(devtools, session, shots)
+        page = Tab(devtools, session, shots)
         for domain in ("Page", "Runtime", "Log", "Network"):
-            await made.call(f"{domain}.enable")
-        await made.resize(*SIZE)
-        yield made
+            await page.call(f"{domain}.enable")
+        await page.resize(*SIZE)
+        yield page
     finally:
         await devtools.close()
         with contextlib.suppress(ProcessLookupError):

@@ -5,7 +5,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,9 +19,9 @@ from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.guard import Guard
 from dart_streams.console.views.page.server import PageServer
-from dart_streams.deadline import Deadline
-from tests.integration.page_browser import PHONE, SIZE, WAIT_S, Tab, tab
+from tests.integration.page_browser import WAIT_S, Tab, tab
 from tests.integration.recorded_run import HOSTILE, record, settings
+from tests.waiting import wait_until
 from topics.observations import Observation
 
 SHOTS = Path(__file__).parents[2] / ".dart" / "page-screenshots"
@@ -41,8 +40,8 @@ def recorded(tmp_path_factory) -> Path:
 async def opened(path: Path, plots: Path | None = None) -> AsyncIterator[tuple[Tab, str]]:
     """Yield a tab on the page of a bundle, signed in by the printed address, and the page's address."""
     source = BundleSource(Bundle(path)).read()
-    async with served(source, plots) as found:
-        yield found
+    async with served(source, plots) as page_and_address:
+        yield page_and_address
 
 
 @contextlib.asynccontextmanager
@@ -63,34 +62,20 @@ async def served(
         await server.close()
 
 
-async def first_link(page: Tab, selector: str) -> str:
-    """Return where the first of some links leads, without its ``#/``."""
-    href = await page.until(f"document.querySelector({selector!r})?.getAttribute('href')", selector)
-    return str(href).removeprefix("#/")
-
-
 async def test_every_page_opens_without_an_error_wide_and_narrow_light_and_dark(recorded: Path):
     async with opened(recorded, jars.plots_folder()) as (page, _):
         assert await page.js("location.search") == "", "the token has left the address"
         assert await page.js("document.cookie") == "", "scripts do not see the cookie"
         places = list(TABS)
         await page.go("steps")
-        places.append(await first_link(page, "td a"))
+        places.append(await page.first_link("td a"))
         await page.go(places[-1])
-        places.append(await first_link(page, "td a"))
+        places.append(await page.first_link("td a"))
         await page.go(places[-1])
-        places.append(await first_link(page, ".cell"))
+        places.append(await page.first_link(".cell"))
         await page.go("tasks")
-        places.append(await first_link(page, "td a"))
-        for name, size, dark in (("wide", SIZE, False), ("dark", SIZE, True), ("phone", PHONE, False)):
-            await page.resize(*size, phone=name == "phone")
-            await page.dark(dark)
-            for place in places:
-                await page.go(place)
-                wide = await page.js("document.documentElement.scrollWidth - innerWidth")
-                assert wide <= 0, f"{place} is {wide} pixels too wide for {name}"
-                await page.shot(f"{place.partition('?')[0]}-{name}")
-                assert not await page.js("document.querySelector('.problem')?.innerText")
+        places.append(await page.first_link("td a"))
+        await page.tour(places)
         first = await page.navigation()
         figures = (
             f"first paint {first['paint']:.0f} ms, loaded {first['load']:.0f} ms, p50 {await page.pages_p50():.0f} ms"
@@ -102,9 +87,9 @@ async def test_every_page_opens_without_an_error_wide_and_narrow_light_and_dark(
 async def test_before_anything_has_happened_each_page_says_so(recorded: Path):
     async with served(BundleSource(Bundle(recorded)), jars.plots_folder()) as (page, _):
         await page.until("document.querySelectorAll('.wall .tile').length === 0", "no slot yet")
-        for place in (one for one in TABS if one != "log"):
+        for place in (tab for tab in TABS if tab != "log"):
             await page.go(place)
-            assert await page.js("document.querySelectorAll('main .empty').length") >= 1, place
+            assert await page.count("main .empty") >= 1, place
             assert not await page.js("document.querySelector('.problem')?.innerText"), place
             assert await page.js("[...document.querySelectorAll('main select')].every((one) => one.length)"), place
             await page.shot(f"{place}-empty")
@@ -121,20 +106,20 @@ async def test_plots_are_drawn(recorded: Path):
 async def test_without_the_plot_library_the_page_says_what_to_run(recorded: Path):
     async with opened(recorded) as (page, _):
         await page.go("steps")
-        assert "make setup" in await page.js("document.querySelector('.chart').innerText")
+        assert "make setup" in await page.text(".chart")
         await page.go("time")
 
 
 async def test_from_an_optimizer_step_to_a_screenshot_and_back(recorded: Path):
     async with opened(recorded) as (page, _):
         await page.go("steps")
-        step = await first_link(page, "td a")
+        step = await page.first_link("td a")
         await page.click("td a")
         await page.at(f"#/{step}")
-        group = await first_link(page, "td a")
+        group = await page.first_link("td a")
         await page.click("td a")
         await page.at(f"#/{group}")
-        cell = await first_link(page, ".cell")
+        cell = await page.first_link(".cell")
         await page.click(".cell")
         await page.at(f"#/{cell}")
         await page.until("document.querySelector('.stage img').naturalWidth === 160", "the screenshot")
@@ -148,8 +133,8 @@ async def test_from_an_optimizer_step_to_a_screenshot_and_back(recorded: Path):
 async def test_a_token_that_stands_out_links_to_its_screen_and_version(recorded: Path):
     async with opened(recorded) as (page, _):
         await page.go("steps")
-        await page.go(await first_link(page, "td a"))
-        lane = await page.js("document.querySelector('.token-lane').innerText")
+        await page.go(await page.first_link("td a"))
+        lane = await page.text(".token-lane")
         assert "13 %" in lane
         assert "1.492" in lane, "the ratio, from its logarithm"
         assert "sampled by" in lane
@@ -169,7 +154,7 @@ async def test_an_alarm_is_a_link_to_what_it_is_about(recorded: Path):
     )
     async with served(source) as (page, _):
         await page.until("document.querySelectorAll('#alarms a').length === 1", "the alarm")
-        assert "disagree by 0.3 nats" in await page.js("document.getElementById('alarms').innerText")
+        assert "disagree by 0.3 nats" in await page.text("#alarms")
         await page.click("#alarms a")
         await page.at(f"#/step?id={last.train_step}")
         await page.shot("alarm")
@@ -188,13 +173,13 @@ async def test_metrics_are_grouped_with_units_and_help(recorded: Path):
         for text in ("kl_reference", "nats a token", "KL from the initial policy", "clip_share"):
             assert text in shown
         await page.shot("steps-groups")
-        assert "kl_of_old" not in await page.js("document.querySelector('main').innerText"), "folded"
+        assert "kl_of_old" not in await page.text("main"), "folded"
         await page.js("void (document.querySelector('.metric-group:last-child').open = true)")
         await page.until("document.querySelector('.metric-group:last-child').innerText.includes('kl_of_old')")
         await page.go("steps?q=%5Ekl")
         assert await page.js(groups) == ["KL and clipping", "other"]
         await page.until("document.querySelectorAll('.metric-group[open]').length === 2", "both open")
-        await page.go(await first_link(page, "td a"))
+        await page.go(await page.first_link("td a"))
         heads = await page.js("[...document.querySelectorAll('h2')].map((one) => one.innerText)")
         assert heads[:4] == ["learning", "KL and clipping", "reward by page", "other"]
         assert "Share of tokens" in await page.js("document.querySelectorAll('.metrics')[1].innerHTML")
@@ -209,21 +194,21 @@ async def test_what_the_filter_matches_can_be_kept(recorded: Path):
         rows = [json.loads(line) for line in text.splitlines()]
         assert rows
         assert {row["outcome"] for row in rows} == {"success"}
-        assert len(rows) == await page.js("document.querySelectorAll('tbody tr').length"), "fewer than a page of them"
+        assert len(rows) == await page.count("tbody tr"), "fewer than a page of them"
 
 
 async def test_two_versions_of_a_task_are_side_by_side_step_by_step(recorded: Path):
     async with opened(recorded) as (page, _):
         await page.go("compare")
-        assert await page.js("document.querySelectorAll('.rates tbody tr').length") == 2
-        assert "95 % interval" in await page.js("document.querySelector('.headline').innerText")
+        assert await page.count(".rates tbody tr") == 2
+        assert "95 % interval" in await page.text(".headline")
         await page.click("td a")
         await page.until("document.querySelectorAll('.lane .cell img').length >= 3", "both episodes' screens")
         lanes = await page.js("[...document.querySelectorAll('.lane')].map((lane) => lane.innerText)")
         assert ["failure" in lanes[0], "success" in lanes[1]] == [True, True], "a task that was learnt comes first"
         await page.shot("compare-task")
         await page.go("tasks")
-        await page.go(await first_link(page, "td a"))
+        await page.go(await page.first_link("td a"))
         await page.click(".bar a[href*=compare]")
         await page.until("document.querySelectorAll('.lane .cell img').length >= 2", "a training task's two ends")
 
@@ -234,7 +219,7 @@ async def test_two_runs_are_side_by_side_with_the_screens_of_each(recorded: Path
         source.read()
     async with served(sources[0], other=sources[1]) as (page, _):
         await page.go("compare?of=other")
-        assert await page.js("document.querySelectorAll('.rates tbody tr').length") == 2
+        assert await page.count(".rates tbody tr") == 2
         await page.click("td a")
         await page.until("document.querySelectorAll('.lane .cell img').length >= 4", "both runs' screens")
         await page.loaded()
@@ -248,7 +233,7 @@ async def test_two_runs_are_side_by_side_with_the_screens_of_each(recorded: Path
 async def test_keys_step_through_a_trajectory_and_the_address_remembers_where(recorded: Path):
     async with opened(recorded) as (page, base):
         await page.go("trajectories?outcome=success")
-        await page.go(await first_link(page, "td a"))
+        await page.go(await page.first_link("td a"))
         last = int(await page.js("document.querySelector('.slider input').max"))
         assert last >= 1
         for key, index in (("End", last), ("Home", 0), ("j", 1), ("k", 0), ("k", 0), ("ArrowRight", 1)):
@@ -275,7 +260,7 @@ async def test_a_first_screen_that_is_not_stored_yet_is_shown_once_it_is(recorde
     source.steps = steps  # type: ignore[method-assign]
     async with served(source) as (page, _):
         await page.go(f"trajectory?id={identity}")
-        assert "not stored yet" in await page.js("document.querySelector('.stage').innerText")
+        assert "not stored yet" in await page.text(".stage")
         stored.set()
         await page.until("document.querySelector('.stage img')?.naturalWidth === 160", "the screen")
 
@@ -283,9 +268,9 @@ async def test_a_first_screen_that_is_not_stored_yet_is_shown_once_it_is(recorde
 async def test_the_marker_is_at_the_emitted_coordinates(recorded: Path):
     async with opened(recorded) as (page, _):
         await page.go("trajectories?outcome=success")
-        await page.go(await first_link(page, "td a"))
+        await page.go(await page.first_link("td a"))
         await page.until("document.querySelector('.stage img').naturalWidth === 160")
-        text = await page.js("document.querySelector('.action-text').innerText")
+        text = await page.text(".action-text")
         x, y = (int(part) for part in text.partition("(")[2].partition(")")[0].split(","))
         box = await page.js(
             "(() => { const s = document.querySelector('.stage .screen').getBoundingClientRect(),"
@@ -298,7 +283,7 @@ async def test_the_marker_is_at_the_emitted_coordinates(recorded: Path):
 async def test_what_an_agent_wrote_stays_text(recorded: Path):
     async with opened(recorded) as (page, _):
         await page.go("trajectories")
-        await page.go(await first_link(page, "td a"))
+        await page.go(await page.first_link("td a"))
         await page.press("Home")
         await page.until("!!document.querySelector('.said')")
         assert HOSTILE in await page.js("document.querySelector('.said').textContent")
@@ -309,14 +294,14 @@ async def test_what_an_agent_wrote_stays_text(recorded: Path):
         await page.click(".record summary")
         await page.until("document.querySelector('.raw').textContent.includes('onerror')")
         await page.go("log?q=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E&said=%3Cscript%3Ealert(1)%3C%2Fscript%3E")
-        assert await page.js("document.querySelectorAll('main script, main img[src=x]').length") == 0
+        assert await page.count("main script, main img[src=x]") == 0
         assert "owned" not in await page.js("document.title")
 
 
 async def test_the_filter_is_in_the_address_and_a_box_takes_any_id(recorded: Path):
     async with opened(recorded) as (page, _):
         await page.go("wall?q=nothing-is-called-so")
-        assert await page.js("document.querySelectorAll('.tile:not(.peek)').length") == 0
+        assert await page.count(".tile:not(.peek)") == 0
         await page.go("wall?as=carpet")
         assert await page.js("document.querySelector('canvas.carpet').width") > 0
         await page.press("/")
@@ -353,22 +338,11 @@ async def test_a_page_of_another_origin_can_neither_read_nor_frame_it(recorded: 
 def start(bundle: Path, file: Path) -> subprocess.Popen[bytes]:
     """Serve a bundle as a run's supervisor does, and return once the address is written by this start."""
     before = file.stat().st_mtime_ns if file.exists() else 0
-    command = [
-        sys.executable,
-        "-m",
-        "dart_streams.console.cli",
-        "ui",
-        str(bundle),
-        "--port",
-        "0",
-        "--address-file",
-        str(file),
-    ]
+    command = [sys.executable, "-m", "dart_streams.console.cli", "ui", str(bundle), "--port", "0"]
+    command += ["--address-file", str(file)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    deadline = Deadline(WAIT_S)
-    while not file.exists() or file.stat().st_mtime_ns == before:
-        assert not deadline.expired and process.poll() is None
-        time.sleep(0.05)
+    wait_until(lambda: process.poll() or (file.exists() and file.stat().st_mtime_ns != before), "the address", WAIT_S)
+    assert process.poll() is None
     return process
 
 

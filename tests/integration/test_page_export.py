@@ -1,8 +1,10 @@
 """The page as one file shows the report and its sample episodes in a real Chromium, and loads nothing."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,9 @@ from dart_streams.console.views.page import export
 from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
 from tests.integration.exported_page import answers, screens
-from tests.integration.page_browser import PHONE, SIZE, tab
+from tests.integration.page_browser import Tab, tab
 from tests.integration.recorded_run import HOSTILE, record
-from tests.integration.test_page import SHOTS, first_link
+from tests.integration.test_page import SHOTS
 
 IN_FILE = ("report", "compare", "steps", "tasks", "time")
 LARGEST = 150_000
@@ -35,13 +37,13 @@ def file(tmp_path_factory) -> Path:
 
 
 def test_the_file_has_what_the_report_had_and_intact_screens(file: Path):
-    found = answers(file)
-    report = found["report?"]
+    kept = answers(file)
+    report = kept["report?"]
     assert report["report"]["success_before"] is not None
     assert report["samples"], "the run was evaluated before and after"
     for pair in report["samples"]:
         for episode in (pair["a"], pair["b"]):
-            played = found[f"trajectory?id={episode['trajectory_id']}"]
+            played = kept[f"trajectory?id={episode['trajectory_id']}"]
             shots = {step["event"]["screenshot"]["sha256"] for step in played["steps"] if step["event"]["screenshot"]}
             assert shots
             assert shots <= screens(file).keys()
@@ -50,64 +52,55 @@ def test_the_file_has_what_the_report_had_and_intact_screens(file: Path):
     assert HOSTILE not in file.read_text(), "what an agent wrote is nowhere in the clear"
 
 
-async def test_it_opens_from_disk_wide_and_narrow_light_and_dark(file: Path):
+@contextlib.asynccontextmanager
+async def opened(file: Path) -> AsyncIterator[Tab]:
+    """Yield a tab on a page's file, which must give the console no error to show."""
     async with tab(SHOTS) as page:
-        asked = page.requests
         await page.open(file.as_uri())
+        yield page
+        assert page.errors == []
+
+
+async def test_it_opens_from_disk_wide_and_narrow_light_and_dark(file: Path):
+    async with opened(file) as page:
         await page.at("")
         assert await page.js("document.querySelector('.page').dataset.page") == "report"
         places = [*IN_FILE]
         await page.go("steps")
-        places.append(await first_link(page, "td a"))
+        places.append(await page.first_link("td a"))
         await page.go("report")
-        places.append(await first_link(page, ".sample .cell"))
-        for name, size, dark in (("wide", SIZE, False), ("dark", SIZE, True), ("phone", PHONE, False)):
-            await page.resize(*size, phone=name == "phone")
-            await page.dark(dark)
-            for place in places:
-                await page.go(place)
-                wide = await page.js("document.documentElement.scrollWidth - innerWidth")
-                assert wide <= 0, f"{place} is {wide} pixels too wide for {name}"
-                await page.shot(f"file-{place.partition('?')[0]}-{name}")
-                assert not await page.js("document.querySelector('.problem')?.innerText")
+        places.append(await page.first_link(".sample .cell"))
+        await page.tour(places, "file-")
         assert await page.js("document.querySelector('.way')?.innerText ?? ''") == "", "an evaluation is in no group"
-        assert [url for url in asked if not url.startswith(("data:", file.as_uri()))] == []
-        assert page.errors == []
+        assert [url for url in page.requests if not url.startswith(("data:", file.as_uri()))] == []
 
 
 async def test_the_page_reads_each_answer_as_it_was_written(file: Path):
     kept = answers(file)
     curves = kept["steps?"]
-    async with tab(SHOTS) as page:
-        await page.open(file.as_uri())
+    async with opened(file) as page:
         await page.at("")
         for key, wanted in kept.items():
             view, _, query = key.partition("?")
             pairs = [pair.split("=", 1) for pair in query.split("&") if pair]
-            asked = (
-                f"import('dart/archive.js').then((module) => module.answer({json.dumps(view)}, {json.dumps(pairs)}))"
-            )
-            found = await page.js(asked)
+            asked = f"module.answer({json.dumps(view)}, {json.dumps(pairs)})"
+            read = await page.js(f"import('dart/archive.js').then((module) => {asked})")
             if view == "step":
                 place = curves["steps"].index(wanted["event"]["train_step"])
                 lines = {name: line[place] for name, line in curves["metrics"].items() if line[place] is not None}
                 assert lines
                 wanted["event"]["metrics"] = lines
-            assert found == wanted, key
-        assert page.errors == []
+            assert read == wanted, key
 
 
 @pytest.mark.skipif(jars.plots_folder() is None, reason="the jar of the plots is not there: make setup")
 async def test_its_plots_are_drawn(file: Path):
-    async with tab(SHOTS) as page:
-        await page.open(file.as_uri())
+    async with opened(file) as page:
         await page.until("document.querySelectorAll('.chart canvas').length >= 4")
-        assert page.errors == []
 
 
 async def test_a_sample_is_played_screen_by_screen_and_hostile_texts_stay_texts(file: Path):
-    async with tab(SHOTS) as page:
-        await page.open(file.as_uri())
+    async with opened(file) as page:
         await page.click(".sample .strip:last-child .cell")
         await page.until("document.querySelector('.stage img')?.naturalWidth === 160", "the screen")
         await page.press("Home")
@@ -115,18 +108,16 @@ async def test_a_sample_is_played_screen_by_screen_and_hostile_texts_stay_texts(
         assert HOSTILE in await page.js("document.querySelector('.said').textContent")
         await page.click("details summary")
         await page.until("document.querySelectorAll('.turn').length > 0", "the prompt")
-        assert await page.js("document.querySelectorAll('main script, main img[src=x]').length") == 0
+        assert await page.count("main script, main img[src=x]") == 0
         assert "owned" not in await page.js("document.title")
         await page.press("End")
         await page.until("!!document.querySelector('.end')")
-        assert page.errors == []
 
 
 async def test_what_it_has_not_is_a_sentence_and_nothing_can_be_sent_from_it(file: Path):
-    async with tab(SHOTS) as page:
-        await page.open(file.as_uri())
+    async with opened(file) as page:
         await page.go("group?id=g1")
-        assert "dart-streams ui RUN|BUNDLE" in await page.js("document.querySelector('.problem').innerText")
+        assert "dart-streams ui RUN|BUNDLE" in await page.text(".problem")
         sent = "fetch('http://127.0.0.1:9/').then(() => 'sent', (error) => error.message)"
         assert await page.js(sent) != "sent"
         assert any("Content Security Policy" in error for error in page.errors)
@@ -134,8 +125,5 @@ async def test_what_it_has_not_is_a_sentence_and_nothing_can_be_sent_from_it(fil
 
 
 async def test_without_the_plot_library_it_still_opens(tmp_path: Path):
-    made = await asyncio.to_thread(exported, tmp_path, None)
-    async with tab(SHOTS) as page:
-        await page.open(made.as_uri())
+    async with opened(await asyncio.to_thread(exported, tmp_path, None)) as page:
         await page.until("document.body.innerText.includes('make setup')")
-        assert page.errors == []
