@@ -67,7 +67,7 @@ def test_a_circle_heals_from_outsiders_and_counts_the_lost_orders(services, tmp_
 def test_a_circle_goes_on_when_a_topic_is_made_anew(services, tmp_path: Path, topic: str):
     with circle(config_of(services, tmp_path / "state"), f"{topic}-anew") as running:
         running.loses_orders, running.excused = True, REMOVED
-        outsiders.topic_made_anew(running, topic)
+        outsiders.topic_made_anew(running.config.bus, topic)
         begin = time.monotonic()
         running.until(lambda: f"topic {running.config.bus.prefix}{topic} " in running.logs(), "the topic is named")
         running.goes_on(3)
