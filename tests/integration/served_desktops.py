@@ -12,8 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from workers.env.backends.osworld.connection import MachineEndpoint
-from workers.env.backends.osworld.machine import Machine
+from workers.env.backends.osworld.machine import Machine, MachineEndpoint
 
 READY_S = 60.0
 CALL_S = 60.0

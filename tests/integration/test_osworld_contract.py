@@ -18,8 +18,7 @@ import pytest_asyncio
 from PIL import Image
 
 from tests.integration.served_desktops import served, wait_for_window
-from workers.env.backends.osworld.connection import MachineEndpoint
-from workers.env.backends.osworld.machine import Machine
+from workers.env.backends.osworld.machine import Machine, MachineEndpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 URL, TOKEN = os.environ.get("DART_OSWORLD_URL", ""), os.environ.get("DART_OSWORLD_TOKEN", "")

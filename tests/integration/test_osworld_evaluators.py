@@ -17,7 +17,7 @@ from aiohttp.test_utils import TestServer
 from dart_streams.errors import ServiceUnavailable
 from tests import osworld_needs
 from workers.env.backends.osworld import sidecar, tasks
-from workers.env.backends.osworld.connection import MachineEndpoint
+from workers.env.backends.osworld.machine import MachineEndpoint
 from workers.env.environment import EnvironmentFault
 
 LIMIT_S = 120.0

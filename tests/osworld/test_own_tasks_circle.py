@@ -40,7 +40,7 @@ MAX_STEPS = 30
 """The commands of one oracle take some seconds, in which it waits."""
 ACQUIRE = """
 import asyncio, json, os, sys, urllib.request
-from workers.env.backends.osworld.connection import MachineEndpoint
+from workers.env.backends.osworld.machine import MachineEndpoint
 from workers.env.backends.osworld.machine import Machine
 from workers.env.backends.osworld.osworld_session import prepare_home
 server, token = sys.argv[1], open(sys.argv[2]).read()

@@ -7,8 +7,8 @@ A task's ``page`` is its type and its ``seed`` its index. Actions without a JSON
 import asyncio
 import contextlib
 from typing import Any
+from urllib.parse import urlencode
 
-import aiohttp
 import msgspec
 
 from dart_streams.actions import Action
@@ -23,10 +23,9 @@ from workers.env.backends.adapters.settings import (
     number_of,
     text_of,
 )
+from workers.env.backends.connection import Connection
 from workers.env.environment import EnvironmentFault, Screen, screen_of
 from workers.env.returned_values import describe_value
-
-ANSWER_CHARACTERS = 300
 
 
 class AndroidWorldOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,7 +59,8 @@ class AndroidWorldBackend:
         """Check the servers' health; raise ServiceUnavailable for one that fails."""
         for url in self.settings.urls.split():
             try:
-                await send_request("GET", f"{url.rstrip('/')}/health", self.call_timeout_s)
+                async with Connection(url, self.call_timeout_s) as server:
+                    await server.send("GET", "/health")
             except EnvironmentFault as fault:
                 raise ServiceUnavailable(f"env.installed.options.urls: {fault}: start AndroidWorld's server") from None
 
@@ -134,7 +134,12 @@ class AndroidWorldEnvironment:
         return screen_of(image, self.goal, done=False)
 
     async def _ask(self, method: str, path: str, body: Any = None, **query: str) -> dict[str, Any]:
-        return await send_request(method, self.url + path, self.owner.call_timeout_s, body, query)
+        asked = f"{path}?{urlencode(query)}"
+        async with Connection(self.url, self.owner.call_timeout_s) as server:
+            answer: dict[str, Any] = server.decode(
+                path, await server.send(method, asked, json_body=body), dict[str, Any]
+            )
+            return answer
 
     def _required(self) -> Task:
         if self.task is None:
@@ -145,28 +150,3 @@ class AndroidWorldEnvironment:
 def task_query(task: Task) -> dict[str, str]:
     """Return the server's query for a task."""
     return {"task_type": task.page, "task_idx": str(task.seed)}
-
-
-async def send_request(
-    method: str, url: str, timeout_s: float, body: Any = None, query: dict[str, str] | None = None
-) -> dict[str, Any]:
-    """Send a request once; return its JSON object, or raise EnvironmentFault."""
-    bound = aiohttp.ClientTimeout(total=timeout_s)
-    connector = aiohttp.TCPConnector(force_close=True)  # aiohttp repeats no request on a new connection.
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=bound, connector=connector) as session,
-            session.request(method, url, params=query, json=body) as answer,
-        ):
-            raw = await answer.read()
-    except TimeoutError:
-        raise EnvironmentFault(f"{url}: no answer within {timeout_s:g} s") from None
-    except (aiohttp.ClientError, OSError) as error:
-        raise EnvironmentFault(f"{url}: {str(error) or type(error).__name__}") from None
-    if answer.status != 200:
-        raise EnvironmentFault(f"{url}: status {answer.status}: {raw[:ANSWER_CHARACTERS].decode(errors='replace')}")
-    try:
-        response: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise EnvironmentFault(f"{url} answers no JSON object: {error}") from None
-    return response

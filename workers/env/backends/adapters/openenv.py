@@ -24,6 +24,7 @@ from workers.env.backends.adapters.settings import (
     number_of,
     text_of,
 )
+from workers.env.backends.connection import Connection
 from workers.env.environment import EnvironmentFault, Screen, screen_of
 
 MESSAGE_BYTES = 64 * 2**20
@@ -64,14 +65,11 @@ class OpenEnvBackend:
 
     async def start(self) -> None:
         """Check the server's health; raise ServiceUnavailable if it fails."""
-        url, bound = f"{self.settings.url.rstrip('/')}/health", aiohttp.ClientTimeout(total=self.call_timeout_s)
         try:
-            async with aiohttp.ClientSession(timeout=bound) as session, session.get(url) as answer:
-                result = str(answer.status)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            result = str(error) or type(error).__name__
-        if result != "200":
-            raise ServiceUnavailable(f"env.installed.options.url: {url} answers {result}: start OpenEnv's server")
+            async with Connection(self.settings.url, self.call_timeout_s) as server:
+                await server.send("GET", "/health")
+        except EnvironmentFault as fault:
+            raise ServiceUnavailable(f"env.installed.options.url: {fault}: start OpenEnv's server") from None
 
     async def open(self, task: Task) -> "OpenEnvEnvironment":
         """Return an environment that is not connected yet."""

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import aiohttp
 import msgspec
 
-from workers.env.backends.osworld.connection import MachineEndpoint
+from workers.env.backends.connection import Connection
+from workers.env.backends.osworld.machine import MachineEndpoint
 from workers.env.backends.osworld.steps import VisitedPage
 from workers.env.environment import EnvironmentFault
 
@@ -42,9 +42,9 @@ async def open_tabs(endpoint: MachineEndpoint, urls: Sequence[str]) -> None:
     async with open_devtools(endpoint) as client:
         before = await tabs_when_up(client)
         for url in urls:
-            await ask(client, "PUT", f"/json/new?{quote(url, safe=':/?&=%#+,;@~')}")
+            await client.send("PUT", f"/json/new?{quote(url, safe=':/?&=%#+,;@~')}")
         for tab in before[:1]:
-            await ask(client, "GET", f"/json/close/{tab.id}")
+            await client.send("GET", f"/json/close/{tab.id}")
         await wait_for_titles(client, len(urls))
 
 
@@ -59,7 +59,7 @@ async def close_tabs(endpoint: MachineEndpoint, urls: Sequence[str]) -> None:
     async with open_devtools(endpoint) as client:
         for tab in await tabs_when_up(client):
             if any(same_page(tab.url, url) for url in urls):
-                await ask(client, "GET", f"/json/close/{tab.id}")
+                await client.send("GET", f"/json/close/{tab.id}")
 
 
 def with_visits(database: bytes, visits: Sequence[VisitedPage], now_s: float) -> bytes:
@@ -89,14 +89,13 @@ def insert_visits(rows: sqlite3.Connection, visits: Sequence[VisitedPage], now_s
             )
 
 
-def open_devtools(endpoint: MachineEndpoint) -> aiohttp.ClientSession:
+def open_devtools(endpoint: MachineEndpoint) -> Connection:
     """Return a client of the machine's DevTools."""
     host = urlsplit(endpoint.url).hostname
-    timeout = aiohttp.ClientTimeout(total=REQUEST_S)
-    return aiohttp.ClientSession(f"http://{host}:{endpoint.chromium_port}", timeout=timeout)
+    return Connection(f"http://{host}:{endpoint.chromium_port}", REQUEST_S, {"Host": "localhost"})
 
 
-async def tabs_when_up(client: aiohttp.ClientSession) -> list[Tab]:
+async def tabs_when_up(client: Connection) -> list[Tab]:
     """Return the tabs once the browser responds; raise EnvironmentFault if it does not."""
     deadline = time.monotonic() + UP_S
     while True:
@@ -108,7 +107,7 @@ async def tabs_when_up(client: aiohttp.ClientSession) -> list[Tab]:
         await asyncio.sleep(POLL_INTERVAL_S)
 
 
-async def wait_for_titles(client: aiohttp.ClientSession, count: int) -> None:
+async def wait_for_titles(client: Connection, count: int) -> None:
     """Wait until this many tabs have titles."""
     deadline = time.monotonic() + PAGE_S
     while time.monotonic() < deadline:
@@ -117,25 +116,10 @@ async def wait_for_titles(client: aiohttp.ClientSession, count: int) -> None:
         await asyncio.sleep(POLL_INTERVAL_S)
 
 
-async def list_tabs(client: aiohttp.ClientSession) -> list[Tab]:
+async def list_tabs(client: Connection) -> list[Tab]:
     """Return the tabs, newest first."""
-    body = await ask(client, "GET", "/json/list")
-    try:
-        return [tab for tab in msgspec.json.decode(body, type=list[Tab]) if tab.type == "page"]
-    except msgspec.DecodeError as error:
-        raise EnvironmentFault(f"the browser's list of tabs: {error}") from None
-
-
-async def ask(client: aiohttp.ClientSession, method: str, path: str) -> bytes:
-    """Return the body of DevTools' response; raise EnvironmentFault for any status but 200."""
-    try:
-        async with client.request(method, path, headers={"Host": "localhost"}) as answer:
-            body = await answer.read()
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise EnvironmentFault(f"DevTools {path}: {str(error) or type(error).__name__}") from None
-    if answer.status != 200:
-        raise EnvironmentFault(f"DevTools {path}: status {answer.status}: {body[:200].decode(errors='replace')}")
-    return body
+    tabs: list[Tab] = client.decode("/json/list", await client.send("GET", "/json/list"), list[Tab])
+    return [tab for tab in tabs if tab.type == "page"]
 
 
 def same_page(first: str, second: str) -> bool:

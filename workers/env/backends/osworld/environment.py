@@ -4,6 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from http import HTTPStatus
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -13,7 +14,7 @@ from dart_streams.config import Osworld
 from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
 from workers.env import metrics
-from workers.env.backends.osworld.connection import MachineGone
+from workers.env.backends.connection import StatusFault
 from workers.env.backends.osworld.machine import Machine
 from workers.env.backends.osworld.providers import HeldMachine, MachineProvider
 from workers.env.backends.osworld.pyautogui_programs import build_program
@@ -200,9 +201,9 @@ async def wait_ready(machine: Machine, deadline: Deadline) -> None:
         try:
             await machine.screenshot(deadline)
             return
-        except MachineGone:
-            raise
         except EnvironmentFault as fault:
+            if isinstance(fault, StatusFault) and fault.status == HTTPStatus.GONE:
+                raise  # The machine or its lease has ended.
             if deadline.remaining_s <= POLL_INTERVAL_S:
                 raise EnvironmentFault(f"the machine is not ready: {fault}") from None
         await asyncio.sleep(POLL_INTERVAL_S)

@@ -12,8 +12,7 @@ from xml.etree import ElementTree
 from dart_streams.actions import Action
 from dart_streams.deadline import Deadline
 from workers.env.backends.desktop.problem import Content, Element, MissingElement, Problem, SessionOutcome
-from workers.env.backends.osworld.connection import FileMissing
-from workers.env.backends.osworld.machine import Machine
+from workers.env.backends.osworld.machine import FileMissing, Machine
 from workers.env.backends.osworld.settling import wait_stable
 from workers.env.environment import EnvironmentFault
 

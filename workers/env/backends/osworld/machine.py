@@ -1,13 +1,14 @@
 """Client of one machine by OSWorld's HTTP API: each call is bounded in time and size, and sent at most once."""
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self, TypedDict
+from http import HTTPStatus
+from typing import Any, TypedDict
 
 import aiohttp
+import msgspec
 
 from dart_streams.deadline import Deadline
-from workers.env.backends.osworld.connection import Connection, MachineEndpoint, excerpt
+from workers.env.backends.connection import Connection, StatusFault, excerpt
 from workers.env.environment import EnvironmentFault, Size
 
 EXECUTE_S = 125.0
@@ -33,84 +34,91 @@ class CommandOutcome(TypedDict):
     returncode: int
 
 
-class Machine:
+class FileMissing(EnvironmentFault):
+    """The machine has no file of this path."""
+
+
+class MachineEndpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Address and token of a machine, and the further ports that evaluators use."""
+
+    url: str
+    token: str = ""
+    chromium_port: int = 9222
+    vlc_port: int = 8080
+
+    def __repr__(self) -> str:
+        """Omit the token: endpoints are logged."""
+        return f"MachineEndpoint({self.url!r}{', with a token' if self.token else ''})"
+
+
+class Machine(Connection):
     """Client of one machine. Every call raises EnvironmentFault, with the reason, unless the machine did it.
 
-    A call takes at most its limit, and at most the time left of ``deadline``.
+    A call takes at most its limit, and at most the time left of ``deadline``. Closing it leaves the machine as it is.
     """
 
     def __init__(self, endpoint: MachineEndpoint, call_timeout_s: float = 15.0) -> None:
+        super().__init__(endpoint.url, call_timeout_s, bearer_headers(endpoint.token))
         self.endpoint = endpoint
-        self.call_timeout_s = call_timeout_s
-        self._connection = Connection(endpoint, call_timeout_s)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the client; the machine is left as it is."""
-        await self._connection.close()
 
     async def screenshot(self, deadline: Deadline | None = None) -> bytes:
         """Return the screen with the pointer, a PNG or JPEG."""
-        image = await self._connection.send("GET", "/screenshot", deadline, limit_bytes=SCREEN_BYTES)
+        image = await self.send("GET", "/screenshot", deadline, limit_bytes=SCREEN_BYTES)
         if not image.startswith((PNG, JPEG)):
-            raise EnvironmentFault(f"{self._connection.at('/screenshot')} answers no image: {excerpt(image)!r}")
+            raise EnvironmentFault(f"{self.at('/screenshot')} answers no image: {excerpt(image)!r}")
         return image
 
     async def screen_size(self, deadline: Deadline | None = None) -> Size:
         """Return width and height of the screen."""
-        answer = await self._connection.send("POST", "/screen_size", deadline)
-        size = self._connection.decode("/screen_size", answer, dict[str, int])
+        answer = await self.send("POST", "/screen_size", deadline)
+        size = self.decode("/screen_size", answer, dict[str, int])
         if size.get("width", 0) <= 0 or size.get("height", 0) <= 0:
-            raise EnvironmentFault(f"{self._connection.at('/screen_size')} returns no size: {excerpt(answer)}")
+            raise EnvironmentFault(f"{self.at('/screen_size')} returns no size: {excerpt(answer)}")
         return size["width"], size["height"]
 
     async def accessibility(self, deadline: Deadline | None = None) -> str:
         """Return the accessibility tree as XML."""
-        answer = await self._connection.send("GET", "/accessibility", deadline, limit_s=TREE_S)
-        return str(self._connection.field("/accessibility", answer, "AT", str))
+        answer = await self.send("GET", "/accessibility", deadline, limit_s=TREE_S)
+        return str(self.field("/accessibility", answer, "AT", str))
 
     async def execute(
         self, command: Command, shell: bool = False, deadline: Deadline | None = None, limit_s: float = EXECUTE_S
     ) -> CommandOutcome:
         """Run a command until it ends."""
         body = {"command": command, "shell": shell}
-        answer = await self._connection.send("POST", "/execute", deadline, limit_s=limit_s, json_body=body)
-        return self._connection.decode("/execute", answer, CommandOutcome)
+        answer = await self.send("POST", "/execute", deadline, limit_s=limit_s, json_body=body)
+        return self.decode("/execute", answer, CommandOutcome)
 
     async def launch(self, command: Command, shell: bool = False, deadline: Deadline | None = None) -> None:
         """Start a program without waiting for it."""
-        await self._connection.send("POST", "/setup/launch", deadline, json_body={"command": command, "shell": shell})
+        await self.send("POST", "/setup/launch", deadline, json_body={"command": command, "shell": shell})
 
     async def upload(self, path: str, data: bytes, deadline: Deadline | None = None) -> None:
         """Write a file and create its folder. The machine expands ``~`` and variables in the path."""
         form = aiohttp.FormData()
         form.add_field("file_path", path)
         form.add_field("file_data", data, filename=path.rpartition("/")[2] or "file")
-        await self._connection.send("POST", "/setup/upload", deadline, limit_s=TRANSFER_S, data=form)
+        await self.send("POST", "/setup/upload", deadline, limit_s=TRANSFER_S, data=form)
 
     async def file(self, path: str, deadline: Deadline | None = None) -> bytes:
         """Return a file's bytes; raise :class:`FileMissing` if there is none."""
         form = aiohttp.FormData({"file_path": path})
-        return await self._connection.send(
-            "POST", "/file", deadline, limit_s=TRANSFER_S, limit_bytes=FILE_BYTES, data=form, missing=path
-        )
+        try:
+            return await self.send("POST", "/file", deadline, limit_s=TRANSFER_S, limit_bytes=FILE_BYTES, data=form)
+        except StatusFault as fault:
+            if fault.status == HTTPStatus.NOT_FOUND:
+                raise FileMissing(f"{self.at('/file')}: no {path}") from None
+            raise
 
     async def list_directory(self, path: str, deadline: Deadline | None = None) -> dict[str, Any]:
         """Return the tree of a folder: ``type``, ``name`` and ``children``."""
-        answer = await self._connection.send("POST", "/list_directory", deadline, json_body={"path": path})
-        tree: dict[str, Any] = self._connection.field("/list_directory", answer, "directory_tree", dict)
+        answer = await self.send("POST", "/list_directory", deadline, json_body={"path": path})
+        tree: dict[str, Any] = self.field("/list_directory", answer, "directory_tree", dict)
         return tree
 
     async def open_file(self, path: str, deadline: Deadline | None = None) -> None:
         """Open a file in its application, and wait until a window has its name."""
-        await self._connection.send("POST", "/setup/open_file", deadline, limit_s=OPEN_S, json_body={"path": path})
+        await self.send("POST", "/setup/open_file", deadline, limit_s=OPEN_S, json_body={"path": path})
 
     async def activate_window(self, name: str, strict: bool = False, by_class: bool = False) -> None:
         """Bring a window to the front; a missing window is no error."""
@@ -122,4 +130,9 @@ class Machine:
 
     async def _send_window(self, path: str, name: str, strict: bool, by_class: bool) -> None:
         body = {"window_name": name, "strict": strict, "by_class": by_class}
-        await self._connection.send("POST", path, None, json_body=body)
+        await self.send("POST", path, None, json_body=body)
+
+
+def bearer_headers(token: str) -> dict[str, str]:
+    """Return the headers of an authorized request, none without a token."""
+    return {"Authorization": f"Bearer {token}"} if token else {}

@@ -9,7 +9,8 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +21,8 @@ from dart_streams.config import Osworld
 from dart_streams.connection.auth import read_secret
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError
-from workers.env.backends.osworld.connection import Connection, MachineEndpoint, excerpt
+from workers.env.backends.connection import Connection, StatusFault, excerpt
+from workers.env.backends.osworld.machine import MachineEndpoint, bearer_headers
 from workers.env.environment import EnvironmentFault
 
 POLL_INTERVAL_S = 0.25
@@ -131,7 +133,8 @@ class LeaseServerProvider:
     """Fresh desktops of a lease server (``dart-streams worker desktops``), each renewed while it is held."""
 
     def __init__(self, url: str, token: str, lease_s: float, call_timeout_s: float) -> None:
-        self.endpoint = MachineEndpoint(url=url, token=token)
+        self.url = url
+        self.token = token
         self.lease_s = lease_s
         self.call_timeout_s = call_timeout_s
 
@@ -139,14 +142,15 @@ class LeaseServerProvider:
         """See :class:`MachineProvider`; 503 leased nothing, so the request is repeated until the deadline."""
         while True:
             wait_s = min(WAIT_S, deadline.remaining_s)
-            body = {"ttl_s": self.lease_s, "wait_s": wait_s}
-            async with self._connection() as connection:
-                limit_s = self.call_timeout_s + wait_s
-                status, answer = await connection.exchange("POST", "/leases", None, limit_s=limit_s, json_body=body)
-            if status == 201:
+            limit_s = self.call_timeout_s + wait_s
+            try:
+                async with self._connection() as connection:
+                    body = {"ttl_s": self.lease_s, "wait_s": wait_s}
+                    answer = await connection.send("POST", "/leases", limit_s=limit_s, json_body=body)
                 break
-            if status != 503 or deadline.expired:
-                raise EnvironmentFault(f"{self.endpoint.url} leases no desktop: status {status}: {excerpt(answer)}")
+            except StatusFault as fault:
+                if fault.status != HTTPStatus.SERVICE_UNAVAILABLE or deadline.expired:
+                    raise
             await asyncio.sleep(min(POLL_INTERVAL_S, deadline.remaining_s))
         granted: LeaseGrant = connection.decode("/leases", answer, LeaseGrant)
         renewing = asyncio.create_task(self._renew(granted))
@@ -161,27 +165,23 @@ class LeaseServerProvider:
         """Renew until cancelled or until the lease has ended; calls of the desktop then fail."""
         while True:
             await asyncio.sleep(granted.ttl_s / RENEWALS)
-            if await self._ask("POST", f"/leases/{granted.id}/renew", granted.ttl_s / RENEWALS) == 404:
+            if not await self._ask("POST", f"/leases/{granted.id}/renew", granted.ttl_s / RENEWALS):
                 log.warning("lease lost", lease=granted.id, reason="it was not renewed in time")
                 return
 
-    async def _ask(self, method: str, path: str, limit_s: float) -> int | None:
-        """Return the status of a request, None without a response."""
+    async def _ask(self, method: str, path: str, limit_s: float) -> bool:
+        """Send a request; return False if the lease has ended."""
         try:
             async with self._connection() as connection:
-                status, _ = await connection.exchange(method, path, None, limit_s=limit_s)
-                return status
+                await connection.send(method, path, limit_s=limit_s)
         except EnvironmentFault as fault:
+            if isinstance(fault, StatusFault) and fault.status == HTTPStatus.NOT_FOUND:
+                return False
             log.warning("lease server does not answer", request=method, reason=str(fault))
-            return None
+        return True
 
-    @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Connection]:
-        connection = Connection(self.endpoint, self.call_timeout_s)
-        try:
-            yield connection
-        finally:
-            await connection.close()
+    def _connection(self) -> Connection:
+        return Connection(self.url, self.call_timeout_s, bearer_headers(self.token))
 
 
 class ProgramProvider:

@@ -16,8 +16,8 @@ import msgspec
 import structlog
 
 from dart_streams.errors import ServiceUnavailable
-from workers.env.backends.osworld.connection import MachineEndpoint
 from workers.env.backends.osworld.evaluator_cache import EvaluatorCache
+from workers.env.backends.osworld.machine import MachineEndpoint
 from workers.env.backends.osworld.tasks import OsworldTask
 from workers.env.environment import EnvironmentFault
 

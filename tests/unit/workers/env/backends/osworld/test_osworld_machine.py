@@ -9,9 +9,9 @@ import pytest
 from aiohttp import web
 
 from dart_streams.deadline import Deadline
-from workers.env.backends.osworld.connection import FileMissing, MachineEndpoint, MachineGone
+from workers.env.backends.connection import StatusFault
 from workers.env.backends.osworld.environment import wait_ready
-from workers.env.backends.osworld.machine import PNG, Machine
+from workers.env.backends.osworld.machine import PNG, FileMissing, Machine, MachineEndpoint
 from workers.env.environment import EnvironmentFault
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -151,7 +151,7 @@ async def test_a_machine_that_has_ended_is_not_waited_for():
         return web.Response(status=next(answers), text="over")
 
     async with machine(later) as client:
-        with pytest.raises(MachineGone, match="over"):
+        with pytest.raises(StatusFault, match="status 410: over"):
             await wait_ready(client, Deadline(60.0))
         assert next(answers, None) is None
     asked, now = 0, 0.0

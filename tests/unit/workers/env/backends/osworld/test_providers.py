@@ -51,7 +51,7 @@ async def test_a_desktop_is_leased_and_released_once(token, header):
 
 
 @pytest.mark.parametrize(
-    ("statuses", "why"), [((401,), "leases no desktop: status 401"), ((503, 503), "503: .*2 of 2 are leased")]
+    ("statuses", "why"), [((401,), "/leases: status 401"), ((503, 503), "503: .*2 of 2 are leased")]
 )
 async def test_a_server_that_leases_none_is_a_fault_with_its_reason(statuses, why):
     async with serving(Leasing(*statuses)) as leasing:

@@ -25,7 +25,7 @@ from dart_streams.actions import (
 from dart_streams.config import Config, Env, Osworld, OsworldMachine, parse
 from dart_streams.errors import ConfigError
 from workers.env.backends.osworld.backend import OsworldBackend
-from workers.env.backends.osworld.connection import MachineEndpoint
+from workers.env.backends.osworld.machine import MachineEndpoint
 from workers.env.backends.osworld.pyautogui_programs import build_program
 
 

@@ -10,8 +10,7 @@ from aiohttp import web
 
 from dart_streams.deadline import Deadline
 from workers.env.backends.osworld import mirror, setup, steps
-from workers.env.backends.osworld.connection import MachineEndpoint
-from workers.env.backends.osworld.machine import Machine
+from workers.env.backends.osworld.machine import Machine, MachineEndpoint
 from workers.env.environment import EnvironmentFault
 
 VALUES = steps.screen_values(1920, 1080, "secret")

@@ -1,10 +1,11 @@
-"""Requests to one machine: each is bounded in time and size, and sent at most once.
+"""Requests to one server: each is bounded in time and size, and sent at most once.
 
 Each request has its own connection: aiohttp repeats a request when a reused connection turns out to be closed.
 """
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 import aiohttp
 import msgspec
@@ -16,35 +17,29 @@ REASON_CHARACTERS = 300
 ANSWER_BYTES = 64 * 2**20
 
 
-class FileMissing(EnvironmentFault):
-    """The machine has no file of this path."""
+class StatusFault(EnvironmentFault):
+    """The status of a response says that the request failed."""
 
-
-class MachineGone(EnvironmentFault):
-    """The machine or its lease has ended; it will not answer again."""
-
-
-class MachineEndpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Address and token of a machine, and the further ports that evaluators use."""
-
-    url: str
-    token: str = ""
-    chromium_port: int = 9222
-    vlc_port: int = 8080
-
-    def __repr__(self) -> str:
-        """Omit the token: endpoints are logged."""
-        return f"MachineEndpoint({self.url!r}{', with a token' if self.token else ''})"
+    def __init__(self, url: str, status: int, body: bytes) -> None:
+        super().__init__(f"{url}: status {status}: {excerpt(body)}")
+        self.status = status
 
 
 class Connection:
-    """Sends requests to one machine; raises EnvironmentFault with the reason if one fails."""
+    """Sends requests to one server; raises EnvironmentFault with the reason if one fails."""
 
-    def __init__(self, endpoint: MachineEndpoint, call_timeout_s: float) -> None:
-        self.endpoint = endpoint
+    def __init__(self, url: str, call_timeout_s: float, headers: Mapping[str, str] | None = None) -> None:
+        self.url = url.rstrip("/")
         self.call_timeout_s = call_timeout_s
+        self.headers = headers
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Close the session; later requests fail."""
@@ -56,42 +51,17 @@ class Connection:
         self,
         method: str,
         path: str,
-        deadline: Deadline | None,
+        deadline: Deadline | None = None,
         *,
         limit_s: float | None = None,
         limit_bytes: int = ANSWER_BYTES,
         json_body: object = None,
         data: aiohttp.FormData | None = None,
-        missing: str = "",
     ) -> bytes:
         """Send a request once and return the body of its response.
 
-        Raises EnvironmentFault for any status but 200, and for a response that is late or too long; FileMissing for
-        404 if ``missing`` names what is requested.
+        Raises StatusFault for any status but 2xx, and EnvironmentFault for a response that is late or too long.
         """
-        status, body = await self.exchange(
-            method, path, deadline, limit_s=limit_s, limit_bytes=limit_bytes, json_body=json_body, data=data
-        )
-        if status == 404 and missing:
-            raise FileMissing(f"{self.at(path)}: no {missing}")
-        if status == 410:
-            raise MachineGone(f"{self.at(path)}: {excerpt(body)}")
-        if status != 200:
-            raise EnvironmentFault(f"{self.at(path)}: status {status}: {excerpt(body)}")
-        return body
-
-    async def exchange(
-        self,
-        method: str,
-        path: str,
-        deadline: Deadline | None,
-        *,
-        limit_s: float | None = None,
-        limit_bytes: int = ANSWER_BYTES,
-        json_body: object = None,
-        data: aiohttp.FormData | None = None,
-    ) -> tuple[int, bytes]:
-        """Send a request once and return status and body; raise EnvironmentFault if they are late or too long."""
         bound_s = min(limit_s or self.call_timeout_s, deadline.remaining_s if deadline else float("inf"))
         if bound_s <= 0:
             raise EnvironmentFault(f"{self.at(path)}: no time is left to ask")
@@ -105,15 +75,18 @@ class Connection:
         )
         try:
             async with request as answer:
-                return answer.status, await read(answer, limit_bytes)
+                body = await read(answer, limit_bytes)
         except TimeoutError:
             raise EnvironmentFault(f"{self.at(path)}: no answer within {bound_s:.3g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise EnvironmentFault(f"{self.at(path)}: {str(error) or type(error).__name__}") from None
+        if not 200 <= answer.status < 300:
+            raise StatusFault(self.at(path), answer.status, body)
+        return body
 
     def at(self, path: str) -> str:
         """Return the URL of a path."""
-        return f"{self.endpoint.url.rstrip('/')}{path}"
+        return self.url + path
 
     def field(self, path: str, answer: bytes, name: str, kind: type) -> Any:
         """Return a field of a JSON response; raise EnvironmentFault if there is none of this type."""
@@ -131,12 +104,11 @@ class Connection:
 
     def _client(self) -> aiohttp.ClientSession:
         if self._closed:
-            raise EnvironmentFault(f"the client of {self.endpoint.url} is closed")
+            raise EnvironmentFault(f"the client of {self.url} is closed")
         if self._session is None:
-            token = self.endpoint.token
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(force_close=True, limit=0),
-                headers={"Authorization": f"Bearer {token}"} if token else {},
+                headers=self.headers,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
@@ -144,13 +116,12 @@ class Connection:
 
 async def read(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
     """Return a body; raise ValueError if it is longer than ``limit_bytes``."""
-    parts, size = [], 0
+    body = bytearray()
     async for part in answer.content.iter_chunked(2**16):
-        size += len(part)
-        if size > limit_bytes:
+        body += part
+        if len(body) > limit_bytes:
             raise ValueError(f"the answer is longer than {limit_bytes} bytes")
-        parts.append(part)
-    return b"".join(parts)
+    return bytes(body)
 
 
 def excerpt(body: bytes) -> str:
