@@ -113,7 +113,7 @@ async def test_an_episode_under_way_shares_nothing_with_another(shared, restarti
     await first.evaluate_script(LEAVE)
     await play_oracle(first, chosen)
     second = await backend.open(chosen)
-    assert second.context != first.context
+    assert second.pooled.context != first.pooled.context
     after = await second.reset(chosen)
     assert (after.image, after.instruction, after.done) == (before.image, before.instruction, False)
     assert await second.evaluate_script(LEFT) == NOTHING
@@ -131,7 +131,7 @@ async def test_a_seat_that_is_used_again_is_as_new(shared, name):
     await first.evaluate_script(LEAVE)
     await first.close()
     again = await shared.open(chosen)
-    assert again.context == first.context
+    assert again.pooled.context == first.pooled.context
     after = await again.reset(chosen)
     assert (after.image, after.instruction, after.done) == (before.image, before.instruction, False)
     assert await again.evaluate_script(LEFT) == NOTHING
@@ -164,8 +164,8 @@ STATE = """(() => {
 
 async def state(page: MiniwobPage) -> dict:
     """Return the visible state of a document and its listeners."""
-    answer = await page.devtools.call(
-        "Runtime.evaluate", page.session, expression=STATE, returnByValue=True, includeCommandLineAPI=True
+    answer = await page.pooled.devtools.call(
+        "Runtime.evaluate", page.target.session, expression=STATE, returnByValue=True, includeCommandLineAPI=True
     )
     return json.loads(answer["result"]["value"])
 
@@ -181,7 +181,7 @@ async def test_a_problem_that_is_started_again_is_as_in_a_new_document(shared, r
             await used.close()
             chosen = task(name, seed)
             again = await restarting.open(chosen)
-            assert again.context == used.context
+            assert again.pooled.context == used.pooled.context
             used = again
             first, other = await fresh.reset(chosen), await used.reset(chosen)
             assert other == first, f"seed {seed}: {where_different(first, other)}"
@@ -218,10 +218,10 @@ async def test_a_kept_document_has_the_icons_of_what_it_never_showed(shared, one
 async def test_a_document_that_was_left_is_loaded_again(restarting):
     page = await restarting.open(TASK)
     first = await page.reset(TASK)
-    await page.devtools.navigate(page.session, "about:blank")
+    await page.pooled.devtools.navigate(page.target.session, "about:blank")
     await page.close()
     again = await restarting.open(TASK)
-    assert again.context == page.context
+    assert again.pooled.context == page.pooled.context
     assert await again.reset(TASK) == first
     await again.close()
 
@@ -235,10 +235,10 @@ async def test_an_episode_leaves_nothing_to_another_page_of_its_seat(shared, one
         await other.evaluate_script(f"setInterval(() => {{ {LEAVE} }}, 1); 0")
     chosen = task(name, 1)
     page, fresh = await one_seat.open(chosen), await shared.open(chosen)
-    assert page.context == other.context
-    left = page.session
+    assert page.pooled.context == other.pooled.context
+    left = page.target.session
     found, expected = await page.reset(chosen), await fresh.reset(chosen)
-    assert page.session != left
+    assert page.target.session != left
     assert found == expected, where_different(found, expected)
     assert await state(page) == await state(fresh)
     await play_oracle(page, chosen)
@@ -258,7 +258,7 @@ async def test_a_seat_keeps_the_document_of_each_page_where_there_is_the_memory(
         sessions = []
         for name in sorted(RESTARTABLE) * 2:
             async with playing(backend, task(name, 1)) as page:
-                sessions.append(page.session)
+                sessions.append(page.target.session)
         assert sessions[: len(RESTARTABLE)] == sessions[len(RESTARTABLE) :]
         assert await documents_in(backend) == len(RESTARTABLE) > DOCUMENTS_MIN
 
@@ -281,7 +281,7 @@ async def test_a_page_with_a_fault_is_not_used_again(shared):
         with pytest.raises(EnvironmentFault):
             await page.evaluate_script("throw new Error('broken')")
     other = await shared.open(TASK)
-    assert other.context != page.context
+    assert other.pooled.context != page.pooled.context
     await other.close()
 
 
@@ -291,7 +291,7 @@ async def test_by_default_each_episode_has_a_browser_context_of_its_own():
         contexts = set()
         for seed in range(3):
             async with playing(backend, task("click-test", seed)) as page:
-                contexts.add(page.context)
+                contexts.add(page.pooled.context)
         assert len(contexts) == 3
 
 
@@ -380,7 +380,7 @@ async def test_a_crashed_page_is_a_fault_at_once_and_others_go_on():
         await doomed.reset(task("click-test", 1))
         await other.reset(task("click-test", 1))
         with pytest.raises(EnvironmentFault, match="crashed"):  # which the time-out would not say
-            await doomed.devtools.call("Page.crash", doomed.session)
+            await doomed.pooled.devtools.call("Page.crash", doomed.target.session)
         with pytest.raises(EnvironmentFault):
             await doomed.step(Click(1, 1), "a")
         await doomed.close()
@@ -392,11 +392,11 @@ async def test_a_crashed_page_is_a_fault_at_once_and_others_go_on():
 @contextlib.contextmanager
 def call_timeout(page: MiniwobPage, seconds: float) -> Iterator[None]:
     """Change the time-out of a page's browser for the duration of the block."""
-    before, page.devtools.timeout_s = page.devtools.timeout_s, seconds
+    before, page.pooled.devtools.timeout_s = page.pooled.devtools.timeout_s, seconds
     try:
         yield
     finally:
-        page.devtools.timeout_s = before
+        page.pooled.devtools.timeout_s = before
 
 
 async def test_an_endless_script_is_a_fault_after_the_time_out():
@@ -416,7 +416,7 @@ async def test_a_killed_browser_is_replaced_and_leaves_no_process_and_no_profile
         os.kill(old.process.pid, signal.SIGKILL)
         with pytest.raises(EnvironmentFault, match="gone"):  # which the time-out would not say
             await page.evaluate_script("new Promise(() => {})")
-            await page.devtools.call("Browser.getVersion")
+            await page.pooled.devtools.call("Browser.getVersion")
         healed = await backend.open(TASK)
         assert (await healed.reset(task("click-test", 1))).instruction
         _, alive = await asyncio.to_thread(psutil.wait_procs, children, 60)

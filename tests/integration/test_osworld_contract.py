@@ -104,7 +104,7 @@ async def test_the_accessibility_tree_is_xml_in_osworlds_namespaces(machine):
     for name in ("screencoord", "size"):
         assert re.fullmatch(r"\(\d+, \d+\)", buttons[0].get(f"{{{space}/component}}{name}", ""))
     assert any(element.text == "a & b < c" or element.get("name") == "a & b < c" for element in root.iter())
-    await machine.close_window("Contract")
+    await machine.manage_window("close_window", "Contract")
 
 
 async def test_no_terminal_is_no_error(machine):
@@ -118,7 +118,7 @@ async def test_a_window_has_a_size(machine):
     await wait_for_window(machine, "Sized")
     found = await ask(machine, "POST", "/window_size", form={"app_class_name": "ZENITY"})
     assert all(value > 50 for value in found.require(200, {"width": int, "height": int}).values())
-    await machine.close_window("Sized")
+    await machine.manage_window("close_window", "Sized")
     assert (await ask(machine, "POST", "/window_size", form={"app_class_name": "nothing"})).status == 500
 
 

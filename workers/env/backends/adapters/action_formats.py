@@ -6,29 +6,14 @@ import msgspec
 
 from dart_streams import actions
 from dart_streams.actions import keys
+from workers.env.backends.miniwob.inputs import NAMED_KEYS as DOM_KEYS
 
 NOTCH_PIXELS = 100
 """Pixels of a wheel's notch in the browser."""
 NOTCHES = 3
 NOTHING = "noop(0)"
-NAMED_KEYS = {
-    **{name: name.capitalize() for name in ("enter", "tab", "escape", "backspace", "delete", "insert", "home", "end")},
-    **{name: f"Arrow{name.capitalize()}" for name in keys.MOVING if name in {"left", "up", "right", "down"}},
-    **{f"f{number}": f"F{number}" for number in range(1, 13)},
-    "pageup": "PageUp",
-    "pagedown": "PageDown",
-    "space": "Space",
-    "ctrl": "Control",
-    "alt": "Alt",
-    "shift": "Shift",
-    "meta": "Meta",
-    "capslock": "CapsLock",
-    "numlock": "NumLock",
-    "scrolllock": "ScrollLock",
-    "printscreen": "PrintScreen",
-    "pause": "Pause",
-    "menu": "ContextMenu",
-}
+BEYOND = {f"f{number}" for number in range(13, 25)}
+NAMED_KEYS = {name: key for name, (key, _, _) in DOM_KEYS.items() if name not in BEYOND} | {"space": "Space"}
 """Names of keys in Playwright, which has no keys beyond F12."""
 
 
@@ -122,3 +107,7 @@ def direction_of(dx: int, dy: int) -> actions.Direction:
     if abs(dx) > abs(dy):
         return "right" if dx > 0 else "left"
     return "down" if dy > 0 else "up"
+
+
+DIALECTS = {"browsergym": to_browsergym, "typed": to_fields}
+"""Forms of actions by the name of the option ``dialect``."""

@@ -119,8 +119,8 @@ class GymnasiumEnvironment(RewardedEpisode):
         return await self._observed(self.owner.settings.reset_timeout_s, call="reset", id=name, seed=task.seed)
 
     async def _execute(self, action: Action) -> Screen:
-        form = action_formats.to_browsergym if self.owner.settings.dialect == "browsergym" else action_formats.to_fields
-        return await self._observed(self.owner.call_timeout_s, call="step", action=form(action))
+        converted = action_formats.DIALECTS[self.owner.settings.dialect](action)
+        return await self._observed(self.owner.call_timeout_s, call="step", action=converted)
 
     async def close(self) -> None:
         """Give the process back, once; never raises."""

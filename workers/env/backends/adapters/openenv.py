@@ -106,8 +106,7 @@ class OpenEnvEnvironment(RewardedEpisode):
         return await self._observed("reset", {"seed": task.seed, **named}, self.settings.reset_timeout_s)
 
     async def _execute(self, action: Action) -> Screen:
-        form = action_formats.to_browsergym if self.settings.dialect == "browsergym" else action_formats.to_fields
-        converted: Any = form(action)
+        converted = action_formats.DIALECTS[self.settings.dialect](action)
         fields = {self.settings.action_field: converted} if self.settings.action_field else converted
         return await self._observed("step", fields, self.call_timeout_s)
 

@@ -66,7 +66,8 @@ class ControlGroup(msgspec.Struct, frozen=True):
         for name, (key, bound) in COUNTS.items():
             for folder in self.folders:
                 with contextlib.suppress(OSError):
-                    if any(line.startswith(f"{key} ") and line != f"{key} 0" for line in lines_of(folder / name)):
+                    lines = (folder / name).read_text().splitlines()
+                    if any(line.startswith(f"{key} ") and line != f"{key} 0" for line in lines):
                         return bound
         return ""
 
@@ -103,11 +104,6 @@ def make_group(root: Path = ROOT) -> ControlGroup:
             with contextlib.suppress(OSError):
                 folder.rmdir()
     return ControlGroup(tuple(folders))
-
-
-def lines_of(path: Path) -> list[str]:
-    """Return the lines of a file."""
-    return path.read_text().splitlines()
 
 
 def remove_folder(folder: Path) -> bool:

@@ -62,17 +62,18 @@ class Sandbox:
     async def start(self) -> None:
         """Start the sandbox and wait for its server; raise EnvironmentFault if it does not come up."""
         self._folder = tempfile.mkdtemp(prefix=limits.PREFIX, dir=socket_folder())
-        path, errors = f"{self._folder}/http", f"{self._folder}/errors"
-        self._session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(path))
+        errors = f"{self._folder}/errors"
+        self._session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(self.socket))
         self.group = limits.make_group()
         with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as files:
-            listener.bind(path)
+            listener.bind(self.socket)
             listener.listen()
             descriptors = {name: files.enter_context(memory_file(data)) for name, data in own_files().items()}
             refusals = files.enter_context(memory_file(syscall_filter.compile_filter()))
             arguments = command_line.command(descriptors, WORKAREA_MB, refusals)
             lifeline, self._lifeline = os.pipe()
             files.callback(os.close, lifeline)
+            files.callback(os.close, errors_file := os.open(errors, os.O_CREAT | os.O_WRONLY, 0o600))
             serve = [*PYTHON, "-m", command_line.SERVER, str(listener.fileno()), str(lifeline), *map(str, self.size)]
             starting = asyncio.ensure_future(
                 asyncio.create_subprocess_exec(
@@ -80,7 +81,7 @@ class Sandbox:
                     pass_fds=(listener.fileno(), lifeline, refusals, *descriptors.values()),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
-                    stderr=files.enter_context(open_new_file(errors)),
+                    stderr=errors_file,
                     start_new_session=True,
                     env={"PATH": os.defpath},
                 )
@@ -102,7 +103,7 @@ class Sandbox:
         self, method: str, endpoint: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None
     ) -> tuple[bytes, Mapping[str, str]]:
         """Send a request once, and return the response's body and headers; raise EnvironmentFault if it fails."""
-        if self._session is None:
+        if self._session is None or self.process is None:
             raise EnvironmentFault("the desktop was not started")
         limit_s = timeout_s or self.call_timeout_s
         bound = aiohttp.ClientTimeout(total=limit_s)
@@ -110,7 +111,7 @@ class Sandbox:
         answer = asyncio.ensure_future(read_response(request))
         # Retrieves the exception of a request that is cancelled below.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
-        ended = asyncio.ensure_future(self._ended())
+        ended = asyncio.ensure_future(self.process.wait())
         try:
             await asyncio.wait({answer, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
@@ -162,10 +163,6 @@ class Sandbox:
             await self.group.remove()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _ended(self) -> int:
-        assert self.process is not None
-        return await self.process.wait()
-
 
 def drop_privileges() -> list[str]:
     """Return the beginning of a command that must not run as root; empty if this worker does not."""
@@ -198,16 +195,6 @@ async def read_response(request: Any) -> tuple[int, bytes, Mapping[str, str]]:
     """Return status, body and headers of the response to a request."""
     async with request as response:
         return response.status, await response.read(), response.headers
-
-
-@contextlib.contextmanager
-def open_new_file(path: str) -> Iterator[int]:
-    """Yield a file descriptor to write to a new file."""
-    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def read_end(path: str) -> str:

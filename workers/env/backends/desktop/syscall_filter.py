@@ -30,37 +30,21 @@ class Architecture(NamedTuple):
     refused: Mapping[str, int]
 
 
+REFUSED = {
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "perf_event_open": (298, 241),
+    "bpf": (321, 280),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+}
+"""Numbers of the refused calls on x86-64 and aarch64."""
 ARCHITECTURES = {
-    "x86_64": Architecture(
-        0xC000003E,
-        (41, 53),
-        {
-            "add_key": 248,
-            "request_key": 249,
-            "keyctl": 250,
-            "perf_event_open": 298,
-            "bpf": 321,
-            "userfaultfd": 323,
-            "io_uring_setup": 425,
-            "io_uring_enter": 426,
-            "io_uring_register": 427,
-        },
-    ),
-    "aarch64": Architecture(
-        0xC00000B7,
-        (198, 199),
-        {
-            "add_key": 217,
-            "request_key": 218,
-            "keyctl": 219,
-            "perf_event_open": 241,
-            "bpf": 280,
-            "userfaultfd": 282,
-            "io_uring_setup": 425,
-            "io_uring_enter": 426,
-            "io_uring_register": 427,
-        },
-    ),
+    "x86_64": Architecture(0xC000003E, (41, 53), {name: number for name, (number, _) in REFUSED.items()}),
+    "aarch64": Architecture(0xC00000B7, (198, 199), {name: number for name, (_, number) in REFUSED.items()}),
 }
 
 

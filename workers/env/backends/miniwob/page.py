@@ -12,7 +12,6 @@ from dart_streams.config.tasks import Task
 from workers.env import metrics
 from workers.env.backends.miniwob.capture import HEIGHT, WIDTH
 from workers.env.backends.miniwob.context_pool import PooledContext
-from workers.env.backends.miniwob.devtools import DevTools
 from workers.env.backends.miniwob.oracle import NEXT, as_action, next_action
 from workers.env.backends.miniwob.page_scripts import STATE, in_problem
 from workers.env.backends.miniwob.pooled_browser import PooledBrowser
@@ -180,21 +179,6 @@ class MiniwobPage:
         if self.pooled.shown is None:
             raise EnvironmentFault("the page was not reset")
         return self.pooled.shown
-
-    @property
-    def devtools(self) -> DevTools:
-        """Connection to its browser."""
-        return self.pooled.devtools
-
-    @property
-    def context(self) -> str:
-        """Its browser context."""
-        return self.pooled.context
-
-    @property
-    def session(self) -> str:
-        """DevTools session of its target."""
-        return self.target.session
 
     async def _screen(self, with_image: bool = True) -> Screen:
         return Screen(

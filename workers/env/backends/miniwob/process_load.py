@@ -1,10 +1,11 @@
 """Load of the browser's processes while a frame is late: they compute, wait for a processor, or are idle."""
 
-import contextlib
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+
+from workers.env.backends.desktop.guest.processes import computes
 
 CAN_RUN = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 COMPUTED_S = 1.0
@@ -45,16 +46,8 @@ def load_alone(pid: int) -> ProcessLoad:
         times, status = process.cpu_times(), process.status()
     except psutil.NoSuchProcess:
         return ProcessLoad(0.0, False)
-    return ProcessLoad(times.user + times.system, status in CAN_RUN or has_runnable_thread(pid))
-
-
-def has_runnable_thread(pid: int) -> bool:
-    """Return whether a thread of a process runs, or waits for a processor or a disk; False without /proc."""
-    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with contextlib.suppress(OSError):
-            if stat.read_text().rpartition(") ")[2][:1] in ("R", "D"):
-                return True
-    return False
+    runnable = any(computes(str(stat)) for stat in Path(f"/proc/{pid}/task").glob("*/stat"))
+    return ProcessLoad(times.user + times.system, status in CAN_RUN or runnable)
 
 
 def rests(before: ProcessLoad, now: ProcessLoad) -> bool:

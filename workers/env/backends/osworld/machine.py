@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import aiohttp
 import msgspec
@@ -23,6 +23,7 @@ FILE_BYTES = 512 * 2**20
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 
 Command = str | Sequence[str]
+WindowVerb = Literal["activate_window", "close_window"]
 
 
 class CommandOutcome(TypedDict):
@@ -120,17 +121,10 @@ class Machine(Connection):
         """Open a file in its application, and wait until a window has its name."""
         await self.send("POST", "/setup/open_file", deadline, limit_s=OPEN_S, json_body={"path": path})
 
-    async def activate_window(self, name: str, strict: bool = False, by_class: bool = False) -> None:
-        """Bring a window to the front; a missing window is no error."""
-        await self._send_window("/setup/activate_window", name, strict, by_class)
-
-    async def close_window(self, name: str, strict: bool = False, by_class: bool = False) -> None:
-        """Close a window; a missing window is no error."""
-        await self._send_window("/setup/close_window", name, strict, by_class)
-
-    async def _send_window(self, path: str, name: str, strict: bool, by_class: bool) -> None:
+    async def manage_window(self, verb: WindowVerb, name: str, strict: bool = False, by_class: bool = False) -> None:
+        """Bring a window to the front, or close it; a missing window is no error."""
         body = {"window_name": name, "strict": strict, "by_class": by_class}
-        await self.send("POST", path, None, json_body=body)
+        await self.send("POST", f"/setup/{verb}", json_body=body)
 
 
 def bearer_headers(token: str) -> dict[str, str]:

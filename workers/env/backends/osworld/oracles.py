@@ -74,18 +74,13 @@ async def wait_for_terminal(has_terminal: HasTerminal, *, expected: bool) -> Asy
     raise EnvironmentFault("the terminal does not open" if expected else "the commands in the terminal do not end")
 
 
-def key_solution(*actions: Action) -> Solution:
-    """Return a solution by input actions."""
-    return Solution(actions=actions)
-
-
 def shell_solution(*commands: str) -> Solution:
     """Return a solution by shell commands."""
     return Solution(commands=commands)
 
 
 ENTER = Hotkey(("enter",))
-BEGIN_DOCUMENT = key_solution(Hotkey(("ctrl", "home")), Type(WORD), ENTER, Hotkey(("ctrl", "s")), ENTER)
+BEGIN_DOCUMENT = Solution((Hotkey(("ctrl", "home")), Type(WORD), ENTER, Hotkey(("ctrl", "s")), ENTER))
 """Types the word at the beginning of the open document and saves it."""
 
 
@@ -174,8 +169,8 @@ ORACLES: dict[str, Solution] = {
     "2cd43775-7085-45d8-89fa-9e35c0a915cf": office_setting(
         "/org.openoffice.Office.Common/Save/Document", "AutoSaveTimeIntervall", "3"
     ),
-    "357ef137-7eeb-4c80-a3bb-0951f26a8aff": key_solution(
-        Hotkey(("ctrl", "shift", "t")), Type("E3"), ENTER, Type("191.6667"), ENTER
+    "357ef137-7eeb-4c80-a3bb-0951f26a8aff": Solution(
+        (Hotkey(("ctrl", "shift", "t")), Type("E3"), ENTER, Type("191.6667"), ENTER)
     ),
 }
 """By task id."""

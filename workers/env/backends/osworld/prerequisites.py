@@ -7,13 +7,12 @@ from workers.env.backends.osworld import steps
 from workers.env.backends.osworld.mirror import Mirror, needed_urls
 from workers.env.backends.osworld.tasks import OsworldTask
 
-HEAVY_METRICS = {
-    "compare_image_text": "easyocr",
-    "compare_audios": "librosa",
+UNUSABLE_METRICS = {
+    "compare_image_text": "needs easyocr",
+    "compare_audios": "needs librosa",
+    "check_python_file_by_test_suite": "would run the policy's program on the worker's machine",
 }
-"""Metrics that call a package of which only a stub is installed."""
-RUNS_CODE = frozenset({"check_python_file_by_test_suite"})
-"""Metrics that run the policy's program on the worker's machine."""
+"""Metrics with the reason: a stub of the package is installed, or code of the policy would run."""
 ACCOUNTS = frozenset({"googledrive_file"})
 DEVTOOLS_GETTERS = frozenset({"active_tab_info", "open_tabs_info"})
 """Getters that ask the browser by DevTools; without a response they score 0."""
@@ -73,10 +72,8 @@ class Prerequisites:
 
     def _of_evaluator(self, task: OsworldTask) -> Iterator[str]:
         for check in task.evaluator.checks:
-            if check.metric in HEAVY_METRICS:
-                yield f"its metric {check.metric} needs {HEAVY_METRICS[check.metric]}"
-            if check.metric in RUNS_CODE:
-                yield f"its metric {check.metric} would run the policy's program on the worker's machine"
+            if check.metric in UNUSABLE_METRICS:
+                yield f"its metric {check.metric} {UNUSABLE_METRICS[check.metric]}"
             if check.metric not in self.metrics and not task.evaluator.infeasible:
                 yield f"the package has no metric {check.metric}"
         for getter in task.evaluator.getters():

@@ -8,7 +8,7 @@ from typing import Any
 
 from dart_streams.deadline import Deadline
 from workers.env.backends.osworld import browser_setup, steps
-from workers.env.backends.osworld.machine import CommandOutcome, Machine
+from workers.env.backends.osworld.machine import CommandOutcome, Machine, WindowVerb
 from workers.env.backends.osworld.mirror import EMPTY_HISTORY, Mirror
 from workers.env.backends.osworld.settling import wait_idle
 from workers.env.backends.osworld.tasks import OsworldTask
@@ -64,21 +64,15 @@ class TaskSetup:
                 await self._execute(step)
             case steps.Sleep(seconds=seconds):
                 await self._pause(seconds)
-            case steps.OpenFile() | steps.ActivateWindow() | steps.CloseWindow():
-                await self._on_window(step)
-                if self.settles:
-                    await wait_idle(self.machine, REST_S)
-            case _:
-                await self._in_browser(step)
-
-    async def _on_window(self, step: steps.OpenFile | steps.ActivateWindow | steps.CloseWindow) -> None:
-        match step:
             case steps.OpenFile(path=path):
                 await self.machine.open_file(path)
             case steps.ActivateWindow(window_name=name, strict=strict, by_class=by_class):
-                await self.machine.activate_window(name, strict, by_class)
-            case steps.CloseWindow(window_name=name, strict=strict, by_class=by_class):
-                await self.machine.close_window(name, strict, by_class)
+                verb: WindowVerb = "close_window" if isinstance(step, steps.CloseWindow) else "activate_window"
+                await self.machine.manage_window(verb, name, strict, by_class)
+            case _:
+                await self._in_browser(step)
+        if self.settles and isinstance(step, steps.OpenFile | steps.ActivateWindow):
+            await wait_idle(self.machine, REST_S)
 
     async def _in_browser(self, step: steps.Step) -> None:
         match step:

@@ -90,12 +90,8 @@ class ActivateWindow(Step, frozen=True, tag="activate_window"):
     by_class: bool = False
 
 
-class CloseWindow(Step, frozen=True, tag="close_window"):
+class CloseWindow(ActivateWindow, frozen=True, tag="close_window"):
     """Closes a window."""
-
-    window_name: str
-    strict: bool = False
-    by_class: bool = False
 
 
 class ChromeOpenTabs(Step, frozen=True, tag="chrome_open_tabs"):

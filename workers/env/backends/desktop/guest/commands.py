@@ -64,7 +64,7 @@ def run(words: Sequence[str], limit_s: float, merged: bool = False, folder: "str
     running.add(process.pid)
     try:
         buffers = collect_output(process, time.monotonic() + limit_s)
-        return CommandResult(decode_output(buffers[0]), decode_output(buffers[1]), process.returncode)
+        return CommandResult(*(data.decode(errors="replace") for data in buffers), process.returncode)
     except CommandTimeout:
         raise CommandTimeout(f"Command {words!r} timed out after {limit_s:g} seconds") from None
     finally:
@@ -113,8 +113,3 @@ def end_command(process: "subprocess.Popen[bytes]") -> None:
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             stream.close()
-
-
-def decode_output(data: bytearray) -> str:
-    """Return bytes as text."""
-    return data.decode(errors="replace")

@@ -3,7 +3,6 @@
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,9 @@ class XDisplay:
         self.shift = self.x.keysym_to_keycode(XK.XK_Shift_L)
         self.commanding = {self.x.keysym_to_keycode(keysym) for keysym in COMMANDING}
         count = self.x.display.info.max_keycode - FIRST_CODE + 1
-        # With the connection, not self: a reference cycle would keep the framebuffer mapped.
-        self.keymap = Keymap(self.x.get_keyboard_mapping(FIRST_CODE, count), partial(change_mapping, self.x))
+        change = self.x.change_keyboard_mapping  # Not of self: a reference cycle would keep the framebuffer mapped.
+        rows = self.x.get_keyboard_mapping(FIRST_CODE, count)
+        self.keymap = Keymap(rows, lambda code, keysym: change(code, [(keysym, keysym)]))
         self.x.damage_query_version()
         self.root.damage_create(damage.DamageReportRawRectangles)
         # Into a corner: an application under the pointer shows tooltips after a while.
@@ -65,7 +65,7 @@ class XDisplay:
             if perform is None:
                 raise InputError(f"no input event {kind!r}")
             if apart and kind == "press" and not any(event[0] == "press" for event in events[:number]):
-                self._part_clicks()
+                time.sleep(max(0.0, self.pressed_at + DOUBLE_CLICK_S - time.monotonic()))
             perform(*arguments)
         self.x.sync()
 
@@ -118,9 +118,6 @@ class XDisplay:
                 attributes.map_state == X.IsViewable and box.width > 2 and box.height > 2 and box.x > -box.width
             )
         return False
-
-    def _part_clicks(self) -> None:
-        time.sleep(max(0.0, self.pressed_at + DOUBLE_CLICK_S - time.monotonic()))
 
     def _move(self, x: int, y: int) -> None:
         xtest.fake_input(self.x, X.MotionNotify, x=x, y=y)
@@ -215,11 +212,6 @@ def suppressed_if_closed() -> Iterator[None]:
     except Exception as error:
         if type(error).__name__ not in {"BadWindow", "BadDrawable"}:
             raise
-
-
-def change_mapping(connection: display.Display, code: int, keysym: int) -> None:
-    """Map a keycode to a keysym, with and without Shift."""
-    connection.change_keyboard_mapping(code, [(keysym, keysym)])
 
 
 def button_number(name: str) -> int:

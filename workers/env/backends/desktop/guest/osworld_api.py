@@ -167,12 +167,10 @@ class OsworldApi:
         raise Refusal(500, f"Failed to find window for {name} within {windows.OPEN_S:g} seconds.")
 
     async def _activate_window(self, request: web.Request) -> web.Response:
-        await self._on_window("a", await read_json(request))
-        return web.Response(text="Window activated successfully")
+        return await self._on_window(request, "a", "Window activated successfully")
 
     async def _close_window(self, request: web.Request) -> web.Response:
-        await self._on_window("c", await read_json(request))
-        return web.Response(text="Window closed successfully.")
+        return await self._on_window(request, "c", "Window closed successfully.")
 
     async def _start_recording(self, _: web.Request) -> web.Response:
         return web.json_response(await self.in_thread(self.recording.start))
@@ -180,12 +178,14 @@ class OsworldApi:
     async def _end_recording(self, _: web.Request) -> web.StreamResponse:
         return await self.in_thread(self.recording.end)
 
-    async def _on_window(self, letter: str, body: "dict[str, Any]") -> None:
+    async def _on_window(self, request: web.Request, letter: str, done: str) -> web.Response:
+        body = await read_json(request)
         name = body.get("window_name")
         if not name:
             raise Refusal(400, "window_name required")
         strict, by_class = bool(body.get("strict")), bool(body.get("by_class"))
         await self.in_thread(lambda: windows.act_on_window(letter, str(name), strict, by_class))
+        return web.Response(text=done)
 
     async def _executed(self, body: "dict[str, Any]") -> "dict[str, Any]":
         words, shell = command_of(body)

@@ -8,7 +8,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NoReturn
 
-from workers.env.backends.osworld.evaluator.faults import record
+from workers.env.backends.osworld.evaluator import faults
 
 HEAVY = frozenset(
     {
@@ -46,7 +46,7 @@ class AbsentName:
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
         """Record the fault and raise it: callers may swallow the exception."""
         message = f"{self.name} is called, and {self.name.partition('.')[0]} is not installed in .venv/osworld"
-        record(message)
+        faults.recorded.append(message)
         raise MissingPackage(message)
 
     def __or__(self, other: object) -> "AbsentName":

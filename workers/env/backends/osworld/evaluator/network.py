@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import requests
 
-from workers.env.backends.osworld.evaluator.faults import record
+from workers.env.backends.osworld.evaluator import faults
 
 REQUEST_S = 60.0
 """Default time-out of a request; a command on the machine may take this long."""
@@ -25,7 +25,7 @@ def guard(host: str, server_port: int, ports: set[int], token: str) -> None:
     def request(session: requests.Session, method: str, url: str, **options: Any) -> requests.Response:
         parts = urlsplit(url)
         if parts.hostname != host or parts.port not in ports:
-            record(f"the evaluator wants {url}: only what is in the mirror can be used")
+            faults.recorded.append(f"the evaluator wants {url}: only what is in the mirror can be used")
             raise requests.ConnectionError(f"{url} is not asked")
         to_server = parts.port == server_port
         if not options.get("timeout"):
@@ -36,10 +36,10 @@ def guard(host: str, server_port: int, ports: set[int], token: str) -> None:
             response = send(session, method, url, **options)
         except requests.RequestException as error:
             if to_server:
-                record(f"{parts.path}: {type(error).__name__} of the machine")
+                faults.recorded.append(f"{parts.path}: {type(error).__name__} of the machine")
             raise
         if to_server and response.status_code in REFUSED:
-            record(f"{parts.path}: the machine answers {response.status_code}")
+            faults.recorded.append(f"{parts.path}: the machine answers {response.status_code}")
         return response
 
     requests.Session.request = request  # type: ignore[method-assign,assignment]

@@ -30,9 +30,9 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     try:
         score = evaluate(request)
     except Exception as error:  # noqa: BLE001 - any error of OSWorld's code is this evaluation's fault
-        faults.record(f"{type(error).__name__}: {error}")
-    if recorded := faults.recorded_faults():
-        return {"fault": "; ".join(dict.fromkeys(recorded))[:1000]}
+        faults.recorded.append(f"{type(error).__name__}: {error}")
+    if faults.recorded:
+        return {"fault": "; ".join(dict.fromkeys(faults.recorded))[:1000]}
     return {"score": score}
 
 

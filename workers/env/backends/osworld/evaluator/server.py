@@ -44,7 +44,9 @@ class EvaluationServer:
     def run(self) -> None:
         """Serve until the requests end; running evaluations are killed then."""
         while True:
-            for key, _ in self.selector.select(self._wait_s()):
+            deadlines = [evaluation.deadline for evaluation in self.running.values()]
+            wait_s = max(min(deadlines) - time.monotonic(), 0) if deadlines else None
+            for key, _ in self.selector.select(wait_s):
                 if key.fd != self.requests:
                     self._hear(self.running[key.fd])
                 elif not self._read_requests():
@@ -54,10 +56,6 @@ class EvaluationServer:
             for evaluation in list(self.running.values()):
                 if time.monotonic() >= evaluation.deadline:
                     self._end(evaluation, {"fault": "the evaluation is not done at its deadline"})
-
-    def _wait_s(self) -> float | None:
-        deadlines = [evaluation.deadline for evaluation in self.running.values()]
-        return max(min(deadlines) - time.monotonic(), 0) if deadlines else None
 
     def _read_requests(self) -> bool:
         if not (data := os.read(self.requests, LINE_BYTES)):

@@ -12,13 +12,13 @@ def finder() -> Iterator[None]:
     before = dict(sys.modules)
     found = import_stubs.StubFinder()
     sys.meta_path.append(found)
-    faults.clear()
+    faults.recorded.clear()
     yield
     sys.meta_path.remove(found)
     for name in set(sys.modules) - set(before):
         if name.partition(".")[0] in import_stubs.HEAVY:
             del sys.modules[name]
-    faults.clear()
+    faults.recorded.clear()
 
 
 @pytest.mark.usefixtures("finder")
@@ -26,7 +26,7 @@ def test_a_heavy_package_and_its_modules_can_be_imported_and_named():
     drive = importlib.import_module("pydrive.drive")
     assert drive.GoogleDrive | None
     assert importlib.import_module("borb.pdf").Document.anything.at_all
-    assert faults.recorded_faults() == []
+    assert faults.recorded == []
 
 
 @pytest.mark.usefixtures("finder")
@@ -34,8 +34,8 @@ def test_a_call_is_a_fault_even_where_its_exception_is_swallowed():
     librosa = importlib.import_module("librosa")
     with pytest.raises(import_stubs.MissingPackage, match="librosa is not installed"):
         librosa.feature.mfcc(y=1)
-    assert len(faults.recorded_faults()) == 1
-    assert "librosa.feature.mfcc" in faults.recorded_faults()[0]
+    assert len(faults.recorded) == 1
+    assert "librosa.feature.mfcc" in faults.recorded[0]
 
 
 @pytest.mark.usefixtures("finder")
