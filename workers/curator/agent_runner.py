@@ -120,7 +120,8 @@ class AgentRunner:
         Raises OwnershipLost if another curator claimed the partition without a rebalance noticed here, or a replacement
         did.
         """
-        if current := [event for event in events if self._is_assigned(event)]:
+        # Older ones, read before the last rebalance, are redelivered.
+        if current := [event for event in events if event.message.generation_id == self.generation()]:
             async with self._handing_over(partition):
                 await self.process(await self._state(partition), current)
 
@@ -187,7 +188,8 @@ class AgentRunner:
         """Process records of one partition, each after those that the consumer skipped before it."""
         batch: list[Any] = []
         for event in events:
-            if missing := journaled.passed_over(self._topic(event), event.message.partition, event.message.offset):
+            topic = event.message.topic.removeprefix(self.prefix)
+            if missing := journaled.passed_over(topic, event.message.partition, event.message.offset):
                 await self._process_batch(journaled, batch)
                 batch = []
                 await self._make_up(journaled, event.message, missing)
@@ -237,13 +239,6 @@ class AgentRunner:
             )
         for batch in split_batches(inputs):
             await self._take(journaled, batch)
-
-    def _topic(self, event: Any) -> str:
-        return str(event.message.topic.removeprefix(self.prefix))
-
-    def _is_assigned(self, event: Any) -> bool:
-        """Return whether a record was read since the last rebalance; older ones are redelivered."""
-        return bool(event.message.generation_id == self.generation())
 
     def _partition(self, event: Any) -> int:
         return 0 if self.one_state else event.message.partition

@@ -136,11 +136,6 @@ class JournalWriter:
         await self.changelog.write(self.partition, key, value)
         self.check()
 
-    async def delete_superseded(self) -> None:
-        """Delete the records of former owners; call it once a snapshot of this one counts."""
-        keys = self.view.superseded(self.incarnation)
-        await asyncio.gather(*(self.write(key, None) for key in keys))
-
     def check(self, *, others: bool = True) -> None:
         """Raise OwnershipLost if another curator has claimed the partition, Replaced if it has the same id.
 
@@ -150,22 +145,17 @@ class JournalWriter:
             return
         claims = self.view.claims_after(self.incarnation)
         owners = [msgspec.msgpack.decode(claim, type=Claim).owner for claim in claims]
-        place = f"{self.changelog.name}[{self.partition}]"
-        if self.changelog.owner in owners:
-            raise Replaced(ownership_text(place, self.changelog.owner) + REPLACED)
+        replaced = self.changelog.owner in owners
+        owner = self.changelog.owner if replaced else owners[-1] if owners else "its name is lost"
+        reason = (
+            f"{self.changelog.name}[{self.partition}] belongs to another curator process now ({owner}), which claimed "
+            "it while this one was paused or disconnected: decisions of this one since then were not published"
+        )
+        if replaced:
+            advice = "only one may run; give each further curator another id (--id)"
+            raise Replaced(f"{reason}. It has the same id: {advice}")
         if others:
-            raise OwnershipLost(ownership_text(place, owners[-1] if owners else "its name is lost"))
-
-
-REPLACED = ". It has the same id: only one may run; give each further curator another id (--id)"
-
-
-def ownership_text(place: str, owner: str) -> str:
-    """Return the error text of a former owner."""
-    return (
-        f"{place} belongs to another curator process now ({owner}), which claimed it while this one was paused or "
-        "disconnected: decisions of this one since then were not published"
-    )
+            raise OwnershipLost(reason)
 
 
 async def read_from(bus: Bus, topic: str, partition: int, offset: int, stop: int | None = None) -> list[ConsumerRecord]:

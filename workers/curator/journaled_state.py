@@ -111,7 +111,7 @@ async def open_state(
     restored = await restore_state(agent, writer, publisher, one_state=one_state, last=last)
     state = JournaledState(agent, writer, restored, generation)
     await state.write(restored.snapshot)
-    await writer.delete_superseded()
+    await asyncio.gather(*(writer.write(key, None) for key in writer.view.superseded(writer.incarnation)))
     return state
 
 

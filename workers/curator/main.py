@@ -76,7 +76,11 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id, BATCH_BYTES))
     every = bind_agents(config, tasks)
     for agent in every:
-        await check_topics(config, publisher, agent)
+        for topic in agent.inputs:
+            partitions = await publisher.partitions_of(topic)
+            if SOURCES[agent.name] is None and partitions > 1:
+                name = config.bus.prefix + topic.name
+                raise ConfigError(f"topic {name} has {partitions} partitions: dispatch needs it to have one")
     await refuse_grown_inputs(config, publisher)
     used = list({topic.name: topic for agent in every for topic in (*agent.inputs, *agent.outputs)}.values())
     ids = await publisher.topic_ids(topic.name for topic in used)
@@ -119,16 +123,6 @@ async def serve(runners: Sequence[AgentRunner], drain_s: float, stop: asyncio.Ev
         async with asyncio.timeout(drain_s):
             for runner in runners:
                 await runner.drain()
-
-
-async def check_topics(config: Config, publisher: Publisher, agent: Agent) -> None:
-    """Wait for an agent's topics; refuse several partitions for dispatch, whose state spans all inputs."""
-    for topic in agent.inputs:
-        partitions = await publisher.partitions_of(topic)
-        if SOURCES[agent.name] is None and partitions > 1:
-            raise ConfigError(
-                f"topic {config.bus.prefix}{topic.name} has {partitions} partitions: dispatch needs it to have one"
-            )
 
 
 async def refuse_grown_inputs(config: Config, publisher: Publisher) -> None:

@@ -191,20 +191,12 @@ class LeaseServer:
 
     @web.middleware
     async def _authorize(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        return authorization_error(request, self.token) or await handler(request)
-
-
-def authorization_error(request: web.Request, token: str) -> web.Response | None:
-    """Return the response to an unauthorized request, None for an authorized one.
-
-    Without a token, a page in a local browser could reach this address by DNS rebinding.
-    """
-    if token:
-        if not is_same_token(bearer_token(request) or "", token):
+        if self.token and not is_same_token(bearer_token(request) or "", self.token):
             return error_response(401, "the token of the lease server is needed: Authorization: Bearer TOKEN")
-    elif not is_local(request):
-        return error_response(403, ONLY_LOCAL)
-    return None
+        # Without a token, a page in a local browser could reach this address by DNS rebinding.
+        if not self.token and not is_local(request):
+            return error_response(403, ONLY_LOCAL)
+        return await handler(request)
 
 
 def is_local(request: web.Request) -> bool:

@@ -10,40 +10,28 @@ from collections.abc import AsyncIterator
 
 from PIL import Image
 
-from dart_streams.actions import (
-    Action,
-    Click,
-    Drag,
-    Hotkey,
-    KeyDown,
-    KeyUp,
-    MouseDown,
-    MouseUp,
-    Move,
-    Scroll,
-    Type,
-    Wait,
-)
+from dart_streams import actions
+from dart_streams.actions import Action, Wait
 from dart_streams.config.tasks import Task
 from workers.env.environment import Environment, EnvironmentBackend, NoOracle, Screen
 
 ANY_ACTION: tuple[Action, ...] = (
-    Move(1, 1),
-    Click(1, 1),
-    Click(0, 0, "right"),
-    Click(1, 1, "middle"),
-    Click(1, 1, count=3),
-    Drag(1, 1, 2, 2),
-    MouseDown(1, 1),
-    MouseUp(2, 2),
-    Scroll(1, 1, "down"),
-    Scroll(1, 1, "left", 100),
-    KeyDown("shift"),
-    KeyUp("shift"),
-    KeyDown("ctrl"),
-    Hotkey(("ctrl", "a")),
-    Hotkey(("no such key",)),
-    Type("<é😀>\n"),
+    actions.Move(1, 1),
+    actions.Click(1, 1),
+    actions.Click(0, 0, "right"),
+    actions.Click(1, 1, "middle"),
+    actions.Click(1, 1, count=3),
+    actions.Drag(1, 1, 2, 2),
+    actions.MouseDown(1, 1),
+    actions.MouseUp(2, 2),
+    actions.Scroll(1, 1, "down"),
+    actions.Scroll(1, 1, "left", 100),
+    actions.KeyDown("shift"),
+    actions.KeyUp("shift"),
+    actions.KeyDown("ctrl"),
+    actions.Hotkey(("ctrl", "a")),
+    actions.Hotkey(("no such key",)),
+    actions.Type("<é😀>\n"),
     Wait(),
 )
 """Actions of each type, also with unusual arguments; a key stays held."""
@@ -133,7 +121,11 @@ async def check_neighbors(backend: EnvironmentBackend, task: Task, start: Screen
     await first.reset(task)
     await second.reset(task)
     await solve(second, task)
-    require(task, same_screen(await first.step(Wait(), "look"), start), "an episode does not see what another one does")
+    require(
+        task,
+        same_screen(await first.step(Wait(), "look"), start),
+        "an episode does not see what another one does",
+    )
     await require_start(first, task)
     await second.close()
     await first.close()

@@ -41,7 +41,7 @@ from topics.values import BlobRef
 from workers.env import metrics
 from workers.env.environment import EnvironmentBackend, EnvironmentFault, Screen, Size, rescale
 from workers.env.episode_spans import EpisodeSpans
-from workers.env.fault_boundary import ContainedBackend
+from workers.env.fault_boundary import ContainedBackend, ContainedEnvironment
 from workers.env.metrics import State
 from workers.env.policy_client import InvalidResponse, PolicyClient
 from workers.env.returned_values import printable_text
@@ -108,10 +108,8 @@ class EpisodeRunner:
 
     async def reject(self, order: RolloutOrder, reason: str) -> EpisodeEnd:
         """Publish and return the end of an order that is not played, or whose observation cannot be encoded."""
-        end, episode = (
-            EpisodeEnd(kind="env_error", reward=None, reason=printable_text(reason)),
-            self.new_episode(order, 0),
-        )
+        end = EpisodeEnd(kind="env_error", reward=None, reason=printable_text(reason))
+        episode = self.new_episode(order, 0)
         await self.publisher.publish(observations.TOPIC, episode.last_observation(end, now_ms()))
         with structlog.contextvars.bound_contextvars(trajectory=episode.trajectory_id):
             report_end(order, end)
@@ -133,7 +131,7 @@ class EpisodeRun:
         self.spans = EpisodeSpans(state.trajectory_id, task.task_id, state.order, runner.host)
         self.screenshot_write: asyncio.Task[None] | None = None
         self.publication: asyncio.Task[None] | None = None
-        self.environment = runner.backend.environment()
+        self.environment = ContainedEnvironment(runner.backend)
         self.demonstrates = False
         self.screen_size: Size = (1, 1)
         self.shown_s = 0.0

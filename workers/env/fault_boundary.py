@@ -49,10 +49,6 @@ class ContainedBackend:
         self.left_behind: set[asyncio.Task[Any]] = set()
         """Running calls of ended episodes."""
 
-    def environment(self) -> "ContainedEnvironment":
-        """Return an environment for one episode, not opened yet."""
-        return ContainedEnvironment(self)
-
     def expect(self, task: Task) -> None:
         """Let the backend prepare for a future episode of ``task``; never raises."""
         try:

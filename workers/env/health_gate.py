@@ -65,10 +65,6 @@ class HealthGate(Gate):
                     self._drained.set()
         metrics.fault_score.set(self.health.host.score)
 
-    def set_aside(self, task_id: str, times: int, reason: str) -> None:
-        """Set aside a task of which ``times`` orders repeatedly ended their workers."""
-        report(self.health.ended_workers(task_id, times, reason, self.clock()))
-
     async def refusal(self, task_id: str) -> str:
         """Return why an order is rejected, after a delay, or empty at once if it is played."""
         if reason := self.health.refusal(task_id, self.clock()):

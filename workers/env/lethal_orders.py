@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable
 import structlog
 
 from workers.env import metrics
-from workers.env.health_gate import HealthGate
+from workers.env.health_gate import HealthGate, report
 from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
 LIMIT = 3
@@ -73,6 +73,5 @@ class LethalOrders:
 
     def _rest(self, task_id: str, times: int) -> None:
         self._known.add(task_id)
-        self.gate.set_aside(
-            task_id, times, f"its orders have ended their worker again and again ({times} times set aside)"
-        )
+        reason = f"its orders have ended their worker again and again ({times} times set aside)"
+        report(self.gate.health.ended_workers(task_id, times, reason, self.clock()))

@@ -27,7 +27,9 @@ class TensorboardRun(TrackerRun):
     def log(self, point: MetricPoint) -> None:
         """Log the metrics of a step."""
         if point.step <= self.newest:
-            self._drop_from(point.step)
+            # Readers drop their values from here on, after a restart of this process or of the trainer.
+            start = SessionLog(status=SessionLog.START)
+            self.writer.add_event(Event(wall_time=time.time(), step=point.step, session_log=start))
         self.newest = point.step
         values = [Summary.Value(tag=name, simple_value=value) for name, value in point.values.items()]
         self._add(point, Summary(value=values))
@@ -46,11 +48,6 @@ class TensorboardRun(TrackerRun):
     def close(self) -> None:
         """End the file."""
         self.writer.close()
-
-    def _drop_from(self, step: int) -> None:
-        """Let readers drop their values from ``step`` on, after a restart of this process or of the trainer."""
-        start = SessionLog(status=SessionLog.START)
-        self.writer.add_event(Event(wall_time=time.time(), step=step, session_log=start))
 
     def _add(self, at: MetricPoint | SampleTrajectory, summary: Summary) -> None:
         self.writer.add_event(Event(wall_time=at.at_ms / 1000, step=at.step, summary=summary))

@@ -52,7 +52,8 @@ class DesktopEnvironment:
 
     async def evaluate(self) -> float:
         """Return 1 if the task is solved, else 0."""
-        outcome = await self._outcome()
+        content, _ = await self._request("GET", "outcome")
+        outcome = msgspec.json.decode(content, type=SessionOutcome)
         elements = await self._elements() if self._task().reads_elements and outcome.exit_code is None else []
         return float(self._task().solved(outcome, elements))
 
@@ -79,10 +80,6 @@ class DesktopEnvironment:
         if self.problem is None:
             raise EnvironmentFault("the desktop was not reset to a task")
         return self.problem
-
-    async def _outcome(self) -> SessionOutcome:
-        content, _ = await self._request("GET", "outcome")
-        return msgspec.json.decode(content, type=SessionOutcome)
 
     async def _elements(self) -> list[Element]:
         content, _ = await self._request("GET", "elements")

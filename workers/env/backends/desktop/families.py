@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from dart_streams.actions import Hotkey, Type
 from workers.env.backends.desktop import office
-from workers.env.backends.desktop.problem import Problem, SessionOutcome, act, in_turn, press
+from workers.env.backends.desktop.problem import Problem, SessionOutcome, in_turn, press
 from workers.env.environment import EnvironmentFault
 
 ANSWERS = (("Yes", "No"), ("Save", "Discard"), ("Accept", "Decline"), ("Keep", "Delete"), ("Start", "Cancel"))
@@ -63,7 +63,7 @@ def enter(rng: random.Random) -> Problem:
         instruction=f'Type "{target}" and press OK.',
         command=("zenity", "--entry", "--text", "Your word"),
         solved=lambda outcome, _: printed_line(outcome, target),
-        oracle=in_turn(act(Type(target)), press("push button", "OK")),
+        oracle=in_turn(Type(target), press("push button", "OK")),
     )
 
 
@@ -76,9 +76,9 @@ def fill_form(rng: random.Random) -> Problem:
         solved=lambda outcome, _: printed_line(outcome, f"{name}|{town}"),
         oracle=in_turn(
             press("text", number=0),
-            act(Type(name)),
+            Type(name),
             press("text", number=1),
-            act(Type(town)),
+            Type(town),
             press("push button", "OK"),
         ),
     )
@@ -94,7 +94,7 @@ def edit(rng: random.Random) -> Problem:
         files={path: f"{first}\n"},
         watched=(path,),
         solved=lambda outcome, _: outcome.text(path) == f"{target}{first}\n",
-        oracle=in_turn(act(Type(target)), act(Hotkey(("ctrl", "s")))),
+        oracle=in_turn(Type(target), Hotkey(("ctrl", "s"))),
     )
 
 
@@ -109,9 +109,7 @@ def remove(rng: random.Random) -> Problem:
         files={f"files/{name}": "" for name in names},
         watched=("files",),
         solved=lambda outcome, _: outcome.state["files"] == left,
-        oracle=in_turn(
-            act(Type(target)), act(Hotkey(("escape",))), act(Hotkey(("shift", "delete"))), act(Hotkey(("enter",)))
-        ),
+        oracle=in_turn(Type(target), Hotkey(("escape",)), Hotkey(("shift", "delete")), Hotkey(("enter",))),
     )
 
 
@@ -122,7 +120,7 @@ def calculate(rng: random.Random) -> Problem:
         instruction=f"Calculate {left_factor}*{right_factor}.",
         command=("galculator",),
         solved=lambda _, elements: any(element.text.strip() == str(left_factor * right_factor) for element in elements),
-        oracle=in_turn(act(Type(f"{left_factor}*{right_factor}")), act(Hotkey(("enter",)))),
+        oracle=in_turn(Type(f"{left_factor}*{right_factor}"), Hotkey(("enter",))),
         reads_elements=True,
     )
 

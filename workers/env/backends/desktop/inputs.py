@@ -4,36 +4,15 @@ from typing import Any
 
 from dart_streams import actions
 from dart_streams.actions import keys
+from workers.env.backends.desktop.guest import pyautogui
 
 Event = list[Any]
 """Kind (``move``, ``press``, ``release``, ``scroll``, ``down``, ``up``, ``text``) and arguments."""
 NOTCHES = 5
 """Notches of a scroll without an amount, as in OSWorld."""
-NAMED_KEYS = {
-    "enter": "Return",
-    "tab": "Tab",
-    "escape": "Escape",
-    "backspace": "BackSpace",
-    "delete": "Delete",
-    "insert": "Insert",
-    "space": "space",
-    "home": "Home",
-    "end": "End",
-    "pageup": "Prior",
-    "pagedown": "Next",
-    "alt": "Alt_L",
-    "ctrl": "Control_L",
-    "meta": "Super_L",
-    "shift": "Shift_L",
-    "capslock": "Caps_Lock",
-    "numlock": "Num_Lock",
-    "scrolllock": "Scroll_Lock",
-    "printscreen": "Print",
-    "pause": "Pause",
-    "menu": "Menu",
-    **{name: name.capitalize() for name in ("left", "up", "right", "down")},
-    **{f"f{number}": f"F{number}" for number in range(1, 25)},
-}
+PYAUTOGUI_NAMES = {"meta": "win", "menu": "apps"}
+"""Keys with a different name in pyautogui."""
+NAMED_KEYS = {name: pyautogui.KEYS[PYAUTOGUI_NAMES.get(name, name)] for name in keys.NAMED}
 """Names of keysyms (X11's keysymdef.h)."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dart_streams.actions import Hotkey, Type
 from workers.env.backends.desktop import documents
-from workers.env.backends.desktop.problem import Problem, act, in_turn
+from workers.env.backends.desktop.problem import Problem, in_turn
 from workers.env.environment import Size
 
 LEAST: Size = (1024, 700)
@@ -36,7 +36,7 @@ LINES = tuple(
     for text in ("We meet on {}.", "The parcel comes on {}.", "Please call me on {}.", "The shop is closed on {}.")
 )
 TITLES = ("Rivers", "Mountains", "Forests", "Islands", "Deserts", "Lakes", "Coasts", "Valleys")
-SAVE = act(Hotkey(("ctrl", "s")))
+SAVE = Hotkey(("ctrl", "s"))
 
 
 def edit_sheet(rng: random.Random) -> Problem:
@@ -55,14 +55,14 @@ def edit_sheet(rng: random.Random) -> Problem:
         instruction = f"Put {typed} into the cell {place} and save the file."
     before = documents.write_spreadsheet(list(zip(goods, map(float, numbers), strict=True)))
     expected = documents.cells_of(before) | {place: target}
-    go = act(Hotkey(("ctrl", "shift", "t")))  # Moves the focus to the name box.
+    go = Hotkey(("ctrl", "shift", "t"))  # Moves the focus to the name box.
     return Problem(
         instruction=instruction,
         command=(*OFFICE, "--calc", path),
         files={path: before},
         watched=(path,),
         solved=lambda outcome, _: documents.cells_of(outcome.bytes(path)) == expected,
-        oracle=in_turn(go, act(Type(f"{place}\n")), act(Type(f"{typed}\n")), SAVE),
+        oracle=in_turn(go, Type(f"{place}\n"), Type(f"{typed}\n"), SAVE),
         **OFFICE_SETTINGS,
     )
 
@@ -77,7 +77,7 @@ def edit_document(rng: random.Random) -> Problem:
         files={path: documents.write_text_document(before)},
         watched=(path,),
         solved=lambda outcome, _: documents.paragraphs_of(outcome.bytes(path)) == [*before, target],
-        oracle=in_turn(act(Hotkey(("ctrl", "end"))), act(Type(f"\n{target}")), SAVE),
+        oracle=in_turn(Hotkey(("ctrl", "end")), Type(f"\n{target}"), SAVE),
         **OFFICE_SETTINGS,
     )
 
@@ -93,11 +93,11 @@ def edit_slide(rng: random.Random) -> Problem:
         watched=(path,),
         solved=lambda outcome, _: documents.paragraphs_of(outcome.bytes(path)) == [target],
         oracle=in_turn(
-            act(Hotkey(("tab",))),
-            act(Hotkey(("f2",))),
-            act(Hotkey(("ctrl", "a"))),
-            act(Type(target)),
-            act(Hotkey(("escape",))),
+            Hotkey(("tab",)),
+            Hotkey(("f2",)),
+            Hotkey(("ctrl", "a")),
+            Type(target),
+            Hotkey(("escape",)),
             SAVE,
         ),
         **OFFICE_SETTINGS,

@@ -107,16 +107,16 @@ def find(elements: Elements, role: str, name: str | None = None, number: int = 0
     return matching[number]
 
 
-def in_turn(*chosen: Callable[[Elements], Action]) -> Next:
-    """Return an oracle that takes actions in turn."""
-    return lambda number, elements: chosen[number](elements) if number < len(chosen) else None
+def in_turn(*steps: Action | Callable[[Elements], Action]) -> Next:
+    """Return an oracle that takes actions in turn, some of them computed from the elements."""
+
+    def oracle(number: int, elements: Elements) -> Action | None:
+        step = steps[number] if number < len(steps) else None
+        return step if step is None or isinstance(step, Action) else step(elements)
+
+    return oracle
 
 
 def press(role: str, name: str | None = None, number: int = 0) -> Callable[[Elements], Action]:
     """Return a function that clicks an element."""
     return lambda elements: find(elements, role, name, number).click()
-
-
-def act(action: Action) -> Callable[[Elements], Action]:
-    """Return a function that takes an action without elements."""
-    return lambda _: action

@@ -95,7 +95,7 @@ class OsworldEnvironment:
 
         The worker's first reset of a task scores its untouched start state on another machine before.
         """
-        await self._give_back()
+        await self.close()
         session = self.session_of(task)
         if self.settings.check_start and session.start_is_scored:
             await self.starts.require_unsolved(task.page, lambda: self._untouched(task))
@@ -106,7 +106,7 @@ class OsworldEnvironment:
         try:
             return await self.evaluate()
         finally:
-            await asyncio.shield(self._give_back())
+            await asyncio.shield(self.close())
 
     async def _begin(self, session: TaskSession) -> Screen:
         deadline = Deadline(self.settings.reset_timeout_s)
@@ -143,10 +143,6 @@ class OsworldEnvironment:
             async for action in actions:
                 yield action
 
-    async def close(self) -> None:
-        """Give the machine back; never raises."""
-        await self._give_back()
-
     async def _step(self, machine: Machine, session: TaskSession, action: Action, action_id: str, last: bool) -> Screen:
         deadline = Deadline(self.settings.call_timeout_s)
         if action_id not in self._executed:
@@ -181,10 +177,11 @@ class OsworldEnvironment:
         try:
             return await call
         except BaseException:
-            await asyncio.shield(self._give_back())
+            await asyncio.shield(self.close())
             raise
 
-    async def _give_back(self) -> None:
+    async def close(self) -> None:
+        """Give the machine back; never raises."""
         held, machine, self._held, self._machine = self._held, self._machine, None, None
         session, self._session = self._session, None
         if session is not None:

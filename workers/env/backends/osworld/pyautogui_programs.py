@@ -2,14 +2,13 @@
 
 from dart_streams import actions
 from dart_streams.actions import keys
+from workers.env.backends.desktop.inputs import PYAUTOGUI_NAMES
 
 NOTCHES = 5
 """Notches of a scroll without an amount."""
 DRAG_S = 0.5
 PREFIX = "import pyautogui\npyautogui.FAILSAFE = False\n"
 """Start of each program; the fail-safe would end it when the pointer is in a corner."""
-KEY_NAMES = {"meta": "win", "menu": "apps"}
-"""Keys with a different name in pyautogui."""
 TYPE_ANY = """
 def type_any(text):
     if getattr(pyautogui, "TYPES_ANY_CHARACTER", False):
@@ -113,4 +112,4 @@ def key_name(name: str) -> str | None:
     key = keys.canonical_name(name)
     if len(key) == 1:
         return key if key.isascii() and key.isprintable() else None
-    return KEY_NAMES.get(key, key) if key in keys.NAMED else None
+    return PYAUTOGUI_NAMES.get(key, key) if key in keys.NAMED else None

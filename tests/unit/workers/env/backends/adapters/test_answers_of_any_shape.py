@@ -65,7 +65,7 @@ def androidworld_at(url: str) -> EnvironmentBackend:
 @contextlib.asynccontextmanager
 async def stepped(backend: EnvironmentBackend) -> AsyncIterator[ContainedEnvironment]:
     """Yield an episode's environment after its first step."""
-    environment = ContainedBackend(backend).environment()
+    environment = ContainedEnvironment(ContainedBackend(backend))
     try:
         await environment.open(TASK)
         await environment.reset(TASK)
