@@ -4,24 +4,22 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from dart_streams.actions import Click, format
 from dart_streams.actions.dialects import View
-from dart_streams.config import Config, parse
-from dart_streams.config.tasks import Task
-from dart_streams.curation.in_memory import CountingTrainer
+from dart_streams.config import Config
 from dart_streams.screens import smart_resize
-from examples.in_memory_run import ObservationLog, PolicyFunction
-from tests import events
+from examples.in_memory_run import PolicyFunction
+from tests.unit.workers.env import episodes
+from tests.unit.workers.env.episodes import TRAINER, simulated_config
 from topics.action_requests import ActionRequest
 from topics.observations import Observation
 from topics.values import Purpose
 from workers.env import metrics
-from workers.env.backends.simulated import SIZE, SimulatedBackend
-from workers.env.episode_runner import EpisodeRunner
+from workers.env.backends.simulated import SIZE
 
 SEEN = View(*smart_resize(*SIZE, 3136, 1_003_520))
 DIALECTS: list[dict[str, Any]] = [
@@ -41,10 +39,7 @@ Answer = Callable[[Click], str]
 
 
 def configured(**dialect: str) -> Config:
-    quick = {"reset_ms": 0, "step_ms": 0, "evaluate_ms": 0}
-    return parse(
-        {"env": {"backend": "simulated", "simulated": quick}, "policy": {"max_tokens": 400, "dialect": dialect}}
-    )
+    return simulated_config(policy={"max_tokens": 400, "dialect": dialect})
 
 
 def play(config: Config, page: str, answer: Answer, purpose: Purpose = "train") -> list[Observation]:
@@ -54,13 +49,7 @@ def play(config: Config, page: str, answer: Answer, purpose: Purpose = "train") 
         (place,) = POINT.findall(" ".join(turn.text or "" for turn in request.turns))
         return answer(Click(int(place[0]), int(place[1])))
 
-    log = cast(Any, ObservationLog())
-    policy_client = cast(Any, PolicyFunction(policy, CountingTrainer(config.trainer.groups_per_step)))
-    runner = EpisodeRunner(config, "env-0", SimulatedBackend(config), log, log, policy_client)
-    task = Task(environment="simulated", page=page, seed=3, max_steps=6, split="train")
-    order = events.rollout_order(task_id=task.task_id, purpose=purpose)
-    asyncio.run(runner.run(order, task, lambda _: None))
-    (observations,) = log.observations.values()
+    (observations,) = asyncio.run(episodes.play(config, PolicyFunction(policy, TRAINER), page, purpose))
     return observations
 
 

@@ -16,11 +16,11 @@ from dart_streams.actions import Action, Click, Type
 from dart_streams.bus.codec import decode, encode
 from dart_streams.config import parse
 from dart_streams.config.tasks import Task
-from dart_streams.curation.in_memory import CountingTrainer
 from examples.in_memory_run import ObservationLog, PolicyFunction
 from tests import events
 from tests.unit.clockwork import Clockwork
-from topics import Topic, observations
+from tests.unit.workers.env.episodes import TRAINER, EncodingLog, runner_of
+from topics import observations
 from topics.observations import EpisodeEnd
 from topics.rollout_orders import RolloutOrder
 from topics.values import Purpose
@@ -92,16 +92,15 @@ def order_of(purpose: Purpose) -> RolloutOrder:
 ORDER = order_of("train")
 
 
-def runner_of(backend: Any, answer: str, log: ObservationLog) -> EpisodeRunner:
+def runner(backend: Any, answer: str, log: ObservationLog) -> EpisodeRunner:
     config = parse({"env": {"backend": "simulated", "episode_timeout_s": 30.0}})
-    policy = cast(Any, PolicyFunction(lambda _: answer, CountingTrainer(config.trainer.groups_per_step)))
-    return EpisodeRunner(config, "env-0", backend, cast(Any, log), cast(Any, log), policy)
+    return runner_of(config, backend, log, PolicyFunction(lambda _: answer, TRAINER))
 
 
 async def play(backend: Any, answer: str = "Action: wait()", purpose: Purpose = "train") -> EpisodeEnd:
     """Play an episode, and return its end as whoever reads its record has it."""
     log = ObservationLog()
-    await runner_of(backend, answer, log).run(order_of(purpose), TASK, lambda _: None)
+    await runner(backend, answer, log).run(order_of(purpose), TASK, lambda _: None)
     (shown,) = log.observations.values()
     read = [decode(observations.TOPIC, *encode(observations.TOPIC, one)[1:]) for one in shown]
     assert read == shown, "what is read is what was published"
@@ -404,18 +403,10 @@ def test_an_error_of_preparing_is_only_logged():
     ContainedBackend(cast(Any, Expects())).expect(TASK)
 
 
-class CheckingLog(ObservationLog):
-    """Refuses what cannot be published, as a publisher does."""
-
-    async def publish(self, topic: Topic, event: Any, **options: Any) -> None:
-        encode(topic, event)
-        await super().publish(topic, event)
-
-
 @pytest.mark.parametrize("half", ["\ud83d", "\u4e16" * 700_000], ids=["half a character", "more than a record takes"])
 async def test_an_undecodable_observation_ends_the_order_in_another_trajectory(half: str):
-    log, backend = CheckingLog(), Own()
-    await runner_of(backend, f"Action: type(content='{half}')", log).run(ORDER, TASK, lambda _: None)
+    log, backend = EncodingLog(), Own()
+    await runner(backend, f"Action: type(content='{half}')", log).run(ORDER, TASK, lambda _: None)
     whole, refused = log.observations.values()
     assert [one.end for one in whole] == [None]
     assert refused[-1].end is not None

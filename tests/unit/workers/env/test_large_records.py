@@ -1,37 +1,27 @@
 """What no record has room for ends its episode as a fault that a record can carry, and nothing else."""
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
 from dart_streams.bus.codec import encode
-from dart_streams.config import Config, parse
 from dart_streams.config.tasks import Task
-from dart_streams.curation.in_memory import CountingTrainer
 from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import MAX_REASON
-from examples.in_memory_run import ObservationLog, PolicyFunction
-from tests import events
-from topics import Topic, action_requests, observations
+from examples.in_memory_run import PolicyFunction
+from tests.unit.workers.env import episodes
+from tests.unit.workers.env.episodes import TRAINER, EncodingLog, simulated_config
+from topics import action_requests, observations
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.observations import Observation
 from workers.env.backends.simulated import SimulatedBackend, SimulatedEnvironment
 from workers.env.environment import Screen
-from workers.env.episode_runner import EpisodeRunner
 
 CLICK = "Action: click(start_box='(1,1)')"
 LIMIT = observations.TOPIC.max_message_bytes
-
-
-class EncodingLog(ObservationLog):
-    """Encodes what is published, as it is for Kafka."""
-
-    async def publish(self, topic: Topic, event: Any, **options: Any) -> None:
-        encode(topic, event)
-        await super().publish(topic, event, **options)
 
 
 class Wordy(SimulatedBackend):
@@ -54,8 +44,8 @@ class Wordy(SimulatedBackend):
 class Answers(PolicyFunction):
     """Answers with a text and a number of tokens; requests are encoded as they are for Kafka."""
 
-    def __init__(self, config: Config, text: str, tokens: int = 1) -> None:
-        super().__init__(lambda _: text, CountingTrainer(config.trainer.groups_per_step))
+    def __init__(self, text: str, tokens: int) -> None:
+        super().__init__(lambda _: text, TRAINER)
         self.tokens = tokens
 
     async def request(self, request: ActionRequest, timeout_s: float) -> ActionResponse:
@@ -68,17 +58,10 @@ class Answers(PolicyFunction):
 
 
 def play(text: str, tokens: int = 1, words: str = "", **policy: Any) -> list[list[Observation]]:
-    quick = {"reset_ms": 0, "step_ms": 0, "evaluate_ms": 0}
-    config = parse({"env": {"backend": "simulated", "simulated": quick}, "policy": policy})
-    log, backend = EncodingLog(), Wordy(config)
+    config = simulated_config(policy=policy)
+    backend = Wordy(config)
     backend.words = words
-    runner = EpisodeRunner(
-        config, "env-0", backend, cast(Any, log), cast(Any, log), cast(Any, Answers(config, text, tokens))
-    )
-    task = Task(environment="simulated", page="steps-3", seed=3, max_steps=6, split="train")
-    order = events.rollout_order(task_id=task.task_id)
-    asyncio.run(runner.run(order, task, lambda _: None))
-    return list(log.observations.values())
+    return asyncio.run(episodes.play(config, Answers(text, tokens), log=EncodingLog(), backend=backend))
 
 
 def test_an_answer_of_32768_tokens_is_recorded_whole():

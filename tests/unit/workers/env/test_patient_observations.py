@@ -1,19 +1,15 @@
 """An observation waits for others to go with only while its episode waits for the policy, and no longer."""
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
-from dart_streams.config import parse
-from dart_streams.config.tasks import Task
-from dart_streams.curation.in_memory import CountingTrainer
 from examples.in_memory_run import ObservationLog, PolicyFunction
-from tests import events
+from tests.unit.workers.env import episodes
+from tests.unit.workers.env.episodes import TRAINER, simulated_config
 from topics import Topic
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
 from topics.values import Purpose
-from workers.env.backends.simulated import SimulatedBackend
-from workers.env.episode_runner import EpisodeRunner
 
 BOUND_S = 60.0
 
@@ -47,15 +43,9 @@ class SlowPolicy(PolicyFunction):
 
 
 async def play(purpose: Purpose) -> PatientLog:
-    quick = {"reset_ms": 0, "step_ms": 0, "evaluate_ms": 0}
-    config = parse({"env": {"backend": "simulated", "simulated": quick}})
-    log, trainer = PatientLog(), CountingTrainer(config.trainer.groups_per_step)
-    policy = SlowPolicy(lambda request: "Action: click(point='<point>1 1</point>')", trainer)
-    runner = EpisodeRunner(config, "env-0", SimulatedBackend(config), cast(Any, log), cast(Any, log), cast(Any, policy))
-    task = Task(environment="simulated", page="steps-3", seed=3, max_steps=3, split="train")
-    order = events.rollout_order(task_id=task.task_id, purpose=purpose)
+    log, policy = PatientLog(), SlowPolicy(lambda request: "Action: click(point='<point>1 1</point>')", TRAINER)
     async with asyncio.timeout(BOUND_S):
-        await runner.run(order, task, lambda _: None)
+        await episodes.play(simulated_config(), policy, purpose=purpose, log=log)
     return log
 
 

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 WIDTH, HEIGHT, BOX = 60, 80, 20
 KINDS = {
@@ -119,12 +120,5 @@ class StandIn:
 async def served(*phones: Phone) -> AsyncIterator[list[str]]:
     """Serve a stand-in for each phone; yield their addresses."""
     async with contextlib.AsyncExitStack() as stack:
-        urls = []
-        for phone in phones:
-            runner = web.AppRunner(StandIn(phone).application())
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            urls.append(f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}")
-        yield urls
+        made = [TestServer(StandIn(phone).application()) for phone in phones]
+        yield [str((await stack.enter_async_context(server)).make_url("")).rstrip("/") for server in made]

@@ -14,6 +14,7 @@ from PIL import Image
 from dart_streams.actions import Wait
 from dart_streams.config import parse
 from dart_streams.config.tasks import Task
+from tests.answering import answering
 from workers.env.backends.adapters import androidworld, openenv
 from workers.env.backends.adapters.settings import clamp_reward, encode_image, flag_of, number_of, text_of
 from workers.env.environment import EnvironmentBackend, EnvironmentFault
@@ -29,37 +30,22 @@ RIGHT = {"observation": {"screenshot": IMAGE, "goal": "Click"}, "reward": None, 
 async def serving(answers: dict[str, str]) -> AsyncIterator[str]:
     """Yield the address of a server that answers messages and paths with these texts."""
 
-    async def socket(request: web.Request) -> web.WebSocketResponse:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path != "/ws":
+            return web.Response(text=answers.get(request.path, "{}"))
         connection = web.WebSocketResponse()
         await connection.prepare(request)
         async for message in connection:
             await connection.send_str(answers.get(json.loads(message.data)["type"], "{}"))
         return connection
 
-    async def answered(request: web.Request) -> web.Response:
-        return web.Response(text=answers.get(request.path, "{}"))
-
-    app = web.Application()
-    app.router.add_get("/ws", socket)
-    app.router.add_route("*", "/{path:.*}", answered)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with answering(answer) as url:
+        yield url
 
 
-def openenv_at(url: str) -> EnvironmentBackend:
-    table = {"backend": "openenv", "installed": {"options": {"url": url}, "call_timeout_s": 60.0}}
-    return cast(EnvironmentBackend, openenv.backend(parse({"env": table})))
-
-
-def androidworld_at(url: str) -> EnvironmentBackend:
-    table = {"backend": "androidworld", "installed": {"options": {"urls": url}, "call_timeout_s": 60.0}}
-    return cast(EnvironmentBackend, androidworld.backend(parse({"env": table})))
+def backend_at(module: Any, **options: str) -> EnvironmentBackend:
+    table = {"backend": module.__name__.rpartition(".")[2], "installed": {"options": options, "call_timeout_s": 60.0}}
+    return cast(EnvironmentBackend, module.backend(parse({"env": table})))
 
 
 @contextlib.asynccontextmanager
@@ -73,12 +59,6 @@ async def stepped(backend: EnvironmentBackend) -> AsyncIterator[ContainedEnviron
         yield environment
     finally:
         await environment.close()
-
-
-async def shown(backend: EnvironmentBackend) -> None:
-    """Play up to the screen after the first step: a wrong answer is a fault of the call that it answers."""
-    async with stepped(backend):
-        pass
 
 
 async def played(backend: EnvironmentBackend) -> float:
@@ -121,20 +101,17 @@ WRONG = {
 @pytest.mark.parametrize("call", ["reset", "step"])
 async def test_any_answer_of_openenv_is_a_fault_or_a_screen(call: str, answer: str):
     async with serving({"reset": observation(), "step": observation(reward=0.5)} | {call: answer}) as url:
-        if (call, answer) == ("step", WRONG["a goal as a list"]) or (call, answer) == (
-            "step",
-            WRONG["half a character"],
-        ):
+        if call == "step" and answer in (WRONG["a goal as a list"], WRONG["half a character"]):
             return  # The instruction is that of the reset.
         with pytest.raises(EnvironmentFault) as fault:
-            await shown(openenv_at(url))
+            await played(backend_at(openenv, url=url))
         if answer != WRONG["nested"]:  # What json itself raises for that is the boundary's to name.
             assert_own_words(fault.value)
 
 
 async def test_the_right_answers_of_openenv_are_played():
     async with serving({"reset": observation(), "step": observation(reward=0.5)}) as url:
-        assert await played(openenv_at(url)) == 0.5
+        assert await played(backend_at(openenv, url=url)) == 0.5
 
 
 SCORES = ["NaN", "Infinity", "1e400", '"1"', "true", "[1]", "{}", "null"]
@@ -144,18 +121,19 @@ SCORES = ["NaN", "Infinity", "1e400", '"1"', "true", "[1]", "{}", "null"]
 async def test_any_score_of_androidworld_is_a_fault_or_a_number(score: str):
     answers = {"/task/goal": '{"goal": null}', "/screenshot": json.dumps({"pixels": IMAGE})}
     async with serving({**answers, "/task/score": '{"score": 1.5}'}) as url:
-        assert await played(androidworld_at(url)) == 1.0
+        assert await played(backend_at(androidworld, urls=url)) == 1.0
     async with serving({**answers, "/task/score": f'{{"score": {score}}}'}) as url:
         with pytest.raises(EnvironmentFault) as fault:
-            await played(androidworld_at(url))
+            await played(backend_at(androidworld, urls=url))
         assert_own_words(fault.value)
 
 
 @pytest.mark.parametrize(
-    "pixels", [None, 7, [], [[]], [[[1, 2]]], [[[1, 2, 300]]], {"a": 1}, [[["x", 2, 3]]], [[[0.5, 1, 1]]]]
+    "pixels",
+    [None, 7, "not base64!", [], [[]], [[[0] * 3], []], [[[1, 2, 300]]], {"a": 1}, [[["x", 2, 3]]], [[[0.5, 1, 1]]]],
 )
 def test_what_is_no_image_is_a_fault(pixels: Any):
-    with pytest.raises(EnvironmentFault):
+    with pytest.raises(EnvironmentFault, match="screenshot"):
         encode_image(pixels)
 
 

@@ -2,37 +2,27 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import pytest
 from aiohttp import web
 
 from dart_streams.deadline import Deadline
+from tests.answering import Handler, answering
 from workers.env.backends.connection import StatusFault
 from workers.env.backends.osworld.environment import wait_ready
 from workers.env.backends.osworld.machine import PNG, FileMissing, Machine, MachineEndpoint
 from workers.env.environment import EnvironmentFault
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SECRET = "a secret token"
 
 
 @contextlib.asynccontextmanager
 async def machine(handler: Handler, call_timeout_s: float = 60.0, token: str = "") -> AsyncIterator[Machine]:
     """A client of a server that answers every request by ``handler``."""
-    application = web.Application(client_max_size=2**24)
-    application.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    try:
-        async with Machine(MachineEndpoint(url=f"http://127.0.0.1:{port}", token=token), call_timeout_s) as client:
-            yield client
-    finally:
-        await runner.cleanup()
+    async with answering(handler) as url, Machine(MachineEndpoint(url=url, token=token), call_timeout_s) as client:
+        yield client
 
 
 def always(answer: Callable[[], web.StreamResponse]) -> Handler:

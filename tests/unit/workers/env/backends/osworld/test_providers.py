@@ -7,6 +7,7 @@ import pytest
 from aiohttp import web
 
 from dart_streams.deadline import Deadline
+from tests.answering import answering
 from workers.env.backends.osworld.providers import LeaseServerProvider
 from workers.env.environment import EnvironmentFault
 
@@ -30,14 +31,8 @@ class Leasing:
 
 @contextlib.asynccontextmanager
 async def serving(leasing: Leasing) -> AsyncIterator[Leasing]:
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", leasing.answer)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    leasing.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield leasing
-    await runner.cleanup()
+    async with answering(leasing.answer) as leasing.url:
+        yield leasing
 
 
 @pytest.mark.parametrize(("token", "header"), [("secret", "Bearer secret"), ("", "")])

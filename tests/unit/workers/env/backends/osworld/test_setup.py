@@ -9,6 +9,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from dart_streams.deadline import Deadline
+from tests.answering import answering
 from workers.env.backends.osworld import mirror, setup, steps
 from workers.env.backends.osworld.machine import Machine, MachineEndpoint
 from workers.env.environment import EnvironmentFault
@@ -43,14 +44,9 @@ class Recorder:
 @pytest_asyncio.fixture
 async def served() -> AsyncIterator[tuple[Recorder, Machine]]:
     """A recorder and its client."""
-    recorder, application = Recorder(), web.Application()
-    application.router.add_route("*", "/{path:.*}", recorder.answer)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    async with Machine(MachineEndpoint(url=f"http://127.0.0.1:{runner.addresses[0][1]}")) as machine:
+    recorder = Recorder()
+    async with answering(recorder.answer) as url, Machine(MachineEndpoint(url=url)) as machine:
         yield recorder, machine
-    await runner.cleanup()
 
 
 def prepared(machine: Machine, folder: Path, settles: bool = False) -> setup.TaskSetup:
