@@ -1,7 +1,10 @@
 """A table and a publisher of a few lines, which note the order of a runner's effects."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+
+import msgspec
 
 from benchmarks.curation_world import Odds, play, task_set
 from dart_streams.bus.clients import SendCoalescer
@@ -9,6 +12,7 @@ from dart_streams.bus.codec import encode
 from dart_streams.config import parse
 from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.changelog import parse_key
+from dart_streams.curation.journal import JournalInput
 from tests import events
 from tests.unit.workers.curator.changelog_topic import ChangelogTopic, Table
 from topics import trajectories
@@ -66,18 +70,15 @@ class Broker(Table):
         self.effects.clear()
         return runner
 
-    def event(self, offset: int, value: bytes | None = None) -> SimpleNamespace:
+    def event(self, offset: int, value: bytes | None = None, generation: int = 1) -> SimpleNamespace:
         """Return Faust's event of a finished rollout."""
         order = events.rollout_order(f"g{offset:06d}/0/0", group_id=f"g{offset:06d}")
         record = encode(trajectories.TOPIC, play(order, 0, Odds(), 0), (), f"t{offset}")
-        message = SimpleNamespace(
-            topic=CONFIG.bus.prefix + trajectories.TOPIC.name,
-            partition=0,
-            offset=offset,
-            timestamp=1.5,
-            key=record.key,
-            value=record.value if value is None else value,
-            headers=record.headers,
-            generation_id=1,
-        )
-        return SimpleNamespace(message=message, ack=lambda: self.effects.append("acknowledged"))
+        read = JournalInput("trajectories", 0, offset, 1500, record.key, value or record.value, record.headers)
+        return faust_event(read, lambda: self.effects.append("acknowledged"), generation)
+
+
+def faust_event(read: JournalInput, ack: Callable[[], None], generation: int = 1) -> SimpleNamespace:
+    """Return Faust's event of a record."""
+    fields = msgspec.structs.asdict(read) | {"topic": CONFIG.bus.prefix + read.topic, "timestamp": read.at_ms / 1000}
+    return SimpleNamespace(message=SimpleNamespace(**fields, generation_id=generation), ack=ack)

@@ -2,6 +2,7 @@
 
 import asyncio
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -12,7 +13,6 @@ from dart_streams.config import parse
 from dart_streams.curation import journal
 from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.changelog import entry_key
-from tests.unit.workers.curator.broker import Broker
 from topics import task_difficulty
 from workers.curator import agent_runner, input_queue
 from workers.curator.changelogs import MAX_RECORD_BYTES, application_id, changelog_topics
@@ -21,23 +21,15 @@ from workers.curator.journaled_state import input_of
 from workers.curator.main import bind, create_app, member_id, serve
 
 
-@pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
-    async def nothing(*_: object) -> list[object]:
-        return []
-
-    monkeypatch.setattr("workers.curator.journaled_state.read_log_entries", nothing)
-    return Broker()
+def difficulties(*offsets: int) -> list[str]:
+    return [f"difficulty/trajectories/0/{offset}" for offset in offsets]
 
 
 async def test_a_batch_is_journaled_before_it_is_published_and_acknowledged_last(broker):
     runner = await broker.owning()
     await runner.process(await runner._state(0), [broker.event(0), broker.event(1)])
     assert broker.effects == ["journaled", "published", "published", "acknowledged", "acknowledged"]
-    assert broker.published[task_difficulty.TOPIC.name] == [
-        "difficulty/trajectories/0/0",
-        "difficulty/trajectories/0/1",
-    ]
+    assert broker.published[task_difficulty.TOPIC.name] == difficulties(0, 1)
 
 
 async def test_an_oversized_decision_is_a_dead_letter_of_its_input(broker, monkeypatch):
@@ -50,7 +42,7 @@ async def test_an_oversized_decision_is_a_dead_letter_of_its_input(broker, monke
 
     monkeypatch.setattr(agent_runner, "encode", encoded)
     await runner.process(await runner._state(0), [broker.event(0), broker.event(1)])
-    assert broker.published[task_difficulty.TOPIC.name] == ["difficulty/trajectories/0/1"]
+    assert broker.published[task_difficulty.TOPIC.name] == difficulties(1)
     assert broker.effects.count("sent to trajectories.dlq") == 1
     assert broker.effects.count("acknowledged") == 2
 
@@ -61,10 +53,6 @@ async def test_a_record_read_again_is_acknowledged_and_nothing_else(broker):
     broker.effects.clear()
     await runner.process(await runner._state(0), [broker.event(0)])
     assert broker.effects == ["acknowledged"]
-
-
-def difficulties(*offsets: int) -> list[str]:
-    return [f"difficulty/trajectories/0/{offset}" for offset in offsets]
 
 
 async def test_skipped_inputs_are_read_from_the_topic_in_order(broker):
@@ -119,23 +107,18 @@ async def test_journaled_decisions_are_published_after_a_restart(broker):
     assert broker.effects == ["journaled"]
     broker.up = True
     restarted = await broker.runner()._state(0)
-    assert broker.published[task_difficulty.TOPIC.name] == ["difficulty/trajectories/0/0"]
+    assert broker.published[task_difficulty.TOPIC.name] == difficulties(0)
     assert restarted.state == state.state
 
 
 async def test_an_undecodable_record_is_dead_lettered(broker, monkeypatch):
-    letters = []
-
-    async def send(_, topic, original, reason) -> None:
-        letters.append((topic.name, original.offset, original.value, reason))
-
-    monkeypatch.setattr(agent_runner.dead_letters, "send", send)
+    monkeypatch.setattr(agent_runner.dead_letters, "send", send := AsyncMock())
     runner = broker.runner()
     await runner.process(await runner._state(0), [broker.event(0, b"not json"), broker.event(1)])
-    [(topic, offset, value, reason)] = letters
-    assert (topic, offset, value) == ("trajectories", 0, b"not json")
+    _, topic, original, reason = send.await_args.args
+    assert (topic.name, original.offset, original.value) == ("trajectories", 0, b"not json")
     assert reason
-    assert broker.published[task_difficulty.TOPIC.name] == ["difficulty/trajectories/0/1"]
+    assert broker.published[task_difficulty.TOPIC.name] == difficulties(1)
 
 
 async def test_a_drained_runner_begins_no_other_batch_and_leaves_a_snapshot(broker):
@@ -155,9 +138,7 @@ async def test_a_drained_runner_begins_no_other_batch_and_leaves_a_snapshot(brok
 async def test_records_from_before_a_rebalance_are_left_to_the_new_owner(broker):
     runner = broker.runner()
     running = asyncio.create_task(runner.run())
-    old = broker.event(0)
-    old.message.generation_id = 0
-    await runner.queue.put(old)
+    await runner.queue.put(broker.event(0, generation=0))
     while runner.queue.qsize():  # noqa: ASYNC110 - a turn later it is taken
         await asyncio.sleep(0)
     await asyncio.sleep(0)

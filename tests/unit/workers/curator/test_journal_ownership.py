@@ -1,6 +1,7 @@
 """One owner for each journal: what a new owner does, what becomes of a stale one, and how a damaged journal heals."""
 
 import asyncio
+from unittest.mock import AsyncMock
 
 import pytest
 import structlog
@@ -13,15 +14,6 @@ from workers.curator import journaled_state
 from workers.curator.agent_runner import AgentRunner
 from workers.curator.journal_writer import OwnershipLost, Replaced
 from workers.curator.journaled_state import input_of
-
-
-@pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
-    async def nothing(*_: object) -> list[object]:
-        return []
-
-    monkeypatch.setattr("workers.curator.journaled_state.read_log_entries", nothing)
-    return Broker()
 
 
 async def test_a_new_owner_publishes_only_once_its_snapshot_counts(broker):
@@ -110,8 +102,7 @@ async def test_a_replaced_curator_does_not_claim_its_partition_back(broker, idle
     await ours.process_owned(0, [broker.event(0)])
     broker.effects.clear()
     broker.app.consumer_generation_id = 2
-    later = broker.event(1)
-    later.message.generation_id = 2
+    later = broker.event(1, generation=2)
     with pytest.raises(Replaced):
         await (watching(stale) if idle else stale.process_owned(0, [later]))
     assert broker.effects == []
@@ -137,8 +128,7 @@ async def test_an_assignment_without_a_replacement_changes_nothing(broker):
     broker.app.consumer_generation_id = 2
     watch = asyncio.create_task(watching(runner))
     await read.wait()
-    later = broker.event(0)
-    later.message.generation_id = 2
+    later = broker.event(0, generation=2)
     await runner.process_owned(0, [later])
     assert not watch.done()
     watch.cancel()
@@ -153,8 +143,7 @@ async def test_a_partition_is_claimed_again_after_a_rebalance(broker):
     await runner.drain()
     assert broker.effects == []
     runner.processing.release()
-    later = broker.event(1)
-    later.message.generation_id = 2
+    later = broker.event(1, generation=2)
     await runner.process_owned(0, [later])
     assert broker.effects[0] == "claimed"
     assert runner.states[0].state.progress.applied == {"trajectories/0": 1}
@@ -188,14 +177,9 @@ async def test_a_journal_that_lacks_a_batch_is_rebuilt_and_logged(broker, monkey
     reads = [input_of(event.message, CONFIG.bus.prefix, 1500) for event in events]
     _, steps = apply_all(DIFFICULTY, DIFFICULTY.state(), with_records(reads))
 
-    async def log_of_three(*_: object) -> list[object]:
-        return [step.applied for _, step in steps[:3]]
-
-    async def all_inputs(*_: object) -> dict[object, object]:
-        return {(read.topic, read.partition, read.offset): read for read in reads}
-
-    monkeypatch.setattr(journaled_state, "read_log_entries", log_of_three)
-    monkeypatch.setattr(journaled_state, "read_inputs", all_inputs)
+    log, inputs = [step.applied for _, step in steps[:3]], {(read.topic, 0, read.offset): read for read in reads}
+    monkeypatch.setattr(journaled_state, "read_log_entries", AsyncMock(return_value=log))
+    monkeypatch.setattr(journaled_state, "read_inputs", AsyncMock(return_value=inputs))
     successor = Broker(broker.topic)
     with structlog.testing.capture_logs() as lines:
         healed = await successor.runner()._state(0)

@@ -2,8 +2,8 @@
 
 import asyncio
 import random
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ from dart_streams.bus.codec import encode
 from dart_streams.config import parse
 from dart_streams.curation.journal import JournalInput, record_of
 from dart_streams.curation.reducer import Agent, advance
+from tests.unit.workers.curator.broker import faust_event
 from tests.unit.workers.curator.changelog_topic import ChangelogTopic, Table
 from topics import BY_NAME, curation_log
 from workers.curator import journaled_state
@@ -133,31 +134,15 @@ class Curator(Table):
         for _ in range(self.random.randint(1, 8)):
             names = [name for name, reads in left.items() if reads]
             if names:
-                events.append(self.event(left[self.random.choice(names)].pop(0)))
+                events.append(faust_event(left[self.random.choice(names)].pop(0), lambda: None))
         return events
-
-    def event(self, read: JournalInput) -> Any:
-        message = SimpleNamespace(
-            topic=CONFIG.bus.prefix + read.topic,
-            partition=0,
-            offset=read.offset,
-            timestamp=read.at_ms / 1000,
-            key=read.key,
-            value=read.value,
-            headers=read.headers,
-            generation_id=1,
-        )
-        return SimpleNamespace(message=message, ack=lambda: None)
 
 
 ACTIONS = st.one_of(
-    st.tuples(st.just("go on"), st.integers(0, 50)),
-    st.tuples(st.just("go on"), st.integers(0, 50)),
-    st.tuples(st.just("go on"), st.integers(0, 50)),
+    *[st.tuples(st.just("go on"), st.integers(0, 50))] * 3,
     st.tuples(st.sampled_from(["go on alone", "go on to publish", "die when about to publish"]), st.integers(0, 50)),
     st.tuples(st.just("start"), st.integers(0, 2**16)),
-    st.tuples(st.just("kill"), st.integers(0, 50)),
-    st.tuples(st.just("stop"), st.integers(0, 50)),
+    st.tuples(st.sampled_from(["kill", "stop"]), st.integers(0, 50)),
     st.tuples(st.just("compact"), st.just(0)),
 )
 
@@ -239,9 +224,5 @@ def check(harness: Harness) -> None:
 def test_however_curators_overlap_their_decisions_are_those_of_one_history(name, actions, wake):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(journaled_state, "SNAPSHOT_ENTRIES", 3)
-        patch.setattr(journaled_state, "read_log_entries", nothing)
+        patch.setattr(journaled_state, "read_log_entries", AsyncMock(return_value=[]))
         check(asyncio.run(overlap(CIRCLE.agents[name], actions, wake)))
-
-
-async def nothing(*_: object) -> list[object]:
-    return []

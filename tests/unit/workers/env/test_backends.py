@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
 from dart_streams.actions import Action, Click, KeyDown, Scroll
@@ -17,7 +18,7 @@ from workers.env import conformance
 from workers.env.backends.registry import backend_of
 from workers.env.backends.simulated import SimulatedBackend
 from workers.env.conformance import ContractViolation
-from workers.env.environment import Screen
+from workers.env.environment import Screen, screen_of
 
 TASK = Task(environment="columns", page="column", seed=3, max_steps=4, split="train")
 COLUMNS, SIDE = 4, 64
@@ -58,14 +59,7 @@ class Columns:
         image, drawn = io.BytesIO(), Image.new("RGB", (SIDE, SIDE))
         drawn.putpixel((1, 1), (self.clicked + 1, 0, 0))
         drawn.save(image, "png")
-        return Screen(
-            image=image.getvalue(),
-            media_type="image/png",
-            width=SIDE,
-            height=SIDE,
-            instruction="Click",
-            done=self.clicked >= 0,
-        )
+        return screen_of(image.getvalue(), "Click", self.clicked >= 0)
 
 
 class WorthSomethingAtTheStart(Columns):
@@ -75,14 +69,12 @@ class WorthSomethingAtTheStart(Columns):
 
 class OfAnotherSize(Columns):
     def screen(self) -> Screen:
-        drawn = super().screen()
-        return Screen(image=drawn.image, media_type="image/png", width=1, height=1, instruction="Click")
+        return replace(super().screen(), width=1, height=1)
 
 
 class OfAnotherType(Columns):
     def screen(self) -> Screen:
-        drawn = super().screen()
-        return Screen(image=drawn.image, media_type="image/jpeg", width=SIDE, height=SIDE, instruction="Click")
+        return replace(super().screen(), media_type="image/jpeg")
 
 
 class ExecutesAgain(Columns):
@@ -99,10 +91,7 @@ class LeavesWhatWasScrolled(Columns):
         LeavesWhatWasScrolled.scrolled += isinstance(action, Scroll)
 
     def screen(self) -> Screen:
-        drawn = super().screen()
-        return Screen(
-            image=drawn.image, media_type="image/png", width=SIDE, height=SIDE, instruction=f"Click {self.scrolled}"
-        )
+        return replace(super().screen(), instruction=f"Click {self.scrolled}")
 
 
 class ScoresAKey(Columns):
@@ -124,8 +113,7 @@ class NeverEnds(Columns):
             yield Click(self.hidden * SIDE // COLUMNS + 1, 1)
 
     def screen(self) -> Screen:
-        drawn = super().screen()
-        return Screen(image=drawn.image, media_type="image/png", width=SIDE, height=SIDE, instruction="Click")
+        return replace(super().screen(), done=False)
 
 
 class SharesItsState(Columns):

@@ -51,17 +51,11 @@ def test_a_record_published_twice_is_handled_once():
 
 
 def test_a_record_of_a_revoked_partition_is_not_handled():
-    state = owning(0)
+    state = owning(0, 1)
+    state.revoke([1])
     assert state.deliver("a", TrackedOffset(1, 0)) is DeliveryStatus.REVOKED
     assert state.in_flight == {}
-
-
-def test_a_record_that_is_not_finished_is_never_committed():
-    state = owning(0)
-    state.deliver("a", TrackedOffset(0, 0))
-    state.deliver("b", TrackedOffset(0, 1))
-    state.finish("b")
-    assert state.offsets.commits() == {0: 0}
+    assert state.deliver("b", TrackedOffset(0, 0)) is DeliveryStatus.NEW
 
 
 def test_a_dead_letter_does_not_hold_the_others():

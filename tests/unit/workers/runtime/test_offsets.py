@@ -22,21 +22,6 @@ def test_the_commit_is_the_lowest_unfinished_record(offsets, data):
     assert prefix.commit == offsets[-1] + 1
 
 
-def test_an_unfinished_record_below_finished_ones_holds_the_commit():
-    prefix = DonePrefix()
-    for offset in (2, 3, 4):
-        prefix.take(offset)
-    prefix.finish(3)
-    prefix.finish(4)
-    assert prefix.commit == 2
-
-
-def test_nothing_taken_is_nothing_to_commit():
-    offsets: Offsets[int] = Offsets()
-    offsets.assign([0])
-    assert offsets.commits() == {}
-
-
 def test_a_commit_is_offered_until_the_broker_has_it_and_then_no_more():
     offsets: Offsets[int] = Offsets()
     offsets.assign([0])
@@ -45,14 +30,6 @@ def test_a_commit_is_offered_until_the_broker_has_it_and_then_no_more():
     assert offsets.commits() == {0: 8} == offsets.commits()
     offsets.committed({0: 8})
     assert offsets.commits() == {}
-
-
-def test_a_record_of_a_partition_that_has_moved_away_is_not_taken():
-    offsets: Offsets[int] = Offsets()
-    offsets.assign([0, 1])
-    offsets.revoke([0])
-    assert not offsets.take(TrackedOffset(0, 3))
-    assert offsets.take(TrackedOffset(1, 3))
 
 
 LOG = [offset for offset in range(500) if offset % 7 not in (3, 4)]

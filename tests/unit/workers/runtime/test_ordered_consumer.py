@@ -16,70 +16,7 @@ from topics.rollout_orders import RolloutOrder
 from workers.runtime.in_flight import TrackedOffset
 from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
-PLACE = TopicPartition("orders", 0)
 ORDER = events.rollout_order()
-
-
-class OneRecord(OrderedConsumer):
-    """Delivers one record, and then waits; commits nowhere."""
-
-    given = False
-
-    async def _read(self) -> Delivery:
-        if self.given:
-            await asyncio.Event().wait()
-        self.given = True
-        self.records.assign([PLACE])
-        self.records.deliver("o", TrackedOffset(PLACE, 4))
-        return Delivery(ORDER, record=None)
-
-    async def commit(self, *, given_up: bool = False) -> None:
-        self.committable = self.records.offsets.commits()
-
-
-def one_record() -> OneRecord:
-    config = parse({"run": {"drain_s": 0.2}})
-    return OneRecord(config, "env-0", None, rollout_orders.TOPIC, "order_id", "env")
-
-
-@by_clockwork
-async def test_what_ends_a_handler_for_good_ends_the_consumer_as_it_is():
-    async def handle(slot: int, delivery: Delivery) -> None:
-        raise ServiceUnavailable("no broker")
-
-    async with asyncio.timeout(5):
-        with pytest.raises(ServiceUnavailable, match="no broker"):
-            await one_record().serve(handle, 2, asyncio.Event())
-
-
-@by_clockwork
-async def test_a_handler_that_finishes_within_the_drain_is_committed():
-    consumer, stop = one_record(), asyncio.Event()
-
-    async def handle(slot: int, delivery: Delivery) -> None:
-        stop.set()
-        await asyncio.sleep(0.01)
-
-    async with asyncio.timeout(5):
-        await consumer.serve(handle, 2, stop)
-    assert consumer.committable == {PLACE: 5}
-
-
-@by_clockwork
-async def test_a_handler_that_exceeds_the_drain_is_not_committed():
-    consumer, stop, cancelled = one_record(), asyncio.Event(), asyncio.Event()
-
-    async def handle(slot: int, delivery: Delivery) -> None:
-        stop.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
-    async with asyncio.timeout(5):
-        await consumer.serve(handle, 2, stop)
-    assert cancelled.is_set()
-    assert consumer.committable == {PLACE: 4}
 
 
 class Numbered(OrderedConsumer):
@@ -101,7 +38,47 @@ class Numbered(OrderedConsumer):
         return Delivery(order, SimpleNamespace(topic=place.topic, partition=place.partition))
 
     async def commit(self, *, given_up: bool = False) -> None:
-        pass
+        self.committable = self.records.offsets.commits()
+
+
+@by_clockwork
+async def test_what_ends_a_handler_for_good_ends_the_consumer_as_it_is():
+    async def handle(slot: int, delivery: Delivery) -> None:
+        raise ServiceUnavailable("no broker")
+
+    async with asyncio.timeout(5):
+        with pytest.raises(ServiceUnavailable, match="no broker"):
+            await Numbered(1).serve(handle, 2, asyncio.Event())
+
+
+@by_clockwork
+async def test_a_handler_that_finishes_within_the_drain_is_committed():
+    consumer, stop = Numbered(1), asyncio.Event()
+
+    async def handle(slot: int, delivery: Delivery) -> None:
+        stop.set()
+        await asyncio.sleep(0.01)
+
+    async with asyncio.timeout(5):
+        await consumer.serve(handle, 2, stop)
+    assert consumer.committable == {consumer.places[0]: 1}
+
+
+@by_clockwork
+async def test_a_handler_that_exceeds_the_drain_is_not_committed():
+    consumer, stop, cancelled = Numbered(1), asyncio.Event(), asyncio.Event()
+
+    async def handle(slot: int, delivery: Delivery) -> None:
+        stop.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    async with asyncio.timeout(5):
+        await consumer.serve(handle, 2, stop)
+    assert cancelled.is_set()
+    assert consumer.committable == {consumer.places[0]: 0}
 
 
 @by_clockwork
