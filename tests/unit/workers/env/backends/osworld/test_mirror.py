@@ -4,19 +4,10 @@ from pathlib import Path, PurePosixPath
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.env.backends.osworld import mirror, tasks
+from tests.unit.workers.env.backends.osworld.parsed_tasks import INFEASIBLE, download, parse_task
+from workers.env.backends.osworld import mirror
 
 OURS = f"https://hub.example/datasets/{mirror.DATASET}/resolve/main/os/t1/a%20b.txt?download=true"
-
-
-def task(*urls: str) -> tasks.OsworldTask:
-    files = [{"url": url, "path": "/x"} for url in urls]
-    data = {
-        "id": "t1",
-        "evaluator": {"func": "infeasible"},
-        "config": [{"type": "download", "parameters": {"files": files}}],
-    }
-    return tasks.parse(data, "os", "t1")
 
 
 def test_dataset_files_have_a_clones_paths_and_others_separate_folders():
@@ -57,12 +48,14 @@ def test_present_files_are_recorded_and_a_changed_one_is_named(tmp_path: Path):
     (tmp_path / "os/t1").mkdir(parents=True)
     (tmp_path / "os/t1/a b.txt").write_bytes(b"one")
     missing = "https://a.example/x.pdf"
-    found = {entry.url: entry for entry in kept.survey([task(OURS, missing)])}
+    found = {entry.url: entry for entry in kept.survey([parse_task(INFEASIBLE, download(OURS, missing))])}
     assert found[OURS].state == "present"
     assert found[OURS].sha256 == hashlib.sha256(b"one").hexdigest()
     assert (found[missing].state, found[missing].pages) == ("missing", ("os/t1",))
     (tmp_path / "os/t1/a b.txt").write_bytes(b"two")
-    assert [entry.state for entry in mirror.Mirror(tmp_path).survey([task(OURS)])] == ["changed"]
+    assert [entry.state for entry in mirror.Mirror(tmp_path).survey([parse_task(INFEASIBLE, download(OURS))])] == [
+        "changed"
+    ]
 
 
 def test_a_pointer_of_git_lfs_is_no_file(tmp_path: Path):
@@ -70,4 +63,4 @@ def test_a_pointer_of_git_lfs_is_no_file(tmp_path: Path):
     (tmp_path / "os/t1/a b.txt").write_bytes(mirror.LFS_POINTER + b"v1\noid sha256:0\nsize 3\n")
     kept = mirror.Mirror(tmp_path)
     assert kept.find(OURS) is None
-    assert [entry.state for entry in kept.survey([task(OURS)])] == ["pointer"]
+    assert [entry.state for entry in kept.survey([parse_task(INFEASIBLE, download(OURS))])] == ["pointer"]

@@ -7,18 +7,14 @@ import pytest
 
 from dart_streams.actions import Type, Wait
 from tests.unit.workers.env.backends.osworld.machines import LocalMachine
+from tests.unit.workers.env.backends.osworld.parsed_tasks import comparison, parse_task
 from workers.env.backends.osworld import oracles, pyautogui_programs, tasks
 from workers.env.backends.osworld.oracles import BEGIN_DOCUMENT, oracle_of, shell_solution
 from workers.env.environment import EnvironmentFault
 
 
 def compared(app: str, metric: str, getter: str = tasks.CLOUD) -> tasks.OsworldTask:
-    evaluator = {
-        "func": metric,
-        "result": {"type": "vm_file", "path": "/home/user/a", "dest": "a"},
-        "expected": {"type": getter, "path": "https://a.example/a", "dest": "b", "rules": {}},
-    }
-    return tasks.parse({"id": "t", "instruction": "", "config": [], "evaluator": evaluator}, app, "t")
+    return parse_task(comparison(metric, "https://a.example/a", getter), app=app)
 
 
 @pytest.mark.parametrize(
@@ -38,8 +34,7 @@ def test_placeholder_documents_share_one_solution(task, made, found):
 
 def test_a_task_with_a_solution_of_its_own_has_it_whatever_its_files():
     name = next(iter(oracles.ORACLES))
-    data = {"id": name, "evaluator": {"func": "infeasible"}}
-    assert oracle_of(tasks.parse(data, "os", name), made=False) is oracles.ORACLES[name]
+    assert oracle_of(parse_task(task_id=name), made=False) is oracles.ORACLES[name]
 
 
 async def test_keys_are_pressed_one_after_the_other_each_at_rest(tmp_path):
@@ -95,43 +90,40 @@ async def test_what_is_demonstrated_in_an_application_is_what_is_checked():
 
 
 async def solved(folder: Path, name: str, path: str, content: str) -> str:
-    """Return what a solution makes of a file of the home."""
-    file = folder / path
+    """Return what a solution makes of a file of the home's settings."""
+    file = folder / ".config" / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(content)
     await oracles.ORACLES[name].solve(LocalMachine(folder))
     return file.read_text()
 
 
-async def test_a_setting_of_vlc_replaces_the_one_before(tmp_path):
-    found = await solved(
-        tmp_path, "9195653c-f4aa-453d-aa95-787f6ccfaae9", ".config/vlc/vlcrc", "[core]\nqt-max-volume=125\nother=1\n"
-    )
-    assert found == "[core]\nother=1\nqt-max-volume=200\n"
-
-
-async def test_a_setting_of_gimp_is_added(tmp_path):
-    name = "7b7617bd-57cc-468e-9c91-40c4ec2bcb3d"
-    assert await solved(tmp_path, name, ".config/GIMP/2.10/gimprc", "# gimp\n") == "# gimp\n(undo-levels 100)\n"
+@pytest.mark.parametrize(
+    ("name", "path", "before", "after"),
+    [
+        (
+            "9195653c-f4aa-453d-aa95-787f6ccfaae9",
+            "vlc/vlcrc",
+            "[core]\nqt-max-volume=125\nother=1\n",
+            "[core]\nother=1\nqt-max-volume=200\n",
+        ),
+        ("7b7617bd-57cc-468e-9c91-40c4ec2bcb3d", "GIMP/2.10/gimprc", "# gimp\n", "# gimp\n(undo-levels 100)\n"),
+    ],
+)
+async def test_a_setting_of_a_line_replaces_the_one_before(tmp_path, name, path, before, after):
+    assert await solved(tmp_path, name, path, before) == after
 
 
 async def test_a_setting_of_the_browser_keeps_the_others(tmp_path):
-    found = await solved(
-        tmp_path,
-        "af630914-714e-4a24-a7bb-f9af687d3b91",
-        ".config/google-chrome/Default/Preferences",
-        '{"profile": {"name": "a"}}',
-    )
-    assert json.loads(found) == {"profile": {"name": "a"}, "webkit": {"webprefs": {"default_font_size": 24}}}
+    name, path = "af630914-714e-4a24-a7bb-f9af687d3b91", "google-chrome/Default/Preferences"
+    found = json.loads(await solved(tmp_path, name, path, '{"profile": {"name": "a"}}'))
+    assert found == {"profile": {"name": "a"}, "webkit": {"webprefs": {"default_font_size": 24}}}
 
 
 async def test_a_setting_of_libreoffice_is_an_item_of_its_registry(tmp_path):
-    found = await solved(
-        tmp_path,
-        "2cd43775-7085-45d8-89fa-9e35c0a915cf",
-        ".config/libreoffice/4/user/registrymodifications.xcu",
-        "<oor:items>\n<item>AutoSaveTimeIntervall old</item>\n</oor:items>\n",
-    )
+    name, path = "2cd43775-7085-45d8-89fa-9e35c0a915cf", "libreoffice/4/user/registrymodifications.xcu"
+    before = "<oor:items>\n<item>AutoSaveTimeIntervall old</item>\n</oor:items>\n"
+    found = await solved(tmp_path, name, path, before)
     assert "<value>3</value>" in found
     assert "old" not in found
     assert found.count("</oor:items>") == 1

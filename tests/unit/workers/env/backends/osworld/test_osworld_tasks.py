@@ -6,19 +6,15 @@ from typing import Any
 import pytest
 
 from dart_streams.errors import ConfigError
+from tests.unit.workers.env.backends.osworld.parsed_tasks import comparison, download, parse_task
 from workers.env.backends.osworld import tasks
 
-FILE = {"type": "vm_file", "path": "/home/user/a.txt", "dest": "a.txt"}
-GOLD = {"type": "cloud_file", "path": "https://a.example/gold.txt", "dest": "gold.txt"}
-ONE = {"func": "compare_text_file", "result": FILE, "expected": GOLD}
-
-
-def task(evaluator: dict[str, Any], **further: Any) -> tasks.OsworldTask:
-    return tasks.parse({"id": "t1", "instruction": " Do it. ", "evaluator": evaluator, **further}, "os", "t1")
+ONE = comparison("compare_text_file", "https://a.example/gold.txt")
+FILE, GOLD = ONE["result"], ONE["expected"]
 
 
 def test_a_task_without_setup_has_its_page_and_its_instruction():
-    parsed = task(ONE, related_apps=["os"], proxy=True)
+    parsed = parse_task(ONE, related_apps=["os"], proxy=True)
     assert (parsed.page, parsed.instruction, parsed.config, parsed.proxy) == ("os/t1", "Do it.", (), True)
     assert parsed.evaluator.checks[0].expected == tasks.Getter(
         "cloud_file", {"path": "https://a.example/gold.txt", "dest": "gold.txt"}
@@ -26,23 +22,14 @@ def test_a_task_without_setup_has_its_page_and_its_instruction():
 
 
 def test_a_task_needs_its_downloads_and_reference_files_once():
-    files = [{"url": url, "path": "/x"} for url in ("https://a.example/start", "https://a.example/gold.txt")]
-    later = [{"type": "download", "parameters": {"files": [{"url": "https://a.example/later", "path": "/y"}]}}]
+    two = {"path": ["https://a.example/1", "https://a.example/2"], "dest": ["1", "2"]}
     several = {
         "func": ["a", "b"],
         "result": [FILE, FILE],
-        "expected": [
-            {
-                "type": "cloud_file",
-                "multi": True,
-                "path": ["https://a.example/1", "https://a.example/2"],
-                "dest": ["1", "2"],
-            },
-            {},
-        ],
-        "postconfig": later,
+        "expected": [{"type": "cloud_file", "multi": True, **two}, {}],
+        "postconfig": [download("https://a.example/later")],
     }
-    parsed = task(several, config=[{"type": "download", "parameters": {"files": files}}])
+    parsed = parse_task(several, download("https://a.example/start", "https://a.example/gold.txt"))
     assert parsed.urls() == [f"https://a.example/{name}" for name in ("start", "gold.txt", "later", "1", "2")]
     assert parsed.cloud_files() == [("https://a.example/1", "1"), ("https://a.example/2", "2")]
     assert "postconfig" not in parsed.evaluator.source, "the worker carries it out, not the sidecar"
@@ -66,17 +53,17 @@ def test_a_task_needs_its_downloads_and_reference_files_once():
 )
 def test_an_evaluator_of_an_unknown_form_is_refused_with_what_is_wrong(evaluator: dict[str, Any], reason: str):
     with pytest.raises(ConfigError, match=reason):
-        task(evaluator)
+        parse_task(evaluator)
 
 
 def test_a_note_of_an_evaluator_is_no_key():
-    assert task({**ONE, "_note": "ours"}).evaluator.checks[0].metric == "compare_text_file"
+    assert parse_task({**ONE, "_note": "ours"}).evaluator.checks[0].metric == "compare_text_file"
 
 
 def test_a_task_that_cannot_be_done_is_worth_1_only_if_the_policy_gave_up():
-    infeasible = task({"func": "infeasible"})
+    infeasible = parse_task({"func": "infeasible"})
     assert [tasks.settled_score(infeasible, gave_up) for gave_up in (False, True)] == [0.0, 1.0]
-    assert [tasks.settled_score(task(ONE), gave_up) for gave_up in (False, True)] == [None, 0.0]
+    assert [tasks.settled_score(parse_task(ONE), gave_up) for gave_up in (False, True)] == [None, 0.0]
 
 
 def checkout(tmp_path: Path, **files: object) -> Path:

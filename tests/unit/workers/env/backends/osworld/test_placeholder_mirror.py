@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dart_streams.errors import ServiceUnavailable
+from tests.unit.workers.env.backends.osworld.parsed_tasks import comparison, download, parse_task
 from workers.env.backends.osworld import mirror, placeholder_mirror, tasks
 from workers.env.backends.osworld.mirror import Mirror
 
@@ -23,20 +24,8 @@ def environment(tmp_path: Path) -> Path:
 
 
 def task(*names: str, gold: str) -> tasks.OsworldTask:
-    files = [{"url": f"{BASE}/{name}", "path": f"/home/user/{name}"} for name in names]
-    return tasks.parse(
-        {
-            "id": "t",
-            "config": [{"type": "download", "parameters": {"files": files}}],
-            "evaluator": {
-                "func": "compare_text_file",
-                "result": {"type": "vm_file", "path": "/home/user/a.txt", "dest": "a.txt"},
-                "expected": {"type": "cloud_file", "path": f"{BASE}/{gold}", "dest": "gold.txt"},
-            },
-        },
-        "os",
-        "t",
-    )
+    files = download(*(f"{BASE}/{name}" for name in names))
+    return parse_task(comparison("compare_text_file", f"{BASE}/{gold}"), files)
 
 
 def test_what_is_missing_is_made_once_and_recorded_as_made(tmp_path, environment):

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from workers.env.backends.osworld import tasks
+from tests.unit.workers.env.backends.osworld.parsed_tasks import download, parse_task, step
 from workers.env.backends.osworld.mirror import Mirror
 from workers.env.backends.osworld.prerequisites import Prerequisites
 
@@ -13,14 +13,9 @@ RULE = {"func": "exact_match", "result": {"type": "vm_command_line", "command": 
 def obstacle(
     folder: Path, *config: dict[str, Any], evaluator: dict[str, Any] = RULE, ours: bool = True, **further: Any
 ) -> str | None:
-    data = {"id": "t1", "evaluator": evaluator, "config": list(config), **further}
     metrics, getters = {"exact_match", "compare_audios"}, {"vm_command_line", "page_info"}
     needs = Prerequisites(metrics, getters, Mirror(folder), ours=ours)
-    return needs.obstacle(tasks.parse(data, "os", "t1"))
-
-
-def step(kind: str, **parameters: Any) -> dict[str, Any]:
-    return {"type": kind, "parameters": parameters}
+    return needs.obstacle(parse_task(evaluator, *config, **further))
 
 
 @pytest.mark.parametrize(
@@ -31,7 +26,7 @@ def step(kind: str, **parameters: Any) -> dict[str, Any]:
         (step("execute", command="echo x | sudo -S apt-get install -y y", shell=True), "by network"),
         (step("launch", command=["/usr/bin/code", "x"]), "VS Code"),
         (step("execute", command=["timedatectl", "status"]), "whole system"),
-        (step("download", files=[{"url": "https://a.example/x", "path": "/x"}]), "1 of its 1 files"),
+        (download("https://a.example/x"), "1 of its 1 files"),
     ],
 )
 def test_a_step_that_cannot_be_carried_out_here_is_an_obstacle(tmp_path: Path, config: dict[str, Any], reason: str):

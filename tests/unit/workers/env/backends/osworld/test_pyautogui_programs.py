@@ -6,22 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.actions import (
-    Action,
-    CallUser,
-    Click,
-    Drag,
-    Finished,
-    Hotkey,
-    KeyDown,
-    KeyUp,
-    MouseDown,
-    MouseUp,
-    Move,
-    Scroll,
-    Type,
-    Wait,
-)
+from dart_streams import actions
+from dart_streams.actions import Action, Click, Hotkey, Scroll, Type
 from dart_streams.config import Config, Env, Osworld, OsworldMachine, parse
 from dart_streams.errors import ConfigError
 from workers.env.backends.osworld.backend import OsworldBackend
@@ -43,10 +29,10 @@ def calls(action: Action) -> list[str]:
     [
         (Click(3, 4), ["pyautogui.click(3, 4, clicks=1, button='left')"]),
         (Click(3, 4, "right", 2), ["pyautogui.click(3, 4, clicks=2, button='right')"]),
-        (Move(3, 4), ["pyautogui.moveTo(3, 4)"]),
-        (Drag(1, 2, 3, 4), ["pyautogui.moveTo(1, 2)", "pyautogui.dragTo(3, 4, duration=0.5, button='left')"]),
-        (MouseDown(1, 2), ["pyautogui.moveTo(1, 2)", "pyautogui.mouseDown(button='left')"]),
-        (MouseUp(1, 2, "middle"), ["pyautogui.moveTo(1, 2)", "pyautogui.mouseUp(button='middle')"]),
+        (actions.Move(3, 4), ["pyautogui.moveTo(3, 4)"]),
+        (actions.Drag(1, 2, 3, 4), ["pyautogui.moveTo(1, 2)", "pyautogui.dragTo(3, 4, duration=0.5, button='left')"]),
+        (actions.MouseDown(1, 2), ["pyautogui.moveTo(1, 2)", "pyautogui.mouseDown(button='left')"]),
+        (actions.MouseUp(1, 2, "middle"), ["pyautogui.moveTo(1, 2)", "pyautogui.mouseUp(button='middle')"]),
         (Scroll(1, 2, "up"), ["pyautogui.scroll(5, x=1, y=2)"]),
         (Scroll(1, 2, "down", 7), ["pyautogui.scroll(-7, x=1, y=2)"]),
         (Scroll(1, 2, "left", 3), ["pyautogui.hscroll(-3, x=1, y=2)"]),
@@ -57,16 +43,16 @@ def calls(action: Action) -> list[str]:
         (Hotkey(("no such key",)), []),
         (Hotkey(("ctrl", "no such key", "s")), ["pyautogui.hotkey('ctrl', 's')"]),
         (Hotkey(("<",)), ["type_any('<')"]),
-        (KeyDown("shift"), ["pyautogui.keyDown('shift')"]),
-        (KeyUp("return"), ["pyautogui.keyUp('enter')"]),
-        (KeyUp("__import__('os')"), []),
+        (actions.KeyDown("shift"), ["pyautogui.keyDown('shift')"]),
+        (actions.KeyUp("return"), ["pyautogui.keyUp('enter')"]),
+        (actions.KeyUp("__import__('os')"), []),
         (Type("a\nb"), ["pyautogui.typewrite('a\\nb')"]),
         (Type("a<é>b"), ["pyautogui.typewrite('a')", "type_any('<é')", "pyautogui.typewrite('>b')"]),
         (Type("a\x00\x07b"), ["pyautogui.typewrite('ab')"]),
         (Type(""), []),
-        (Wait(), []),
-        (Finished(), []),
-        (CallUser(), []),
+        (actions.Wait(), []),
+        (actions.Finished(), []),
+        (actions.CallUser(), []),
     ],
 )
 def test_each_action_has_its_calls(action, expected):
