@@ -32,7 +32,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - any error of OSWorld's code is this evaluation's fault
         faults.recorded.append(f"{type(error).__name__}: {error}")
     if faults.recorded:
-        return {"fault": "; ".join(dict.fromkeys(faults.recorded))[:1000]}
+        return {"fault": "; ".join(dict.fromkeys(faults.recorded))[:600]}
     return {"score": score}
 
 
