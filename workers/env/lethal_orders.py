@@ -35,7 +35,6 @@ class LethalOrders:
     """Decides about orders with which workers have died."""
 
     def __init__(self, orders: OrderedConsumer, gate: HealthGate, clock: Callable[[], float] = time.monotonic) -> None:
-        assert orders.deaths is not None, "the consumer must count deaths"
         self.orders = orders
         self.deaths = orders.deaths
         self.gate = gate

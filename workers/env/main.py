@@ -70,7 +70,6 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         "order_id",
         GROUP,
         gate=gate,
-        counts_deaths=True,
         # All slots may be busy, without a poll, for as long as the longest episode.
         max_poll_interval_ms=int(max(2 * config.env.episode_timeout_s + 60.0, 600.0) * 1000),
     )

@@ -68,7 +68,6 @@ class OrderedConsumer(ConsumerRebalanceListener):
         group: str,
         *,
         gate: Gate | None = None,
-        counts_deaths: bool = False,
         **settings: Any,
     ) -> None:
         self.bus = config.bus
@@ -81,7 +80,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         self.stalls = StallDetector(log, f"records of {self.name}", config.telemetry.stall_s)
         self.records: InFlightRecords[TopicPartition] = InFlightRecords()
         self.gate = gate or Gate()
-        self.deaths: DeathCounts[TopicPartition] | None = DeathCounts() if counts_deaths else None
+        self.deaths: DeathCounts[TopicPartition] = DeathCounts()
         self._committing = asyncio.Lock()
         self._marked: set[str] = set()
         self._begun: dict[str, str] = {}
@@ -137,9 +136,8 @@ class OrderedConsumer(ConsumerRebalanceListener):
         await self.commit(given_up=True)
         self._forget_ahead(revoked)
         self.records.revoke(revoked)
-        if self.deaths is not None:
-            self.deaths.revoke(revoked)
-            self._marked &= self.deaths.in_hand
+        self.deaths.revoke(revoked)
+        self._marked &= self.deaths.in_hand
 
     def _forget_ahead(self, revoked: Collection[TopicPartition]) -> None:
         for delivery in [ahead for ahead in self._ahead if partition_of(ahead.record) in revoked]:
@@ -153,13 +151,8 @@ class OrderedConsumer(ConsumerRebalanceListener):
             self._settled.set()
 
     async def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
-        """Track the assigned partitions from their committed offsets."""
+        """Track the assigned partitions, and read deaths of members from the group's offsets of all partitions."""
         self.records.assign(assigned)
-        if self.deaths is not None:
-            await self._learn_deaths(self.deaths, assigned)
-
-    async def _learn_deaths(self, deaths: DeathCounts[TopicPartition], assigned: Collection[TopicPartition]) -> None:
-        """Read deaths of members from the group's offsets, those of other partitions included."""
         numbers = self.consumer.partitions_for_topic(self.name) or set()
         try:
             every = {TopicPartition(self.name, number) for number in numbers} | {*assigned}
@@ -168,7 +161,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
             log.warning("deaths of members unknown", reason=str(error) or type(error).__name__)
             return
         for partition, committed in offsets.items():
-            deaths.learn(read_note(committed.metadata), died=partition in assigned)
+            self.deaths.learn(read_note(committed.metadata), died=partition in assigned)
 
     async def begin(self, delivery: Delivery, name: str) -> None:
         """Note that a record is about to be handled, so that the next member learns of a death.
@@ -176,8 +169,6 @@ class OrderedConsumer(ConsumerRebalanceListener):
         Deaths are counted by ``name``. Concurrent calls share a commit. Without the broker's answer the death is not
         counted.
         """
-        if self.deaths is None:
-            return
         record_id = getattr(delivery.event, self.id_field)
         self._begun[record_id] = name
         self.deaths.begin(partition_of(delivery.record), record_id, name)
@@ -237,7 +228,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
             await handle(slot, delivery)
             crash_points.reach(f"{self.group}-handled")
             record_id = getattr(delivery.event, self.id_field)
-            if self.deaths is not None and (name := self._begun.pop(record_id, None)) is not None:
+            if (name := self._begun.pop(record_id, None)) is not None:
                 self.deaths.finish(record_id, name)
             self.records.finish(record_id)
             self._note_settled()
@@ -291,7 +282,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
                 self._settled.clear()
                 self.stalls.note_arrival(f"{record.topic}[{record.partition}]@{record.offset}")
                 return Delivery(event, record)
-            if self.deaths is not None and (name := self._begun.get(record_id)) is not None:
+            if (name := self._begun.get(record_id)) is not None:
                 self.deaths.begin(place.partition, record_id, name)
             log.debug("record skipped", id=record_id, reason=status.value)
 
@@ -306,20 +297,15 @@ class OrderedConsumer(ConsumerRebalanceListener):
         """
         async with self._committing:  # One after the other: the text of an older commit would undo that of a newer one.
             offsets = self.records.offsets
-            again = given_up and self.deaths is not None
-            await self._commit(offsets.ready() if again else offsets.commits(), given_up=given_up)
+            await self._commit(offsets.ready() if given_up else offsets.commits(), given_up=given_up)
 
     async def _commit(self, offsets: Mapping[TopicPartition, int], *, given_up: bool = False) -> bool:
         """Commit these offsets; return whether they are committed."""
         if not offsets:
             return True
-        deaths = self.deaths
+        noted = {place: (at, self.deaths.note(place, given_up=given_up)) for place, at in offsets.items()}
         try:
-            if deaths is None:
-                await commit_within(self.consumer, offsets)
-            else:
-                notes = {place: deaths.note(place, given_up=given_up) for place in offsets}
-                await commit_within(self.consumer, {place: (at, notes[place]) for place, at in offsets.items()})
+            await commit_within(self.consumer, noted)
         except (CommitFailedError, IllegalStateError) as error:
             log.info("commit refused", reason=str(error) or type(error).__name__)
         except KafkaError as error:

@@ -3,9 +3,9 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from http import HTTPStatus
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 
@@ -21,7 +21,6 @@ from workers.env.backends.osworld.pyautogui_programs import build_program
 from workers.env.backends.osworld.settling import wait_stable
 from workers.env.environment import EnvironmentFault, Screen, screen_of
 
-T = TypeVar("T")
 POLL_INTERVAL_S = 0.5
 STABLE_S = 0.1
 """Time without a change after which a screen is stable."""
@@ -114,20 +113,34 @@ class OsworldEnvironment:
         self._held = await self.provider.acquire(deadline)
         machine = Machine(self._held.endpoint, self.settings.call_timeout_s)
         self._machine, self._session = machine, session
-        await self._or_give_back(wait_ready(machine, deadline))
-        await self._or_give_back(session.set_up(machine, deadline))
-        return await self._or_give_back(self._screen(machine, session, deadline, settle=False))
+        async with self._or_close():
+            await wait_ready(machine, deadline)
+            await session.set_up(machine, deadline)
+            return await self._screen(machine, session, deadline, settle=False)
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Execute an action, given in screen pixels, by at most one request that is sent once."""
         machine, session = self._required()
-        return await self._or_give_back(self._step(machine, session, action, action_id, last))
+        deadline = Deadline(self.settings.call_timeout_s)
+        async with self._or_close():
+            if action_id not in self._executed:
+                self._executed.add(action_id)  # Before it is sent: it may be executed though no response comes.
+                if (source := build_program(action)) is not None:
+                    ended = await machine.execute(["python", "-c", source], deadline=deadline)
+                    if ended["returncode"]:
+                        lines = ended["error"].strip().splitlines() or ["no error text"]
+                        raise EnvironmentFault(f"the action failed on the machine: {lines[-1][:300]}")
+            screen = await self._screen(machine, session, deadline, settle=True)
+        if self.settings.last_screen or not (last or screen.done):
+            return screen
+        return msgspec.structs.replace(screen, image=None)
 
     async def evaluate(self) -> float:
         """Return the reward of the present state."""
         machine, session = self._required()
         deadline = Deadline(self.settings.reset_timeout_s)
-        reward = await self._or_give_back(session.evaluate(machine, deadline))
+        async with self._or_close():
+            reward = await session.evaluate(machine, deadline)
         if not 0.0 <= reward <= 1.0:
             raise EnvironmentFault(f"the evaluator says {reward!r}: a reward is in [0, 1]")
         return reward
@@ -142,20 +155,6 @@ class OsworldEnvironment:
         async with aclosing(session.demonstrate(machine, self.settings.call_timeout_s)) as actions:  # type: ignore[type-var]
             async for action in actions:
                 yield action
-
-    async def _step(self, machine: Machine, session: TaskSession, action: Action, action_id: str, last: bool) -> Screen:
-        deadline = Deadline(self.settings.call_timeout_s)
-        if action_id not in self._executed:
-            self._executed.add(action_id)  # Before it is sent: it may be executed though no response comes.
-            if (source := build_program(action)) is not None:
-                ended = await machine.execute(["python", "-c", source], deadline=deadline)
-                if ended["returncode"]:
-                    lines = ended["error"].strip().splitlines() or ["no error text"]
-                    raise EnvironmentFault(f"the action failed on the machine: {lines[-1][:300]}")
-        screen = await self._screen(machine, session, deadline, settle=True)
-        if self.settings.last_screen or not (last or screen.done):
-            return screen
-        return msgspec.structs.replace(screen, image=None)
 
     async def _screen(self, machine: Machine, session: TaskSession, deadline: Deadline, *, settle: bool) -> Screen:
         if settle:
@@ -173,9 +172,10 @@ class OsworldEnvironment:
             raise EnvironmentFault("there is no machine: it was not reset to a task, or has been given back")
         return self._machine, self._session
 
-    async def _or_give_back(self, call: Awaitable[T]) -> T:
+    @asynccontextmanager
+    async def _or_close(self) -> AsyncIterator[None]:
         try:
-            return await call
+            yield
         except BaseException:
             await asyncio.shield(self.close())
             raise

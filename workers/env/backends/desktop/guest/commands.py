@@ -64,7 +64,8 @@ def run(words: Sequence[str], limit_s: float, merged: bool = False, folder: "str
     running.add(process.pid)
     try:
         buffers = collect_output(process, time.monotonic() + limit_s)
-        return CommandResult(*(data.decode(errors="replace") for data in buffers), process.returncode)
+        output, error = (data.decode(errors="replace") for data in buffers)
+        return CommandResult(output, error, process.returncode)
     except CommandTimeout:
         raise CommandTimeout(f"Command {words!r} timed out after {limit_s:g} seconds") from None
     finally:
