@@ -7,6 +7,7 @@ import msgspec
 
 from dart_streams import actions
 from dart_streams.actions import keys
+from workers.env.backends.desktop.inputs import input_events
 
 Call = tuple[str, dict[str, Any]]
 """A DevTools method and its parameters."""
@@ -74,20 +75,40 @@ NOTHING_HELD = HeldInputs()
 
 def input_calls(action: actions.Action, held: HeldInputs = NOTHING_HELD) -> tuple[list[Call], HeldInputs]:
     """Return the events of ``action``, given in page pixels, and the held inputs after them."""
-    modifiers = modifiers_of(held.keys)
     match action:
-        case actions.MouseDown(x, y, button):
-            pressed = (*remove_names(held.buttons, button), button)
-            return press_at(x, y, button, modifiers), msgspec.structs.replace(held, buttons=pressed)
-        case actions.MouseUp(x, y, button):
-            left = remove_names(held.buttons, button)
-            return release_at(x, y, button, modifiers), msgspec.structs.replace(held, buttons=left)
         case actions.KeyDown(key):
             return key_down(key, held)
         case actions.KeyUp(key):
             return key_up(key, held)
+        case actions.Type(content):
+            return typing_calls(content, held.keys), held
+        case actions.Hotkey(pressed):
+            return hotkey_calls(pressed, held.keys), held
+        case actions.Scroll(x, y, direction, amount):
+            right, down = SCROLLS[direction]
+            pixels = SCROLL_PIXELS * (1 if amount is None else amount)
+            return [mouse_event("mouseWheel", x, y, held, deltaX=right * pixels, deltaY=down * pixels)], held
         case _:
-            return momentary_calls(action, held), held
+            return pointer_calls(action, held)
+
+
+def pointer_calls(action: actions.Action, held: HeldInputs) -> tuple[list[Call], HeldInputs]:
+    """Return the events of an action of the mouse, those of a desktop; none for an action without input."""
+    calls: list[Call] = []
+    x = y = presses = 0
+    for kind, *arguments in input_events(action):
+        if kind == "move":
+            x, y = arguments
+            button = {"button": held.buttons[-1]} if held.buttons else {}
+            calls.append(mouse_event("mouseMoved", x, y, held, **button))
+            continue
+        buttons = remove_names(held.buttons, *arguments)
+        if kind == "press":
+            presses, buttons = presses + 1, (*buttons, *arguments)
+        change = "mousePressed" if kind == "press" else "mouseReleased"
+        calls.append(mouse_event(change, x, y, held, button=arguments[0], clickCount=max(presses, 1)))
+        held = msgspec.structs.replace(held, buttons=buttons)
+    return calls, held
 
 
 def key_down(key: str, held: HeldInputs) -> tuple[list[Call], HeldInputs]:
@@ -121,27 +142,6 @@ def modifiers_of(held: Iterable[str]) -> int:
     return sum(MODIFIERS[key] for key in held if key in MODIFIERS)
 
 
-def momentary_calls(action: actions.Action, held: HeldInputs) -> list[Call]:
-    """Return the events of an action that leaves nothing held; none for an action without input."""
-    modifiers = modifiers_of(held.keys)
-    match action:
-        case actions.Click(x, y, button, count):
-            return click_calls(x, y, button, count, modifiers)
-        case actions.Move(x, y):
-            return [mouse_move(x, y, modifiers, held.buttons[-1] if held.buttons else None)]
-        case actions.Drag():
-            return drag_calls(action, modifiers)
-        case actions.Type(content):
-            return typing_calls(content, held.keys)
-        case actions.Hotkey(pressed):
-            return hotkey_calls(pressed, held.keys)
-        case actions.Scroll(x, y, direction, amount):
-            right, down = SCROLLS[direction]
-            pixels = SCROLL_PIXELS * (1 if amount is None else amount)
-            return [mouse_event("mouseWheel", x, y, modifiers, deltaX=right * pixels, deltaY=down * pixels)]
-    return []
-
-
 def split_batches(calls: list[Call]) -> list[list[Call]]:
     """Split events into batches; only batches wait for one another.
 
@@ -166,48 +166,11 @@ def waits_for_frame(call: Call) -> bool:
     return call[1].get("type") in {"mouseWheel", "mouseMoved"}
 
 
-def mouse_event(kind: str, x: int, y: int, modifiers: int = 0, **more: Any) -> Call:
-    """Return one mouse event."""
-    if modifiers:
+def mouse_event(kind: str, x: int, y: int, held: HeldInputs = NOTHING_HELD, **more: Any) -> Call:
+    """Return one mouse event, with the held modifiers."""
+    if modifiers := modifiers_of(held.keys):
         more["modifiers"] = modifiers
     return MOUSE, {"type": kind, "x": x, "y": y, **more}
-
-
-def mouse_move(x: int, y: int, modifiers: int, button: actions.Button | None = None) -> Call:
-    """Return a move of the mouse, with a held button or none."""
-    return mouse_event("mouseMoved", x, y, modifiers, **({} if button is None else {"button": button}))
-
-
-def press_at(x: int, y: int, button: actions.Button, modifiers: int) -> list[Call]:
-    """Return a move to (x, y) and a press."""
-    return [mouse_move(x, y, modifiers), mouse_event("mousePressed", x, y, modifiers, button=button, clickCount=1)]
-
-
-def release_at(x: int, y: int, button: actions.Button, modifiers: int) -> list[Call]:
-    """Return a move to (x, y) with the button held, and its release."""
-    return [
-        mouse_move(x, y, modifiers, button),
-        mouse_event("mouseReleased", x, y, modifiers, button=button, clickCount=1),
-    ]
-
-
-def click_calls(x: int, y: int, button: actions.Button, count: int, modifiers: int) -> list[Call]:
-    """Return a move to (x, y) and ``count`` numbered pairs of press and release."""
-    calls = [mouse_move(x, y, modifiers)]
-    for number in range(1, count + 1):
-        for kind in ("mousePressed", "mouseReleased"):
-            calls.append(mouse_event(kind, x, y, modifiers, button=button, clickCount=number))
-    return calls
-
-
-def drag_calls(action: actions.Drag, modifiers: int) -> list[Call]:
-    """Return a press at the start, moves through the middle to the end, and a release there."""
-    middle = (action.x + action.to_x) // 2, (action.y + action.to_y) // 2
-    return [
-        *press_at(action.x, action.y, action.button, modifiers),
-        mouse_move(*middle, modifiers, action.button),
-        *release_at(action.to_x, action.to_y, action.button, modifiers),
-    ]
 
 
 def typing_calls(content: str, held: tuple[str, ...]) -> list[Call]:
