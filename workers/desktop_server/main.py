@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import functools
 import json
-import os
 import secrets
 import socket
 import sys
@@ -87,10 +86,9 @@ def token_of(config: Config, worker_id: str) -> tuple[str, str | None]:
     path = (Path(config.run.state_dir) / "desktops" / f"{worker_id}.token").absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
+    path.touch(0o600, exist_ok=False)
     token = secrets.token_urlsafe(TOKEN_BYTES)
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(token)
+    path.write_text(token)
     return token, str(path)
 
 

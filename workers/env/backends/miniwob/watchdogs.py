@@ -10,9 +10,7 @@ processor, the browser is lost.
 
 import asyncio
 import contextlib
-import signal
 from collections.abc import Callable
-from typing import NamedTuple
 
 import psutil
 import structlog
@@ -39,47 +37,25 @@ QUESTION = "Browser.getVersion"
 log = structlog.get_logger()
 
 
-class BrowserProcess(NamedTuple):
-    """A process of a browser: ``kind`` as the browser names it, and its resident memory."""
-
-    pid: int
-    kind: str
-    size_bytes: int
-
-
 async def end_large_processes(devtools: DevTools) -> None:
     """Kill each process of a browser that exceeds its memory limit, until the connection is closed."""
     while not devtools.closed:
         await asyncio.sleep(MEMORY_INTERVAL_S)
-        for process in await processes_of(devtools):
-            if process.size_bytes > (limit := RENDERER_BYTES if process.kind == "renderer" else BROWSER_BYTES):
-                kill_process(process, limit)
+        with contextlib.suppress(EnvironmentFault, KeyError):
+            for process in (await devtools.call("SystemInfo.getProcessInfo"))["processInfo"]:
+                limit = RENDERER_BYTES if process["type"] == "renderer" else BROWSER_BYTES
+                with contextlib.suppress(psutil.Error):
+                    end_if_large(psutil.Process(int(process["id"])), process["type"], limit)
 
 
-async def processes_of(devtools: DevTools) -> list[BrowserProcess]:
-    """Return the processes of a browser, none if it does not respond."""
-    try:
-        processes = (await devtools.call("SystemInfo.getProcessInfo"))["processInfo"]
-    except (EnvironmentFault, KeyError):
-        return []
-    return [BrowserProcess(int(info["id"]), str(info["type"]), size_of(int(info["id"]))) for info in processes]
-
-
-def size_of(pid: int) -> int:
-    """Return the resident memory of a process in bytes, 0 if it is gone."""
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return 0
-
-
-def kill_process(process: BrowserProcess, limit: int) -> None:
+def end_if_large(process: psutil.Process, kind: str, limit: int) -> None:
     """Kill a process that exceeds its memory limit, with a warning."""
-    reason = f"it took {process.size_bytes >> 20} MB of memory, of {limit >> 20} at most: a page leaks"
-    log.warning("browser process ended", kind=process.kind, pid=process.pid, reason=reason)
-    metrics.browser_memory.add(1, {"kind": process.kind})
-    with contextlib.suppress(psutil.Error):
-        psutil.Process(process.pid).send_signal(signal.SIGKILL)
+    if (size := process.memory_info().rss) <= limit:
+        return
+    reason = f"it took {size >> 20} MB of memory, of {limit >> 20} at most: a page leaks"
+    log.warning("browser process ended", kind=kind, pid=process.pid, reason=reason)
+    metrics.browser_memory.add(1, {"kind": kind})
+    process.kill()
 
 
 async def end_when_silent(devtools: DevTools, load: Callable[[], ProcessLoad]) -> None:

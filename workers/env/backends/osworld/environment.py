@@ -15,7 +15,7 @@ from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
 from workers.env import metrics
 from workers.env.backends.connection import StatusFault
-from workers.env.backends.osworld.machine import Machine
+from workers.env.backends.osworld.machine import Machine, run_command
 from workers.env.backends.osworld.providers import HeldMachine, MachineProvider
 from workers.env.backends.osworld.pyautogui_programs import build_program
 from workers.env.backends.osworld.settling import wait_stable
@@ -126,10 +126,8 @@ class OsworldEnvironment:
             if action_id not in self._executed:
                 self._executed.add(action_id)  # Before it is sent: it may be executed though no response comes.
                 if (source := build_program(action)) is not None:
-                    ended = await machine.execute(["python", "-c", source], deadline=deadline)
-                    if ended["returncode"]:
-                        lines = ended["error"].strip().splitlines() or ["no error text"]
-                        raise EnvironmentFault(f"the action failed on the machine: {lines[-1][:300]}")
+                    failure = "the action failed on the machine"
+                    await run_command(machine, ["python", "-c", source], failure, deadline=deadline)
             screen = await self._screen(machine, session, deadline, settle=True)
         if self.settings.last_screen or not (last or screen.done):
             return screen

@@ -130,3 +130,14 @@ class Machine(Connection):
 def bearer_headers(token: str) -> dict[str, str]:
     """Return the headers of an authorized request, none without a token."""
     return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+async def run_command(machine: Machine, command: Command, failure: str, **options: Any) -> str:
+    """Return the output of a command; raise EnvironmentFault with ``failure`` and its last error text if it fails.
+
+    ``options`` are those of :meth:`Machine.execute`.
+    """
+    ended = await machine.execute(command, **options)
+    if ended["returncode"]:
+        raise EnvironmentFault(f"{failure}: {(ended['error'] or ended['output'])[-300:].strip()}")
+    return ended["output"]

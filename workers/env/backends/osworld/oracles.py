@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 
 from dart_streams.actions import Action, Hotkey, Type, Wait
-from workers.env.backends.osworld.machine import Machine
+from workers.env.backends.osworld.machine import Machine, run_command
 from workers.env.backends.osworld.pyautogui_programs import build_program
 from workers.env.backends.osworld.settling import wait_idle
 from workers.env.backends.osworld.tasks import CLOUD, OsworldTask
@@ -40,13 +40,9 @@ class Solution(msgspec.Struct, frozen=True):
         """Execute the solution: each action when the machine is idle, commands without a terminal."""
         for action in self.actions:
             await wait_idle(machine, REST_S)
-            ended = await machine.execute(["python", "-c", build_program(action) or ""])
-            if ended["returncode"] != 0:
-                raise EnvironmentFault(f"the oracle's {action}: {ended['error'][-200:]}")
+            await run_command(machine, ["python", "-c", build_program(action) or ""], f"the oracle's {action}")
         for command in self.commands:
-            ended = await machine.execute(command, shell=True)
-            if ended["returncode"] != 0:
-                raise EnvironmentFault(f"the oracle's {command!r}: {ended['error'][-200:]}")
+            await run_command(machine, command, f"the oracle's {command!r}", shell=True)
         await wait_idle(machine, REST_S)
 
     async def demonstrate(self, has_terminal: HasTerminal) -> AsyncIterator[Action]:

@@ -15,7 +15,7 @@ from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.desktop import office_profile
 from workers.env.backends.desktop.command_line import HOME
 from workers.env.backends.osworld import browser_setup, steps
-from workers.env.backends.osworld.machine import Machine
+from workers.env.backends.osworld.machine import Machine, run_command
 from workers.env.backends.osworld.mirror import Mirror
 from workers.env.backends.osworld.oracles import oracle_of
 from workers.env.backends.osworld.prerequisites import Prerequisites, asks_devtools
@@ -39,7 +39,7 @@ for folder in "$HOME" /tmp; do
     rm "$file"
 done
 """
-"""Starts processes and writes to the folders that a task may have filled."""
+"""Starts processes and writes to the folders that a task may have filled; such a machine scores 0 in any state."""
 
 
 HOME_FILES = {
@@ -114,7 +114,7 @@ class OsworldTaskSession:
         async with limit_time(deadline, f"{self.task.page}: its evaluation is not done in time"):
             await self._setup.carry_out((*self.task.evaluator.postconfig, steps.Sleep(seconds=FLUSH_S)), deadline)
             # After the steps: an effect of the last action may take as long to fill the machine.
-            await require_usable(machine, deadline)
+            await run_command(machine, USABLE, "the machine cannot be evaluated", shell=True, deadline=deadline)
             await self._start_evaluators()
             limit_s = deadline.remaining_s - GRACE_S - MARGIN_S
             if limit_s <= 0:
@@ -161,16 +161,7 @@ async def prepare_home(machine: Machine) -> None:
     """Give a fresh desktop the files and key of OSWorld's image; raise EnvironmentFault if it does not take them."""
     for path, content in HOME_FILES.items():
         await machine.upload(path, content)
-    ended = await machine.execute(TERMINAL_KEY, shell=True)
-    if ended["returncode"]:
-        raise EnvironmentFault(f"the desktop takes no key for a terminal: {ended['error'][-200:].strip()}")
-
-
-async def require_usable(machine: Machine, deadline: Deadline) -> None:
-    """Raise EnvironmentFault if a machine starts no process or writes no file: it would score 0 in any state."""
-    ended = await machine.execute(USABLE, shell=True, deadline=deadline)
-    if ended["returncode"]:
-        raise EnvironmentFault(f"the machine cannot be evaluated: {(ended['error'] or ended['output'])[-300:].strip()}")
+    await run_command(machine, TERMINAL_KEY, "the desktop takes no key for a terminal", shell=True)
 
 
 @contextlib.asynccontextmanager

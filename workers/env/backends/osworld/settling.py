@@ -7,8 +7,7 @@ import asyncio
 import time
 
 from dart_streams.deadline import Deadline
-from workers.env.backends.osworld.machine import Machine
-from workers.env.environment import EnvironmentFault
+from workers.env.backends.osworld.machine import Machine, run_command
 
 POLL_INTERVAL_S = 0.05
 IDLE_S = 0.4
@@ -48,10 +47,8 @@ async def wait_idle(machine: Machine, limit_s: float) -> bool:
     Raises EnvironmentFault if the machine cannot run the check.
     """
     command = ["/usr/bin/python3", "-c", SCRIPT, str(IDLE_S), str(max(limit_s, IDLE_S))]
-    ended = await machine.execute(command, limit_s=limit_s + SLACK_S)
-    if ended["returncode"] != 0:
-        raise EnvironmentFault(f"the machine cannot say whether it is at rest: {ended['error'][-200:]}")
-    return ended["output"].strip() == "quiet"
+    failure = "the machine cannot say whether it is at rest"
+    return (await run_command(machine, command, failure, limit_s=limit_s + SLACK_S)).strip() == "quiet"
 
 
 async def wait_stable(machine: Machine, deadline: Deadline, stable_s: float, limit_s: float) -> tuple[bytes, bool]:
