@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -9,7 +10,6 @@ from dart_streams.config import parse
 from dart_streams.curation.lost_orders import STAGES, OpenOrder, finish_of, open_orders
 from tests.unit.curation.test_lost_orders import LossyCircle, circle_of, goes_on
 from topics import trajectories
-from topics.trajectories import Trajectory
 from workers.curator.order_audit import OrderAudit
 
 
@@ -39,26 +39,14 @@ class Barrier:
             self.meanwhile()
 
 
-class Finishes:
-    """A publisher that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.bus = parse({}).bus
-        self.sent: list[tuple[str, Trajectory]] = []
-
-    async def publish(self, topic: Any, event: Trajectory, *, record_id: str) -> None:
-        assert topic is trajectories.TOPIC
-        self.sent.append((record_id, event))
-
-
 class Audited:
     """A circle in which one group's orders are under way, and its audit."""
 
     def __init__(self) -> None:
         self.circle = circle_of(11)
         goes_on(self.circle, groups=2)
-        self.dispatch, self.barrier, self.finishes = Dispatch(self.circle), Barrier(), Finishes()
-        self.audit = OrderAudit(self.dispatch, self.finishes, self.barrier)  # type: ignore[arg-type]
+        self.dispatch, self.barrier, self.publisher = Dispatch(self.circle), Barrier(), AsyncMock(bus=parse({}).bus)
+        self.audit = OrderAudit(self.dispatch, self.publisher, self.barrier)  # type: ignore[arg-type]
 
     @property
     def open(self) -> set[OpenOrder]:
@@ -67,8 +55,10 @@ class Audited:
     async def ended(self) -> set[str]:
         """Make a round; return the orders that it ended."""
         await self.audit.round()
-        assert all(event.outcome == "lost" and event.reward is None for _, event in self.finishes.sent)
-        return {event.order_id for _, event in self.finishes.sent}
+        finishes = [call.args for call in self.publisher.publish.await_args_list]
+        assert all(topic is trajectories.TOPIC for topic, _ in finishes)
+        assert all(event.outcome == "lost" and event.reward is None for _, event in finishes)
+        return {event.order_id for _, event in finishes}
 
 
 @pytest.fixture
@@ -81,8 +71,10 @@ async def test_orders_open_after_a_barrier_are_ended_as_lost(audited: Audited):
     assert await audited.ended() == {order.order_id for order in before} != set()
     assert tuple(audited.barrier.stages) == STAGES
     assert audited.dispatch.looks == [False, False, True], "before it ends any, it looks for another curator"
-    run = audited.finishes.bus.run
-    assert {name for name, _ in audited.finishes.sent} == {finish_of(run, order, 0).trajectory_id for order in before}
+    run = audited.publisher.bus.run
+    assert {call.kwargs["record_id"] for call in audited.publisher.publish.await_args_list} == {
+        finish_of(run, order, 0).trajectory_id for order in before
+    }
 
 
 async def test_what_ends_or_begins_meanwhile_is_not_lost(audited: Audited):

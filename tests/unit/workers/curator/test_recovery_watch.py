@@ -41,16 +41,17 @@ async def looks(state: State, recovered: Iterator[int], number: int) -> None:
         watching.result()
 
 
-@pytest.mark.parametrize("state", [State(rebalancing=True), State(in_recovery=True)])
+RECOVERING = [State(rebalancing=True), State(in_recovery=True)]
+
+
+@pytest.mark.parametrize("state", RECOVERING)
 async def test_without_a_further_record_it_is_stuck(state):
     with pytest.raises(RecoveryStuck, match="after 7 records"):
         await looks(state, itertools.repeat(7), 20)
 
 
-@pytest.mark.parametrize("state", [State(rebalancing=True), State(in_recovery=True)])
-async def test_with_further_records_it_is_not(state):
-    await looks(state, itertools.count(), 20)
-
-
-async def test_what_neither_rebalances_nor_recovers_is_not():
-    await looks(State(), itertools.repeat(7), 20)
+@pytest.mark.parametrize(
+    ("state", "recovered"), [*((state, itertools.count()) for state in RECOVERING), (State(), itertools.repeat(7))]
+)
+async def test_with_further_records_or_without_a_recovery_it_is_not(state, recovered):
+    await looks(state, recovered, 20)

@@ -1,21 +1,14 @@
 """What becomes of orders with which workers have died: suspects alone and late, after three deaths none at all."""
 
 import asyncio
-from typing import Any, NamedTuple, cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 from tests.unit.clockwork import by_clockwork
 from workers.env.health import WorkerHealth
 from workers.env.health_gate import HealthGate
 from workers.env.lethal_orders import HEALTHY_S, LethalOrders
 from workers.runtime.death_counts import DeathCounts, DeathNote
-
-
-class Order(NamedTuple):
-    order_id: str
-
-
-class Delivered(NamedTuple):
-    event: Order
 
 
 class Orders:
@@ -26,19 +19,17 @@ class Orders:
         self.deaths.learn(DeathNote(deaths=deaths, lethal=lethal or {}), died=False)
         self.begun: list[tuple[str, float]] = []
 
-    async def begin(self, delivery: Delivered, name: str) -> None:
+    async def begin(self, delivery: Any, name: str) -> None:
         self.begun.append((delivery.event.order_id, asyncio.get_running_loop().time()))
 
 
 def made(orders: Orders) -> LethalOrders:
-    def clock() -> float:
-        return asyncio.get_running_loop().time()
-
+    clock = asyncio.get_running_loop().time
     return LethalOrders(cast(Any, orders), HealthGate(WorkerHealth(9), clock), clock)
 
 
 async def play(lethal: LethalOrders, name: str, task: str) -> str:
-    delivery: Any = Delivered(Order(name))
+    delivery: Any = SimpleNamespace(event=SimpleNamespace(order_id=name))
     if reason := lethal.refusal(delivery, task) or lethal.gate.health.refusal(task, lethal.clock()):
         return reason
     async with lethal.turn(delivery, task):

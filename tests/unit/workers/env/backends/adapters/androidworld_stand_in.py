@@ -7,7 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+
+from tests.answering import answering
 
 WIDTH, HEIGHT, BOX = 60, 80, 20
 KINDS = {
@@ -23,7 +24,7 @@ def box_of(index: int) -> tuple[int, int]:
 
 
 class Phone:
-    """The state that all requests share, as an emulator's."""
+    """The state that all requests share, as an emulator's, and its endpoints."""
 
     def __init__(self) -> None:
         self.task: tuple[str, int] | None = None
@@ -48,77 +49,48 @@ class Phone:
         rows[0][0] = [len(self.touched) % 256, 0, 0]
         return rows
 
+    async def answer(self, request: web.Request) -> web.Response:
+        match request.method, request.path:
+            case "GET", "/health":
+                return web.json_response({"status": "success"})
+            case "POST", "/reset":
+                assert request.query["go_home"] in {"true", "false"}
+                self.touched.clear()
+                return web.json_response({"status": "success", "message": "reset"})
+            case "GET", "/screenshot":
+                assert request.query["wait_to_stabilize"] in {"true", "false"}
+                if self.failing:
+                    raise web.HTTPInternalServerError(text=self.failing)
+                return web.json_response({"pixels": self.pixels()})
+            case "POST", "/execute_action":
+                action = await request.json()
+                if action["action_type"] not in KINDS or action.get("direction") not in DIRECTIONS:
+                    raise web.HTTPInternalServerError(text=f"ValueError: {action}")
+                self.touched.append(action)
+                return web.json_response({"status": "success", "message": "executed"})
+        return web.json_response(self.answer_of_task(request))
 
-def named(request: web.Request) -> tuple[str, int]:
-    if request.query["task_type"] != "TapTheBox":
-        raise web.HTTPInternalServerError(text=f"KeyError: {request.query['task_type']!r}")
-    return request.query["task_type"], int(request.query["task_idx"])
-
-
-class StandIn:
-    """The endpoints of one phone."""
-
-    def __init__(self, phone: Phone) -> None:
-        self.phone = phone
-
-    def application(self) -> web.Application:
-        made = web.Application()
-        made.add_routes(
-            [
-                web.get("/health", self.health),
-                web.post("/reset", self.reset),
-                web.get("/screenshot", self.screenshot),
-                web.post("/execute_action", self.execute),
-                web.post("/task/initialize", self.initialize),
-                web.post("/task/tear_down", self.tear_down),
-                web.get("/task/score", self.score),
-                web.get("/task/goal", self.goal),
-            ]
-        )
-        return made
-
-    async def health(self, _: web.Request) -> web.Response:
-        return web.json_response({"status": "success"})
-
-    async def reset(self, request: web.Request) -> web.Response:
-        assert request.query["go_home"] in {"true", "false"}
-        self.phone.touched.clear()
-        return web.json_response({"status": "success", "message": "reset"})
-
-    async def screenshot(self, request: web.Request) -> web.Response:
-        assert request.query["wait_to_stabilize"] in {"true", "false"}
-        if self.phone.failing:
-            raise web.HTTPInternalServerError(text=self.phone.failing)
-        return web.json_response({"pixels": self.phone.pixels()})
-
-    async def execute(self, request: web.Request) -> web.Response:
-        action = await request.json()
-        if action["action_type"] not in KINDS or action.get("direction") not in DIRECTIONS:
-            raise web.HTTPInternalServerError(text=f"ValueError: {action}")
-        self.phone.touched.append(action)
-        return web.json_response({"status": "success", "message": "executed"})
-
-    async def initialize(self, request: web.Request) -> web.Response:
-        self.phone.task = named(request)
-        return web.json_response({"status": "success", "message": "initialized"})
-
-    async def tear_down(self, request: web.Request) -> web.Response:
-        named(request)
-        self.phone.task, self.phone.torn_down = None, self.phone.torn_down + 1
-        self.phone.touched.clear()
-        return web.json_response({"status": "success", "message": "torn down"})
-
-    async def score(self, request: web.Request) -> web.Response:
-        named(request)
-        return web.json_response({"score": float(self.phone.solved)})
-
-    async def goal(self, request: web.Request) -> web.Response:
-        return web.json_response({"goal": f"Tap the box number {named(request)[1]}."})
+    def answer_of_task(self, request: web.Request) -> dict:
+        kind, index = request.query["task_type"], int(request.query["task_idx"])
+        if kind != "TapTheBox":
+            raise web.HTTPInternalServerError(text=f"KeyError: {kind!r}")
+        match request.method, request.path:
+            case "POST", "/task/initialize":
+                self.task = kind, index
+                return {"status": "success", "message": "initialized"}
+            case "POST", "/task/tear_down":
+                self.task, self.torn_down = None, self.torn_down + 1
+                self.touched.clear()
+                return {"status": "success", "message": "torn down"}
+            case "GET", "/task/score":
+                return {"score": float(self.solved)}
+            case "GET", "/task/goal":
+                return {"goal": f"Tap the box number {index}."}
+        raise web.HTTPNotFound
 
 
 @contextlib.asynccontextmanager
 async def served(*phones: Phone) -> AsyncIterator[list[str]]:
-    """Serve a stand-in for each phone; yield their addresses."""
+    """Serve each phone; yield their addresses."""
     async with contextlib.AsyncExitStack() as stack:
-        made = [TestServer(StandIn(phone).application()) for phone in phones]
-        yield [str((await stack.enter_async_context(server)).make_url("")).rstrip("/") for server in made]
+        yield [await stack.enter_async_context(answering(phone.answer)) for phone in phones]

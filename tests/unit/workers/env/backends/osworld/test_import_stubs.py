@@ -7,7 +7,7 @@ import pytest
 from workers.env.backends.osworld.evaluator import faults, import_stubs
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def finder() -> Iterator[None]:
     before = dict(sys.modules)
     found = import_stubs.StubFinder()
@@ -21,7 +21,6 @@ def finder() -> Iterator[None]:
     faults.recorded.clear()
 
 
-@pytest.mark.usefixtures("finder")
 def test_a_heavy_package_and_its_modules_can_be_imported_and_named():
     drive = importlib.import_module("pydrive.drive")
     assert drive.GoogleDrive | None
@@ -29,7 +28,6 @@ def test_a_heavy_package_and_its_modules_can_be_imported_and_named():
     assert faults.recorded == []
 
 
-@pytest.mark.usefixtures("finder")
 def test_a_call_is_a_fault_even_where_its_exception_is_swallowed():
     librosa = importlib.import_module("librosa")
     with pytest.raises(import_stubs.MissingPackage, match="librosa is not installed"):
@@ -38,7 +36,6 @@ def test_a_call_is_a_fault_even_where_its_exception_is_swallowed():
     assert "librosa.feature.mfcc" in faults.recorded[0]
 
 
-@pytest.mark.usefixtures("finder")
 def test_any_other_package_is_still_missing():
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("no_such_package_of_osworld")

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -60,11 +61,7 @@ async def test_a_solution_that_fails_is_a_fault_with_its_step(tmp_path, oracle):
 
 
 async def test_commands_are_typed_into_an_open_terminal_which_then_closes():
-    opens, closes = [False, False, True], [True, False]
-
-    async def has_terminal() -> bool:
-        return (opens or closes).pop(0)
-
+    has_terminal = AsyncMock(side_effect=[False, False, True, True, False])
     found = [action async for action in shell_solution("a", "b").demonstrate(has_terminal)]
     assert found == [
         *(oracles.TERMINAL, Wait(), Wait()),
@@ -73,17 +70,12 @@ async def test_commands_are_typed_into_an_open_terminal_which_then_closes():
 
 
 async def test_a_terminal_that_never_opens_is_a_fault():
-    async def has_terminal() -> bool:
-        return False
-
     with pytest.raises(EnvironmentFault, match="does not open"):
-        assert [action async for action in shell_solution("a").demonstrate(has_terminal)]
+        assert [action async for action in shell_solution("a").demonstrate(AsyncMock(return_value=False))]
 
 
 async def test_what_is_demonstrated_in_an_application_is_what_is_checked():
-    async def has_terminal() -> bool:
-        raise AssertionError("there is nothing to type into it")
-
+    has_terminal = AsyncMock(side_effect=AssertionError("there is nothing to type into it"))
     found = [action async for action in BEGIN_DOCUMENT.demonstrate(has_terminal)]
     assert found == list(BEGIN_DOCUMENT.actions)
     assert all(pyautogui_programs.build_program(action) for action in found)

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import time
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -54,9 +55,6 @@ async def test_a_machine_that_stops_to_compute_is_then_at_rest():
 
 
 async def test_a_machine_that_cannot_say_it_is_a_fault():
-    class Broken:
-        async def execute(self, command, limit_s):
-            return {"returncode": 127, "output": "", "error": "no python3"}
-
+    ended = {"returncode": 127, "output": "", "error": "no python3"}
     with pytest.raises(EnvironmentFault, match="no python3"):
-        await wait_idle(Broken(), 1.0)
+        await wait_idle(AsyncMock(execute=AsyncMock(return_value=ended)), 1.0)
