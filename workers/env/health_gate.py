@@ -17,6 +17,7 @@ from workers.runtime.ordered_consumer import Gate, OrderedConsumer
 
 REFUSAL_S = 1.0
 """Time for which an order of a task that is set aside is held: dispatch replaces a failed group at once."""
+BEGINNINGS = {"slot": "slot rests", "task": "task set aside", "host": "host drained"}
 
 log = structlog.get_logger()
 
@@ -87,10 +88,5 @@ def report(rest: Rest) -> None:
     """Log a rest that begins, and count it."""
     metrics.rests.add(1, {"kind": rest.kind})
     reason = rest.reason if rest.lethal else f"{rest.failures} resets failed in a row, the last: {rest.reason}"
-    match rest.kind:
-        case "slot":
-            log.warning("slot rests", slot=rest.name, rest_s=rest.rest_s, reason=reason)
-        case "task":
-            log.warning("task set aside", task=rest.name, rest_s=rest.rest_s, reason=reason)
-        case _:
-            log.warning("host drained", rest_s=rest.rest_s, reason=reason)
+    named = {rest.kind: rest.name} if rest.name else {}
+    log.warning(BEGINNINGS[rest.kind], **named, rest_s=rest.rest_s, reason=reason)

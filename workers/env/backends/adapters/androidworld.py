@@ -16,13 +16,7 @@ from dart_streams.config import Config
 from dart_streams.config.tasks import Task
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from workers.env.backends.adapters.action_formats import to_androidworld
-from workers.env.backends.adapters.settings import (
-    clamp_reward,
-    convert_options,
-    encode_image,
-    number_of,
-    text_of,
-)
+from workers.env.backends.adapters.settings import clamp_reward, convert_options, encode_image, number_of, text_of
 from workers.env.backends.connection import Connection
 from workers.env.environment import EnvironmentFault, Screen, screen_of
 from workers.env.returned_values import describe_value

@@ -16,15 +16,8 @@ from dart_streams.config.tasks import Task
 from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.adapters import action_formats
 from workers.env.backends.adapters.gymnasium_process import GymnasiumProcess
-from workers.env.backends.adapters.settings import (
-    RewardedEpisode,
-    convert_options,
-    encode_image,
-    flag_of,
-    number_of,
-    text_of,
-)
-from workers.env.environment import Screen, screen_of
+from workers.env.backends.adapters.settings import RewardedEpisode, convert_options, text_of
+from workers.env.environment import Screen
 
 
 class GymnasiumOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,11 +126,7 @@ class GymnasiumEnvironment(RewardedEpisode):
         except BaseException:
             await asyncio.shield(self._give_back(faulty=True))
             raise
-        self.reward += number_of(answer, "reward")
-        self.shown = screen_of(
-            encode_image(answer.get("image")), text_of(answer, "instruction"), flag_of(answer, "done")
-        )
-        return self.shown
+        return self._show(answer.get("image"), text_of(answer, "instruction"), answer)
 
     async def _give_back(self, faulty: bool) -> None:
         process, self.process, self.shown = self.process, None, None

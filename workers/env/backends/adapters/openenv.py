@@ -15,17 +15,9 @@ from dart_streams.config import Config
 from dart_streams.config.tasks import Task
 from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.adapters import action_formats
-from workers.env.backends.adapters.settings import (
-    RewardedEpisode,
-    convert_options,
-    encode_image,
-    field_of,
-    flag_of,
-    number_of,
-    text_of,
-)
+from workers.env.backends.adapters.settings import RewardedEpisode, convert_options, field_of, text_of
 from workers.env.backends.connection import Connection
-from workers.env.environment import EnvironmentFault, Screen, screen_of
+from workers.env.environment import EnvironmentFault, Screen
 
 MESSAGE_BYTES = 64 * 2**20
 CLOSE_S = 2.0
@@ -130,11 +122,9 @@ class OpenEnvEnvironment(RewardedEpisode):
             raise
         if answer is not None:
             observation = answer.get("observation") or {}
-            self.reward += number_of(answer, "reward")
             if kind == "reset":
                 self.instruction = text_of(observation, self.settings.instruction)
-            image = encode_image(field_of(observation, self.settings.screenshot))
-            self.shown = screen_of(image, self.instruction, flag_of(answer, "done"))
+            self._show(field_of(observation, self.settings.screenshot), self.instruction, answer)
         return self._current_screen()
 
     async def _exchange(self, kind: str, data: Any, limit_s: float) -> dict[str, Any] | None:

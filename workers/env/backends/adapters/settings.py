@@ -12,7 +12,7 @@ from PIL import Image
 from dart_streams.actions import Action
 from dart_streams.config import Config
 from dart_streams.errors import ConfigError
-from workers.env.environment import EnvironmentFault, Screen
+from workers.env.environment import EnvironmentFault, Screen, screen_of
 from workers.env.returned_values import describe_value
 
 T = TypeVar("T")
@@ -73,6 +73,12 @@ class RewardedEpisode:
     def _restart(self) -> None:
         self.reward, self.shown = 0.0, None
         self._executed.clear()
+
+    def _show(self, image: object, instruction: str, answer: Mapping[str, Any]) -> Screen:
+        """Add the ``reward`` of an answer, and return its screen, which may be the last (``done``)."""
+        self.reward += number_of(answer, "reward")
+        self.shown = screen_of(encode_image(image), instruction, flag_of(answer, "done"))
+        return self.shown
 
     def _current_screen(self) -> Screen:
         if self.shown is None:

@@ -20,6 +20,11 @@ MODULES = PurePosixPath("/opt/python")
 SERVER = "workers.env.backends.desktop.guest"
 """Package of the server, with the same name as on the host."""
 HOME = "/home/user"
+SYSTEM = (
+    *("--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"),
+    *(word for name in ("bin", "lib", "lib64", "sbin") for word in ("--symlink", f"usr/{name}", f"/{name}")),
+)
+"""Arguments for programs of the host and for the kernel's file systems."""
 ETC = (
     "alternatives",
     "dconf",
@@ -90,10 +95,7 @@ def command(files: Mapping[str, int], megabytes: int, refusals: int) -> list[str
     arguments += ["--hostname", "desktop", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
     for name, value in ENVIRONMENT.items():
         arguments += ["--setenv", name, value]
-    arguments += ["--ro-bind", "/usr", "/usr"]
-    for name in ("bin", "lib", "lib64", "sbin"):
-        arguments += ["--symlink", f"usr/{name}", f"/{name}"]
-    arguments += ["--proc", "/proc", "--dev", "/dev"]
+    arguments += SYSTEM
     for folder in WRITABLE:
         arguments += ["--perms", "0755", "--size", str(megabytes * 2**20), "--tmpfs", folder]
     for folder in ("/var/tmp", "/run/user"):

@@ -10,7 +10,6 @@ from workers.env.backends.miniwob.context_pool import max_documents
 from workers.env.backends.miniwob.own_pages import OwnPage
 from workers.env.backends.miniwob.page import ANY, MiniwobPage, document_of
 from workers.env.backends.miniwob.pooled_browser import PooledBrowser
-from workers.env.environment import EnvironmentFault
 
 
 class MiniwobBackend:
@@ -38,10 +37,7 @@ class MiniwobBackend:
         own = self.own.own_page(task.page)
         document = ANY if own else document_of(task.page, self.own.isolation)
         browser = self._browser_for(document)
-        try:
-            context = await browser.take(document)
-        except KeyError as missing:
-            raise EnvironmentFault(f"the browser's response lacks {missing}") from None
+        context = await browser.take(document)
         return (OwnPage if own else MiniwobPage)(browser, context, self.own)
 
     async def stop(self) -> None:

@@ -116,7 +116,7 @@ class Browser:
         try:
             await browser._draw_once()
             return browser
-        except (EnvironmentFault, KeyError) as error:
+        except EnvironmentFault as error:
             await browser.kill()
             if capture == "begin-frame":
                 raise ServiceUnavailable(
@@ -149,7 +149,7 @@ class Browser:
         return browser
 
     async def _draw_once(self) -> None:
-        """Raise EnvironmentFault or KeyError if the browser has no begin-frame control."""
+        """Raise EnvironmentFault if the browser has no begin-frame control."""
         context = (await self.devtools.call("Target.createBrowserContext", disposeOnDetach=True))["browserContextId"]
         target = Target(self.devtools, self.capturing)
         await target.open(context)

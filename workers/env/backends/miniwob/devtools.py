@@ -43,6 +43,13 @@ class Navigated(EnvironmentFault):
     """The page left its document before the call was answered."""
 
 
+class Result(dict[str, Any]):
+    """The result of a call."""
+
+    def __missing__(self, name: str) -> Any:
+        raise EnvironmentFault(f"the browser's response lacks {name!r}")
+
+
 class Message(msgspec.Struct):
     """Message of the browser: the result or error of a call (``id``), or an event (``method``)."""
 
@@ -169,7 +176,7 @@ class DevTools:
             if future is None or future.done():
                 return
             if message.error is None:
-                future.set_result(message.result)
+                future.set_result(Result(message.result))
             else:
                 reason = str(message.error.get("message"))
                 has_left = reason.startswith(LEFT)

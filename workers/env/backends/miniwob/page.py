@@ -112,10 +112,7 @@ class MiniwobPage:
         self.done, self.raw_reward, self._executed = False, 0.0, ""
         self.pooled.episodes += 1
         document = self.document(task)
-        try:
-            target = await self.pooled.show(document)
-        except KeyError as missing:
-            raise EnvironmentFault(f"the browser's response lacks {missing}") from None
+        target = await self.pooled.show(document)
         target.episodes += 1
         instruction: str | None = None
         if document and target.page == task.page:  # The result is None if the page has left this document.

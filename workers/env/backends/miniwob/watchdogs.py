@@ -41,7 +41,7 @@ async def end_large_processes(devtools: DevTools) -> None:
     """Kill each process of a browser that exceeds its memory limit, until the connection is closed."""
     while not devtools.closed:
         await asyncio.sleep(MEMORY_INTERVAL_S)
-        with contextlib.suppress(EnvironmentFault, KeyError):
+        with contextlib.suppress(EnvironmentFault):
             for process in (await devtools.call("SystemInfo.getProcessInfo"))["processInfo"]:
                 limit = RENDERER_BYTES if process["type"] == "renderer" else BROWSER_BYTES
                 with contextlib.suppress(psutil.Error):

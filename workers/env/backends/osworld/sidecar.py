@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from dart_streams.errors import ServiceUnavailable
+from workers.env.backends.desktop import command_line
 from workers.env.backends.osworld.evaluator_cache import EvaluatorCache
 from workers.env.backends.osworld.machine import MachineEndpoint
 from workers.env.backends.osworld.tasks import OsworldTask
@@ -223,12 +224,10 @@ def confine_command(command: list[str], readable: list[Path], writable: Path) ->
         log.warning("the evaluators are not confined", reason="there is no bubblewrap: `make desktop` installs it")
         return command
     arguments = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
-    arguments += ["--die-with-parent", "--new-session", "--ro-bind", "/usr", "/usr"]
-    for name in ("bin", "lib", "lib64", "sbin"):
-        arguments += ["--symlink", f"usr/{name}", f"/{name}"]
+    arguments += ["--die-with-parent", "--new-session", *command_line.SYSTEM]
     for path in ("/etc/ld.so.cache", "/etc/localtime", "/etc/fonts", "/etc/ssl/certs", "/etc/mime.types"):
         arguments += ["--ro-bind-try", path, path]
-    arguments += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    arguments += ["--tmpfs", "/tmp"]
     for folder in readable:
         arguments += ["--ro-bind", str(folder.resolve()), str(folder.absolute())]
     return [*arguments, "--bind", str(writable), str(writable), "--chdir", str(writable), "--", *command]
