@@ -105,6 +105,8 @@ async def test_journaled_decisions_are_published_after_a_restart(broker):
     with pytest.raises(ConnectionError):
         await runner.process(state, [broker.event(0)])
     assert broker.effects == ["journaled"]
+    with pytest.raises(ConnectionError):
+        await broker.runner()._state(0)
     broker.up = True
     restarted = await broker.runner()._state(0)
     assert broker.published[task_difficulty.TOPIC.name] == difficulties(0)

@@ -28,18 +28,6 @@ async def test_a_new_owner_publishes_only_once_its_snapshot_counts(broker):
     assert successor.published[task_difficulty.TOPIC.name] == ["difficulty/trajectories/0/0"]
 
 
-async def test_unpublished_decisions_are_published_by_the_next_owner(broker):
-    runner = await broker.owning()
-    broker.up = False
-    with pytest.raises(ConnectionError):
-        await runner.process(await runner._state(0), [broker.event(0)])
-    with pytest.raises(ConnectionError):
-        await broker.runner()._state(0)
-    broker.up = True
-    await broker.runner()._state(0)
-    assert broker.published[task_difficulty.TOPIC.name] == ["difficulty/trajectories/0/0"]
-
-
 async def test_a_curator_that_lost_its_partition_publishes_nothing_and_ends(broker):
     stale, owner = await broker.owning(), Broker(broker.topic)
     await (await owner.owning()).process_owned(0, [broker.event(0)])

@@ -104,7 +104,7 @@ def test_the_score_follows_what_happens():
 
 
 @given(OUTCOMES)
-def test_rests_are_bounded_and_a_success_ends_them_all(outcomes):
+def test_rests_are_bounded_and_end_by_a_success_or_by_time(outcomes):
     health, now_s = WorkerHealth(3), 0.0
     for slot, task, failed, after_s in outcomes:
         now_s += after_s
@@ -117,17 +117,6 @@ def test_rests_are_bounded_and_a_success_ends_them_all(outcomes):
             assert not health.refusal(task, now_s)
             assert not health.on_trial
         assert 0 <= health.host.score <= 1
-
-
-@given(OUTCOMES)
-def test_after_the_longest_rest_everything_is_tried_again(outcomes):
-    health, now_s = WorkerHealth(3), 0.0
-    for slot, task, failed, after_s in outcomes:
-        now_s += after_s
-        if failed:
-            health.reset_failed(slot, task, "why", now_s)
-        else:
-            health.reset_succeeded(slot, task, now_s)
     now_s += max(rule.longest_s for rule in (SLOT, TASK, HOST))
     assert not any(health.slot_rest_s(slot, now_s) for slot in range(4))
     assert not any(health.refusal(task, now_s) for task in "abc")

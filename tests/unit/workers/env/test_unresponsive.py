@@ -1,11 +1,13 @@
 """A browser that answers nothing: lost if its process waits for nothing but events, else waited for."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -27,39 +29,43 @@ def _soon(monkeypatch):
     monkeypatch.setattr(watchdogs, "POLL_INTERVAL_S", 0.02)
 
 
-async def test_every_call_of_an_idle_browser_that_never_responds_fails():
-    browser = ScriptedBrowser(lambda browser, call: None)
-    devtools = DevTools(browser.reader, browser, 60.0)
-    watch = asyncio.create_task(end_when_silent(devtools, lambda: WAITING))
+@contextlib.asynccontextmanager
+async def watched(
+    browser: ScriptedBrowser, load: Callable[[], ProcessLoad] = lambda: WAITING, timeout_s: float = 60.0
+) -> AsyncIterator[DevTools]:
+    """Yield a connection whose silence is watched."""
+    devtools = DevTools(browser.reader, browser, timeout_s)
+    watch = asyncio.create_task(end_when_silent(devtools, load))
     async with asyncio.timeout(BOUND_S):
+        yield devtools
+        if devtools.closed:
+            await watch
+    watch.cancel()
+    await devtools.close()
+
+
+async def test_every_call_of_an_idle_browser_that_never_responds_fails():
+    async with watched(ScriptedBrowser(lambda browser, call: None)) as devtools:
         with pytest.raises(EnvironmentFault, match="stands still"):
             await devtools.call("Input.dispatchMouseEvent")
-        await watch
-    assert devtools.closed
+        assert devtools.closed
 
 
 async def test_a_browser_that_owes_nothing_is_not_asked():
     browser = ScriptedBrowser(lambda browser, call: {})
-    devtools = DevTools(browser.reader, browser, 60.0)
-    await devtools.call("Page.enable")
-    watch = asyncio.create_task(end_when_silent(devtools, lambda: WAITING))
-    await asyncio.wait({watch}, timeout=0.3)
-    assert (browser.called(QUESTION), devtools.closed) == (0, False)
-    watch.cancel()
-    await devtools.close()
+    async with watched(browser) as devtools:
+        await devtools.call("Page.enable")
+        await asyncio.sleep(0.3)
+        assert (browser.called(QUESTION), devtools.closed) == (0, False)
 
 
 async def test_a_browser_that_answers_for_a_page_that_hangs_is_kept():
     browser = ScriptedBrowser(lambda browser, call: {} if call["method"] == QUESTION else None)
-    devtools = DevTools(browser.reader, browser, 0.5)
-    watch = asyncio.create_task(end_when_silent(devtools, lambda: WAITING))
-    async with asyncio.timeout(BOUND_S):
+    async with watched(browser, timeout_s=0.5) as devtools:
         while browser.called(QUESTION) <= LOOKS:
             with pytest.raises(EnvironmentFault, match="no answer"):
                 await devtools.call("Runtime.evaluate", "hangs")
             assert not devtools.closed
-    watch.cancel()
-    await devtools.close()
 
 
 @pytest.mark.parametrize("starved", [True, False])
@@ -81,14 +87,9 @@ async def test_a_browser_that_computes_or_gets_no_processor_is_waited_for(starve
             if (result := self.answer(self, call)) is not None:
                 self.reply(call, result)
 
-    browser = Late(answer)
-    devtools = DevTools(browser.reader, browser, 60.0)
-    watch = asyncio.create_task(end_when_silent(devtools, load))
-    async with asyncio.timeout(BOUND_S):
+    async with watched(Late(answer), load) as devtools:
         assert await devtools.call("Page.enable") == {}
-    assert not devtools.closed
-    watch.cancel()
-    await devtools.close()
+        assert not devtools.closed
 
 
 def until_runnable(pid: int) -> None:

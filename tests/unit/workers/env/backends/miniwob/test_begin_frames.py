@@ -101,11 +101,11 @@ async def test_a_frame_without_an_image_is_drawn_again():
     assert browser.frames == 4
 
 
-async def test_a_browser_whose_frames_never_have_an_image_is_ended(soon, monkeypatch):
-    monkeypatch.setattr(capture, "IMAGE_S", 0.1)
-    browser = ScriptedBrowser(lambda browser, call: {})
-    frames = begin_frames(browser)
-    with pytest.raises(EnvironmentFault, match="image"):
+@pytest.mark.parametrize(("bound", "result", "why"), [("IMAGE_S", {}, "image"), ("CRASH_S", None, "not drawn")])
+async def test_a_browser_without_images_or_with_an_endless_frame_is_ended(soon, monkeypatch, bound, result, why):
+    monkeypatch.setattr(capture, bound, 0.1)
+    frames = begin_frames(ScriptedBrowser(lambda browser, call: result))
+    with pytest.raises(EnvironmentFault, match=why):
         await frames.draw("s")
     assert frames.devtools.closed
 
@@ -140,15 +140,6 @@ async def test_a_frame_that_never_ends_costs_its_page_only(soon):
     assert isinstance(hanging, EnvironmentFault)
     assert other == b"png"
     assert (browser.called("Page.crash"), browser.most_under_way, frames.devtools.closed) == (1, 1, False)
-
-
-async def test_a_browser_that_does_not_end_a_hanging_page_is_ended(soon, monkeypatch):
-    monkeypatch.setattr(capture, "CRASH_S", 0.1)
-    browser = ScriptedBrowser(lambda browser, call: None)
-    frames = begin_frames(browser)
-    with pytest.raises(EnvironmentFault, match="not drawn"):
-        await frames.draw("hangs")
-    assert frames.devtools.closed
 
 
 async def test_a_frame_of_a_starved_browser_is_awaited(soon):
