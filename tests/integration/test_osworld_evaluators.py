@@ -112,7 +112,6 @@ async def test_osworlds_own_metrics_score_the_state_of_the_machine(judge: Judge)
     assert await judge.score(SAME) == 0
     judge.machine.files["/home/user/note.txt"] = b"pear\n"
     assert await judge.score(SAME) == 1
-    assert await judge.score(SAME, gave_up=True) == 0
     both = {key: [SAME[key], SAYS[key]] for key in SAME}
     for conjunction, said, score in (("and", "fig", 0), ("or", "fig", 1), ("and", "pear", 1)):
         judge.machine.said = said

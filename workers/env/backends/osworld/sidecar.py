@@ -29,7 +29,7 @@ READY_S = 120.0
 GRACE_S = 5.0
 """Time after an evaluation's deadline at which the sidecar is killed; it ends evaluations at the deadline itself."""
 BOOT = """import sys, types
-path = sys.argv.pop(1)
+path = sys.argv[1]
 for name in ("workers", "workers.env", "workers.env.backends.osworld"):
     sys.modules[name] = module = types.ModuleType(name)
     module.__path__ = []
@@ -60,11 +60,10 @@ class SidecarReply(msgspec.Struct, frozen=True):
 
 
 class EvaluatorSidecar:
-    """OSWorld's evaluators in a separate process; ``package`` is a checkout to use instead of the installed one."""
+    """OSWorld's evaluators in a separate process."""
 
-    def __init__(self, environment: Path = ENVIRONMENT, package: Path | None = None) -> None:
+    def __init__(self, environment: Path = ENVIRONMENT) -> None:
         self.python = environment / "bin" / "python"
-        self.package = package
         self._files = EvaluatorCache()
         self.cache = self._files.folder
         self.ready = SidecarReady()
@@ -90,9 +89,7 @@ class EvaluatorSidecar:
         """Whether the process runs."""
         return self.process is not None and self.process.returncode is None
 
-    async def evaluate(
-        self, task: OsworldTask, endpoint: MachineEndpoint, cache: Path, timeout_s: float, gave_up: bool = False
-    ) -> float:
+    async def evaluate(self, task: OsworldTask, endpoint: MachineEndpoint, cache: Path, timeout_s: float) -> float:
         """Return OSWorld's score of a machine's present state; raise EnvironmentFault if there is none in time.
 
         ``cache`` is a folder in :attr:`cache` with the evaluator's reference files.
@@ -106,7 +103,6 @@ class EvaluatorSidecar:
             "evaluator": task.evaluator.source,
             "endpoint": endpoint_address(endpoint),
             "cache": str(cache),
-            "gave_up": gave_up,
             "timeout_s": timeout_s,
         }
         try:
@@ -131,11 +127,10 @@ class EvaluatorSidecar:
         if not self.python.exists():
             raise ServiceUnavailable(f"OSWorld's evaluators need {self.python.parents[1]}: run `make osworld`")
         await self._kill()
-        package = str(self.package.resolve()) if self.package else ""
-        command = [str(self.python.absolute()), "-I", "-c", BOOT, str(FOLDER), package]
-        readable = [FOLDER, self.python.parents[1], self.python.resolve().parents[1], self.package]
+        command = [str(self.python.absolute()), "-I", "-c", BOOT, str(FOLDER)]
+        readable = [FOLDER, self.python.parents[1], self.python.resolve().parents[1]]
         self.process = await asyncio.create_subprocess_exec(
-            *confine_command(command, [path for path in readable if path], self.cache),
+            *confine_command(command, readable, self.cache),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

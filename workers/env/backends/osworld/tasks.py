@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -39,10 +39,9 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Evaluator(msgspec.Struct, frozen=True):
-    """Scoring of a task: all checks (``and``: their mean, 0 if any is 0) or the best one (``or``)."""
+    """Scoring of a task by its checks, which OSWorld's code combines (``conj`` of the source)."""
 
     checks: tuple[Check, ...]
-    conjunction: Literal["and", "or"]
     postconfig: tuple[Step, ...]
     source: dict[str, Any]
     """The evaluator in the file without postconfig, for the sidecar."""
@@ -61,7 +60,7 @@ class Evaluator(msgspec.Struct, frozen=True):
 
 
 class OsworldTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task; ``app`` is its folder, ``proxy`` whether its pages block the addresses of data centers."""
+    """A task; ``app`` is its folder."""
 
     app: str
     task_id: str
@@ -69,7 +68,6 @@ class OsworldTask(msgspec.Struct, frozen=True, kw_only=True):
     config: tuple[Step, ...]
     evaluator: Evaluator
     related_apps: tuple[str, ...] = ()
-    proxy: bool = False
 
     @property
     def page(self) -> str:
@@ -96,7 +94,6 @@ class TaskSource(msgspec.Struct, frozen=True):
     instruction: str = ""
     config: list[Any] | None = None
     related_apps: list[str] | None = None
-    proxy: bool | None = None
 
 
 class UnusableTask(msgspec.Struct, frozen=True):
@@ -149,7 +146,6 @@ def parse(data: Any, app: str, task_id: str) -> OsworldTask:
         config=config,
         evaluator=evaluator,
         related_apps=tuple(source.related_apps or ()),
-        proxy=bool(source.proxy),
     )
     for url in task.urls():
         refuse_malformed(url)
@@ -186,7 +182,6 @@ def parse_evaluator(data: dict[str, Any]) -> Evaluator:
             raise ConfigError(f"evaluator: {check.metric} has no result to judge")
     return Evaluator(
         checks=checks,
-        conjunction=conjunction,
         postconfig=parse_steps(data.get("postconfig")),
         source={key: value for key, value in data.items() if key in EVALUATOR_KEYS and key != "postconfig"},
     )

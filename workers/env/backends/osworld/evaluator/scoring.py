@@ -70,10 +70,10 @@ def make_environment(request: dict[str, Any]) -> Any:
     machine.setup_controller = Controller(
         endpoint["host"], endpoint["server"], endpoint["chromium"], endpoint["vlc"], str(cache)
     )
-    machine.task_id, machine.instruction, machine.config = request["task_id"], request.get("instruction", ""), []
+    machine.task_id, machine.instruction, machine.config = request["task_id"], "", []
     machine.cache_dir_base, machine.cache_dir = str(cache.parent), str(cache)
-    machine.client_password = request.get("password", "")
-    machine.action_history = ["FAIL"] if request.get("gave_up") else ["DONE"]
+    machine.client_password = ""
+    machine.action_history = ["DONE"]
     machine.enable_proxy = machine.current_use_proxy = machine.is_environment_used = False
     machine.os_type, machine.action_space = "Ubuntu", "pyautogui"
     machine._traj_no, machine._step_no = 0, 1

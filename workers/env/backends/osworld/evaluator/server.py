@@ -77,8 +77,6 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)
     import_stubs.install()
-    if len(sys.argv) > 1 and sys.argv[1]:
-        sys.path.insert(0, sys.argv[1])
     try:
         ready = scoring.load_package()
     except Exception as error:  # noqa: BLE001 - any error of the package's import

@@ -14,8 +14,8 @@ FILE, GOLD = ONE["result"], ONE["expected"]
 
 
 def test_a_task_without_setup_has_its_page_and_its_instruction():
-    parsed = parse_task(ONE, related_apps=["os"], proxy=True)
-    assert (parsed.page, parsed.instruction, parsed.config, parsed.proxy) == ("os/t1", "Do it.", (), True)
+    parsed = parse_task(ONE, related_apps=["os"])
+    assert (parsed.page, parsed.instruction, parsed.config) == ("os/t1", "Do it.", ())
     assert parsed.evaluator.checks[0].expected == tasks.Getter(
         "cloud_file", {"path": "https://a.example/gold.txt", "dest": "gold.txt"}
     )
