@@ -1,6 +1,7 @@
 """Whatever an environment returns, raises or does, its episode ends as a fault that names it, and nothing else ends."""
 
 import asyncio
+import functools
 import io
 import math
 from collections.abc import AsyncIterator, Callable
@@ -22,7 +23,6 @@ from tests.unit.clockwork import Clockwork
 from tests.unit.workers.env.episodes import TRAINER, EncodingLog, runner_of
 from topics import observations
 from topics.observations import EpisodeEnd
-from topics.rollout_orders import RolloutOrder
 from topics.values import Purpose
 from workers.env import fault_boundary
 from workers.env.environment import EnvironmentFault, Screen
@@ -44,8 +44,7 @@ PICTURE = drawn()
 SCREEN = Screen(image=PICTURE, media_type="image/png", width=SIDE, height=SIDE, instruction="Click")
 
 
-def with_(**fields: Any) -> Screen:
-    return msgspec.structs.replace(SCREEN, **fields)
+with_ = functools.partial(msgspec.structs.replace, SCREEN)
 
 
 class Own:
@@ -85,11 +84,7 @@ class Own:
         return await found if asyncio.iscoroutine(found) else found
 
 
-def order_of(purpose: Purpose) -> RolloutOrder:
-    return events.rollout_order(task_id=TASK.task_id, purpose=purpose)
-
-
-ORDER = order_of("train")
+ORDER = events.rollout_order(task_id=TASK.task_id, purpose="train")
 
 
 def runner(backend: Any, answer: str, log: ObservationLog) -> EpisodeRunner:
@@ -100,7 +95,7 @@ def runner(backend: Any, answer: str, log: ObservationLog) -> EpisodeRunner:
 async def play(backend: Any, answer: str = "Action: wait()", purpose: Purpose = "train") -> EpisodeEnd:
     """Play an episode, and return its end as whoever reads its record has it."""
     log = ObservationLog()
-    await runner(backend, answer, log).run(order_of(purpose), TASK, lambda _: None)
+    await runner(backend, answer, log).run(msgspec.structs.replace(ORDER, purpose=purpose), TASK, lambda _: None)
     (shown,) = log.observations.values()
     read = [decode(observations.TOPIC, *encode(observations.TOPIC, one)[1:]) for one in shown]
     assert read == shown, "what is read is what was published"
@@ -299,10 +294,6 @@ def test_an_action_of_a_demonstration_has_plain_integers():
     assert (action, type(cast(Click, action).x)) == (Click(3, -4), int)
 
 
-class WithoutCalls:
-    """An object that is no environment."""
-
-
 class Unlooked:
     """An environment of which even the look whether it has an oracle fails."""
 
@@ -330,7 +321,7 @@ class Synchronous(Own):
     ("backend", "purpose", "words"),
     [
         (Own(open=lambda: None), "train", "reset() raised AttributeError"),
-        (Own(open=WithoutCalls), "train", "reset() raised AttributeError"),
+        (Own(open=object), "train", "reset() raised AttributeError"),
         (Own(open=Unlooked), "demonstration", "demonstrate() raised ValueError"),
         (Synchronous(), "train", "reset() raised TypeError"),
         (Own(open=lambda: Own(demonstrate=fails(StopAsyncIteration()))), "demonstration", "demonstrate() raised"),

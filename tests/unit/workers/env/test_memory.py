@@ -6,12 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.config.hardware import memory_limit
-from workers.env.backends.miniwob.context_pool import (
-    DOCUMENT_BYTES,
-    DOCUMENTS_MIN,
-    MEMORY_SHARE,
-    max_documents,
-)
+from workers.env.backends.miniwob.context_pool import DOCUMENT_BYTES, DOCUMENTS_MIN, MEMORY_SHARE, max_documents
 
 GIB = 2**30
 

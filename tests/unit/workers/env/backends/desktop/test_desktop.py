@@ -82,20 +82,12 @@ def test_the_set_up_installs_each_program_that_is_required():
     assert set(command_line.PROGRAMS) <= set(re.findall(r"[\w-]+(?=:[\w-]+)", installed[1]))
 
 
-class Lent(dict[int, int]):
-    """What each keycode was last lent to."""
-
-
-def keymap(rows):
-    lent = Lent()
-    return keyboard.Keymap(rows, lent.__setitem__), lent
-
-
 @given(st.text(min_size=1, max_size=60))
 def test_a_text_is_typed_with_codes_that_keep_their_meaning(text):
     """However few codes are free: those of one part all differ, and each means its character."""
     letters = [[ord(small), ord(small.upper())] for small in string.ascii_lowercase]
-    mapped, lent = keymap([*letters, [0, 0], [0, 0], [0, 0]])
+    lent: dict[int, int] = {}
+    mapped = keyboard.Keymap([*letters, [0, 0], [0, 0], [0, 0]], lent.__setitem__)
     rest = text
     while rest:
         count = mapped.lend(rest)

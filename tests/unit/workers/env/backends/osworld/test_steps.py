@@ -2,42 +2,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.workers.env.backends.osworld.parsed_tasks import download, step
 from workers.env.backends.osworld import steps
 
 
 def test_every_type_of_step_is_parsed_with_its_parameters():
+    visit = {"url": "u", "title": "t", "visit_time_from_now_in_seconds": 60}
     written = [
-        {"type": "download", "parameters": {"files": [{"url": "https://a.example/x.odt", "path": "/home/user/x.odt"}]}},
-        {"type": "launch", "parameters": {"command": ["vlc", "x"]}},
-        {"type": "execute", "parameters": {"command": "ls", "shell": "true", "stdout": "list"}},
-        {"type": "command", "parameters": {"command": ["ls"]}},
-        {"type": "sleep", "parameters": {"seconds": 0.5}},
-        {"type": "open", "parameters": {"path": "/home/user/x.odt"}},
-        {"type": "activate_window", "parameters": {"window_name": "x", "strict": True}},
-        {"type": "close_window", "parameters": {"window_name": "x", "by_class": True}},
-        {"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["https://a.example"]}},
-        {"type": "chrome_close_tabs", "parameters": {"urls_to_close": ["https://a.example"]}},
-        {
-            "type": "update_browse_history",
-            "parameters": {"history": [{"url": "u", "title": "t", "visit_time_from_now_in_seconds": 60}]},
-        },
-        {"type": "googledrive", "parameters": {"settings_file": "s", "operation": ["delete"], "args": [{}]}},
-        {"type": "login", "parameters": {"settings_file": "s", "platform": "p"}},
+        download("https://a.example/x.odt"),
+        step("launch", command=["vlc", "x"]),
+        step("execute", command="ls", shell="true", stdout="list"),
+        step("command", command=["ls"]),
+        step("sleep", seconds=0.5),
+        step("open", path="/home/user/x.odt"),
+        step("activate_window", window_name="x", strict=True),
+        step("close_window", window_name="x", by_class=True),
+        step("chrome_open_tabs", urls_to_open=["https://a.example"]),
+        step("chrome_close_tabs", urls_to_close=["https://a.example"]),
+        step("update_browse_history", history=[visit]),
+        step("googledrive", settings_file="s", operation=["delete"], args=[{}]),
+        step("login", settings_file="s", platform="p"),
     ]
     parsed = steps.parse_steps(written)
-    assert [step.name for step in parsed] == [item["type"] for item in written] == list(steps.TYPES)
-    assert [step.name for step in parsed if step.refused] == ["googledrive", "login"]
+    assert [parsed_step.name for parsed_step in parsed] == [item["type"] for item in written] == list(steps.TYPES)
+    assert [refused.name for refused in parsed if refused.refused] == ["googledrive", "login"]
     assert steps.urls_of(parsed) == ["https://a.example/x.odt"]
 
 
 @pytest.mark.parametrize(
     "wrong, reason",
     [
-        ({"type": "dance", "parameters": {}}, "step 1: no step 'dance' is known"),
-        ({"type": "sleep", "parameters": {"seconds": 1, "deep": True}}, "sleep: .*deep"),
-        ({"type": "sleep", "parameters": {}}, "sleep: .*seconds"),
-        ({"type": "open", "parameters": {"path": 3}}, "open: .*str"),
-        ({"type": "open", "parameters": {"path": "x"}, "when": "later"}, "a type and parameters"),
+        (step("dance"), "step 1: no step 'dance' is known"),
+        (step("sleep", seconds=1, deep=True), "sleep: .*deep"),
+        (step("sleep"), "sleep: .*seconds"),
+        (step("open", path=3), "open: .*str"),
+        ({**step("open", path="x"), "when": "later"}, "a type and parameters"),
         ("open", "a type and parameters"),
     ],
 )
