@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
 import structlog
 
 from dart_streams.actions import Action
@@ -33,12 +32,6 @@ NO_MORE = object()
 """Marks the end of a demonstration."""
 
 log = structlog.get_logger()
-
-
-class RaisedError(msgspec.Struct, frozen=True):
-    """An exception of a call."""
-
-    error: BaseException
 
 
 class ContainedBackend:
@@ -72,10 +65,10 @@ class ContainedBackend:
             raise
         if running.cancelled():
             raise EnvironmentFault(f"{name}() was cancelled by the environment itself")
-        outcome = running.result()
-        if isinstance(outcome, RaisedError):
-            raise EnvironmentFault(reason_of(name, outcome.error)) from None
-        return outcome
+        result, error = running.result()
+        if error is not None:
+            raise EnvironmentFault(reason_of(name, error)) from None
+        return result
 
     def leave_behind(self, name: str, running: asyncio.Task[Any]) -> None:
         """Keep a running call until it ends, with a warning."""
@@ -165,18 +158,18 @@ class ContainedEnvironment:
         running = asyncio.create_task(capture_outcome(make), name=f"environment: end of {name}")
         await asyncio.wait({running}, timeout=CLOSE_S)
         self.owner.leave_behind(name, running)
-        if running.done() and not running.cancelled() and isinstance(outcome := running.result(), RaisedError):
-            log.warning("environment was not closed", reason=reason_of(name, outcome.error))
+        if running.done() and not running.cancelled() and (error := running.result()[1]) is not None:
+            log.warning("environment was not closed", reason=reason_of(name, error))
 
 
-async def capture_outcome(make: Callable[[], Awaitable[Any]]) -> Any:
-    """Return the result of a call, or its exception as a value."""
+async def capture_outcome(make: Callable[[], Awaitable[Any]]) -> tuple[Any, BaseException | None]:
+    """Return the result of a call and its exception."""
     try:
-        return await make()
+        return await make(), None
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001 - third-party code; SystemExit would end the event loop
-        return RaisedError(error)
+        return None, error
 
 
 def check_value(name: str, check: Callable[[Any], Any], value: object) -> Any:

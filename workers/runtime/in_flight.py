@@ -23,66 +23,47 @@ class TrackedOffset(NamedTuple, Generic[P]):
     offset: int
 
 
-class DonePrefix:
-    """Records taken from one partition since its assignment."""
-
-    def __init__(self) -> None:
-        self._open: set[int] = set()
-        self._next: int | None = None
-
-    def take(self, offset: int) -> None:
-        """Add the record at ``offset``; offsets ascend."""
-        self._open.add(offset)
-        self._next = offset + 1 if self._next is None else max(self._next, offset + 1)
-
-    def finish(self, offset: int) -> None:
-        """Mark a record as finished; others are ignored."""
-        self._open.discard(offset)
-
-    @property
-    def commit(self) -> int | None:
-        """The offset to commit: the lowest unfinished one, or the one after the last taken; None before any."""
-        return min(self._open, default=self._next)
-
-
 class Offsets(Generic[P]):
-    """Finished prefixes of the assigned partitions.
+    """Finished prefixes of the assigned partitions: the records taken since the assignment, and those unfinished.
 
     A reassigned partition starts afresh: its unfinished records are delivered to the new owner.
     """
 
     def __init__(self) -> None:
-        self._prefixes: dict[P, DonePrefix] = {}
+        self._open: dict[P, set[int]] = {}
+        self._next: dict[P, int] = {}
         self._committed: dict[P, int] = {}
 
     def assign(self, partitions: Iterable[P]) -> None:
         """Start newly assigned ``partitions``."""
         for partition in partitions:
-            self._prefixes[partition] = DonePrefix()
+            self._open[partition] = set()
+            self._next.pop(partition, None)
 
     def revoke(self, partitions: Iterable[P]) -> None:
         """Forget revoked ``partitions``, of which nothing more is committed."""
         for partition in partitions:
-            self._prefixes.pop(partition, None)
-            self._committed.pop(partition, None)
+            for state in (self._open, self._next, self._committed):
+                state.pop(partition, None)
 
     def take(self, place: TrackedOffset[P]) -> bool:
-        """Add a record; return False if its partition is no longer assigned and it must not be processed."""
-        prefix = self._prefixes.get(place.partition)
-        if prefix is None:
+        """Add a record; return False if its partition is no longer assigned and it must not be processed.
+
+        Offsets of a partition ascend.
+        """
+        if place.partition not in self._open:
             return False
-        prefix.take(place.offset)
+        self._open[place.partition].add(place.offset)
+        self._next[place.partition] = max(self._next.get(place.partition, 0), place.offset + 1)
         return True
 
     def finish(self, place: TrackedOffset[P]) -> None:
         """Mark a record as finished; one of a revoked partition is ignored."""
-        if (prefix := self._prefixes.get(place.partition)) is not None:
-            prefix.finish(place.offset)
+        self._open.get(place.partition, set()).discard(place.offset)
 
     def ready(self) -> dict[P, int]:
-        """Return all committable offsets, committed ones included."""
-        ready = {partition: prefix.commit for partition, prefix in self._prefixes.items()}
-        return {partition: offset for partition, offset in ready.items() if offset is not None}
+        """Return all committable offsets, committed ones included: the lowest unfinished, or that after the last."""
+        return {partition: min(self._open[partition], default=end) for partition, end in self._next.items()}
 
     def commits(self) -> dict[P, int]:
         """Return the committable offsets that are not committed yet."""
@@ -90,7 +71,7 @@ class Offsets(Generic[P]):
 
     def committed(self, offsets: Mapping[P, int]) -> None:
         """Mark offsets as committed."""
-        self._committed.update({p: offset for p, offset in offsets.items() if p in self._prefixes})
+        self._committed.update({p: offset for p, offset in offsets.items() if p in self._open})
 
 
 class DeliveryStatus(Enum):

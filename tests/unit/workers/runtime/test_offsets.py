@@ -4,22 +4,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from workers.runtime.in_flight import DonePrefix, Offsets, TrackedOffset
+from workers.runtime.in_flight import Offsets, TrackedOffset
 
 ascending = st.lists(st.integers(0, 1000), min_size=1, max_size=40, unique=True).map(sorted)
 
 
 @given(offsets=ascending, data=st.data())
 def test_the_commit_is_the_lowest_unfinished_record(offsets, data):
-    prefix = DonePrefix()
+    prefix: Offsets[int] = Offsets()
+    prefix.assign([0])
     for offset in offsets:
-        prefix.take(offset)
+        prefix.take(TrackedOffset(0, offset))
     under_way = set(offsets)
     for offset in data.draw(st.permutations(offsets)):
-        assert prefix.commit == min(under_way)
-        prefix.finish(offset)
+        assert prefix.ready() == {0: min(under_way)}
+        prefix.finish(TrackedOffset(0, offset))
         under_way.discard(offset)
-    assert prefix.commit == offsets[-1] + 1
+    assert prefix.ready() == {0: offsets[-1] + 1}
 
 
 def test_a_commit_is_offered_until_the_broker_has_it_and_then_no_more():

@@ -17,7 +17,7 @@ ORACLE_MIN = 0.966
 
 
 @pytest.mark.parametrize("raw", [-1.0, -0.2, 0.0, ARM, 0.4, ONE_WRONG, ORACLE_MIN, 1.0])
-def test_a_page_s_own_partial_credit_is_kept_if_asked_for_and_is_no_success(raw):
+def test_partial_credit_is_kept_if_asked_for_and_is_no_success(raw):
     solved = raw >= ORACLE_MIN
     assert reward_of(raw, partial_credit=True) == (1.0 if solved else max(raw, 0.0))
     assert reward_of(raw, Miniwob().partial_credit) == float(solved)
