@@ -20,11 +20,10 @@ class Reader(DirectDelivery):
     """The consumer's way to wait, without a broker."""
 
 
-async def delivered(to: list[str], *, first: asyncio.Future | None = None) -> str:
+async def delivered(to: list[str], first: asyncio.Future | None = None) -> str:
     if first is not None:
         to.append(await first)
-    await_turns = 2 if first is not None else 0
-    for _ in range(await_turns):
+        await asyncio.sleep(0)
         await asyncio.sleep(0)
     to.append("delivered")
     return "done"

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import asyncio, time
 from workers.env import blocked_loop
@@ -29,17 +31,9 @@ asyncio.run(main())
 """
 
 
-def ended(blocks: bool) -> subprocess.CompletedProcess[str]:
+@pytest.mark.parametrize(("blocks", "code", "output"), [(True, 1, "waited\n"), (False, 0, "waited\nleft\n")])
+def test_only_a_blocked_event_loop_ends_its_process_with_a_traceback(blocks: bool, code: int, output: str):
     command = [sys.executable, "-c", PROGRAM.replace("{blocks}", str(blocks))]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
-
-
-def test_a_blocked_event_loop_ends_the_process_with_a_traceback():
-    found = ended(blocks=True)
-    assert (found.returncode, found.stdout) == (1, "waited\n")
-    assert "in blocks" in found.stderr
-
-
-def test_a_running_or_unwatched_event_loop_does_not_end_the_process():
-    found = ended(blocks=False)
-    assert (found.returncode, found.stdout) == (0, "waited\nleft\n")
+    found = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    assert (found.returncode, found.stdout) == (code, output)
+    assert ("in blocks" in found.stderr) is blocks

@@ -115,20 +115,17 @@ class GymnasiumEnvironment(RewardedEpisode):
         converted = action_formats.DIALECTS[self.owner.settings.dialect](action)
         return await self._observed(self.owner.call_timeout_s, call="step", action=converted)
 
-    async def close(self) -> None:
-        """Give the process back, once; never raises."""
-        await self._give_back(faulty=False)
-
     async def _observed(self, limit_s: float, **request: Any) -> Screen:
         assert self.process is not None
         try:
             answer = await self.process.ask(limit_s, **request)
         except BaseException:
-            await asyncio.shield(self._give_back(faulty=True))
+            await asyncio.shield(self.close(faulty=True))
             raise
         return self._show(answer.get("image"), text_of(answer, "instruction"), answer)
 
-    async def _give_back(self, faulty: bool) -> None:
+    async def close(self, faulty: bool = False) -> None:
+        """Give the process back, once; never raises."""
         process, self.process, self.shown = self.process, None, None
         if process is not None:
             await self.owner.give_back(process, faulty)

@@ -48,12 +48,6 @@ async def open_tabs(endpoint: MachineEndpoint, urls: Sequence[str]) -> None:
         await wait_for_titles(client, len(urls))
 
 
-async def require_devtools(endpoint: MachineEndpoint) -> None:
-    """Raise EnvironmentFault if DevTools do not respond, which evaluators of tabs would score 0."""
-    async with open_devtools(endpoint) as client:
-        await list_tabs(client)
-
-
 async def close_tabs(endpoint: MachineEndpoint, urls: Sequence[str]) -> None:
     """Close the tabs of these pages."""
     async with open_devtools(endpoint) as client:

@@ -99,7 +99,8 @@ class OsworldTaskSession:
             if self.shared.ours:
                 await wait_idle(machine, min(FIRST_REST_S, deadline.remaining_s))
             if asks_devtools(self.task):
-                await browser_setup.require_devtools(machine.endpoint)
+                async with browser_setup.open_devtools(machine.endpoint) as client:
+                    await browser_setup.list_tabs(client)  # Without a response evaluators would score 0.
 
     async def is_over(self, machine: Machine, deadline: Deadline) -> bool:
         """Return False: only the policy or the step limit ends a task of OSWorld."""

@@ -11,7 +11,6 @@ from dart_streams.actions import Action, Click, Hotkey, Scroll, Type
 from dart_streams.config import Config, Env, Osworld, OsworldMachine, parse
 from dart_streams.errors import ConfigError
 from workers.env.backends.osworld.backend import OsworldBackend
-from workers.env.backends.osworld.machine import MachineEndpoint
 from workers.env.backends.osworld.pyautogui_programs import build_program
 
 
@@ -124,7 +123,3 @@ def test_a_token_is_not_in_the_configuration_itself(tables):
     with pytest.raises(ConfigError, match="must say where") as caught:
         parse(tables)
     assert "secret" not in str(caught.value)
-
-
-def test_an_endpoint_is_shown_without_its_token():
-    assert "secret" not in f"{MachineEndpoint(url='http://h', token='secret')!r}"
