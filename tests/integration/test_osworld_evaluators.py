@@ -12,10 +12,10 @@ import psutil
 import pytest
 import pytest_asyncio
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from dart_streams.errors import ServiceUnavailable
 from tests import osworld_needs
+from tests.answering import answering
 from workers.env.backends.osworld import sidecar, tasks
 from workers.env.backends.osworld.machine import MachineEndpoint
 from workers.env.environment import EnvironmentFault
@@ -74,11 +74,9 @@ class Judge:
             (folder / "gold.txt").write_text("pear\n")
         return folder
 
-    async def score(
-        self, evaluator: dict[str, Any], limit_s: float = LIMIT_S, name: str = "t1", *, gave_up: bool = False
-    ) -> float:
+    async def score(self, evaluator: dict[str, Any], limit_s: float = LIMIT_S, name: str = "t1") -> float:
         task = tasks.parse({"id": name, "evaluator": evaluator}, "os", name)
-        return await self.evaluators.evaluate(task, self.endpoint, self.cache(name), limit_s, gave_up=gave_up)
+        return await self.evaluators.evaluate(task, self.endpoint, self.cache(name), limit_s)
 
     async def process(self) -> psutil.Process:
         """Return the process of the evaluators, started."""
@@ -90,10 +88,8 @@ class Judge:
 @pytest_asyncio.fixture(loop_scope="function")
 async def judge() -> AsyncIterator[Judge]:
     machine, started = FilesOnly(), sidecar.EvaluatorSidecar()
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", machine.answer)
-    async with TestServer(application) as server:
-        yield Judge(machine, MachineEndpoint(url=str(server.make_url("/")).rstrip("/"), token="s3cret"), started)
+    async with answering(machine.answer) as url:
+        yield Judge(machine, MachineEndpoint(url=url, token="s3cret"), started)
         await started.stop()
 
 
