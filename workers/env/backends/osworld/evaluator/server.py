@@ -26,12 +26,12 @@ forking = multiprocessing.get_context("fork")
 def serve(answers: int) -> None:
     """Serve until the requests end; running evaluations are killed then."""
     for line in sys.stdin.buffer:
-        forking.Process(target=supervise, args=(json.loads(line), answers)).start()
+        forking.Process(target=run_evaluation, args=(json.loads(line), answers)).start()
     for supervisor in multiprocessing.active_children():
         supervisor.kill()
 
 
-def supervise(request: dict[str, Any], answers: int) -> None:
+def run_evaluation(request: dict[str, Any], answers: int) -> None:
     """Evaluate in a child process, kill it at its deadline, and write the result."""
     end_with_parent()
     reader, writer = forking.Pipe(duplex=False)
