@@ -46,6 +46,18 @@ async def signed_in(bundle: Path | BundleSource, other: BundleSource | None = No
         yield client
 
 
+@pytest.fixture
+async def golden():
+    async with signed_in(GOLDEN) as client:
+        yield client
+
+
+@pytest.fixture
+async def page(recorded: Path):
+    async with signed_in(recorded) as client:
+        yield client
+
+
 async def view(client: TestClient, name: str, **query: str):
     answer = await client.get(f"/api/{name}", params=query)
     assert answer.status == 200, await answer.text()
@@ -80,16 +92,14 @@ async def test_a_script_gives_the_token_as_its_bearer():
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example", "evil.example:80", "localhost@evil.example", ""]
 )
-async def test_a_name_that_was_rebound_to_this_address_is_refused(host: str):
-    async with signed_in(GOLDEN) as client:
-        for path in ("/", "/api/run", "/api/live"):
-            assert (await client.get(path, headers={"Host": host})).status == 421
+async def test_a_name_that_was_rebound_to_this_address_is_refused(golden: TestClient, host: str):
+    for path in ("/", "/api/run", "/api/live"):
+        assert (await golden.get(path, headers={"Host": host})).status == 421
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:9", "[::1]:8765", "gui.example", "gui.example:443"])
-async def test_own_names_are_answered_whatever_the_port(host: str):
-    async with signed_in(GOLDEN) as client:
-        assert (await client.get("/api/run", headers={"Host": host})).status == 200
+async def test_own_names_are_answered_whatever_the_port(golden: TestClient, host: str):
+    assert (await golden.get("/api/run", headers={"Host": host})).status == 200
 
 
 @pytest.mark.parametrize(
@@ -101,33 +111,29 @@ async def test_own_names_are_answered_whatever_the_port(host: str):
         {"Sec-Fetch-Site": "same-site"},
     ],
 )
-async def test_other_pages_are_refused_even_with_the_cookie(headers: dict[str, str]):
-    async with signed_in(GOLDEN) as client:
-        assert (await client.get("/api/run", headers=headers)).status == 403
+async def test_other_pages_are_refused_even_with_the_cookie(golden: TestClient, headers: dict[str, str]):
+    assert (await golden.get("/api/run", headers=headers)).status == 403
 
 
-async def test_a_socket_of_another_origin_is_refused_and_one_of_this_page_is_not():
-    async with signed_in(GOLDEN) as client:
-        for origin in ("http://evil.example", ""):
-            with pytest.raises(WSServerHandshakeError) as refused:
-                await client.ws_connect("/api/live", headers={"Origin": origin} if origin else {})
-            assert refused.value.status == 403
-        host = f"http://{client.host}:{client.port}"
-        async with client.ws_connect("/api/live?watch=wall", headers={"Origin": host}) as socket:
-            assert (await socket.receive_json())["header"]["kind"] == "bundle"
+async def test_a_socket_of_another_origin_is_refused_and_one_of_this_page_is_not(golden: TestClient):
+    for origin in ("http://evil.example", ""):
+        with pytest.raises(WSServerHandshakeError) as refused:
+            await golden.ws_connect("/api/live", headers={"Origin": origin} if origin else {})
+        assert refused.value.status == 403
+    host = f"http://{golden.host}:{golden.port}"
+    async with golden.ws_connect("/api/live?watch=wall", headers={"Origin": host}) as socket:
+        assert (await socket.receive_json())["header"]["kind"] == "bundle"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND"])
-async def test_no_method_but_reading_ones_is_known(method: str):
-    async with signed_in(GOLDEN) as client:
-        answer = await client.request(method, "/api/run")
-        assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+async def test_no_method_but_reading_ones_is_known(golden: TestClient, method: str):
+    answer = await golden.request(method, "/api/run")
+    assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
 
 
-async def test_head_has_no_body():
-    async with signed_in(GOLDEN) as client:
-        answer = await client.head("/app.js")
-        assert (answer.status, await answer.read()) == (200, b"")
+async def test_head_has_no_body(golden: TestClient):
+    answer = await golden.head("/app.js")
+    assert (answer.status, await answer.read()) == (200, b"")
 
 
 @pytest.mark.parametrize(
@@ -144,13 +150,12 @@ async def test_head_has_no_body():
         "/api/../app.js",
     ],
 )
-async def test_no_path_reaches_the_disk(path: str):
-    async with signed_in(GOLDEN) as client:
-        from yarl import URL
+async def test_no_path_reaches_the_disk(golden: TestClient, path: str):
+    from yarl import URL
 
-        answer = await client.session.get(URL(f"http://{client.host}:{client.port}{path}", encoded=True))
-        assert answer.status == 404
-        assert b"root:" not in await answer.read()
+    answer = await golden.session.get(URL(f"http://{golden.host}:{golden.port}{path}", encoded=True))
+    assert answer.status == 404
+    assert b"root:" not in await answer.read()
 
 
 @given(st.text(max_size=40))
@@ -161,13 +166,12 @@ def test_no_host_of_any_kind_but_an_own_one_is_allowed(host: str):
         assert name.strip("[]").rstrip(":").lower() in {"gui.example", "localhost", "::1"} or name.startswith("127.")
 
 
-async def test_every_answer_binds_the_browser():
-    async with signed_in(GOLDEN) as client:
-        for path in ("/", "/app.js", "/api/run", "/api/nothing", "/nothing", "/screenshot/x"):
-            headers = (await client.get(path)).headers
-            assert "default-src 'self'" in headers["Content-Security-Policy"]
-            assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
-            assert headers["X-Content-Type-Options"] == "nosniff"
+async def test_every_answer_binds_the_browser(golden: TestClient):
+    for path in ("/", "/app.js", "/api/run", "/api/nothing", "/nothing", "/screenshot/x"):
+        headers = (await golden.get(path)).headers
+        assert "default-src 'self'" in headers["Content-Security-Policy"]
+        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
 
 
 async def test_the_page_loads_nothing_from_elsewhere_and_writes_no_markup():
@@ -179,124 +183,102 @@ async def test_the_page_loads_nothing_from_elsewhere_and_writes_no_markup():
             assert word not in text, f"{name} has {word}"
 
 
-async def test_the_wall_has_each_slot_once_with_its_last_episode(recorded: Path):
-    async with signed_in(recorded) as client:
-        tiles = await view(client, "wall")
-        assert [tile["slot"] for tile in tiles] == [f"env-0/{number}" for number in range(8)]
-        assert {tile["state"] for tile in tiles} == {"ended"}
-        assert all(len(tile["screenshot"]) == 64 and tile["points"] for tile in tiles)
-        rows = (await view(client, "trajectories"))["rows"]
-        newest = {row["trajectory_id"] for row in rows[:16]}
-        assert {tile["trajectory_id"] for tile in tiles} <= newest
+async def test_the_wall_has_each_slot_once_with_its_last_episode(page: TestClient):
+    tiles = await view(page, "wall")
+    assert [tile["slot"] for tile in tiles] == [f"env-0/{number}" for number in range(8)]
+    assert {tile["state"] for tile in tiles} == {"ended"}
+    assert all(len(tile["screenshot"]) == 64 and tile["points"] for tile in tiles)
+    rows = (await view(page, "trajectories"))["rows"]
+    newest = {row["trajectory_id"] for row in rows[:16]}
+    assert {tile["trajectory_id"] for tile in tiles} <= newest
 
 
-async def test_a_screenshot_is_what_its_digest_says(recorded: Path):
-    async with signed_in(recorded) as client:
-        sha = (await view(client, "wall"))[0]["screenshot"]
-        answer = await client.get(f"/screenshot/{sha}")
-        assert (answer.status, answer.content_type) == (200, "image/png")
-        assert hashlib.sha256(await answer.read()).hexdigest() == sha
-        assert "immutable" in answer.headers["Cache-Control"]
-        assert (await client.get("/screenshot/" + "0" * 64)).status == 404
+async def test_a_screenshot_is_what_its_digest_says(page: TestClient):
+    sha = (await view(page, "wall"))[0]["screenshot"]
+    answer = await page.get(f"/screenshot/{sha}")
+    assert (answer.status, answer.content_type) == (200, "image/png")
+    assert hashlib.sha256(await answer.read()).hexdigest() == sha
+    assert "immutable" in answer.headers["Cache-Control"]
+    assert (await page.get("/screenshot/" + "0" * 64)).status == 404
 
 
-async def test_an_action_is_drawn_on_the_screen_it_was_decided_on(recorded: Path):
-    async with signed_in(recorded) as client:
-        identity = (await view(client, "trajectories", outcome="success"))["rows"][0]["trajectory_id"]
-        found = await view(client, "trajectory", id=identity)
-        assert found["running"] is False
-        assert found["steps"][0]["points"] == []
-        for step in found["steps"][1:]:
-            x, y = step["event"]["taken"]["action"].partition("(")[2].rpartition("(")[2].partition(")")[0].split(",")
-            assert step["points"] == [{"x": pytest.approx(int(x) * 160 / 168), "y": pytest.approx(int(y) * 210 / 224)}]
+async def test_an_action_is_drawn_on_the_screen_it_was_decided_on(page: TestClient):
+    identity = (await view(page, "trajectories", outcome="success"))["rows"][0]["trajectory_id"]
+    found = await view(page, "trajectory", id=identity)
+    assert found["running"] is False
+    assert found["steps"][0]["points"] == []
+    for step in found["steps"][1:]:
+        x, y = step["event"]["taken"]["action"].partition("(")[2].rpartition("(")[2].partition(")")[0].split(",")
+        assert step["points"] == [{"x": pytest.approx(int(x) * 160 / 168), "y": pytest.approx(int(y) * 210 / 224)}]
 
 
-async def test_from_an_optimizer_step_down_to_a_screen_and_back(recorded: Path):
-    async with signed_in(recorded) as client:
-        steps = await view(client, "steps")
-        assert steps["steps"] == sorted(steps["steps"])
-        step = await view(client, "step", id=str(steps["steps"][0]))
-        group = await view(client, "group", id=step["groups"][0]["group_id"])
-        assert group["train_steps"] == [steps["steps"][0]]
-        member = group["members"][0]
-        trajectory = await view(client, "trajectory", id=member["trajectory_id"])
-        assert [g["train_steps"] for g in trajectory["groups"]] == [[steps["steps"][0]]]
-        assert trajectory["groups"][0]["member"] == member["curated"]
-        assert step["served"] == {"rollout-0": step["served"]["rollout-0"]}
+async def test_from_an_optimizer_step_down_to_a_screen_and_back(page: TestClient):
+    steps = await view(page, "steps")
+    assert steps["steps"] == sorted(steps["steps"])
+    step = await view(page, "step", id=str(steps["steps"][0]))
+    group = await view(page, "group", id=step["groups"][0]["group_id"])
+    assert group["train_steps"] == [steps["steps"][0]]
+    member = group["members"][0]
+    trajectory = await view(page, "trajectory", id=member["trajectory_id"])
+    assert [g["train_steps"] for g in trajectory["groups"]] == [[steps["steps"][0]]]
+    assert trajectory["groups"][0]["member"] == member["curated"]
+    assert step["served"] == {"rollout-0": step["served"]["rollout-0"]}
 
 
-async def test_a_group_of_equal_rewards_is_marked(recorded: Path):
-    async with signed_in(recorded) as client:
-        rows = (await view(client, "trajectories", purpose="train"))["rows"]
-        groups = [await view(client, "group", id=name) for name in dict.fromkeys(row["group_id"] for row in rows)]
-        for group in groups:
-            rewards = {one["finished"]["reward"] for one in group["members"] if one["finished"] is not None} - {None}
-            assert group["equal"] == (len(rewards) == 1 and len(group["members"]) > 1)
-            assert group["curated_ms"] is None or not group["equal"], "a group of equal rewards is never curated"
-        assert any(group["equal"] for group in groups)
+async def test_a_group_of_equal_rewards_is_marked(page: TestClient):
+    rows = (await view(page, "trajectories", purpose="train"))["rows"]
+    groups = [await view(page, "group", id=name) for name in dict.fromkeys(row["group_id"] for row in rows)]
+    for group in groups:
+        rewards = {one["finished"]["reward"] for one in group["members"] if one["finished"] is not None} - {None}
+        assert group["equal"] == (len(rewards) == 1 and len(group["members"]) > 1)
+        assert group["curated_ms"] is None or not group["equal"], "a group of equal rewards is never curated"
+    assert any(group["equal"] for group in groups)
 
 
-async def test_the_cursor_gives_every_trajectory_once(recorded: Path):
-    async with signed_in(recorded) as client:
-        seen, cursor = [], ""
-        while True:
-            page = await view(client, "trajectories", cursor=cursor)
-            seen += [row["trajectory_id"] for row in page["rows"]]
-            if page["next"] is None:
-                break
-            cursor = str(page["next"])
-        assert len(seen) == len(set(seen)) == page["total"]
+async def test_any_id_is_found_on_its_page(page: TestClient):
+    row = (await view(page, "trajectories", purpose="train"))["rows"][0]
+    identity = row["trajectory_id"]
+    assert await view(page, "find", id=identity) == {"page": "trajectory", "id": identity}
+    assert await view(page, "find", id=f"{identity}/0/0") == {"page": "trajectory", "id": identity, "step": "0"}
+    assert (await view(page, "find", id=row["group_id"]))["page"] == "group"
+    assert (await view(page, "find", id=row["task_id"]))["page"] == "task"
+    assert await view(page, "find", id="1") == {"page": "step", "id": "1"}
+    assert (await view(page, "find", id="v1"))["page"] == "step"
+    answer = await page.get("/api/find", params={"id": "<script>"})
+    assert answer.status == 404
 
 
-async def test_any_id_is_found_on_its_page(recorded: Path):
-    async with signed_in(recorded) as client:
-        row = (await view(client, "trajectories", purpose="train"))["rows"][0]
-        identity = row["trajectory_id"]
-        assert await view(client, "find", id=identity) == {"page": "trajectory", "id": identity}
-        assert await view(client, "find", id=f"{identity}/0/0") == {"page": "trajectory", "id": identity, "step": "0"}
-        assert (await view(client, "find", id=row["group_id"]))["page"] == "group"
-        assert (await view(client, "find", id=row["task_id"]))["page"] == "task"
-        assert await view(client, "find", id="1") == {"page": "step", "id": "1"}
-        assert (await view(client, "find", id="v1"))["page"] == "step"
-        answer = await client.get("/api/find", params={"id": "<script>"})
-        assert answer.status == 404
-
-
-async def test_the_log_is_searched_in_keys_and_values(recorded: Path):
-    async with signed_in(recorded) as client:
-        identity = (await view(client, "trajectories"))["rows"][0]["trajectory_id"]
-        found = await view(client, "log", topic="observations", q=identity)
-        assert found
-        assert all(record["key"] == identity for record in found)
-        assert [record["offset"] for record in found] == sorted((r["offset"] for r in found), reverse=True)
-        assert await view(client, "log", topic="observations", q="no such text") == []
-        assert (await client.get("/api/log", params={"topic": "../secrets"})).status == 404
+async def test_the_log_is_searched_in_keys_and_values(page: TestClient):
+    identity = (await view(page, "trajectories"))["rows"][0]["trajectory_id"]
+    found = await view(page, "log", topic="observations", q=identity)
+    assert found
+    assert all(record["key"] == identity for record in found)
+    assert [record["offset"] for record in found] == sorted((r["offset"] for r in found), reverse=True)
+    assert await view(page, "log", topic="observations", q="no such text") == []
+    assert (await page.get("/api/log", params={"topic": "../secrets"})).status == 404
 
 
 @pytest.mark.parametrize("name", ["trajectory", "group", "task", "step", "prompt"])
-async def test_what_is_not_there_is_a_sentence(recorded: Path, name: str):
-    async with signed_in(recorded) as client:
-        for identity in ("nothing", "", "x" * 5000):
-            answer = await client.get(f"/api/{name}", params={"id": identity})
-            assert answer.status == 404
-            assert (await answer.json())["error"]
+async def test_what_is_not_there_is_a_sentence(page: TestClient, name: str):
+    for identity in ("nothing", "", "x" * 5000):
+        answer = await page.get(f"/api/{name}", params={"id": identity})
+        assert answer.status == 404
+        assert (await answer.json())["error"]
 
 
-async def test_an_old_bundle_without_observations_has_every_page():
-    async with signed_in(GOLDEN) as client:
-        for name in ("run", "wall", "trajectories", "steps", "tasks", "time", "lag", "dead-letters"):
-            await view(client, name)
+async def test_an_old_bundle_without_observations_has_every_page(golden: TestClient):
+    for name in ("run", "wall", "trajectories", "steps", "tasks", "time", "lag", "dead-letters"):
+        await view(golden, name)
 
 
-async def test_a_slow_tab_is_sent_the_newest_and_no_queue(recorded: Path):
-    async with signed_in(recorded) as client:
-        host = f"http://{client.host}:{client.port}"
-        async with client.ws_connect("/api/live?watch=wall", headers={"Origin": host}) as socket:
-            first = await socket.receive_json()
-            assert len(first["slots"]) == 8
-            async with asyncio.timeout(60):
-                second = await socket.receive_json()
-            assert second["slots"] == [], "nothing has changed"
+async def test_a_slow_tab_is_sent_the_newest_and_no_queue(page: TestClient):
+    host = f"http://{page.host}:{page.port}"
+    async with page.ws_connect("/api/live?watch=wall", headers={"Origin": host}) as socket:
+        first = await socket.receive_json()
+        assert len(first["slots"]) == 8
+        async with asyncio.timeout(60):
+            second = await socket.receive_json()
+        assert second["slots"] == [], "nothing has changed"
 
 
 async def test_a_client_without_cookies_of_its_own_is_refused_by_the_socket(recorded: Path):
@@ -330,6 +312,7 @@ async def test_what_a_filter_matches_is_exported_whole_as_the_table_has_it(recor
                 cursor = str(page["next"])
             found = await lines_of(client, "trajectories", **wanted)
             assert found == rows
+            assert wanted or len({row["trajectory_id"] for row in rows}) == len(rows) == page["total"]
             assert bool(rows) == ("task_id" not in wanted)
         found = await lines_of(client, "log", topic="actions", q="onerror")
         assert found
