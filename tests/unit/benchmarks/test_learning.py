@@ -13,7 +13,7 @@ from benchmarks.learning.episodes import RecordedEpisode, play, play_demonstrati
 from benchmarks.learning.results import CurvePoint, Evaluated, LearningRun
 from benchmarks.learning.screens import ClickResult, Landing
 from dart_streams.actions import Click, Drag, Wait
-from dart_streams.config import Config, parse, tasks
+from dart_streams.config import parse, tasks
 from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import ConfigError, UserError
 from tests import events
@@ -31,12 +31,8 @@ BESIDE = Click(0, 0)
 # --- variants
 
 
-def shipped() -> dict[str, Config]:
-    return variants.read()
-
-
 def test_each_shipped_curation_variant_disables_just_its_rule():
-    found = shipped()
+    found = variants.read()
     assert next(iter(found)) == "base"
     rules = {
         "fixed-rollouts": "budget",
@@ -60,7 +56,7 @@ def differing(one: dict, other: dict) -> set[str]:
 
 
 def test_shipped_variants_are_distinct_configurations():
-    found = shipped()
+    found = variants.read()
     assert len({msgspec.json.encode(config) for config in found.values()}) == len(found) > 15
     listed = tomllib.loads(variants.FILE.read_text())["variants"]
     assert list(found) == ["base", *listed]
@@ -103,10 +99,10 @@ def test_a_variant_that_is_none_is_refused(tmp_path: Path, text: str, error: str
 
 
 def test_named_variants_come_with_the_base_and_an_unknown_name_is_refused():
-    assert list(variants.select_variants(shipped(), ["kl"])) == ["base", "kl"]
-    assert variants.select_variants(shipped(), []) == shipped()
+    assert list(variants.select_variants(variants.read(), ["kl"])) == ["base", "kl"]
+    assert variants.select_variants(variants.read(), []) == variants.read()
     with pytest.raises(ConfigError, match="no variant 'nothing': known are base, "):
-        variants.select_variants(shipped(), ["nothing"])
+        variants.select_variants(variants.read(), ["nothing"])
 
 
 # --- recorded pages
@@ -197,16 +193,9 @@ def run(variant: str, seed: int, before: float, after: float, half: float = 0.0)
     def at(rate: float) -> list[Evaluated]:
         return [Evaluated(1.0, rate, {"p": rate}), Evaluated(0.5, half, {}), Evaluated(0.0, half, {})]
 
+    curve, common = [CurvePoint(0, before), CurvePoint(100, after)], {"made_by": "x", "steps": 10, "cpu_s": 1.0}
     return LearningRun(
-        variant=variant,
-        seed=seed,
-        made_by="x",
-        before=at(before),
-        curve=[CurvePoint(0, before), CurvePoint(100, after)],
-        after=at(after),
-        steps=10,
-        metrics={},
-        cpu_s=1.0,
+        variant=variant, seed=seed, before=at(before), curve=curve, after=at(after), metrics={}, **common
     )
 
 

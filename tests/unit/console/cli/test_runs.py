@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
+import tomli_w
 from rich.console import Console
 
 from dart_streams.config import Config
@@ -34,12 +35,8 @@ LOOKING = [
 @pytest.fixture
 def state(tmp_path):
     for name in ("one", "two"):
-        run_folder.create(
-            run_folder.RunFolder(tmp_path / "runs" / name).named(Config()),
-            ROOT / "deploy/config/tasks.toml",
-            name,
-            resume=False,
-        )
+        config = run_folder.RunFolder(tmp_path / "runs" / name).named(Config())
+        run_folder.create(config, ROOT / "deploy/config/tasks.toml", name, resume=False)
     return tmp_path
 
 
@@ -69,19 +66,10 @@ def test_the_latest_run_is_the_default_and_a_deployment_takes_its_place(state, t
         options.run_config("one", state, file)
 
 
+WHY = "3 rollouts because 14 of the last 16 succeeded; at most 4 steps, the longest success"
 ROWS = [
-    TaskRow(
-        task=f"miniwob/{page}#{seed}",
-        success_rate=0.875,
-        rollouts=8,
-        max_steps=10,
-        groups=120,
-        curated=100,
-        dropped=20,
-        pool=4,
-        why="3 rollouts because 14 of the last 16 succeeded; at most 4 steps, the longest success",
-    )
-    for page, seed in (("click-collapsible-nodelay", 17), ("click-test", 0))
+    TaskRow(f"miniwob/{task}", 0.875, 8, 10, groups=120, curated=100, dropped=20, pool=4, why=WHY)
+    for task in ("click-collapsible-nodelay#17", "click-test#0")
 ]
 
 
@@ -136,13 +124,10 @@ def test_a_resumed_run_goes_on_with_its_own_configuration(state):
 
 def test_what_another_configuration_changes_is_shown(state, tmp_path):
     other, tasks = tmp_path / "other.toml", tmp_path / "few.toml"
-    other.write_text(
-        f'[run]\nminutes = 1\nstate_dir = "{state}"\n[tasks]\nfile = "few.toml"\n[curation]\nmax_staleness = 9\n'
-    )
-    page = (
-        '[[pages]]\nenvironment = "miniwob"\npage = "p"\nmax_steps = 3\ntrain_seeds = [0, 1]\nheldout_seeds = [1, 2]\n'
-    )
-    tasks.write_text(page)
+    run = {"minutes": 1, "state_dir": str(state)}
+    other.write_text(tomli_w.dumps({"run": run, "tasks": {"file": "few.toml"}, "curation": {"max_staleness": 9}}))
+    page = {"environment": "miniwob", "page": "p", "max_steps": 3, "train_seeds": [0, 1], "heldout_seeds": [1, 2]}
+    tasks.write_text(tomli_w.dumps({"pages": [page]}))
     done = resumed(state, str(other), "--resume", "two")
     assert str(done.exception).startswith("run 'two' still lives")
     said = " ".join(done.stderr.split())

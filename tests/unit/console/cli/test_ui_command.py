@@ -26,6 +26,15 @@ def failure(*arguments: str) -> UserError:
     return done.exception
 
 
+def refuse_stranger(address: str) -> urllib.request.Request:
+    """Ask for the run without the token; return the request."""
+    request = urllib.request.Request(f"{address}api/run")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=30)
+    assert refused.value.code == 401
+    return request
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "gui.example"])
 def test_an_address_on_the_network_is_refused_without_tls(host: str):
     error = failure(str(BUNDLE), "--host", host)
@@ -45,10 +54,7 @@ def test_a_network_address_is_taken_if_a_proxy_stands_in_front(tmp_path: Path):
             time.sleep(0.05)
         address = json.loads((tmp_path / "ui.json").read_bytes())
         assert address["address"].startswith("http://127.0.0.1:")
-        request = urllib.request.Request(f"{address['address']}api/run")
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(request, timeout=30)
-        assert refused.value.code == 401, "the token is asked for as ever"
+        refuse_stranger(address["address"])
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
@@ -106,10 +112,7 @@ def test_a_script_gets_the_address_and_the_token_and_a_signal_ends_it(tmp_path: 
         assert json.loads(file.read_bytes()) == address
         assert file.stat().st_mode & 0o077 == 0
         assert address["url"] == f"{address['address']}?token={address['token']}"
-        request = urllib.request.Request(f"{address['address']}api/run")
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(request, timeout=30)
-        assert refused.value.code == 401
+        request = refuse_stranger(address["address"])
         request.add_header("Authorization", f"Bearer {address['token']}")
         with urllib.request.urlopen(request, timeout=30) as answer:
             assert json.load(answer)["header"]["kind"] == "bundle"

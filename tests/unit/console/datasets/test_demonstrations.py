@@ -30,21 +30,8 @@ from dart_streams.errors import UserError
 from tests.unit.console.datasets.test_episode_rows import png
 from topics.values import VersionSpan
 
-TASKS = parse(
-    {
-        "pages": [
-            {
-                "environment": "simulated",
-                "page": "box",
-                "max_steps": 5,
-                "train_seeds": [0, 4],
-                "heldout_seeds": [4, 6],
-                "demonstration_seeds": [6, 9],
-            }
-        ]
-    },
-    "the test",
-)
+SEEDS = {"train_seeds": [0, 4], "heldout_seeds": [4, 6], "demonstration_seeds": [6, 9]}
+TASKS = parse({"pages": [{"environment": "simulated", "page": "box", "max_steps": 5, **SEEDS}]}, "the test")
 CONFIG = Config(bus=Bus(prefix="dart.here."))
 CLICK = "Thought: here\nAction: click(start_box='(3,4)')"
 
@@ -59,20 +46,11 @@ def line(
 
 def of_a_policy(episode: RecordedEpisode) -> RecordedEpisode:
     """The same episode as a policy would have played it in another run."""
+    tokens = {"tokens": [1, 2], "logprobs": [-0.1, -0.2], "entropies": [0.1, 0.2], "prompt_sha": "abc"}
+    tokens["versions"] = [VersionSpan(version=3, start=0, end=2)]
+    order = msgspec.structs.replace(episode.observations[0].order, purpose="train", order_id="g-1/0", group_id="g-1")
     played = [
-        msgspec.structs.replace(
-            one,
-            order=msgspec.structs.replace(one.order, purpose="train", order_id="g-1/0", group_id="g-1"),
-            taken=one.taken
-            and msgspec.structs.replace(
-                one.taken,
-                tokens=[1, 2],
-                logprobs=[-0.1, -0.2],
-                entropies=[0.1, 0.2],
-                versions=[VersionSpan(version=3, start=0, end=2)],
-                prompt_sha="abc",
-            ),
-        )
+        msgspec.structs.replace(one, order=order, taken=one.taken and msgspec.structs.replace(one.taken, **tokens))
         for one in episode.observations
     ]
     return RecordedEpisode(observations=played, images=episode.images)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +18,10 @@ import pytest
 from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.connection import protocol_probes
 from dart_streams.console.launch.services import daemon, jars, local
-from dart_streams.console.launch.services.daemon import HOME_MARK, PORT_MARK, Home, is_alive, local_address, stop
+from dart_streams.console.launch.services.daemon import Home, is_alive, local_address, stop
 from dart_streams.console.launch.services.jvm import Cassandra, Kafka
 from dart_streams.console.launch.services.lock import ignore_message, one_at_a_time
+from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable
 
 FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
@@ -64,18 +65,26 @@ def listener(reply: bytes = b"") -> Iterator[int]:
         thread.join(timeout=5)
 
 
-def marked(home: Home, port: int) -> list[str]:
-    return [*FOREVER, *home.marks(port)]
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = Deadline(60)
+    while not condition():
+        assert not deadline.expired
+        time.sleep(0.001)
 
 
 def spawned(home: Home, port: int) -> psutil.Process:
     """Start a daemon that only waits; Linux sets a process's arguments just after it has closed what exec closes."""
-    child = home.spawn(marked(home, port))
-    deadline = time.monotonic() + 60
-    while not child.cmdline():
-        assert time.monotonic() < deadline, "no arguments"
-        time.sleep(0.001)
+    child = home.spawn([*FOREVER, *home.marks(port)])
+    wait_for(child.cmdline)
     return child
+
+
+def program(file: Path, *lines: str) -> Path:
+    """Write a program of shell commands."""
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    file.chmod(0o755)
+    return file
 
 
 def test_a_daemon_is_found_by_its_mark(home: Home):
@@ -95,10 +104,7 @@ def test_a_process_without_the_mark_of_the_home_is_no_daemon(home: Home):
 def test_a_dead_daemon_that_nobody_has_reaped_is_not_alive(home: Home):
     child = spawned(home, 1234)
     os.kill(child.pid, 9)
-    deadline = time.monotonic() + 60
-    while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE)
     assert home.find() is None
     child.wait()
 
@@ -110,10 +116,7 @@ def test_a_daemon_lives_in_a_session_of_its_own_so_that_ctrl_c_spares_it(home: H
 
 def test_one_that_ignores_sigterm_is_killed_after_the_grace(home: Home):
     child = home.spawn(DEAF)
-    deadline = time.monotonic() + 60
-    while "deaf" not in home.last_lines():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: "deaf" in home.last_lines())
     stop([child], grace_s=0.3)
     assert not is_alive(child)
 
@@ -224,9 +227,7 @@ def test_without_java_the_error_says_how_to_install_it(monkeypatch: pytest.Monke
 
 
 def test_another_java_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    fake = tmp_path / "java"
-    fake.write_text("#!/bin/sh\necho 'openjdk version \"25.0.2\" 2026-01-20' >&2\n")
-    fake.chmod(0o755)
+    fake = program(tmp_path / "java", "echo 'openjdk version \"25.0.2\" 2026-01-20' >&2")
     monkeypatch.setattr(jars, "java_candidates", lambda: iter([fake, tmp_path / "gone"]))
     with pytest.raises(ServiceUnavailable, match=r"java is Java 25.*gone is broken"):
         jars.find_java()
@@ -236,9 +237,7 @@ def test_another_java_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch,
 def test_java_is_taken_from_kafkas_oldest_to_cassandras_newest(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, fits: bool
 ):
-    fake = tmp_path / "java"
-    fake.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
-    fake.chmod(0o755)
+    fake = program(tmp_path / "java", f"echo 'openjdk version \"{version}\"' >&2")
     monkeypatch.setattr(jars, "java_candidates", lambda: iter([fake]))
     if fits:
         assert jars.find_java() == fake
@@ -254,10 +253,7 @@ def test_without_maven_the_error_says_how_to_install_it(monkeypatch: pytest.Monk
 
 
 def test_a_failed_fetch_leaves_nothing_that_could_be_taken_for_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    maven = tmp_path / "bin" / "mvn"
-    maven.parent.mkdir()
-    maven.write_text("#!/bin/sh\necho '[ERROR] no network' >&2\nexit 1\n")
-    maven.chmod(0o755)
+    maven = program(tmp_path / "bin" / "mvn", "echo '[ERROR] no network' >&2", "exit 1")
     monkeypatch.setenv("PATH", f"{maven.parent}:{os.environ['PATH']}")
     with pytest.raises(ServiceUnavailable, match="no network"):
         jars.fetch_jars("kafka", tmp_path / "cache")
@@ -302,36 +298,22 @@ with one_at_a_time(pathlib.Path({str(tmp_path)!r}), 1):
         pass
 
 
-def test_services_of_another_port_are_not_started_twice_in_one_folder(tmp_path: Path):
-    home = Home(tmp_path / "services" / "kafka")
-    child = spawned(home, 1)
-    try:
-        config = Config(run=Run(state_dir=str(tmp_path)), bus=Bus(servers="127.0.0.1:2"), store=Store(port=3))
-        with pytest.raises(ServiceUnavailable, match=r"runs on port 1 .*asks for 2: run `dart-streams down` first"):
-            local.find_running(local.services_of(config)[0], home, 1.0, ignore_message)
-    finally:
-        stop([child], grace_s=5)
+def test_services_of_another_port_are_not_started_twice_in_one_folder(home: Home):
+    spawned(home, 1)
+    with pytest.raises(ServiceUnavailable, match=r"runs on port 1 .*asks for 2: run `dart-streams down` first"):
+        local.find_running(Kafka(Bus(servers="127.0.0.1:2"), Services()), home, 1.0, ignore_message)
 
 
 @pytest.mark.parametrize("step_s", [10_000.0, -10_000.0])
 def test_a_service_that_was_left_starting_has_the_rest_of_its_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: float
+    home: Home, monkeypatch: pytest.MonkeyPatch, step_s: float
 ):
-    home, waited = Home(tmp_path / "services" / "kafka"), list[float]()
-    child = spawned(home, 1)
+    waited = list[float]()
+    spawned(home, 1)
     monkeypatch.setattr(local, "time", SimpleNamespace(time=lambda: time.time() + step_s))
     monkeypatch.setattr(local, "wait_until_ready", lambda *parts: waited.append(parts[-1]))
-    try:
-        config = Config(run=Run(state_dir=str(tmp_path)), bus=Bus(servers="127.0.0.1:1"), store=Store(port=3))
-        found = local.find_running(local.services_of(config)[0], home, 600.0, ignore_message)
-        assert found is not None
-        assert 500.0 < waited[0] <= 600.0
-    finally:
-        stop([child], grace_s=5)
-
-
-def test_the_marks_name_home_and_port(home: Home):
-    assert home.marks(7) == [f"{HOME_MARK}{home.folder}", f"{PORT_MARK}7"]
+    assert local.find_running(Kafka(Bus(servers="127.0.0.1:1"), Services()), home, 600.0, ignore_message)
+    assert 500.0 < waited[0] <= 600.0
 
 
 @pytest.mark.skipif(not Path("/proc/self/timerslack_ns").exists(), reason="timer slack is Linux's")

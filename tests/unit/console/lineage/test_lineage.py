@@ -66,16 +66,8 @@ def kept(topic: Topic, event) -> LogRecord:
 def line(name: str, identity: str, links=(), start: float = 0, end: float = 1, **attributes) -> dict:
     trace, _, span = identity.partition(":")
     named = {getattr(names, key): value for key, value in attributes.items()}
-    return {
-        "process": "p",
-        "name": name,
-        "trace": trace,
-        "span": span,
-        "start_ms": start,
-        "end_ms": end,
-        "attributes": named,
-        "links": list(links),
-    }
+    times = {"start_ms": start, "end_ms": end}
+    return {"process": "p", "name": name, "trace": trace, "span": span, "attributes": named, "links": links} | times
 
 
 TOP, SPAN_OF_GROUP, OWN = (
@@ -93,19 +85,11 @@ def lines() -> list[dict]:
     ]
     for index in range(2):
         request = f"{TRAJECTORY}/{index}/0"
+        parts = {"ATTR_QUEUE_MS": 2.0, "ATTR_PREFILL_MS": 13.0, "ATTR_DECODE_MS": 5.0}
         made += [
             line(names.SPAN_STEP, f"{index}:a", [OWN], 0, 50, ATTR_STEP=index, **whose),
             line(names.SPAN_REQUEST, f"{index}:b", [], 1, 31, ATTR_REQUEST=request, **whose),
-            line(
-                names.SPAN_GENERATE,
-                f"{index}:c",
-                [],
-                6,
-                28,
-                ATTR_QUEUE_MS=2.0,
-                ATTR_PREFILL_MS=13.0,
-                ATTR_DECODE_MS=5.0,
-            ),
+            line(names.SPAN_GENERATE, f"{index}:c", [], 6, 28, **parts),
             line(names.SPAN_EXECUTE, f"{index}:d", [], 31, 40 + index),
             line(names.SPAN_RECORD, f"{index}:e", [], 42, 44, ATTR_STEP=index + 1, **whose),
         ]
@@ -145,9 +129,8 @@ def test_one_broken_link_is_counted_and_named(state: RunState, missing: str, los
     elif missing in (names.SPAN_TRAIN_STEP, names.SPAN_RECORD):
         pytest.skip("nothing links it")
     else:
-        linking = {names.SPAN_GROUP: names.SPAN_TRAIN_STEP, names.SPAN_TRAJECTORY: names.SPAN_GROUP}.get(
-            missing, missing
-        )
+        above = {names.SPAN_GROUP: names.SPAN_TRAIN_STEP, names.SPAN_TRAJECTORY: names.SPAN_GROUP}
+        linking = above.get(missing, missing)
         at = max(index for index, one in enumerate(made) if one["name"] == linking)
         made[at] = {**made[at], "links": []}
     found = traces.measure_coverage(state, timeline(made), RUN)

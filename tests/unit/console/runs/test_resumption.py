@@ -8,13 +8,13 @@ from dart_streams.config.recorded import key_values
 from dart_streams.console.runs.resumption import KEPT, changed_keys, refuse_changes
 from dart_streams.errors import ConfigError
 
-RUN = parse({"env": {"backend": "simulated"}, "trainer": {"learning_rate": 1e-6}, "run": {"minutes": 240.0}})
+BASE = {"env": {"backend": "simulated"}, "trainer": {"learning_rate": 1e-6}, "run": {"minutes": 240.0}}
+RUN = parse(BASE)
 ENDPOINT = {"rollout": {"engine": "openai", "openai": {"base_url": "http://127.0.0.1:1/v1", "model": "m"}}}
 
 
 def changed(**tables: dict) -> list:
-    base = {"env": {"backend": "simulated"}, "trainer": {"learning_rate": 1e-6}, "run": {"minutes": 240.0}}
-    return changed_keys(RUN, parse({name: {**base.get(name, {}), **tables.get(name, {})} for name in {*base, *tables}}))
+    return changed_keys(RUN, parse({name: {**BASE.get(name, {}), **tables.get(name, {})} for name in {*BASE, *tables}}))
 
 
 def test_keys_that_the_folder_sets_are_no_changes():

@@ -27,13 +27,8 @@ def folded(rounds=400, **curation):
 
 def applied(topic, offset, identity):
     """Return an entry of the log of dispatch, which gives the order of what it applied and of what it decided."""
-    decisions = [identity] if topic == "rollout-orders" else []
-    return Applied(
-        agent="dispatch",
-        source=Source(topic=topic, partition=0, offset=offset),
-        decisions=decisions,
-        state_digest="",
-    )
+    source, decisions = Source(topic=topic, partition=0, offset=offset), [identity] if topic == "rollout-orders" else []
+    return Applied(agent="dispatch", source=source, decisions=decisions, state_digest="")
 
 
 def test_every_group_has_a_reason_and_a_fate():
@@ -69,11 +64,8 @@ def test_rows_count_groups_and_show_the_newest_budget():
 def test_a_group_that_took_a_success_from_the_pool_says_so():
     history, circle = folded(800)
     histories = [group.fate for known in history.groups.values() for group in known.values()]
-    assert (
-        sum("with one success from the pool" in fate for fate in histories)
-        == circle.states["groups"].counts.injected
-        > 0
-    )
+    taken = sum("with one success from the pool" in fate for fate in histories)
+    assert taken == circle.states["groups"].counts.injected > 0
 
 
 def test_nothing_yet_is_an_empty_table():
