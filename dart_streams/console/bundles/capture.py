@@ -8,9 +8,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-import tomli_w
-
 from dart_streams.bus.codec import Undecodable
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
@@ -18,7 +15,7 @@ from dart_streams.config.text import text_of
 from dart_streams.console.bundles.bundle_inputs import CONFIG, TASKS
 from dart_streams.console.lineage.traces import lines_in
 from dart_streams.console.runs.bundle import Blob, BundleRecord, BundleSection, Manifest, Writer
-from dart_streams.console.runs.run_folder import without_nulls
+from dart_streams.console.runs.run_folder import format_toml
 from dart_streams.console.runs.run_log import ObservationHeader, event_of, existing_topics, present_records
 from dart_streams.errors import UserError
 from dart_streams.store import MissingBlob, SyncStore
@@ -52,7 +49,7 @@ def capture(
     )
     refs: dict[str, BlobRef] = {}
     with Writer(path, manifest) as bundle:
-        bundle.text(CONFIG, tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
+        bundle.text(CONFIG, format_toml(config))
         bundle.text(TASKS, text_of(Path(config.tasks.file).read_bytes(), config.tasks.file))
         for topic in chosen:
             records = present_records(config.bus, topic)

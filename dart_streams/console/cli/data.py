@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from dart_streams.config import Config
-    from dart_streams.console.datasets.episode_export import EpisodeSource, ExportResult
+    from dart_streams.console.datasets.episode_export import EpisodeSource
     from dart_streams.console.datasets.export_index import ExportIndex
     from dart_streams.console.runs.bundle import Bundle
 
@@ -84,12 +84,7 @@ def export(
         with ParquetSet(output, rows) as file:
             for row in exported.rows(wanted, rows, config.policy, report):
                 file.write(row)
-    end_export(exported.result, output, as_json=as_json)
-
-
-def end_export(result: ExportResult, output: Path, *, as_json: bool) -> None:
-    """Print the result; remove an empty file and raise :class:`UserError`."""
-    if not result.rows:
+    if not (result := exported.result).rows:
         output.unlink()
         raise UserError(
             f"nothing was exported: the filters left out {result.filtered} trajectories, and {result.incomplete} are "

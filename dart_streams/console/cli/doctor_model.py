@@ -56,8 +56,7 @@ def fit(folder: Path, config: Config, gpus: int, gpu_gib: float) -> GpuFit:
     rows = [
         *rows_of("rollout", list(estimate.engine(place == "device"))),
         *rows_of(f"trainer on {shown}", list(estimate.trainer_step(shown))),
-        allocation_row(f"trainer on {shown}", loading),
-        allocation_row(f"trainer on {shown}", publishing),
+        *rows_of(f"trainer on {shown}", [loading, publishing], summed=False),
         *rows_of("rollout, main memory", list(estimate.rollout_host(gpu_gib))),
         *rows_of("trainer's rank 0, main memory", list(estimate.trainer_host())),
     ]
@@ -78,17 +77,10 @@ def fit(folder: Path, config: Config, gpus: int, gpu_gib: float) -> GpuFit:
     )
 
 
-def rows_of(process: str, items: list[Item]) -> list[Allocation]:
-    """Return the rows of a process's allocations and their sum."""
-    if not items:
-        return []
-    whole = Item("sum", total_bytes(items), "")
-    return [allocation_row(process, item) for item in [*items, whole]]
-
-
-def allocation_row(process: str, item: Item) -> Allocation:
-    """Return an allocation as a row."""
-    return Allocation(process, item.what, round(item.size / GIB, 2), item.formula)
+def rows_of(process: str, items: list[Item], *, summed: bool = True) -> list[Allocation]:
+    """Return the rows of a process's allocations, and of their sum."""
+    whole = [Item("sum", total_bytes(items), "")] if items and summed else []
+    return [Allocation(process, item.what, round(item.size / GIB, 2), item.formula) for item in [*items, *whole]]
 
 
 def report(folder: Path, config: Config, gpus: int, gpu_gib: float, *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -55,8 +56,6 @@ def show_tasks(
 
 def show_groups(history: TaskHistory, task: str, *, as_json: bool) -> None:
     """Print the groups of one task; raise :class:`UserError` that suggests the nearest task if it is unknown."""
-    import difflib
-
     if task not in history.tasks:
         near = difflib.get_close_matches(task, history.tasks, n=1)
         raise UserError(f"nothing is decided of task {task!r}" + (f": did you mean {near[0]!r}?" if near else ""))

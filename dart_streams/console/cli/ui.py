@@ -58,12 +58,6 @@ class PageAddress(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
 
-class PageFile(msgspec.Struct, frozen=True):
-    """The page in one file."""
-
-    file: str
-
-
 def serve_page(
     name: Annotated[
         str,
@@ -103,7 +97,7 @@ def serve_page(
     other = source_of(against, state, None) if against else None
     if export is not None:
         asyncio.run(write_file(source, other, export))
-        return show_json(PageFile(file=str(export))) if as_json else note(f"open {export}")
+        return show_json({"file": str(export)}) if as_json else note(f"open {export}")
     tls = tls_context(host, certificate, key, behind_proxy=behind_proxy)
     before = read_address(address_file)
     listener = open_listener(host, source.config.ui.port if port is None else port, before, any_free=port is None)

@@ -27,7 +27,6 @@ from topics.trajectories import Trajectory
 from topics.values import BlobRef, OutcomeKind, Purpose
 
 EPISODES_PER_READ = 16
-"""Episodes read at a time."""
 
 T = TypeVar("T")
 

@@ -22,7 +22,6 @@ GROUP_ROWS = 1000
 GROUP_BYTES = 32 << 20
 """Most rows of a row group, and bytes of its images."""
 READ_ROWS = 16
-"""Rows read at a time."""
 LAYOUT = b"dart_streams.layout"
 
 

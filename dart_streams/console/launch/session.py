@@ -34,7 +34,6 @@ from workers.curator.changelogs import changelog_topics
 
 Finish = Callable[[TrainingRun], Awaitable[None]]
 PAGE_POLL_INTERVAL_S = 0.5
-"""Poll interval of the file with the web page's address."""
 
 
 class InterruptedRun(UserError):

@@ -18,7 +18,6 @@ from topics.curated import Member
 from topics.observations import ExecutedAction
 
 READ = (observations.TOPIC, trajectories.TOPIC, curated.TOPIC, trained.TOPIC, weights.TOPIC, weights_serving.TOPIC)
-"""The topics that lineage needs."""
 SHA_CHARACTERS = 8
 """Fewest characters that name a screenshot."""
 

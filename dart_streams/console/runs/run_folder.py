@@ -22,7 +22,6 @@ from dart_streams.console.runs.resumption import changed_keys, refuse_changes
 from dart_streams.errors import ConfigError, UserError
 
 DEFAULT_STATE = Path(".dart")
-"""Default state folder of commands."""
 ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
 
@@ -253,12 +252,17 @@ def write_tasks(source: Path, target: Path) -> None:
     if file.osworld is None:
         shutil.copyfile(source, target)
     else:
-        target.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(file))))
+        target.write_text(format_toml(file))
 
 
 def write_toml(path: Path, config: Config) -> None:
-    """Write a configuration in one step, without keys that are None."""
-    replace_file(path, tomli_w.dumps(without_nulls(msgspec.to_builtins(config))).encode())
+    """Write a configuration in one step."""
+    replace_file(path, format_toml(config).encode())
+
+
+def format_toml(value: msgspec.Struct) -> str:
+    """Return tables as TOML without the keys that are None."""
+    return tomli_w.dumps(without_nulls(msgspec.to_builtins(value)))
 
 
 def without_nulls(value: Any) -> Any:

@@ -32,7 +32,6 @@ FOLLOWED: tuple[Topic, ...] = tuple(
 )
 """Topics of display and report."""
 CIRCLE: tuple[Topic, ...] = tuple(topic for topic in ALL if topic is not curation_log.TOPIC)
-"""All topics of the circle."""
 DECODED = frozenset({topic.name for topic in FOLLOWED} | HEADERS.keys())
 BATCH = 2_000
 FETCH_MS = 1000

@@ -122,7 +122,6 @@ class RunState(ActivityState):
         self.failed_loads: set[tuple[str, int]] = set()
 
     def _forget_oldest(self, items: dict[K, Any], keep: int | None, forget: Callable[[K], None]) -> None:
-        """Forget the oldest items beyond the ``keep`` newest."""
         while keep is not None and len(items) > keep:
             self.is_whole = False
             forget(next(iter(items)))
@@ -289,7 +288,6 @@ class RunState(ActivityState):
             self._forget_oldest(self.closed, self.keep_orders, self._forget_order)
 
     def _forget_order(self, order_id: str) -> None:
-        """Forget a finished order and its trajectory."""
         del self.closed[order_id]
         trajectory = self.finished.pop(order_id)
         self.trajectories.pop(trajectory.trajectory_id, None)
@@ -300,12 +298,10 @@ class RunState(ActivityState):
             del self.orders_of[trajectory.group_id]
 
     def _forget_episode(self, identity: str) -> None:
-        """Forget an ended episode."""
         del self.ended[identity]
         self.newest_step.pop(identity, None)
 
     def _forget_group(self, group_id: str) -> None:
-        """Forget a group, and the membership of its trajectories."""
         group, _ = self.groups.pop(group_id)
         for member in group.members:
             of_member = self.groups_of[member.trajectory_id]
@@ -314,7 +310,6 @@ class RunState(ActivityState):
                 del self.groups_of[member.trajectory_id]
 
     def _forget_version(self, version: int) -> None:
-        """Forget a version, and its servers."""
         del self.versions[version]
         self.published_digests.pop(version, None)
         for worker_id in self.serving:
@@ -371,4 +366,3 @@ REDUCERS: dict[type, Callable[..., None]] = {
     RolloutBudget: RunState._budget,
     Applied: RunState._applied,
 }
-"""Reducer of each kind of record."""

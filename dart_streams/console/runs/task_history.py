@@ -20,7 +20,6 @@ from topics.trajectories import Trajectory
 READ = tuple(
     module.TOPIC for module in (trajectories, task_difficulty, rollout_budgets, rollout_orders, curated, curation_log)
 )
-"""Topics of the history."""
 UNDER_WAY = "under way"
 FATES = {
     "curated": "curated",

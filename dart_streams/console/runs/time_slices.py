@@ -3,7 +3,6 @@
 import msgspec
 
 SLICE_MS = 5_000
-"""Width of a slice."""
 MAX_SPAN_MS = 24 * 3_600_000
 """Longest span that is split into slices."""
 

@@ -29,7 +29,6 @@ SENDERS: dict[type, Callable[[Any], str]] = {
     RolloutBudget: lambda _: "curator",
     Applied: lambda _: "curator",
 }
-"""Sender of each kind of record."""
 
 
 class TopicActivity(msgspec.Struct, frozen=True):

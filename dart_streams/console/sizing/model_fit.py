@@ -5,10 +5,9 @@ import tempfile
 from pathlib import Path
 
 import msgspec
-import tomli_w
 
 from dart_streams.config import Config
-from dart_streams.console.runs.run_folder import without_nulls
+from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.errors import ConfigError
 
 TIMEOUT_S = 300.0
@@ -31,7 +30,7 @@ def check_model(model_dir: Path, program: Path, config: Config) -> Fit:
     """Run ``policy check`` with ``program``, the ``dart-streams`` of the model environment, and return its result."""
     with tempfile.TemporaryDirectory(prefix="model-fit-") as folder:
         file = Path(folder) / "config.toml"
-        file.write_text(tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
+        write_toml(file, config)
         command = [str(program), "policy", "check", str(model_dir), "--config", str(file), "--json"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)

@@ -24,7 +24,6 @@ HOME_MARK = "-Ddart.streams.home="
 PORT_MARK = "-Ddart.streams.port="
 EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 FIRST_PORT = 20_000
-"""First candidate for a free port."""
 PORT_STRIDE = 97
 """Distance between the first candidates of processes with neighboring ids."""
 PROC = Path("/proc")

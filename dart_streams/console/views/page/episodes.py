@@ -20,7 +20,6 @@ from topics.trajectories import Trajectory
 from topics.values import BlobRef, MessagePart
 
 FILTERS = ("task_id", "outcome", "purpose", "group_id")
-"""Fields by which the table can be filtered."""
 PAGE = 100
 """Rows of a page of the table."""
 SHARED = ("trajectory_id", "task_id", "group_id", "purpose", "outcome", "reward", "steps", "version_min", "version_max")

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 import msgspec
-import tomli_w
 
 from dart_streams.console.runs.evaluation import EvaluationEpisode, EvaluationResult
-from dart_streams.console.runs.run_folder import RunPhase, without_nulls
+from dart_streams.console.runs.run_folder import RunPhase, format_toml
 from dart_streams.console.runs.time_slices import SLICE_MS
 from dart_streams.console.views import report_metrics
 from dart_streams.console.views.page.episodes import EpisodePair, pair_episodes
@@ -100,7 +99,7 @@ def report_view(inputs: ReportInputs) -> ReportView:
         outcomes=outcome_shares(inputs),
         phases=tuple(phase for phase in phases if phase.ended_ms is not None),
         samples=choose_samples(before, after, SAMPLES) if before and after else [],
-        settings=tomli_w.dumps(without_nulls(msgspec.to_builtins(config))),
+        settings=format_toml(config),
     )
 
 

@@ -94,7 +94,6 @@ class SlotGrid:
         return oldest[1]
 
     def _place(self, header: ObservationHeader, number: int) -> None:
-        """Put an episode into a slot of its host."""
         slots = self.slots[header.env_host]
         if number == len(slots):
             slots.append(None)
