@@ -30,7 +30,6 @@ from dart_streams.console.runs.trained_rows import TrainedRows
 from dart_streams.console.views.terminal import Display, Moment, summarize
 from dart_streams.errors import UserError
 from dart_streams.telemetry import setup
-from workers.curator.changelogs import changelog_topics
 
 Finish = Callable[[TrainingRun], Awaitable[None]]
 PAGE_POLL_INTERVAL_S = 0.5
@@ -60,12 +59,12 @@ class Session:
         self.config = self.folder.config()
 
     def make_run(self, supervisor: Supervisor) -> TrainingRun:
-        """Return the training run, with the topics that the curator needs."""
+        """Return the training run."""
         return TrainingRun(
             self.folder,
             supervisor,
-            self.processes,
-            extra_topics=changelog_topics(self.config),
+            self.processes or ProcessSet(),
+            attached=self.processes is None,
             notify=self.notify,
             find_policy=self.find_policy,
             before_only=self.before_only,

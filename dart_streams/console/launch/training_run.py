@@ -5,7 +5,8 @@ A run starts and stops processes and publishes orders. It reads their progress f
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import dataclasses
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -14,7 +15,6 @@ import structlog
 from dart_streams.bus import admin
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import Lag
-from dart_streams.bus.topology import TopicSpec
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
@@ -31,6 +31,7 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.store import sessions
 from topics import rollout_orders
+from workers.curator.changelogs import changelog_topics
 
 RETENTION = Retention(orders=20_000, groups=2_500)
 """Retention of a running run, with eight orders a group; its report reads all records."""
@@ -39,42 +40,34 @@ GRACE_S = 30.0
 """Margin after which a wait with a natural end fails."""
 
 
+@dataclasses.dataclass
 class TrainingRun:
     """One run. :meth:`run` goes through its phases; the display reads :attr:`journal` and :attr:`follower`.
 
-    Without ``processes`` the run is *attached*: an outside supervisor keeps its processes alive, and the run orders
-    evaluations and waits for the trainer's last step. The outside supervisor must start the curator after the
+    An outside supervisor keeps the processes of an *attached* run alive. The run orders evaluations, and waits for the
+    trainer's last step. The outside supervisor must start the curator after the
     evaluation before training, with which a ``before_only`` run ends (docker-compose.yml).
     ``enough`` ends the training phase early, by default after ``run.train_steps``.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        supervisor: Supervisor,
-        processes: ProcessSet | None,
-        *,
-        extra_topics: Sequence[TopicSpec],
-        notify: Callable[[str], None],
-        find_policy: Callable[[Supervisor], Awaitable[str]] | None,
-        before_only: bool,
-    ) -> None:
-        self.folder = folder
-        self.config: Config = folder.config()
-        self.tasks: TaskSet = folder.tasks()
-        self.supervisor = supervisor
+    folder: RunFolder
+    supervisor: Supervisor
+    processes: ProcessSet
+    _: dataclasses.KW_ONLY
+    attached: bool
+    notify: Callable[[str], None]
+    find_policy: Callable[[Supervisor], Awaitable[str]] | None
+    before_only: bool
+    follower: RunFollower | None = dataclasses.field(default=None, init=False)
+    has_topics: asyncio.Event = dataclasses.field(default_factory=asyncio.Event, init=False)
+    circle_end: Deadline | None = dataclasses.field(default=None, init=False)
+    lags: list[Lag] | None = dataclasses.field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.config: Config = self.folder.config()
+        self.tasks: TaskSet = self.folder.tasks()
+        self.journal: PhaseLog = self.folder.journal()
         self.supervisor.on_death = self.note_death
-        self.attached = processes is None
-        self.processes = processes or ProcessSet()
-        self.extra_topics = extra_topics
-        self.notify = notify
-        self.find_policy = find_policy
-        self.before_only = before_only
-        self.journal: PhaseLog = folder.journal()
-        self.follower: RunFollower | None = None
-        self.has_topics = asyncio.Event()
-        self.circle_end: Deadline | None = None
-        self.lags: list[Lag] | None = None
         steps = self.config.run.train_steps
         self.enough: Callable[[RunState], bool] = lambda state: steps is not None and trained_steps(state) >= steps
         self.log: Any = structlog.get_logger()
@@ -160,7 +153,7 @@ class TrainingRun:
         bus, known = self.config.bus, self.folder.topic_ids()
         for line in await asyncio.to_thread(topic_identity.missing_topics, bus, known, self.folder.id):
             self.notify(line)
-        changes = await asyncio.to_thread(admin.apply_all, bus, self.extra_topics, keep_grown=True)
+        changes = await asyncio.to_thread(admin.apply_all, bus, changelog_topics(self.config), keep_grown=True)
         self.folder.write_topic_ids(await asyncio.to_thread(topic_identity.read, bus))
         self.notify(f"{len(changes)} changes of topics {self.config.bus.prefix}* applied")
 

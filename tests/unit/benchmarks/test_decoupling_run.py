@@ -52,7 +52,7 @@ def test_only_the_modes_differ_and_only_in_what_makes_them():
     assert {key for table in dispatch for key in table if table[key] != dispatch[0][key]} == {"mode"}
 
 
-async def test_the_session_has_the_stand_in_trainer_and_the_table_topics(tmp_path: Path):
+async def test_the_session_has_the_stand_in_trainer(tmp_path: Path):
     made = folder.create(deployment("coupled", tmp_path), Path(BASE.tasks.file), "r", resume=False)
     session = decoupling_run.session_of(made, Console(quiet=True), [])
     run = session.make_run(Supervisor(made.path, 1.0, print))
@@ -60,4 +60,3 @@ async def test_the_session_has_the_stand_in_trainer_and_the_table_topics(tmp_pat
     assert trainer.command[1:3] == ("-m", decoupling_run.TRAINER)
     assert importlib.util.find_spec(decoupling_run.TRAINER)
     assert len(run.processes.rollout) == SHAPE.workers
-    assert run.extra_topics
