@@ -90,7 +90,6 @@ waited_for.wait()
     shell = ["sh", "-c", '"$1" -c "$2" & wait', "subreaper", sys.executable, worker]
     subreaper = subprocess.Popen(shell, stdout=subprocess.PIPE)
     try:
-        assert subreaper.stdout is not None
         assert subreaper.stdout.readline() == b"ready\n"
         process, deadline = psutil.Process(subreaper.pid).children()[0], Deadline(60)
         while process.status() != psutil.STATUS_SLEEPING:  # else its times go on between two looks at them

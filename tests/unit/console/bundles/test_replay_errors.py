@@ -51,6 +51,7 @@ def absent(path: Path) -> None:
     path.unlink()
 
 
+NEWER = f"of version {bundles.VERSION + 1}, and this program reads up to {bundles.VERSION}: upgrade dart_streams"
 COMMANDS = (
     ("replay", "BUNDLE"),
     ("replay", "BUNDLE", "--set", "curation.entropy.keep=0.5"),
@@ -85,7 +86,7 @@ def refused(path: Path, arguments: tuple[str, ...], monkeypatch, capsys) -> str:
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize(
     ("spoil", "says"),
-    [(truncated, "its end is missing"), (newer, "upgrade"), (absent, "no bundle")],
+    [(truncated, "its end is missing"), (newer, NEWER), (absent, "no bundle")],
     ids=["truncated", "newer", "absent"],
 )
 def test_a_bundle_that_cannot_be_used_is_refused_by_every_command(

@@ -31,7 +31,6 @@ def test_without_its_libraries_the_command_names_the_one_to_run(tmp_path):
 @pytest.mark.parametrize("library", sorted(main.DATA_LIBRARIES))
 def test_each_library_of_the_data_environment_is_known_as_such(library):
     error = main.other_environment(["worker", "tracker"], f"{library}.inner")
-    assert error is not None
     assert ".venv/data/bin/dart-streams worker tracker" in str(error)
 
 

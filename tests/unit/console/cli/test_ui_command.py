@@ -102,7 +102,6 @@ def test_a_script_gets_the_address_and_the_token_and_a_signal_ends_it(tmp_path: 
     command = [sys.executable, "-m", "dart_streams.console.cli", "ui", str(BUNDLE), "--port", "0", "--json"]
     process = subprocess.Popen([*command, "--address-file", str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        assert process.stdout is not None
         text = b""
         while not text.rstrip().endswith(b"}"):
             line = process.stdout.readline()

@@ -85,14 +85,6 @@ def test_a_flipped_byte_is_found_by_whoever_reads_the_section_to_its_end(made: P
     assert all(place < 6 for place in unharmed), "the magic number and the header are 6 bytes"
 
 
-def test_a_bundle_of_a_newer_version_says_to_upgrade(made: Path):
-    directory = msgspec.structs.replace(Bundle(made).directory, version=bundles.VERSION + 1)
-    body = msgspec.json.encode(directory)
-    made.write_bytes(made.read_bytes() + body + struct.pack("<I", len(body)) + bundles.MAGIC)
-    with pytest.raises(BundleError, match=f"version {bundles.VERSION + 1}.*upgrade"):
-        Bundle(made)
-
-
 def test_a_section_that_was_not_captured_is_named_with_those_that_were(made: Path):
     with pytest.raises(BundleError, match=r"no curated: it has config.toml, trajectories, blobs"):
         list(Bundle(made).records("curated"))

@@ -80,12 +80,7 @@ def test_switches_that_are_forgotten_alone_are_missing_too():
     """A version has a switch for each worker, so these may be the first that are too many."""
     workers = [serving(n, START + n, 10.0, f"rollout-{w}") for n in range(3) for w in range(3)]
     kept = fold(*episode_events(0), *workers, progress=RunState(keep=Retention(4, 4)))
-    assert [(one.version, one.worker_id) for one in kept.switches] == [
-        (1, "rollout-2"),
-        (2, "rollout-0"),
-        (2, "rollout-1"),
-        (2, "rollout-2"),
-    ]
+    assert [(one.version, one.worker_id[-1]) for one in kept.switches] == [(1, "2"), (2, "0"), (2, "1"), (2, "2")]
     assert not kept.is_whole
 
 

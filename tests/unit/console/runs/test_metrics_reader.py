@@ -32,12 +32,8 @@ class Process:
 
 
 def points(process):
-    return [
-        p
-        for series in MetricsReader(process.reader._exporter.path.parent).points.values()
-        for s in series.values()
-        for p in s
-    ]
+    by_name = MetricsReader(process.reader._exporter.path.parent).points.values()
+    return [point for series in by_name for of_life in series.values() for point in of_life]
 
 
 def test_a_counter_sums_processes_and_lives(tmp_path):

@@ -1,6 +1,7 @@
 """The recorded run of other tests: what they presume of it holds in every run, however fast its machine is."""
 
 from collections import Counter
+from operator import attrgetter
 
 import pytest
 
@@ -69,12 +70,10 @@ def decided(run: RecordedRun) -> dict[str, list]:
         for topic in (rollout_orders.TOPIC, trajectories.TOPIC, curated.TOPIC, trained.TOPIC)
     }
     orders = {one.trajectory_id: one.order_id for one in logs["trajectories"]}
+    ended = attrgetter("order_id", "outcome", "steps", "version_min", "version_max", "step_entropies")
     return {
         "rollout-orders": logs["rollout-orders"],
-        "trajectories": [
-            (one.order_id, one.outcome, one.steps, one.version_min, one.version_max, one.step_entropies)
-            for one in logs["trajectories"]
-        ],
+        "trajectories": [ended(one) for one in logs["trajectories"]],
         "curated": [
             (
                 one.group_id,

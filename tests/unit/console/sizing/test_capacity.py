@@ -85,9 +85,8 @@ def test_a_model_s_memory_replaces_assumed_constants(tmp_path):
 
     def constants(**vllm):
         kept = msgspec.structs.replace(deployment.rollout.vllm, **vllm)
-        config = msgspec.structs.replace(
-            deployment, rollout=msgspec.structs.replace(deployment.rollout, vllm=kept, max_in_flight=64)
-        )
+        rollout = msgspec.structs.replace(deployment.rollout, vllm=kept, max_in_flight=64)
+        config = msgspec.structs.replace(deployment, rollout=rollout)
         return {constant.name: constant for constant in gpu_constants(folder, config, 80.0)}
 
     alone, both = constants(), constants(second_set="device")
@@ -99,11 +98,8 @@ def test_a_model_s_memory_replaces_assumed_constants(tmp_path):
     assert needed(counted)["rollout GPUs"] == needed(counted)["rollout workers"]
     assert needed(counted)["rollout workers"] > needed(sized())["rollout workers"]
     assert [c.kind for c in counted.constants if c.name == "places"] == ["counted"]
-    assert [
-        c.value
-        for c in plan(180, BASE.workload, TASKS, 4, {"places": 5}, list(both.values())).constants
-        if c.name == "places"
-    ] == [5]
+    given_too = plan(180, BASE.workload, TASKS, 4, {"places": 5}, list(both.values()))
+    assert [c.value for c in given_too.constants if c.name == "places"] == [5]
 
 
 def test_the_command_counts_a_model_or_fails_with_advice(tmp_path):

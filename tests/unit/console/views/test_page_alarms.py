@@ -10,22 +10,8 @@ from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_folder import PhaseLog
 from dart_streams.console.runs.run_log import RecordMetadata
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.page.alarms import (
-    BURST,
-    BURST_SHARE,
-    ENTROPY_SHARE,
-    REWARD_SHARE,
-    REWARD_WORTH,
-    WINDOW,
-    engine_gap,
-    entropy_collapse,
-    fault_burst,
-    find_alarms,
-    lost_orders,
-    not_finite,
-    process_deaths,
-    reward_collapse,
-)
+from dart_streams.console.views.page import alarms
+from dart_streams.console.views.page.alarms import BURST, BURST_SHARE, ENTROPY_SHARE, REWARD_SHARE, WINDOW
 from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.header import page_header
 from tests import events
@@ -40,59 +26,57 @@ def step(number: int, **metrics: float) -> TrainedStep:
 
 def test_entropy_collapses_below_a_tenth_of_its_first_values():
     first = [1.0] * WINDOW
-    alarm = entropy_collapse([*first, *[ENTROPY_SHARE * 0.99] * WINDOW])
-    assert alarm is not None
+    alarm = alarms.entropy_collapse([*first, *[ENTROPY_SHARE * 0.99] * WINDOW])
     assert (alarm.kind, alarm.page, alarm.params) == ("entropy", "steps", {"q": "entropy"})
     assert "0.099 nats" in alarm.text
-    assert entropy_collapse([*first, *[ENTROPY_SHARE * 1.01] * WINDOW]) is None
-    assert entropy_collapse([*first, *[ENTROPY_SHARE * 0.99] * (WINDOW - 1)]) is None, "too few steps to say"
-    assert entropy_collapse([]) is None
+    assert alarms.entropy_collapse([*first, *[ENTROPY_SHARE * 1.01] * WINDOW]) is None
+    assert alarms.entropy_collapse([*first, *[ENTROPY_SHARE * 0.99] * (WINDOW - 1)]) is None, "too few steps to say"
+    assert alarms.entropy_collapse([]) is None
 
 
 def test_reward_collapses_below_half_of_a_sufficient_best():
     fell = [*[0.6] * WINDOW, *[0.6 * REWARD_SHARE - 0.01] * WINDOW]
-    alarm = reward_collapse(fell)
+    alarm = alarms.reward_collapse(fell)
     assert alarm is not None and alarm.kind == "reward"
     assert "0.29" in alarm.text and "0.60" in alarm.text
-    assert reward_collapse([*[0.6] * WINDOW, *[0.6 * REWARD_SHARE + 0.01] * WINDOW]) is None
-    assert reward_collapse([*fell, *[0.6] * WINDOW]) is None
-    assert reward_collapse([*[REWARD_WORTH - 0.01] * WINDOW, *[0.0] * WINDOW]) is None
-    assert reward_collapse([*[REWARD_WORTH + 0.01] * WINDOW, *[0.0] * WINDOW]) is not None
+    assert alarms.reward_collapse([*[0.6] * WINDOW, *[0.6 * REWARD_SHARE + 0.01] * WINDOW]) is None
+    assert alarms.reward_collapse([*fell, *[0.6] * WINDOW]) is None
+    assert alarms.reward_collapse([*[alarms.REWARD_WORTH - 0.01] * WINDOW, *[0.0] * WINDOW]) is None
+    assert alarms.reward_collapse([*[alarms.REWARD_WORTH + 0.01] * WINDOW, *[0.0] * WINDOW]) is not None
 
 
 @given(st.lists(st.floats(0.3, 1.0), max_size=60))
 def test_a_reward_that_never_fell_below_half_of_any_earlier_one_is_none(rewards: list[float]):
     rising = sorted(rewards)
-    assert reward_collapse(rising) is None
-    assert entropy_collapse(rising) is None
+    assert alarms.reward_collapse(rising) is None
+    assert alarms.entropy_collapse(rising) is None
 
 
 @pytest.mark.parametrize("kind", ["env_error", "policy_error"])
 def test_faults_are_a_burst_above_a_third_of_the_newest_episodes(kind):
     most = int(BURST * BURST_SHARE)
     burst = [kind] * (most + 1) + ["success"] * (BURST - most - 1)
-    alarm = fault_burst(burst)
-    assert alarm is not None
+    alarm = alarms.fault_burst(burst)
     assert alarm.params == {"outcome": kind}, "it leads to those that failed"
-    assert fault_burst([kind] * most + ["failure"] * (BURST - most)) is None
-    assert fault_burst([kind] * (BURST - 1)) is None, "too few episodes to say"
-    assert fault_burst(["failure"] * BURST) is None, "an agent that fails is no fault"
+    assert alarms.fault_burst([kind] * most + ["failure"] * (BURST - most)) is None
+    assert alarms.fault_burst([kind] * (BURST - 1)) is None, "too few episodes to say"
+    assert alarms.fault_burst(["failure"] * BURST) is None, "an agent that fails is no fault"
 
 
 def test_a_gap_between_engine_and_trainer_is_that_of_the_newest_step():
-    alarm = engine_gap(step(7, same_version_mismatch=MISMATCH_ALARM_NATS * 1.01))
+    alarm = alarms.engine_gap(step(7, same_version_mismatch=MISMATCH_ALARM_NATS * 1.01))
     assert alarm is not None and alarm.params == {"id": "7"}
-    assert engine_gap(step(7, same_version_mismatch=MISMATCH_ALARM_NATS)) is None
-    assert engine_gap(step(7, reward=1.0)) is None, "no token was sampled by the version that was trained"
-    assert engine_gap(None) is None
+    assert alarms.engine_gap(step(7, same_version_mismatch=MISMATCH_ALARM_NATS)) is None
+    assert alarms.engine_gap(step(7, reward=1.0)) is None, "no token was sampled by the version that was trained"
+    assert alarms.engine_gap(None) is None
 
 
 def test_what_a_step_skipped_for_not_being_finite_is_an_alarm():
-    alarm = not_finite(step(7, updates_not_finite=1.0, not_finite_groups=8.0))
+    alarm = alarms.not_finite(step(7, updates_not_finite=1.0, not_finite_groups=8.0))
     assert alarm is not None and alarm.params == {"id": "7"}
     assert "1 updates and 8 groups" in alarm.text
-    assert not_finite(step(7, updates_not_finite=0.0, not_finite_groups=0.0)) is None
-    assert not_finite(None) is None
+    assert alarms.not_finite(step(7, updates_not_finite=0.0, not_finite_groups=0.0)) is None
+    assert alarms.not_finite(None) is None
 
 
 def test_a_run_has_all_alarms_and_stalls_only_while_it_is_live():
@@ -105,32 +89,26 @@ def test_a_run_has_all_alarms_and_stalls_only_while_it_is_live():
     weights = events.weight_version(1)
     state.apply(RecordMetadata("weights", 0, 0, 1_000), weights)
     state.lost = 2
-    assert [alarm.kind for alarm in find_alarms(state, 100_000, live=False)] == [
-        "lost",
-        "entropy",
-        "reward",
-        "gap",
-        "not-finite",
-    ]
-    assert "stall" in [alarm.kind for alarm in find_alarms(state, 100_000, live=True)]
-    assert "stall" not in [alarm.kind for alarm in find_alarms(state, 2_000, live=True)]
-    assert find_alarms(RunState(), 0, live=True) == []
+    found = [alarm.kind for alarm in alarms.find_alarms(state, 100_000, live=False)]
+    assert found == ["lost", "entropy", "reward", "gap", "not-finite"]
+    assert "stall" in [alarm.kind for alarm in alarms.find_alarms(state, 100_000, live=True)]
+    assert "stall" not in [alarm.kind for alarm in alarms.find_alarms(state, 2_000, live=True)]
+    assert alarms.find_alarms(RunState(), 0, live=True) == []
 
 
 def test_each_dead_process_is_an_alarm_with_its_count_and_last_reason():
     journal = PhaseLog().with_death("env-0", "exit code 1", "", 1).with_death("env-0", "killed by SIGKILL", "", 2)
-    found = process_deaths(journal.with_death("ui", "exit code 2", "", 3).deaths)
+    found = alarms.process_deaths(journal.with_death("ui", "exit code 2", "", 3).deaths)
     assert [alarm.text for alarm in found] == [
         "env-0 has died 2 times, the last time: killed by SIGKILL",
         "ui has died once, the last time: exit code 2",
     ]
-    assert process_deaths(()) == []
+    assert alarms.process_deaths(()) == []
 
 
 def test_orders_that_could_never_end_are_an_alarm_with_their_number():
-    assert lost_orders(0) is None
-    alarm = lost_orders(3)
-    assert alarm is not None
+    assert alarms.lost_orders(0) is None
+    alarm = alarms.lost_orders(3)
     assert alarm.text.startswith("3 orders were lost")
     assert alarm.params == {"outcome": "lost"}
 
@@ -139,4 +117,4 @@ def test_the_page_shows_that_a_process_died_beside_all_other_alarms():
     source = BundleSource(Bundle(GOLDEN)).read()
     before = page_header(source).alarms
     source._journal = source.journal().with_death("env-0", "exit code 1", "", 1)
-    assert page_header(source).alarms == [*process_deaths(source.journal().deaths), *before]
+    assert page_header(source).alarms == [*alarms.process_deaths(source.journal().deaths), *before]
