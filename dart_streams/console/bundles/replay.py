@@ -67,10 +67,7 @@ class Diverged(Exception):
 
 
 def replay(bundle: Bundle) -> Outcome:
-    """Run the reducers again over a bundle's inputs and compare every decision.
-
-    Raises BundleError if the bundle lacks a topic of the data manager, or has records of a newer schema.
-    """
+    """Repeat and compare every decision of a bundle; raise BundleError if it lacks a topic or has a newer schema."""
     rerun = Rerun(bundle)
     divergence = None
     try:

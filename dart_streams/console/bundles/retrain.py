@@ -181,10 +181,7 @@ def success_of(state: RunState, step: TrainedStep, trajectory_id: str) -> Rememb
 
 
 def weights_before(state: RunState, step: TrainedStep) -> Path | None:
-    """Return the directory of the weights that a step started from, or None if they are gone.
-
-    Raises StorageUnreachable if their storage does not answer.
-    """
+    """Return the directory of the weights before a step, None if gone; raise StorageUnreachable if storage is down."""
     version = state.versions.get(step.version - 1)
     if version is None:
         return None

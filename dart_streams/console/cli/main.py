@@ -65,10 +65,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def build_app(wanted: Collection[str]) -> "typer.Typer":
-    """Return the application; commands that are not ``wanted`` are not imported and have their line of help only.
-
-    The help of a command that is a function is its docstring.
-    """
+    """Return the application; commands that are not ``wanted`` are not imported and have their line of help only."""
     import typer
 
     app = typer.Typer(
@@ -93,7 +90,7 @@ def build_app(wanted: Collection[str]) -> "typer.Typer":
         elif isinstance(target := load_command(command), typer.Typer):
             app.add_typer(target, name=command.name, help=command.help)
         else:
-            app.command(command.name)(target)
+            app.command(command.name)(target)  # its docstring is its help
     return app
 
 

@@ -36,10 +36,7 @@ log = structlog.get_logger()
 
 
 class ImportResult(msgspec.Struct, kw_only=True):
-    """Counts of recorded demonstrations and their steps, and of episodes left out, by reason.
-
-    ``example`` describes an episode that was left out.
-    """
+    """Counts of recorded demonstrations and steps, and of episodes left out by reason, with one as an ``example``."""
 
     demonstrations: int = 0
     steps: int = 0

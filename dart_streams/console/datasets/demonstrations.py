@@ -58,10 +58,7 @@ class NotDemonstrable(Exception):
 
 
 def episode_of_line(line: DemonstrationLine, identity: str, read: Callable[[str], bytes]) -> RecordedEpisode:
-    """Return a line as an episode; ``read`` returns an image's bytes.
-
-    Raises :class:`InvalidRow` if the line has no step, or a file is not a screenshot.
-    """
+    """Return a line as an episode, with images by ``read``; raise InvalidRow without a step, or for no screenshot."""
     if not line.steps:
         raise InvalidRow("it has no step")
     images: dict[str, bytes] = {}
@@ -162,10 +159,7 @@ def answer(text: str, action: str | None = None, request_id: str = "import", exe
 
 
 def demonstration_id(prefix: str, first: Observation) -> str:
-    """Return a UUIDv7 from an episode's id and ``prefix``.
-
-    It differs from the episode's id, so an import into the run that it comes from does not replace it.
-    """
+    """Return a UUIDv7 from an episode's id and ``prefix``; an import into its own run does not replace the episode."""
     digest = hashlib.sha256(f"{prefix}\n{first.trajectory_id}\n{first.order.task_id}".encode()).digest()
     return new_trajectory_id(first.at_ms, digest[:10])
 

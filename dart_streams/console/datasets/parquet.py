@@ -106,10 +106,7 @@ def feature_of(kind: inspect.Type) -> Any:
 
 
 def episodes_in(path: Path) -> Iterator[list[Mapping[str, Any]]]:
-    """Yield the rows of each episode of a set, which are neighbors.
-
-    Raises :class:`UserError` if the file is not Parquet, or lacks columns.
-    """
+    """Yield the rows of each episode, which are neighbors; raise UserError for files of another format or columns."""
     for _, rows in itertools.groupby(rows_in(path), key=lambda row: row["trajectory_id"]):
         yield list(rows)
 

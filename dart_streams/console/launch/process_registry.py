@@ -15,10 +15,7 @@ END_S = 5.0
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
-    """The identity of a process beyond its pid, which the system reuses.
-
-    Without ``born``, the wall clock time ``started_s`` counts.
-    """
+    """The identity of a process beyond its pid, which is reused; the wall clock's ``started_s`` without ``born``."""
 
     name: str
     pid: int
@@ -82,10 +79,7 @@ def lives(folder: Path, registry: ProcessRegistry) -> bool:
 
 
 def end_leftovers(runs: Path) -> tuple[list[str], bool]:
-    """End the processes of runs whose supervisor is gone, with their descendants.
-
-    Returns their names as ``run/process``, and whether one of these runs had started the local services.
-    """
+    """End processes without a supervisor; return them as ``run/process``, and whether a run had started services."""
     ended: list[str] = []
     services = False
     for path in sorted(runs.glob("*/processes.json")):

@@ -48,10 +48,7 @@ def start_run(config: Config, name: str, notify: Notify, *, resume: bool) -> Non
 
 
 def resumed_config(run: str, state: Path | None, given: Config | None, notify: Notify) -> Config:
-    """Return the configuration of a resumed run, with its id: the run's own, or ``given``.
-
-    The changes by ``given`` are shown. Raises UserError if there is no such run.
-    """
+    """Return a resumed run's configuration, its own or ``given``, and show changes; raise UserError without a run."""
     folder = run_folder.find(given.run.state_dir if given else str(state or run_folder.DEFAULT_STATE), run)
     if given is not None:
         show_changes(folder, given, notify)

@@ -188,10 +188,7 @@ async def catch_signals(supervisor: Supervisor, notify: Callable[[str], None]) -
 
 @contextlib.asynccontextmanager
 async def show_run(run: TrainingRun, console: Console, page: Callable[[], str]) -> AsyncIterator[None]:
-    """Display the run and sample its processes while the body lasts; a failing display does not fail the run.
-
-    ``page`` returns the address of the run's web page, or an empty text.
-    """
+    """Display a run and sample its processes during the body; a failure ends neither. ``page`` returns an address."""
     trained = TrainedRows(run.config)
     display = Display(functools.partial(moment_of, run, page), console, trained.newest_metrics)
 

@@ -45,9 +45,9 @@ class TrainingRun:
     """One run. :meth:`run` goes through its phases; the display reads :attr:`journal` and :attr:`follower`.
 
     An outside supervisor keeps the processes of an *attached* run alive. The run orders evaluations, and waits for the
-    trainer's last step. The outside supervisor must start the curator after the
-    evaluation before training, with which a ``before_only`` run ends (docker-compose.yml).
-    ``enough`` ends the training phase early, by default after ``run.train_steps``.
+    trainer's last step. The outside supervisor must start the curator after the evaluation before training, with which
+    a ``before_only`` run ends (docker-compose.yml). ``enough`` ends the training phase early, by default after
+    ``run.train_steps``.
     """
 
     folder: RunFolder

@@ -285,10 +285,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verify(path: Path) -> list[Checked]:
-    """Read all of a bundle and return its sections.
-
-    Raises BundleError for a wrong digest, number of items, order of offsets, or name of a screenshot.
-    """
+    """Read all of a bundle and return its sections; raise BundleError for a wrong digest, number, order or name."""
     bundle = Bundle(path)
     return [check_section(bundle, section) for section in bundle.directory.sections]
 

@@ -273,10 +273,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def find(state_dir: str, run_id: str) -> RunFolder:
-    """Return the folder of a run (``latest`` is the newest), by its id or its topics' prefix.
-
-    Raises :class:`UserError` with the newest ids if there is no such run.
-    """
+    """Return a run's folder by id (``latest``: the newest) or topic prefix; raise UserError with the newest ids."""
     runs = Path(state_dir).absolute() / "runs"
     name = run_id if (runs / run_id).is_dir() else run_id.rpartition(".")[2]
     path = (runs / name).resolve()

@@ -190,10 +190,7 @@ class RunFollower(TopicFollower[RunState]):
     async def until(
         self, condition: Callable[[RunState], bool], what: str, timeout_s: float, advice: str = ""
     ) -> RunState:
-        """Return when ``condition`` holds; meanwhile log silences above the stall bound.
-
-        Raises ServiceUnavailable if ``condition`` does not hold in time.
-        """
+        """Return when ``condition`` holds, and log silences until then; raise ServiceUnavailable if it is late."""
         deadline = Deadline(timeout_s)
         waiting = StallDetector(self.log, what, self.stall_s)
         while not condition(self.progress):

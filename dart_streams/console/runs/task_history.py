@@ -56,10 +56,7 @@ class TaskRow(msgspec.Struct, frozen=True):
 
 
 class TaskHistory:
-    """The tasks of a run from its folded log, or the one task ``only``.
-
-    ``groups`` are by task and by id, in the order of the curation log.
-    """
+    """The tasks of a run from its log, or the task ``only``; ``groups`` are by task and id, in the log's order."""
 
     def __init__(self, config: Config, state: RunState, only: str = "") -> None:
         self.config = config

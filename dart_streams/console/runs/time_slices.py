@@ -4,7 +4,7 @@ import msgspec
 
 SLICE_MS = 5_000
 MAX_SPAN_MS = 24 * 3_600_000
-"""Longest span that is split into slices."""
+"""Longest span that is split into slices; a longer one comes from a wrong clock."""
 
 
 class TimeSlice(msgspec.Struct):
@@ -19,10 +19,7 @@ class TimeSlice(msgspec.Struct):
 
 
 def split_span(start_ms: int, end_ms: int) -> list[tuple[int, float]]:
-    """Return the numbers of the slices that a span touches, and the milliseconds in each.
-
-    A span longer than :data:`MAX_SPAN_MS` comes from a wrong clock, and touches none.
-    """
+    """Return the slices that a span touches and the milliseconds in each, none if it exceeds :data:`MAX_SPAN_MS`."""
     if end_ms - start_ms > MAX_SPAN_MS:
         return []
     return [

@@ -93,10 +93,7 @@ class LastArrival(NamedTuple):
 
 
 class Stall(msgspec.Struct, frozen=True, kw_only=True):
-    """A silent topic; if its writer is ``waiting`` for input, the cause is further upstream.
-
-    ``last_record`` is the place of its last record, empty if it has none.
-    """
+    """A silent topic; with a ``waiting`` writer the cause is upstream. ``last_record`` is a place, or empty."""
 
     topic: str
     silent_s: float

@@ -15,10 +15,7 @@ TIMEOUT_S = 300.0
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """The model's class, or the ``reason`` why it cannot be the policy.
-
-    ``context`` is the model's, and ``prompt`` the longest of the configuration, both in tokens.
-    """
+    """The model's class, or why it cannot be the policy; its ``context`` and the longest ``prompt``, in tokens."""
 
     architecture: str = ""
     reason: str = ""

@@ -230,10 +230,7 @@ def format_value(value: float | None, spec: str = "") -> str:
 
 @dataclasses.dataclass
 class Display:
-    """Shows a run until it is cancelled.
-
-    ``moment_of`` takes lag and trainer metrics; ``newest_metrics`` reads the latter in a thread.
-    """
+    """Shows a run until it is cancelled; ``moment_of`` takes lag, and metrics that ``newest_metrics`` reads."""
 
     moment_of: Callable[[dict[tuple[str, str], int], dict[str, float]], Moment]
     console: Console

@@ -39,10 +39,7 @@ class EvaluatedRun(msgspec.Struct, frozen=True):
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of a run with its success and 95 % interval; ``versions`` are the alternatives.
-
-    Without an evaluation, ``version`` is null and ``overall`` is empty.
-    """
+    """A version with its success and 95 % interval, null and empty without an evaluation; ``versions`` to choose."""
 
     run: str
     version: int | None

@@ -10,10 +10,7 @@ RATE_SLICES = 3
 
 
 class PageHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The header, sent a few times a second. ``phase`` is the running phase, or the outcome of a run that has ended.
-
-    ``success`` is the mean reward of the newest episodes.
-    """
+    """The header; ``phase`` is the outcome of a run that has ended, ``success`` the newest episodes' mean reward."""
 
     run: str
     kind: str

@@ -22,10 +22,7 @@ RECENT = 10
 
 
 class GroupMember(msgspec.Struct, frozen=True):
-    """A rollout of a group. ``finished`` is null until its end, ``curated`` until the group is curated with it.
-
-    ``sample`` and ``attempt`` are null for a member from the experience pool.
-    """
+    """A rollout of a group, null until ``finished`` or ``curated``; a member from the pool has no ``sample``."""
 
     trajectory_id: str
     sample: int | None
@@ -108,10 +105,7 @@ class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainStepView(msgspec.Struct, frozen=True, kw_only=True):
-    """An optimizer step: its groups, the imitated trajectories, and the times at which workers served its version.
-
-    ``next_step`` and ``previous_step`` are null at the ends.
-    """
+    """An optimizer step: groups, imitations, service of its version by worker, and its neighbors (null at the ends)."""
 
     event: TrainedStep
     groups: list[StepGroup]
@@ -177,10 +171,7 @@ def metric_curves(state: RunState) -> MetricCurves:
 
 
 class TaskSummary(msgspec.Struct, kw_only=True):
-    """A task in the table: its finished training episodes, their summed reward, and the newest rewards.
-
-    ``success_rate`` is over the curator's window.
-    """
+    """A task: training episodes, summed reward, newest rewards; ``success_rate`` is over the curator's window."""
 
     task_id: str
     episodes: int = 0
@@ -219,10 +210,7 @@ class BudgetDecision(msgspec.Struct, frozen=True):
 
 
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):
-    """A task: its episodes over time as columns, its changed budgets, and its groups with their fates.
-
-    ``purposes`` are train, eval or demonstration.
-    """
+    """A task: episodes over time as columns, with their ``purposes``, changed budgets, and groups with their fates."""
 
     task_id: str
     row: TaskRow
