@@ -38,14 +38,10 @@ MAX_CHARS = 300
 def capture(
     name: Annotated[
         str,
-        typer.Argument(
-            help="The run's id; with --verify a bundle. \\[default: the latest run]",
-            metavar="RUN|BUNDLE",
-        ),
+        typer.Argument(help="The run's id; with --verify a bundle. \\[default: the latest run]", metavar="RUN|BUNDLE"),
     ] = "",
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The bundle to write. \\[default: RUN.dart]"),
+        Path | None, typer.Option("--output", "-o", help="The bundle to write. \\[default: RUN.dart]")
     ] = None,
     topics: Annotated[str, typer.Option(help="Topics to capture, separated by commas. \\[default: all]")] = "",
     blobs: Annotated[bool, typer.Option("--blobs", help="Capture the screenshots too.")] = False,

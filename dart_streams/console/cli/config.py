@@ -38,9 +38,7 @@ def show_config(
 
 
 @app.command("check")
-def check(
-    files: Annotated[list[Path] | None, typer.Argument(help="Configuration files.")] = None,
-) -> None:
+def check(files: Annotated[list[Path] | None, typer.Argument(help="Configuration files.")] = None) -> None:
     """Report every error of configuration files and of the task files they name; exit code 2 if there is one."""
     checked = {file: errors_in(file) for file in files or [DEFAULT_CONFIG]}
     for file, errors in checked.items():

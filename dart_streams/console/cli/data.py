@@ -43,10 +43,7 @@ def export(
         Literal["step", "trajectory"], typer.Option("--rows", help="A row for each step, or for each trajectory.")
     ] = "step",
     outcome: Annotated[str, typer.Option(help="Outcomes, separated by commas. \\[default: those with a reward]")] = "",
-    task: Annotated[
-        str,
-        typer.Option(help="Task ids or patterns with *, separated by commas. \\[default: all]"),
-    ] = "",
+    task: Annotated[str, typer.Option(help="Task ids or patterns with *, separated by commas. \\[default: all]")] = "",
     version: Annotated[
         str, typer.Option(help="Weight versions that acted: 3, 3.., ..7 or 3..7. \\[default: all]")
     ] = "",

@@ -12,8 +12,7 @@ from dart_streams.console.cli.output import show
 def check_machine(
     config: ConfigFile = None,
     model: Annotated[
-        Path | None,
-        typer.Option(help="Instead: say whether this model directory fits on GPUs.", metavar="DIR"),
+        Path | None, typer.Option(help="Instead: say whether this model directory fits on GPUs.", metavar="DIR")
     ] = None,
     gpus: Annotated[int, typer.Option(help="With --model: their number.", min=1)] = 1,
     gpu_memory: Annotated[float, typer.Option(help="With --model: the memory of each, in GiB.", min=1.0)] = 80.0,

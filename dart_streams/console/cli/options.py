@@ -19,17 +19,14 @@ CHECKOUT = Path(__file__).parents[3]
 """The repository, if the package runs from one: commands work from any folder."""
 
 ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", help=f"Configuration file. \\[default: {DEFAULT_CONFIG} if it exists]"),
+    Path | None, typer.Option("--config", "-c", help=f"Configuration file. \\[default: {DEFAULT_CONFIG} if it exists]")
 ]
 RunConfig = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", help="The configuration of a deployment, instead of a run."),
+    Path | None, typer.Option("--config", "-c", help="The configuration of a deployment, instead of a run.")
 ]
 RunId = Annotated[str, typer.Option("--run", help="The run's id. \\[default: the latest]")]
 FromBundle = Annotated[
-    Path | None,
-    typer.Option("--bundle", help="Read a bundle instead of the run's topics and files."),
+    Path | None, typer.Option("--bundle", help="Read a bundle instead of the run's topics and files.")
 ]
 State = Annotated[Path, typer.Option("--state", help="The state folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

@@ -30,10 +30,7 @@ HOW_TO_FILL = """Nothing is downloaded here. To fill the mirror:
 - or, to check the machinery alone, let substitutes be made: `--make`."""
 
 app = typer.Typer(help="Check OSWorld's tasks on our desktops, and their mirror.", no_args_is_help=True)
-Checkout = Annotated[
-    str,
-    typer.Option("--osworld", help="A checkout of OSWorld. \\[default: DART_OSWORLD]"),
-]
+Checkout = Annotated[str, typer.Option("--osworld", help="A checkout of OSWorld. \\[default: DART_OSWORLD]")]
 TaskList = Annotated[str, typer.Option("--list", help="The task list, a file of the checkout's evaluation_examples.")]
 Only = Annotated[str, typer.Option("--only", help="Only these apps or ids, separated by commas.")]
 

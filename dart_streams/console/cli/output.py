@@ -37,8 +37,7 @@ def log_to_stderr() -> None:
         structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
     ]
     structlog.configure(
-        processors=[*first, *log_lines.build_renderers()],
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        processors=[*first, *log_lines.build_renderers()], logger_factory=lambda *_: structlog.PrintLogger(sys.stderr)
     )
 
 

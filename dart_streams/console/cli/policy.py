@@ -40,8 +40,7 @@ def build(
     imported: Annotated[
         Path | None,
         typer.Option(
-            help="Build it here, from the demonstrations that `data import` has put into the topics.",
-            metavar="DIR",
+            help="Build it here, from the demonstrations that `data import` has put into the topics.", metavar="DIR"
         ),
     ] = None,
 ) -> None:

@@ -28,11 +28,7 @@ def run_worker(
     kind: Annotated[Kind, typer.Argument(help="The kind of worker.")],
     config: ConfigFile = None,
     name: Annotated[
-        str,
-        typer.Option(
-            "--id",
-            help="This worker's name; {host} in it is this machine's. \\[default: KIND-0]",
-        ),
+        str, typer.Option("--id", help="This worker's name; {host} in it is this machine's. \\[default: KIND-0]")
     ] = "",
 ) -> None:
     """Run one worker process until SIGTERM or Ctrl-C drains it."""

@@ -30,13 +30,11 @@ def run(
     ] = None,
     resume: Annotated[str, typer.Option("--resume", help="Continue this run.", metavar="RUN")] = "",
     state: Annotated[
-        Path | None,
-        typer.Option("--state", help="With --resume alone: the state folder. \\[default: .dart]"),
+        Path | None, typer.Option("--state", help="With --resume alone: the state folder. \\[default: .dart]")
     ] = None,
     name: Annotated[str, typer.Option("--id", help="The new run's id. \\[default: the time]")] = "",
     init: Annotated[
-        Path | None,
-        typer.Option(help="Start from this model. \\[default: policy.path]", metavar="DIR"),
+        Path | None, typer.Option(help="Start from this model. \\[default: policy.path]", metavar="DIR")
     ] = None,
     attached: Annotated[
         bool, typer.Option("--attached", help="Start no processes: those of this deployment run already.")

@@ -85,9 +85,7 @@ def export_topics(
 
 
 @app.command("schema")
-def print_schema(
-    name: Annotated[str, typer.Argument(help="A topic. \\[default: all of them]")] = "",
-) -> None:
+def print_schema(name: Annotated[str, typer.Argument(help="A topic. \\[default: all of them]")] = "") -> None:
     """Print the JSON schema of a topic's event, or of every topic's."""
     import msgspec
 

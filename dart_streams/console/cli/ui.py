@@ -45,7 +45,7 @@ AddressFile = Annotated[
     Path | None,
     typer.Option(
         help="Write the address there, for this user only. If it is there already, the page comes back at that "
-        "address, with its token.",
+        "address, with its token."
     ),
 ]
 
@@ -60,8 +60,7 @@ class PageAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 def serve_page(
     name: Annotated[
-        str,
-        typer.Argument(help="The run's id, or a bundle. \\[default: the latest run]", metavar="RUN|BUNDLE"),
+        str, typer.Argument(help="The run's id, or a bundle. \\[default: the latest run]", metavar="RUN|BUNDLE")
     ] = "",
     state: State = Path(".dart"),
     config: RunConfig = None,
@@ -70,21 +69,18 @@ def serve_page(
     certificate: Annotated[Path | None, typer.Option(help="The server's certificate (PEM).")] = None,
     key: Annotated[Path | None, typer.Option(help="The key of --certificate.")] = None,
     allow_host: Annotated[
-        list[str] | None,
-        typer.Option("--allow-host", help="A further name by which the page is asked for."),
+        list[str] | None, typer.Option("--allow-host", help="A further name by which the page is asked for.")
     ] = None,
     behind_proxy: BehindProxy = False,
     address_file: AddressFile = None,
     export: Annotated[
         Path | None,
         typer.Option(
-            help="Write the page with the report into this one file, which opens from disk, and end.",
-            metavar="FILE",
+            help="Write the page with the report into this one file, which opens from disk, and end.", metavar="FILE"
         ),
     ] = None,
     against: Annotated[
-        str,
-        typer.Option(help="A second run or bundle, for the page Compare.", metavar="RUN|BUNDLE"),
+        str, typer.Option(help="A second run or bundle, for the page Compare.", metavar="RUN|BUNDLE")
     ] = "",
     as_json: AsJson = False,
 ) -> None:

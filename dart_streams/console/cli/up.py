@@ -16,8 +16,7 @@ def start_services(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 
 def stop_services(
-    config: ConfigFile = None,
-    wipe: Annotated[bool, typer.Option("--wipe", help="Remove their data too.")] = False,
+    config: ConfigFile = None, wipe: Annotated[bool, typer.Option("--wipe", help="Remove their data too.")] = False
 ) -> None:
     """Stop the local Kafka and Cassandra."""
     from dart_streams.console.launch.services import local

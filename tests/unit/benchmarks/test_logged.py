@@ -97,9 +97,7 @@ def test_an_episode_becomes_what_its_slot_did():
 def test_open_episodes_last_until_the_end_and_others_are_left_out():
     open_one, late, shown = trajectory(500), trajectory(2_500, 1), trajectory(10, 2)
     log = state(
-        observation(open_one, 0, 900),
-        observation(late, 0, 2_600),
-        observation(shown, 0, 20, purpose="demonstration"),
+        observation(open_one, 0, 900), observation(late, 0, 2_600), observation(shown, 0, 20, purpose="demonstration")
     )
     found = build_account(log, CLOCK, slots=2, workers=1, places=4)
     assert found.episodes == [(5.0, 20.0)]

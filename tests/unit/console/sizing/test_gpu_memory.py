@@ -76,8 +76,7 @@ def test_training_takes_16_bytes_a_parameter_and_serving_2(folder: Path):
 
 
 @pytest.mark.parametrize(
-    ("file", "gpus", "gib", "split"),
-    [("eight-gpus.toml", 8, 80.0, (4, 4)), ("two-gpus.toml", 2, 178.0, (1, 1))],
+    ("file", "gpus", "gib", "split"), [("eight-gpus.toml", 8, 80.0, (4, 4)), ("two-gpus.toml", 2, 178.0, (1, 1))]
 )
 def test_the_configurations_of_the_page_fit_as_the_page_says(folder, file, gpus, gib, split):
     config = read_config(CONFIGS / file)
