@@ -5,6 +5,7 @@ import ctypes
 import os
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
 
@@ -14,6 +15,8 @@ from workers.env.backends.desktop.guest.server import Server
 from workers.env.backends.desktop.guest.session import DesktopSession
 
 PR_SET_DUMPABLE = 4
+CONCURRENCY = 16
+"""Maximum number of concurrent commands."""
 
 
 async def main(descriptor: int, lifeline: int, width: int, height: int) -> None:
@@ -23,6 +26,7 @@ async def main(descriptor: int, lifeline: int, width: int, height: int) -> None:
     asyncio.get_running_loop().add_reader(lifeline, os._exit, 1)
     # Applications have the same user: otherwise they could take its socket or change its responses.
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(CONCURRENCY))
     listener = socket.socket(fileno=descriptor)
     listener.set_inheritable(False)
     session = DesktopSession(width, height)

@@ -7,9 +7,7 @@ concurrently, so a long command delays no other.
 import asyncio
 import platform
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 from aiohttp import web
 
@@ -22,11 +20,8 @@ from workers.env.backends.desktop.guest.session import HOME, DesktopSession, Ses
 PREFIX = "/osworld"
 COMMAND_S, PYTHON_S, SCRIPT_S, SCRIPT_LIMIT_S, VERIFICATION_S = 120.0, 30.0, 100.0, 600.0, 120.0
 TREE_S = 60.0
-CONCURRENCY = 16
-"""Maximum number of concurrent commands."""
 TREE = ("/usr/bin/python3", "-E", "-s", "-m", "workers.env.backends.desktop.guest.accessibility_tree")
 SOURCES = "/opt/desktop"
-T = TypeVar("T")
 
 
 class OsworldApi:
@@ -35,7 +30,6 @@ class OsworldApi:
     def __init__(self, session: DesktopSession) -> None:
         self.session = session
         self.recording = Recording(session)
-        self.threads = ThreadPoolExecutor(CONCURRENCY)
 
     def application(self) -> web.Application:
         """Return the application to serve."""
@@ -49,12 +43,8 @@ class OsworldApi:
         for path in ("execute", "execute_with_verification"):
             application.router.add_post(f"/{path}", getattr(self, f"_{path}"))
             application.router.add_post(f"/setup/{path}", getattr(self, f"_{path}"))
-        application.add_routes(osworld_files_api.OsworldFilesApi(self.in_thread).routes())
+        application.add_routes(osworld_files_api.OsworldFilesApi().routes())
         return application
-
-    async def in_thread(self, call: Callable[[], T]) -> T:
-        """Run a blocking call in a thread, and return its result."""
-        return await asyncio.get_running_loop().run_in_executor(self.threads, call)
 
     async def _screenshot(self, _: web.Request) -> web.Response:
         return web.Response(body=self.session.shown.frames.png(), content_type="image/png")
@@ -97,7 +87,7 @@ class OsworldApi:
         wait_s = min(positive_number(body, "max_wait_time", 10), VERIFICATION_S)
         began = time.monotonic()
         while (waited_s := time.monotonic() - began) < wait_s:
-            if await self.in_thread(lambda: verified(verification)):
+            if await asyncio.to_thread(verified, verification):
                 return web.json_response({**answer, "verification": "passed", "wait_time": waited_s})
             await asyncio.sleep(min(max(positive_number(body, "check_interval", 1), 0.05), wait_s))
         failed = {"status": "verification_failed", "verification": "failed", "wait_time": wait_s}
@@ -161,7 +151,7 @@ class OsworldApi:
         self.session.launch_more(words)
         deadline = time.monotonic() + windows.OPEN_S
         while time.monotonic() < deadline:
-            if await self.in_thread(lambda: windows.activate_file_window(name)):
+            if await asyncio.to_thread(windows.activate_file_window, name):
                 return web.Response(text="File opened and window activated successfully")
             await asyncio.sleep(windows.POLL_INTERVAL_S)
         raise Refusal(500, f"Failed to find window for {name} within {windows.OPEN_S:g} seconds.")
@@ -173,10 +163,10 @@ class OsworldApi:
         return await self._on_window(request, "c", "Window closed successfully.")
 
     async def _start_recording(self, _: web.Request) -> web.Response:
-        return web.json_response(await self.in_thread(self.recording.start))
+        return web.json_response(await asyncio.to_thread(self.recording.start))
 
     async def _end_recording(self, _: web.Request) -> web.StreamResponse:
-        return await self.in_thread(self.recording.end)
+        return await asyncio.to_thread(self.recording.end)
 
     async def _on_window(self, request: web.Request, letter: str, done: str) -> web.Response:
         body = await read_json(request)
@@ -184,7 +174,7 @@ class OsworldApi:
         if not name:
             raise Refusal(400, "window_name required")
         strict, by_class = bool(body.get("strict")), bool(body.get("by_class"))
-        await self.in_thread(lambda: windows.act_on_window(letter, str(name), strict, by_class))
+        await asyncio.to_thread(windows.act_on_window, letter, str(name), strict, by_class)
         return web.Response(text=done)
 
     async def _executed(self, body: "dict[str, Any]") -> "dict[str, Any]":
@@ -204,11 +194,11 @@ class OsworldApi:
 
     async def _run(self, words: "list[str]", limit_s: float, folder: str = str(HOME)) -> commands.CommandResult:
         self.session.check()
-        return await self.in_thread(lambda: commands.run(words, limit_s, folder=folder))
+        return await asyncio.to_thread(commands.run, words, limit_s, folder=folder)
 
     async def _source(self, program: str, source: str, limit_s: float, **options: Any) -> commands.CommandResult:
         self.session.check()
-        return await self.in_thread(lambda: commands.run_source(program, source, limit_s, **options))
+        return await asyncio.to_thread(commands.run_source, program, source, limit_s, **options)
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Any) -> web.StreamResponse:

@@ -1,11 +1,11 @@
 """The endpoints of OSWorld's HTTP API for files of the sandbox."""
 
+import asyncio
 import os
 import shlex
 import shutil
 import stat
 import urllib.request
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,7 @@ CHUNK_BYTES = 2**20
 
 
 class OsworldFilesApi:
-    """The endpoints for files; ``in_thread`` runs a blocking call."""
-
-    def __init__(self, in_thread: "Callable[[Callable[[], Any]], Awaitable[Any]]") -> None:
-        self.in_thread = in_thread
+    """The endpoints for files."""
 
     def routes(self) -> "list[web.RouteDef]":
         """Return the routes."""
@@ -50,7 +47,7 @@ class OsworldFilesApi:
         return web.json_response({"desktop_path": str(path)})
 
     async def _wallpaper(self, _: web.Request) -> web.StreamResponse:
-        path = await self.in_thread(wallpaper_path)
+        path = await asyncio.to_thread(wallpaper_path)
         if path is None:
             raise Refusal(404, "Wallpaper file not found")
         return web.FileResponse(path, headers={"Content-Type": "image/png"})
@@ -59,7 +56,7 @@ class OsworldFilesApi:
         path = (await read_json(request)).get("path")
         if path is None:
             raise Refusal(400, {"error": "Missing 'path' parameter"})
-        listed = await self.in_thread(lambda: list_tree(Path(str(path)), [ENTRIES], DEPTH))
+        listed = await asyncio.to_thread(list_tree, Path(str(path)), [ENTRIES], DEPTH)
         if listed is None:
             raise Refusal(400, {"error": "The provided path is not a directory"})
         return web.json_response({"directory_tree": listed})
@@ -103,7 +100,7 @@ class OsworldFilesApi:
         path = expand_path(str(name))
         if not path.exists():
             raise Refusal(404, f"File not found: {path}")
-        await self.in_thread(lambda: commands.run(["gsettings", "set", *SETTING, f"file://{path}"], SETTING_S))
+        await asyncio.to_thread(commands.run, ["gsettings", "set", *SETTING, f"file://{path}"], SETTING_S)
         return web.Response(text="Wallpaper changed successfully")
 
     async def _download_file(self, request: web.Request) -> web.Response:
@@ -113,7 +110,7 @@ class OsworldFilesApi:
             raise Refusal(400, "Path or URL not supplied!")
         path = expand_path(str(name))
         try:
-            size = await self.in_thread(lambda: download(str(url), path))
+            size = await asyncio.to_thread(download, str(url), path)
         except (OSError, ValueError) as error:
             why = f"Failed to download {url}. No retries left. Error: {error}"
             raise Refusal(500, why) from None
