@@ -108,11 +108,7 @@ async def test_an_assignment_without_a_replacement_changes_nothing(broker):
     runner, other, read = await broker.owning(), Broker(broker.topic, "curator-1"), asyncio.Event()
     await other.owning()
 
-    async def noting(what: str) -> None:
-        if what == "read":
-            read.set()
-
-    broker.request = noting
+    broker.request = AsyncMock(side_effect=lambda what: what == "read" and read.set())
     broker.app.consumer_generation_id = 2
     watch = asyncio.create_task(watching(runner))
     await read.wait()

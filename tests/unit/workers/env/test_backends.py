@@ -154,16 +154,12 @@ async def test_backends_that_keep_the_contract(backend):
         (NeverEnds, "at most the 4 steps"),
         (SharesItsState, "what another one does"),
         (ClosesOnce, "closed twice"),
+        (ClosesOnlyAfterAReset, "hidden"),
     ],
 )
 async def test_each_breach_of_the_contract_is_found(broken, why):
-    with pytest.raises(ContractViolation, match=why):
+    with pytest.raises((ContractViolation, AttributeError), match=why):
         await conformance.check(broken(), TASK)
-
-
-async def test_a_close_that_needs_a_reset_is_found():
-    with pytest.raises(AttributeError):
-        await conformance.check(ClosesOnlyAfterAReset(), TASK)
 
 
 # --- packages

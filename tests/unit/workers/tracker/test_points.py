@@ -44,11 +44,8 @@ def test_metrics_have_the_names_and_units_of_the_field_and_none_is_lost():
     assert (point.step, point.at_ms) == (20, 1_700_000_000_000)
 
 
-def test_a_tracker_knows_only_metrics_of_the_table():
+def test_only_metrics_of_the_table_have_names_and_no_two_share_one():
     assert NAMES.keys() | IN_SECONDS <= BY_NAME.keys()
-
-
-def test_no_two_metrics_share_a_name():
     assert len(set(NAMES.values())) == len(NAMES)
     own = {f"train/{name}" for name in NAMES}
     assert all(name in own or name.removeprefix("train/") not in NAMES for name in NAMES.values())

@@ -1,13 +1,11 @@
 """Providers of machines: a list, a lease server, or the user's programs. Each episode holds a lease of one machine."""
 
 import asyncio
-import contextlib
 import fcntl
 import functools
 import hashlib
 import json
 import os
-import signal
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
@@ -23,6 +21,7 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError
 from workers.env.backends.connection import Connection, StatusFault, excerpt
 from workers.env.backends.osworld.machine import MachineEndpoint, bearer_headers
+from workers.env.backends.osworld.sidecar import end_process
 from workers.env.environment import EnvironmentFault
 
 POLL_INTERVAL_S = 0.25
@@ -231,10 +230,7 @@ class ProgramProvider:
         except TimeoutError:
             raise EnvironmentFault(f"{command[0]} did not end in time") from None
         finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+            await end_process(process)
         if process.returncode:
             raise EnvironmentFault(f"{command[0]} failed, exit code {process.returncode}: {excerpt(errors[-300:])}")
         return output
