@@ -5,15 +5,15 @@ import functools
 from collections import defaultdict
 
 import pytest
-from aiokafka import TopicPartition
 from aiokafka.errors import InvalidTimestampError, MessageSizeTooLargeError
 
 from dart_streams.bus import admin, clients, sync_clients
-from dart_streams.bus.clients import Publisher, create_consumer, partition_of, start_within
+from dart_streams.bus.clients import Publisher, partition_of
 from dart_streams.bus.clock_refusal import ClockRefused
 from dart_streams.bus.codec import MAX_HEADER_BYTES, Encoded
 from dart_streams.bus.topology import Change
 from dart_streams.clock import now_ms
+from dart_streams.console.runs.run_log import present_records
 from topics import observations
 from topics.topic import HOUR_MS
 
@@ -29,21 +29,12 @@ def records(number: int) -> list[Encoded]:
     ]
 
 
-async def read(bus, number: int, partitions: int = PARTITIONS) -> dict[int, list[Encoded]]:
-    """Return ``number`` records, by partition, in order."""
-    found: dict[int, list[Encoded]] = defaultdict(list)
-    client = create_consumer(bus, group=None, client_id="reader")
-    await start_within(client, bus)
-    try:
-        client.assign([TopicPartition(bus.prefix + NAME, partition) for partition in range(partitions)])
-        await client.seek_to_beginning()
-        async with asyncio.timeout(BOUND_S):
-            while sum(map(len, found.values())) < number:
-                for place, batch in (await client.getmany(timeout_ms=200)).items():
-                    found[place.partition] += [Encoded(one.key, one.value, list(one.headers)) for one in batch]
-    finally:
-        await client.stop()
-    return found
+async def read(bus) -> dict[int, list[Encoded]]:
+    """Return the records of each partition, in order."""
+    by_partition: dict[int, list[Encoded]] = defaultdict(list)
+    for record in await asyncio.to_thread(list, present_records(bus, observations.TOPIC)):
+        by_partition[record.partition].append(Encoded(record.key, record.value, record.headers))
+    return by_partition
 
 
 @pytest.fixture
@@ -57,9 +48,10 @@ async def test_batches_have_the_partitions_and_order_of_single_records(bus):
         for record in sent:
             await publisher.producer.send(bus.prefix + NAME, record.value, key=record.key, headers=record.headers)
         await publisher.send_all(NAME, sent)
-    found = await read(bus, 2 * len(sent))
-    assert sum(len(own) > 0 for own in found.values()) > 1
-    for own in found.values():
+    by_partition = await read(bus)
+    assert sum(map(len, by_partition.values())) == 2 * len(sent)
+    assert len(by_partition) > 1
+    for own in by_partition.values():
         assert own[: len(own) // 2] == own[len(own) // 2 :]
 
 
@@ -67,8 +59,7 @@ async def test_a_record_larger_than_a_batch_goes_alone_and_in_its_turn(bus):
     sent = [Encoded(b"key", value, []) for value in (b"first", b"x" * 20_000, b"last")]
     async with Publisher(bus, "test", batch_bytes=4096) as publisher:
         await publisher.send_all(NAME, sent)
-    [own] = [own for own in (await read(bus, 3)).values() if own]
-    assert own == sent
+    assert list((await read(bus)).values()) == [sent]
 
 
 async def grow(partitions: int, *publishers: Publisher) -> None:
@@ -88,24 +79,21 @@ async def test_a_key_keeps_its_partition_when_its_topic_is_given_partitions(bus)
         await asyncio.gather(packed.send_all(NAME, sent), *(single.send(NAME, *record) for record in sent))
         await grow(number, single, packed)
         await asyncio.gather(packed.send_all(NAME, sent), *(single.send(NAME, *record) for record in sent))
-        found = await read(bus, 4 * len(sent), number)
-        assert max(found) < PARTITIONS
-        assert_one_partition_a_key(found)
+        by_partition = await read(bus)
+        assert max(by_partition) < PARTITIONS
+        assert sum(map(len, by_partition.values())) == 4 * len(sent)
+        places = {(record.key, partition) for partition, own in by_partition.items() for record in own}
+        assert len(places) == len({key for key, _ in places}) > 1
     async with Publisher(bus, "later") as later:
         await later.send_all(NAME, records(700))
-    assert max(await read(bus, 4 * len(sent) + 700, number)) >= PARTITIONS
-
-
-def assert_one_partition_a_key(found: dict[int, list[Encoded]]) -> None:
-    places = {(record.key, partition) for partition, own in found.items() for record in own}
-    assert len(places) == len({key for key, _ in places}) > 1
+    assert max(await read(bus)) >= PARTITIONS
 
 
 async def test_nothing_is_sent_of_no_records(bus):
     async with Publisher(bus, "test") as publisher:
         await publisher.send_all(NAME, [])
         await publisher.send_all(NAME, records(1))
-    assert sum(map(len, (await read(bus, 1)).values())) == 1
+    assert [len(own) for own in (await read(bus)).values()] == [1]
 
 
 async def test_records_that_the_broker_refuses_are_an_error(bus):
@@ -138,7 +126,7 @@ async def test_a_producer_goes_on_after_a_record_that_the_broker_has_refused(bus
         with pytest.raises(MessageSizeTooLargeError):
             await publisher.send_all(NAME, [Encoded(b"key", b"x" * 5000, []), Encoded(b"key", b"y" * 5000, [])])
         await publisher.send_all(NAME, [Encoded(b"key", b"third", []), Encoded(b"key", b"last", [])])
-    [own] = [own for own in (await read(bus, 4)).values() if own]
+    [own] = (await read(bus)).values()
     assert [record.value for record in own] == [b"first", b"second", b"third", b"last"]
 
 
@@ -163,7 +151,7 @@ async def test_a_record_that_waited_while_the_machine_slept_is_stamped_anew(bus,
             publisher.producer, "send_and_wait", lambda *parts, **more: send(*parts, timestamp_ms=next(times), **more)
         )
         await publisher.send(NAME, b"key", b"value", [])
-    assert sum(map(len, (await read(bus, 1)).values())) == 1
+    assert [len(own) for own in (await read(bus)).values()] == [1]
 
 
 async def test_the_largest_record_passes_and_is_read_by_either_client(bus):
@@ -173,7 +161,7 @@ async def test_the_largest_record_passes_and_is_read_by_either_client(bus):
     async with Publisher(bus, "test") as publisher:
         await publisher.send(NAME, b"k" * 2048, value, headers)
         await publisher.send_all(NAME, [Encoded(b"k" * 2048, value, headers)])
-    [own] = [own for own in (await read(bus, 2)).values() if own]
+    [own] = (await read(bus)).values()
     assert [len(record.value) for record in own] == [topic.max_message_bytes] * 2
 
     def read_again() -> list[int]:

@@ -16,9 +16,9 @@ from dart_streams.config import Config
 from dart_streams.console.launch import topic_identity
 from dart_streams.console.launch.topic_identity import LogGone
 from dart_streams.console.monitor import main as monitor
-from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from tests import events
+from tests.faults.outsiders import topic_made_anew
 from tests.task_files import write_tasks
 from topics import curated, rollout_orders, weights
 from workers.curator import main as curator
@@ -31,16 +31,17 @@ from workers.runtime.lifecycle import Connect, run_until_stopped
 from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
 BOUND_S = 120.0
+make_again = functools.partial(topic_made_anew, keep_grown=False)
 
 
 @pytest.fixture
 def config(services: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.setattr(topic_watch, "CHECK_INTERVAL_S", 0.3)
-    made = services.config(
+    config = services.config(
         env={"backend": "simulated"}, rollout={"engine": "scripted"}, tasks=write_tasks(tmp_path, "box")
     )
-    admin.apply_all(made.bus, changelog_topics(made))
-    return made
+    admin.apply_all(config.bus, changelog_topics(config))
+    return config
 
 
 def connect_of(kind: str, config: Config) -> Connect:
@@ -92,23 +93,12 @@ async def test_a_worker_whose_topic_is_deleted_names_it_and_says_what_to_do(conf
         await ended(config, kind, lambda client: client.delete_topics([name]))
 
 
-def make_again(config: Config, name: str) -> None:
-    """Delete a topic and make it again, as soon as the broker has forgotten it."""
-    full, deadline = config.bus.prefix + name, Deadline(BOUND_S)
-    with admin.connect(config.bus) as client:
-        before = admin.topic_ids(client, [full])
-        client.delete_topics([full])
-        while admin.topic_ids(client, [full]) in ({}, before):
-            assert not deadline.expired
-            admin.apply_all(config.bus)
-
-
 @pytest.mark.parametrize(
     ("kind", "topic"), [("env", "rollout-orders"), ("recorder", "observations"), ("curator", "trajectories")]
 )
 async def test_a_worker_whose_topic_is_made_anew_ends(config: Config, kind: str, topic: str):
     with pytest.raises((TopicRecreated, ServiceUnavailable), match=rf"{topic} (was deleted and created again|is gone)"):
-        await ended(config, kind, lambda _: make_again(config, topic))
+        await ended(config, kind, lambda _: make_again(config.bus, topic))
 
 
 async def test_both_clients_read_the_same_ids_and_a_topic_made_anew_has_another(config: Config):
@@ -117,17 +107,17 @@ async def test_both_clients_read_the_same_ids_and_a_topic_made_anew_has_another(
         before = await publisher.topic_ids([*names, "nothing"])
         assert before.keys() == set(names)
         assert before == {name: known for name, known in topic_identity.read(config.bus).items() if name in names}
-        await asyncio.to_thread(make_again, config, "weights")
+        await asyncio.to_thread(make_again, config.bus, "weights")
         assert recreated_topics(before, await publisher.topic_ids(names)) == ["weights"]
 
 
 async def test_a_resumed_run_names_new_topics_and_is_refused_without_its_orders(config: Config):
     known = topic_identity.read(config.bus)
     assert topic_identity.missing_topics(config.bus, known, "run-1") == []
-    make_again(config, "trajectories")
+    make_again(config.bus, "trajectories")
     [line] = topic_identity.missing_topics(config.bus, known, "run-1")
     assert line.startswith(f"topic {config.bus.prefix}trajectories was deleted since")
-    make_again(config, "rollout-orders")
+    make_again(config.bus, "rollout-orders")
     with pytest.raises(LogGone, match=r"run run-1 can't be resumed: topic \S+rollout-orders was deleted.*2 of its"):
         topic_identity.missing_topics(config.bus, known, "run-1")
     async with Publisher(config.bus, "test") as publisher:
@@ -163,7 +153,7 @@ async def test_a_topic_made_again_with_fewer_partitions_is_read_on(config: Confi
         ]
         await publisher.publish(topic, events.rollout_order("before"), partition=last)
         assert await took.get() == "before"
-        await asyncio.to_thread(make_again, config, topic.name)
+        await asyncio.to_thread(make_again, config.bus, topic.name)
         made_again.set()  # Only now it is finished: its offset can't be committed any more.
         async with Publisher(config.bus, "new") as new:
             await new.publish(topic, events.rollout_order("after"))
