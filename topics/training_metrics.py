@@ -79,6 +79,11 @@ ALL: tuple[TrainingMetric, ...] = (
         ("sequences", "sequences", "neither", "Answers in the batch: one for each action that is trained on."),
         ("groups", "groups", "neither", "Rollout groups in the batch."),
         ("updates", "updates", "neither", "Optimizer updates of the step, without those that were skipped."),
+        ("rows", "rows", "neither", "Rows that a pass reads: steps whose prompts extend each other share one."),
+        ("tokens_computed", "tokens", "down", "Tokens of prompts and answers that a pass computes."),
+        ("tokens_distinct", "tokens", "neither", "The same if each rank read each screenshot and each answer once."),
+        ("images_encoded", "images", "down", "Images that pass the vision tower in a pass."),
+        ("images_distinct", "images", "neither", "Distinct screenshots in the batch, summed over ranks."),
         ("tokens_left_out", "tokens", "neither", "Answer tokens left out to keep to the token budget."),
     ),
     *metric_rows(

@@ -30,6 +30,7 @@ from topics.values import BlobRef, Sampling, VersionSpan
 from topics.weights import WeightVersion
 from trainer.data.collate import Collator, ModelImage
 from trainer.data.prefetch import GroupReader
+from trainer.data.rows import RowKinds
 from trainer.data.samples import ReadyGroup
 from trainer.data.successes import SuccessMemory, history_limit
 from trainer.learning import model
@@ -74,7 +75,7 @@ class ImageKeepingCollator(Collator):
     """Trainer's collator with a cache of encoded screens."""
 
     def __init__(self, renderer: Renderer, screens: RecordedScreens) -> None:
-        super().__init__(renderer, share_prompts=True)
+        super().__init__(renderer, RowKinds(extended=True, masked=True))
         self.screens = screens
 
     def encode(self, data: bytes) -> ModelImage:

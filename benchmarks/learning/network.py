@@ -48,7 +48,7 @@ class PrefixScorer(Scorer):
             counts_I = torch.tensor([image.tokens for image in images])
             shown_ND = vision.rows_of(vision.repeat_features(encoded, counts_I, shown_S).pooler_output)
             embedded_UPD = embedded_UPD.masked_scatter(is_image_UP.unsqueeze(-1), shown_ND)
-        positions_3UP, next_U = self.prompt_positions(ids_UP, is_image_UP.int(), mask_UP, inputs, shown_S)
+        positions_3UP, next_UP = self.prompt_positions(ids_UP, is_image_UP.int(), mask_UP, inputs, shown_S)
         cache: Any = DynamicCache()
         hidden_UPD = self.policy.model.language_model(
             inputs_embeds=embedded_UPD,
@@ -58,7 +58,7 @@ class PrefixScorer(Scorer):
             use_cache=True,
         ).last_hidden_state
         layers = [(layer.keys, layer.values) for layer in cache.layers]
-        return Prefix(layers, hidden_UPD[:, -1], mask_UP, next_U)
+        return Prefix(layers, hidden_UPD[:, -1], mask_UP, next_UP[:, -1])
 
     def continued(self, cache: DynamicCache, tokens_BA: Tensor, mask_BL: Tensor, position_B: Tensor) -> Tensor:
         """Return the last hidden states (B, A, D) of tokens appended to the cache."""

@@ -5,7 +5,7 @@ that both agree. The dialect provides the words.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -17,18 +17,28 @@ from dart_streams.screens import smart_resize
 from topics.observations import Observation
 from topics.values import BlobRef, MessagePart
 
+
+class Window(NamedTuple):
+    """Indices of the first screen and the first answer that a prompt shows; steps count from 0."""
+
+    first_image: int
+    first_text: int
+
+
 Step = tuple[str | None, BlobRef | None]
 """The answer that led to a screen, None before the first, and the screen."""
 
 
-def prompt_turns(observations: Sequence[Observation], policy: Policy) -> list[MessagePart]:
+def prompt_turns(
+    observations: Sequence[Observation], policy: Policy, window: Window | None = None
+) -> list[MessagePart]:
     """Return the prompt for the action after ``observations`` (steps 0..n of a trajectory).
 
     It has the last ``policy.max_images`` screens, the present one included, and the last ``policy.max_texts`` answers,
-    so an answer may lack its screen.
+    so an answer may lack its screen. ``window`` shows others.
     """
     steps = [(None if each.taken is None else each.taken.text, each.screenshot) for each in observations]
-    return turns_of(observations[0].instruction, view_of(observations[:1], policy), steps, policy)
+    return turns_of(observations[0].instruction, view_of(observations[:1], policy), steps, policy, window)
 
 
 def longest_prompt(
@@ -40,12 +50,13 @@ def longest_prompt(
     return turns_of(instruction, View(*policy_size(screen, policy)), [(None, screen), *answered], policy.sliding)
 
 
-def turns_of(instruction: str, view: View, steps: Sequence[Step], policy: Policy) -> list[MessagePart]:
-    """Return the prompt after ``steps``."""
+def turns_of(
+    instruction: str, view: View, steps: Sequence[Step], policy: Policy, window: Window | None = None
+) -> list[MessagePart]:
+    """Return the prompt after ``steps``, with the policy's window unless another is given."""
     dialect = policy.dialect.build()
     separate = True if dialect.separate else msgspec.UNSET
-    first_image = first_shown(len(steps), policy.min_images, policy.max_images)
-    first_text = 1 + first_shown(len(steps) - 1, policy.min_texts, policy.max_texts)
+    first_image, first_text = window or window_after(len(steps), policy)
 
     def part(
         role: Literal["system", "user", "assistant"], text: str | None = None, image: BlobRef | None = None
@@ -59,6 +70,17 @@ def turns_of(instruction: str, view: View, steps: Sequence[Step], policy: Policy
         if index >= first_image and screen is not None:
             result.append(part("user", image=screen))
     return result
+
+
+def window_after(steps: int, policy: Policy) -> Window:
+    """Return the window of the prompt after ``steps`` screens.
+
+    Prompts of a trajectory with equal windows extend each other.
+    """
+    return Window(
+        first_shown(steps, policy.min_images, policy.max_images),
+        1 + first_shown(steps - 1, policy.min_texts, policy.max_texts),
+    )
 
 
 def first_shown(count: int, least: int, most: int) -> int:

@@ -28,7 +28,7 @@ from dart_streams.policy.rendering import Renderer
 from tests import events
 from tests.model import plain_transformers
 from tests.model.families import FAMILIES
-from tests.model.two_ranks import step_of
+from tests.model.two_ranks import StepSetup, step_of
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
@@ -253,7 +253,7 @@ def test_a_family_trains_serves_switches_and_is_exported(family, loop, tmp_path)
 
 
 def test_two_ranks_give_the_gradients_and_weights_of_one(family, tmp_path):
-    one, two = (step_of(family.folder, count, tmp_path / f"{count}.pt", minibatches=1) for count in (1, 2))
+    one, two = (step_of(family.folder, count, tmp_path / f"{count}.pt", StepSetup()) for count in (1, 2))
     assert one["gradients"].keys() == two["gradients"].keys()
     assert {name.split(".")[2] for name in one["gradients"] if name.startswith("policy.model.")} >= {
         "qwen2_5_vl": {"visual", "language_model"},
@@ -265,3 +265,26 @@ def test_two_ranks_give_the_gradients_and_weights_of_one(family, tmp_path):
     for name, weight in one["weights"].items():
         off = (two["weights"][name] - weight).abs()
         assert (off > 1e-5).float().mean() < 1e-3, name
+
+
+BLOCKS = {"min_images": 2, "max_images": 3, "min_texts": 2, "max_texts": 4}
+
+
+@pytest.mark.parametrize("adapters", [0, 3])
+def test_rows_of_steps_give_the_gradients_of_steps_alone(family, tmp_path, adapters):
+    """With KL to a reference, imitation and entropy bonus, by one rank and by two."""
+    setup = StepSetup(steps=8, policy=BLOCKS, rank=adapters)
+    alone = step_of(family.folder, 1, tmp_path / "alone.pt", setup._replace(alone=True))
+    for ranks in (1, 2):
+        together = step_of(family.folder, ranks, tmp_path / f"{ranks}.pt", setup)
+        assert together["gradients"].keys() == alone["gradients"].keys()
+        for name, gradient in alone["gradients"].items():
+            assert (together["gradients"][name] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-8, name
+        figures = {name: (alone["figures"][name], together["figures"][name]) for name in alone["figures"]}
+        for name in ("rows", "tokens_computed"):
+            before, after = figures.pop(name)
+            assert after < 0.65 * before, name
+        for name in ("images_encoded", "images_distinct", "tokens_distinct"):
+            assert min(figures.pop(name)) > 0, "ranks count what they share"
+        for name, (before, after) in figures.items():
+            assert after == pytest.approx(before, rel=1e-4, abs=1e-6), name

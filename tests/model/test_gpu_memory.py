@@ -23,6 +23,7 @@ from dart_streams.policy import tiny, tiny_architectures
 from dart_streams.policy.rendering import Renderer
 from topics.values import BlobRef, MessagePart
 from trainer.data.collate import Collator, MicroBatch
+from trainer.data.rows import RowKinds
 from trainer.data.samples import TrainingSample
 from trainer.learning import model
 
@@ -104,7 +105,7 @@ def batch_of(case: Case, renderer: Renderer) -> MicroBatch:
         for answer in range(case.answers):
             tokens = [10 + answer + place for place in range(ANSWER)]
             items.append(TrainingSample(prompt=prompt.token_ids, images=prompt.images, answer=tokens))
-    return Collator(renderer, share_prompts=case.answers > 1).collate(items, images)
+    return Collator(renderer, RowKinds(masked=case.answers > 1)).collate(items, images)
 
 
 def saved_bytes(loaded: Loaded) -> int:

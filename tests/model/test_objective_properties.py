@@ -99,7 +99,8 @@ def outcome(
     corrected_BA = mask_BA & torch.tensor([[item.corrected] for item in batch])
     unused = dict.fromkeys(MicroBatch.__dataclass_fields__, torch.zeros(len(batch), width, dtype=torch.long))
     known = {
-        "prompt_width": 0,
+        "trunk_width": 0,
+        "needs_mask": False,
         "images": {},
         "mask_BA": mask_BA,
         "rollout_logp_BA": rows([item.rollout for item in batch], width, fill),

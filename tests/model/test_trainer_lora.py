@@ -24,7 +24,7 @@ from tests.model.test_resident_weights import announced
 from tests.model.test_trainer_deltas import PROBE, Versions
 from tests.model.test_trainer_run import KILLED_STEPS, KILLS_S, Run, train_through_kills
 from tests.model.test_trainer_step import full, plain_logp, ready
-from tests.model.two_ranks import step_of
+from tests.model.two_ranks import StepSetup, step_of
 from trainer.checkpoint import Checkpoints
 from trainer.learning import lora
 from trainer.learning.learner import Learner, WeightSnapshot
@@ -209,7 +209,7 @@ def test_a_run_does_not_resume_with_other_frozen_weights(policy, renderer, ranks
 @pytest.mark.parametrize("minibatches", [1, 3])
 def test_two_ranks_train_and_publish_what_one_does(policy, tmp_path, minibatches):
     """Rank 3 of an adapter on two ranks: A's rows are shared unequally, and each rank merges the rows it has."""
-    single, two = (step_of(policy, count, tmp_path / f"{count}.pt", minibatches, rank=3) for count in (1, 2))
+    single, two = (step_of(policy, count, tmp_path / f"{count}.pt", StepSetup(minibatches, rank=3)) for count in (1, 2))
     assert single["updates"] == two["updates"] == minibatches
     assert single["gradients"].keys() == two["gradients"].keys()
     assert all(".lora_" in name for name in single["gradients"])

@@ -22,9 +22,10 @@ from dart_streams.config import Config, parse
 from dart_streams.policy import probe
 from dart_streams.policy.rendering import Prompt, Renderer
 from tests.model import plain_transformers
-from tests.model.two_ranks import step_of
+from tests.model.two_ranks import StepSetup, step_of
 from topics.values import VersionSpan
 from trainer.data.collate import Collator, MicroBatch
+from trainer.data.rows import RowKinds
 from trainer.data.samples import ReadyGroup, TrainingSample, select
 from trainer.data.successes import sft_group, successes_of
 from trainer.learning import learner as learner_module
@@ -33,6 +34,7 @@ from trainer.learning import model as model_module
 from trainer.learning.learner import Learner
 from trainer.learning.model import load
 from trainer.learning.step import Stopped, batch_loss
+from trainer.learning.supported_rows import MASKED, find_kinds, has_full_attention
 from trainer.learning.top_tokens import KEPT_TOKENS
 from trainer.ranks import Ranks
 
@@ -51,6 +53,14 @@ def ready(made: SyntheticBacklog, renderer: Renderer) -> ReadyGroup:
 
 def group_of(renderer: Renderer, index: int) -> ReadyGroup:
     return ready(Maker(Config(), renderer).group(index), renderer)
+
+
+def scores_of(scorer: torch.nn.Module, collator: Collator, group: ReadyGroup) -> list[torch.Tensor]:
+    """Return the log-probabilities (A,) of each of a group's answers, scored in one micro-batch, without gradient."""
+    batch = collator.collate(group.samples, group.images)
+    with torch.no_grad():
+        logp_BA, _ = scorer(batch)
+    return [logp_A[present_A] for logp_A, present_A in zip(logp_BA, batch.present_BA, strict=True)]
 
 
 class Gradients(NamedTuple):
@@ -82,13 +92,14 @@ def plain_logp(
 def test_a_padded_batch_scores_answers_as_plain_transformers_does(policy, renderer):
     group = group_of(renderer, 0)
     assert {len(item.images) for item in group.samples} == {1, 2}, "both prompt lengths are in the batch"
-    batch = Collator(renderer).collate(group.samples, group.images)
+    scorer, collator = load(policy, renderer, torch.device("cpu")), Collator(renderer)
+    batch = collator.collate(group.samples, group.images)
     with torch.no_grad():
-        logp_BA, entropy_BA = load(policy, renderer, torch.device("cpu"))(batch)
+        _, entropy_BA = scorer(batch)
         plain = AutoModelForImageTextToText.from_pretrained(policy).eval()
-        for row, item in enumerate(group.samples):
+        for item, scored in zip(group.samples, scores_of(scorer, collator, group), strict=True):
             expected = plain_logp(plain, renderer, item, group.images)
-            torch.testing.assert_close(logp_BA[row, : len(item.answer)], expected, rtol=1e-4, atol=2e-5)
+            torch.testing.assert_close(scored, expected, rtol=1e-4, atol=2e-5)
     assert (entropy_BA[batch.mask_BA] > 0).all()
 
 
@@ -397,7 +408,7 @@ def test_the_gradient_does_not_depend_on_how_micro_batches_are_packed(policy, re
     counted = gradients(policy, renderer, ranks, groups, micro_batch=2)
     budgets = [gradients(policy, renderer, ranks, groups, micro_batch=50, micro_batch_tokens=n) for n in (600, 300, 1)]
     samples = sum(len(group.samples) for group in groups)
-    assert 1 < budgets[0].micro_batches < budgets[1].micro_batches < budgets[2].micro_batches == samples
+    assert 1 < budgets[0].micro_batches < budgets[1].micro_batches < budgets[2].micro_batches < samples
     for other in (counted, *budgets):
         for name, gradient in whole.of.items():
             assert (other.of[name] - gradient).norm() <= 1e-4 * gradient.norm(), name
@@ -419,7 +430,7 @@ def test_answers_that_share_a_prompt_score_as_if_each_were_alone(policy, rendere
     samples = [msgspec.structs.replace(item, advantage=float(place)) for place, item in enumerate(group.samples)]
     assert len({len(item.answer) for item in samples}) == 3
     scorer = load(policy, renderer, torch.device("cpu"))
-    batch = Collator(renderer, share_prompts=True).collate(samples, group.images)
+    batch = Collator(renderer, MASKED).collate(samples, group.images)
     assert len(batch.input_ids_RL) < len(samples) == len(batch.answers_BA)
     with torch.no_grad():
         scored = [part_BA.tolist() for part_BA in scorer(batch)]
@@ -440,7 +451,7 @@ def test_a_shared_prompt_without_screen_has_several_temperatures(policy, rendere
     ]
     scorer = load(policy, renderer, torch.device("cpu"))
     with torch.no_grad():
-        shared_BA, _ = scorer(Collator(renderer, share_prompts=True).collate(samples, {}))
+        shared_BA, _ = scorer(Collator(renderer, MASKED).collate(samples, {}))
         for row, item in enumerate(samples):
             alone_BA, _ = scorer(Collator(renderer).collate([item], {}))
             torch.testing.assert_close(shared_BA[row, : len(item.answer)], alone_BA[0], rtol=1e-4, atol=2e-5)
@@ -449,7 +460,7 @@ def test_a_shared_prompt_without_screen_has_several_temperatures(policy, rendere
 def test_the_gradient_does_not_depend_on_whether_answers_share_a_prompt(policy, renderer, ranks, monkeypatch):
     groups = [uneven(group_of(renderer, index), renderer) for index in range(2)]
     shared = gradients(policy, renderer, ranks, groups, micro_batch=3)
-    monkeypatch.setattr(learner_module.model, "can_share_prompts", lambda *_: False)
+    monkeypatch.setattr(learner_module.supported_rows, "find_kinds", lambda *_: RowKinds())
     alone = gradients(policy, renderer, ranks, groups, micro_batch=3)
     assert shared.micro_batches < alone.micro_batches
     for name, gradient in alone.of.items():
@@ -459,32 +470,32 @@ def test_the_gradient_does_not_depend_on_whether_answers_share_a_prompt(policy, 
 
 def test_answers_longer_together_than_the_budget_are_split(renderer):
     group = uneven(group_of(renderer, 0), renderer)
-    collator = Collator(renderer, share_prompts=True)
+    collator = Collator(renderer, MASKED)
     for budget in (120, 160, 400):
         pieces = collator.pieces([group], 50, budget)
         assert sorted(item.trajectory_id for piece in pieces for item in piece) == sorted(
             item.trajectory_id for item in group.samples
         )
         for batch in collator.batches([group], pieces, len(pieces)):
-            assert batch.input_ids_RL.numel() <= budget or len(batch.row_B) == 1
+            assert batch.input_ids_RL.numel() <= budget or len(batch.places) == 1
 
 
 def test_attention_without_custom_masks_does_not_share_prompts(policy, renderer, monkeypatch):
     scorer = load(policy, renderer, torch.device("cpu"))
-    assert model_module.can_share_prompts(scorer, renderer)
-    whole = model_module.shared_attention
+    assert find_kinds(scorer, renderer).masked
+    whole = model_module.branch_attention
 
     def everything_before(batch: MicroBatch) -> torch.Tensor:
-        return whole(dataclasses.replace(batch, answer_RL=torch.zeros_like(batch.answer_RL)))
+        return whole(dataclasses.replace(batch, branch_RL=torch.zeros_like(batch.branch_RL)))
 
-    monkeypatch.setattr(model_module, "shared_attention", everything_before)
-    assert not model_module.can_share_prompts(scorer, renderer), "answers attend to each other"
+    monkeypatch.setattr(model_module, "branch_attention", everything_before)
+    assert not find_kinds(scorer, renderer).masked, "answers attend to each other"
 
     def no_mask(_: MicroBatch) -> torch.Tensor:
         raise ValueError("this attention takes no mask of 4 dimensions")
 
-    monkeypatch.setattr(model_module, "shared_attention", no_mask)
-    assert not model_module.can_share_prompts(scorer, renderer)
+    monkeypatch.setattr(model_module, "branch_attention", no_mask)
+    assert not find_kinds(scorer, renderer).masked
 
 
 @pytest.mark.parametrize(
@@ -499,7 +510,7 @@ def test_attention_without_custom_masks_does_not_share_prompts(policy, renderer,
     ],
 )
 def test_a_window_longer_than_the_probe_is_known_from_the_configuration(text, full):
-    assert model_module.has_full_attention(SimpleNamespace(**text)) is full
+    assert has_full_attention(SimpleNamespace(**text)) is full
 
 
 def test_no_micro_batch_is_larger_than_its_budget_of_tokens(renderer):
@@ -554,9 +565,9 @@ def test_tokens_of_the_same_version_measure_engine_against_trainer(policy, rende
     scorer = load(policy, renderer, torch.device("cpu"))
     collator = Collator(renderer)
     with torch.no_grad():
-        logp_BA, _ = scorer(collator.collate(group.samples, group.images))
+        scores = scores_of(scorer, collator, group)
         for row, item in enumerate(group.samples):
-            exact = (logp_BA[row, : len(item.answer)] + 0.25).tolist()
+            exact = (scores[row] + 0.25).tolist()
             group.samples[row] = msgspec.structs.replace(item, logprobs=exact)
         _, same = batch_loss(scorer, collator.collate(group.samples, group.images), None, Config().trainer, 4, 1.0)
         _, other = batch_loss(scorer, collator.collate(group.samples, group.images), None, Config().trainer, 5, 1.0)
@@ -575,10 +586,10 @@ def test_tokens_of_a_member_from_the_pool_have_the_weight_one(policy, renderer):
     scorer, collator = load(policy, renderer, torch.device("cpu")), Collator(renderer)
     tokens = sum(len(item.answer) for item in group.samples)
     with torch.no_grad():
-        logp_BA, _ = scorer(collator.collate(group.samples, group.images))
+        scores = scores_of(scorer, collator, group)
         for row, item in enumerate(group.samples):
             if item.logprobs is not None:
-                surer = (logp_BA[row, : len(item.answer)] + 1.0).tolist()
+                surer = (scores[row] + 1.0).tolist()
                 group.samples[row] = msgspec.structs.replace(item, logprobs=surer)
         loss, _ = batch_loss(scorer, collator.collate(group.samples, group.images), None, Config().trainer, 0, tokens)
     weights = [1.0 if item.logprobs is None else 0.3679 for item in group.samples]
@@ -592,12 +603,12 @@ def test_tokens_generated_across_a_switch_count_for_their_version(policy, render
     scorer = load(policy, renderer, torch.device("cpu"))
     collator, cut = Collator(renderer), 1
     with torch.no_grad():
-        logp_BA, _ = scorer(collator.collate(group.samples, group.images))
+        scores = scores_of(scorer, collator, group)
         for row, item in enumerate(group.samples):
             length = len(item.answer)
             off = torch.tensor([0.25] * cut + [0.5] * (length - cut))
             segments = [VersionSpan(version=4, start=0, end=cut), VersionSpan(version=5, start=cut, end=length)]
-            exact = (logp_BA[row, :length] + off).tolist()
+            exact = (scores[row] + off).tolist()
             group.samples[row] = msgspec.structs.replace(item, logprobs=exact, versions=segments)
         batch = collator.collate(group.samples, group.images)
         found = {version: batch_loss(scorer, batch, None, Config().trainer, version, 1.0)[1] for version in (4, 5)}
@@ -653,7 +664,8 @@ def test_a_version_has_the_probe_of_plain_transformers(new_learner, policy, rend
 @pytest.mark.parametrize(("minibatches", "aggregate"), [(1, "tokens"), (3, "sequences")])
 def test_two_ranks_give_the_gradients_and_weights_of_one(policy, tmp_path, minibatches, aggregate):
     """Minibatches are of the same sequences, though the ranks share them otherwise."""
-    results = [step_of(policy, count, tmp_path / f"{count}.pt", minibatches, aggregate=aggregate) for count in (1, 2)]
+    setup = StepSetup(minibatches, aggregate)
+    results = [step_of(policy, count, tmp_path / f"{count}.pt", setup) for count in (1, 2)]
     one, two = results
     assert one["updates"] == two["updates"] == minibatches
     assert one["gradients"].keys() == two["gradients"].keys()

@@ -4,19 +4,21 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
 from torch.distributed.tensor import DTensor
 
-from benchmarks.synthetic_groups import Maker
+from benchmarks.synthetic_groups import SMALL, Maker
 from dart_streams.config import parse
 from dart_streams.policy.rendering import Renderer
 from tests.model.forkserver import run_ranks
+from trainer.data.distinct import count_distinct
+from trainer.data.rows import RowKinds
 from trainer.data.samples import ReadyGroup, select, share
 from trainer.data.successes import sft_group, successes_of
-from trainer.learning import step
+from trainer.learning import step, supported_rows
 from trainer.learning.learner import Learner
 from trainer.ranks import Ranks, join_job
 
@@ -28,26 +30,49 @@ def ready(maker: Maker, index: int, ranks: Ranks, to_imitate: bool = False) -> R
     group = sft_group("imitate", successes_of([made.group])) if to_imitate else made.group
     members = share(group, ranks.rank, ranks.count)
     selection = select(group, members, made.observations, maker.renderer, limits)
-    return ReadyGroup(group=group, samples=selection.samples, images=made.blobs, refused=Counter(), read_ms=0.0)
+    return ReadyGroup(
+        group=group,
+        samples=selection.samples,
+        images=made.blobs,
+        refused=Counter(),
+        read_ms=0.0,
+        distinct_tokens=count_distinct(selection.samples, made.observations, maker.renderer, limits),
+    )
 
 
-def main(job: Mapping[str, str], model: Path, result: Path, minibatches: int, aggregate: str, rank: int) -> None:
+class StepSetup(NamedTuple):
+    """A step: adapters of ``rank`` or none, trajectories of at most ``steps`` actions, settings of the ``policy``.
+
+    Steps are rows ``alone``, or as the model supports them.
+    """
+
+    minibatches: int = 1
+    aggregate: str = "tokens"
+    rank: int = 0
+    steps: int = 3
+    policy: Mapping[str, int] = {}
+    alone: bool = False
+
+
+def main(job: Mapping[str, str], model: Path, result: Path, setup: StepSetup) -> None:
     """Write the gradients before the first update, the figures, and the weights after the last.
 
-    ``job`` is what torchrun would put into the environment; ``rank`` is that of adapters, or 0.
+    ``job`` is what torchrun would put into the environment.
     """
     os.environ.update(job)
     torch.set_num_threads(1)
     trainer = {
         "micro_batch": 4,
-        "minibatches": minibatches,
-        "aggregate": aggregate,
+        "minibatches": setup.minibatches,
+        "aggregate": setup.aggregate,
         "entropy_coef": 0.01,
         "kl_beta": 0.1,
         "imitate": {"trajectories": 1, "weight": 0.5},
-        "lora": {"rank": rank},
+        "lora": {"rank": setup.rank},
     }
-    config = parse({"policy": {"path": str(model)}, "trainer": trainer})
+    config = parse({"policy": {"path": str(model), **setup.policy}, "trainer": trainer})
+    if setup.alone:
+        supported_rows.find_kinds = lambda *_: RowKinds()
     with join_job() as ranks:
         renderer = Renderer(model, config.policy.min_pixels, config.policy.max_pixels)
         learner = Learner(model, renderer, config.trainer, ranks)
@@ -62,7 +87,7 @@ def main(job: Mapping[str, str], model: Path, result: Path, minibatches: int, ag
             return before(scorer, optimizer, grad_clip)
 
         before, step.apply = step.apply, apply
-        maker = Maker(config, renderer)
+        maker = Maker(config, renderer, SMALL._replace(steps=setup.steps))
         # Rank 1 has no sample of the last group: shares need not be equal.
         groups = [ready(maker, index, ranks) for index in range(3)]
         learned = learner.learn(groups, 0, lambda: False, [ready(maker, 3, ranks, to_imitate=True)])
@@ -84,9 +109,7 @@ def main(job: Mapping[str, str], model: Path, result: Path, minibatches: int, ag
             )
 
 
-def step_of(
-    model: Path, count: int, result: Path, minibatches: int, rank: int = 0, aggregate: str = "tokens"
-) -> dict[str, Any]:
-    """Return what ``count`` ranks make of the same groups, with adapters of ``rank``."""
-    run_ranks(count, main, model, result, minibatches, aggregate, rank, limit_s=500)
+def step_of(model: Path, count: int, result: Path, setup: StepSetup) -> dict[str, Any]:
+    """Return what ``count`` ranks make of the same groups."""
+    run_ranks(count, main, model, result, setup, limit_s=500)
     return torch.load(result)

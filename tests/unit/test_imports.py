@@ -48,7 +48,7 @@ INNER_FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
 }
 """The floors within a package. A backend imports the environment's protocol; only ``workers.env.main`` opens one."""
-LEARNING_READS = {"trainer.data.samples", "trainer.data.collate", "trainer.data.successes"}
+LEARNING_READS = {f"trainer.data.{name}" for name in ("samples", "rows", "collate", "successes")}
 """Learning takes samples, and values to imitate; it knows neither Kafka nor the store."""
 DOORS = {("dart_streams.console.cli.bench", "benchmarks.commands")}
 """``dart-streams bench`` opens the benchmarks of a checkout by name; the wheel has none."""

@@ -1,15 +1,13 @@
-"""Collation to micro-batches: prompts padded on the left, answers on the right.
+"""Collation to micro-batches: trunks padded on the left, branches on the right (see :mod:`trainer.data.rows`).
 
-A row is a prompt with one answer or, if the model allows, with all answers to it; these do not attend to each other.
-All answers start at the same column. Shapes: R rows, B samples, L tokens (P of the prompt, A of an answer), I distinct
-images, shown S times.
+All branches start at the same column. Shapes: R rows, B samples, L tokens (P of the trunk, A of an answer), N answer
+tokens, K columns with logits, I distinct images, shown S times.
 """
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
-from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from dart_streams import pictures
 from dart_streams.policy.rendering import ImageInputs, Renderer
+from trainer.data.rows import Row, RowBuilder, RowKinds, RowLayout, lay_out, split_row
 from trainer.data.samples import ReadyGroup, TrainingSample
 
 Item = TypeVar("Item")
@@ -32,13 +31,22 @@ class ModelImage(NamedTuple):
     inputs: ImageInputs
 
 
+class PassCost(NamedTuple):
+    """What one pass over micro-batches computes: rows, their tokens, and images through the vision tower."""
+
+    rows: int = 0
+    tokens: int = 0
+    images: int = 0
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """Input of one forward and backward pass; it has at least one image, so that every rank runs the vision tower.
 
     ``images`` are model inputs of the distinct images, ``counts_I`` their image tokens, and ``shown_S`` the order in
-    which rows show them. ``answer_RL`` is a token's answer within its row (from 1; 0: prompt), ``offset_RL`` its index
-    in that answer. Sample b's answer is in row ``row_B`` and starts ``start_B`` columns after the prompt.
+    which rows show them. ``branch_RL`` is a token's branch within its row (from 1; 0: trunk), ``offset_RL`` its index
+    in that branch, ``reach_RL`` the columns of the trunk that it may see. ``kept_K`` are the columns whose logits
+    predict an answer, and ``logits_N`` each answer token's place in R rows of them, by sample; None: in order.
     ``corrected_BA`` marks tokens with log-probabilities of the engine. ``versions_BA`` is each token's weight version
     (-1: none). ``places`` has each sample's trajectory and step.
     """
@@ -46,15 +54,18 @@ class MicroBatch:
     input_ids_RL: Tensor
     attention_mask_RL: Tensor
     token_types_RL: Tensor
-    answer_RL: Tensor
+    branch_RL: Tensor
     offset_RL: Tensor
-    row_B: Tensor
-    start_B: Tensor
-    prompt_width: int
+    reach_RL: Tensor
+    trunk_width: int
+    needs_mask: bool
+    kept_K: Tensor
+    logits_N: Tensor | None
     images: ImageInputs
     counts_I: Tensor
     shown_S: Tensor
     answers_BA: Tensor
+    present_BA: Tensor
     mask_BA: Tensor
     rollout_logp_BA: Tensor
     corrected_BA: Tensor
@@ -62,11 +73,6 @@ class MicroBatch:
     advantage_B1: Tensor
     temperature_B: Tensor
     places: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def shares_prompts(self) -> bool:
-        """Whether any row has several answers."""
-        return len(self.row_B) > len(self.input_ids_RL)
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Return a copy on ``device``."""
@@ -76,11 +82,13 @@ class MicroBatch:
 
 
 class Collator:
-    """Collates micro-batches, with ``share_prompts`` one row a prompt; each image is decoded and encoded once."""
+    """Collates micro-batches with rows of the ``kinds`` that the model supports; each image is encoded once."""
 
-    def __init__(self, renderer: Renderer, share_prompts: bool = False) -> None:
+    def __init__(self, renderer: Renderer, kinds: RowKinds | None = None) -> None:
         self.renderer = renderer
-        self.share_prompts = share_prompts
+        self.rows = RowBuilder(kinds or RowKinds(), renderer.placeholder)
+        self.cost = PassCost()
+        """Sums over all micro-batches that were collated."""
         self._images: dict[str, ModelImage] = {}
 
     def pieces(self, groups: Sequence[ReadyGroup], rows: int, tokens: int) -> list[Sequence[TrainingSample]]:
@@ -88,13 +96,12 @@ class Collator:
         sizes = {sha256: pictures.size_of(data) for group in groups for sha256, data in group.images.items()}
         samples = [item for group in groups for item in group.samples]
 
-        def prompt_length(item: TrainingSample) -> int:
-            seen = (self.renderer.expansion(*sizes[ref.sha256]) for ref in item.images)
-            return len(item.prompt) + sum(len(tokens) - 1 for tokens in seen)
-
-        parts = [part for row in self._rows(samples) for part in split_row(row, tokens - prompt_length(row[0]))]
-        lengths = [prompt_length(row[0]) + sum(len(item.answer) for item in row) for row in parts]
-        return [[item for row in piece for item in row] for piece in pack(parts, lengths, rows, tokens)]
+        built = [(row, self._prompt_length(row.trunk, sizes)) for row in self.rows.build(samples)]
+        parts = [part for row, trunk in built for part in split_row(row, tokens - trunk)]
+        lengths = [
+            self._prompt_length(row.trunk, sizes) + sum(len(item.answer) for item in row.branches) for row in parts
+        ]
+        return [[item for row in piece for item in row.samples] for piece in pack(parts, lengths, rows, tokens)]
 
     def batches(
         self, groups: Sequence[ReadyGroup], pieces: Sequence[Sequence[TrainingSample]], count: int
@@ -111,63 +118,79 @@ class Collator:
                 yield futures.popleft().result()
 
     def collate(self, samples: Sequence[TrainingSample], images: Mapping[str, bytes]) -> MicroBatch:
-        """Return samples as a micro-batch; without samples, one that contributes nothing."""
+        """Return samples as a micro-batch in their order; without samples, one that contributes nothing."""
         encoded = self._encoded(samples, images)
-        order = list(encoded)
-        items = samples or [TrainingSample(prompt=[self.renderer.pad], answer=[self.renderer.eos])]
-        rows = self._rows(items)
-        items = [item for row in rows for item in row]
-        prompts = [
-            self.renderer.expanded(row[0].prompt, [encoded[ref.sha256].size for ref in row[0].images]) for row in rows
-        ]
-        prompt_RP, prompt_mask_RP = pad_rows(prompts, self.renderer.pad, left=True)
-        tokens_RW, tokens_mask_RW = pad_rows(
-            [[token for item in row for token in item.answer] for row in rows], self.renderer.pad
+        order, pad = list(encoded), self.renderer.pad
+        items = samples or [TrainingSample(prompt=[pad], answer=[self.renderer.eos])]
+        rows = self.rows.build(items)
+        sizes = {sha256: image.size for sha256, image in encoded.items()}
+        trunk_RP, trunk_mask_RP = pad_rows([self._expanded(row.trunk, sizes) for row in rows], pad, left=True)
+        width = trunk_RP.shape[1]
+        layouts = [self._layout(row, sizes, width) for row in rows]
+        tokens_RW, tokens_mask_RW = pad_rows([[t for item in row.branches for t in item.answer] for row in rows], pad)
+        branch_RW, offset_RW, reach_RW = (
+            pad_rows(of_rows, 0)[0]
+            for of_rows in zip(*((layout.branch, layout.offset, layout.reach) for layout in layouts), strict=True)
         )
-        answer_RW, _ = pad_rows([[place for place, item in enumerate(row, 1) for _ in item.answer] for row in rows], 0)
-        offset_RW, _ = pad_rows([[offset for item in row for offset in range(len(item.answer))] for row in rows], 0)
-        zeros_RP = torch.zeros_like(prompt_RP)
-        starts = [start for row in rows for start in accumulate((len(item.answer) for item in row[:-1]), initial=0)]
-        answer_BA, answer_mask_BA = pad_rows([item.answer for item in items], self.renderer.pad)
-        ids_RL = torch.cat([prompt_RP, tokens_RW], 1)
-        logp_BA = torch.zeros(answer_BA.shape)
-        versions_BA = torch.full(answer_BA.shape, -1)
+        zeros_RP = torch.zeros_like(trunk_RP)
+        ids_RL = torch.cat([trunk_RP, tokens_RW], 1)
+        kept, logits = number_columns(rows, layouts, items)
+        if samples:
+            tokens = int(trunk_mask_RP.sum() + tokens_mask_RW.sum())
+            self.cost = PassCost(*map(sum, zip(self.cost, PassCost(len(rows), tokens, len(order)), strict=True)))
+        shown = [order.index(ref.sha256) for row in rows for ref in row.trunk.images]
+        return MicroBatch(
+            input_ids_RL=ids_RL,
+            attention_mask_RL=torch.cat([trunk_mask_RP, tokens_mask_RW], 1),
+            token_types_RL=(ids_RL == self.renderer.image_token).to(torch.int32),
+            branch_RL=torch.cat([zeros_RP, branch_RW], 1),
+            offset_RL=torch.cat([zeros_RP, offset_RW], 1),
+            reach_RL=torch.cat([zeros_RP + width, reach_RW], 1),
+            trunk_width=width,
+            needs_mask=any(len(row.branches) > 1 for row in rows),
+            kept_K=torch.tensor(kept),
+            logits_N=None if logits == list(range(len(rows) * len(kept))) else torch.tensor(logits),
+            images=self._joined(encoded, images),
+            counts_I=torch.tensor([image.tokens for image in encoded.values()]),
+            shown_S=torch.tensor(shown, dtype=torch.long),
+            **self._answers(items, used=bool(samples)),
+        )
+
+    def _answers(self, items: Sequence[TrainingSample], used: bool) -> dict[str, Any]:
+        """Return a micro-batch's fields of the answers; none counts unless ``used``."""
+        answers_BA, present_BA = pad_rows([item.answer for item in items], self.renderer.pad)
+        logp_BA = torch.zeros(answers_BA.shape)
+        versions_BA = torch.full(answers_BA.shape, -1)
         for place, item in enumerate(items):
             logp_BA[place, : len(item.answer)] = torch.tensor(item.logprobs or [0.0] * len(item.answer))
             for segment in item.versions:
                 versions_BA[place, segment.start : segment.end] = segment.version
-        used_BA = answer_mask_BA.bool() & bool(samples)
-        return MicroBatch(
-            input_ids_RL=ids_RL,
-            attention_mask_RL=torch.cat([prompt_mask_RP, tokens_mask_RW], 1),
-            token_types_RL=(ids_RL == self.renderer.image_token).to(torch.int32),
-            answer_RL=torch.cat([zeros_RP, answer_RW], 1),
-            offset_RL=torch.cat([zeros_RP, offset_RW], 1),
-            row_B=torch.tensor([number for number, row in enumerate(rows) for _ in row]),
-            start_B=torch.tensor(starts),
-            prompt_width=prompt_RP.shape[1],
-            images=self._joined(encoded, images),
-            counts_I=torch.tensor([image.tokens for image in encoded.values()]),
-            shown_S=torch.tensor([order.index(ref.sha256) for row in rows for ref in row[0].images], dtype=torch.long),
-            answers_BA=answer_BA,
-            mask_BA=used_BA,
-            rollout_logp_BA=logp_BA,
-            corrected_BA=used_BA & torch.tensor([[item.logprobs is not None] for item in items]),
-            versions_BA=versions_BA,
-            advantage_B1=torch.tensor([[item.advantage] for item in items]),
-            temperature_B=torch.tensor([item.temperature for item in items]),
-            places=tuple((item.trajectory_id, item.step) for item in items),
-        )
+        mask_BA = present_BA.bool() & used
+        return {
+            "answers_BA": answers_BA,
+            "present_BA": present_BA.bool(),
+            "mask_BA": mask_BA,
+            "rollout_logp_BA": logp_BA,
+            "corrected_BA": mask_BA & torch.tensor([[item.logprobs is not None] for item in items]),
+            "versions_BA": versions_BA,
+            "advantage_B1": torch.tensor([[item.advantage] for item in items]),
+            "temperature_B": torch.tensor([item.temperature for item in items]),
+            "places": tuple((item.trajectory_id, item.step) for item in items),
+        }
 
-    def _rows(self, samples: Sequence[TrainingSample]) -> list[list[TrainingSample]]:
-        """Return the samples of each row."""
-        if not self.share_prompts:
-            return [[item] for item in samples]
-        rows: dict[tuple[object, ...], list[TrainingSample]] = {}
-        for item in samples:
-            key = (tuple(item.prompt), *(ref.sha256 for ref in item.images))
-            rows.setdefault(key, []).append(item)
-        return list(rows.values())
+    def _layout(self, row: Row, sizes: Mapping[str, tuple[int, int]], width: int) -> RowLayout:
+        """Return the layout of a row whose trunk is padded to ``width``."""
+        padding = width - self._prompt_length(row.trunk, sizes)
+        return lay_out(row, [padding + self._prompt_length(item, sizes) for item in row.samples], width)
+
+    def _expanded(self, item: TrainingSample, sizes: Mapping[str, tuple[int, int]]) -> list[int]:
+        """Return the tokens that the model reads for a sample's prompt."""
+        return self.renderer.expanded(item.prompt, [sizes[ref.sha256] for ref in item.images])
+
+    def _prompt_length(self, item: TrainingSample, sizes: Mapping[str, tuple[int, int]]) -> int:
+        """Return the number of tokens of :meth:`_expanded`."""
+        images = (len(self.renderer.expansion(*sizes[ref.sha256])) for ref in item.images)
+        return len(item.prompt) + sum(length - 1 for length in images)
 
     def _encoded(self, samples: Sequence[TrainingSample], images: Mapping[str, bytes]) -> Mapping[str, ModelImage]:
         """Return the images that ``samples`` show, by sha256; images of the previous micro-batch are reused."""
@@ -206,18 +229,18 @@ def pack(items: Sequence[Item], lengths: Sequence[int], count: int, tokens: int)
         yield items[start:]
 
 
-def split_row(row: Sequence[TrainingSample], tokens: int) -> Iterator[list[TrainingSample]]:
-    """Yield the samples of a row in parts of at most ``tokens`` answer tokens; a longer answer is alone."""
-    part: list[TrainingSample] = []
-    size = 0
-    for item in row:
-        if part and size + len(item.answer) > tokens:
-            yield part
-            part, size = [], 0
-        part.append(item)
-        size += len(item.answer)
-    if part:
-        yield part
+def number_columns(
+    rows: Sequence[Row], layouts: Sequence[RowLayout], items: Sequence[TrainingSample]
+) -> tuple[list[int], list[int]]:
+    """Return the columns with logits in order, and each answer token's place in rows of them, by item."""
+    kept = sorted({column for layout in layouts for answer in layout.columns for column in answer})
+    index = {column: place for place, column in enumerate(kept)}
+    places = {
+        id(item): [number * len(kept) + index[column] for column in columns]
+        for number, (row, layout) in enumerate(zip(rows, layouts, strict=True))
+        for item, columns in zip(row.samples, layout.columns, strict=True)
+    }
+    return kept, [place for item in items for place in places[id(item)]]
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad: int, left: bool = False) -> tuple[Tensor, Tensor]:

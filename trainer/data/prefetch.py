@@ -15,6 +15,7 @@ from dart_streams.config import Policy
 from dart_streams.store import MissingBlob, SyncStore
 from topics.curated import CuratedGroup
 from topics.values import BlobRef
+from trainer.data.distinct import count_distinct
 from trainer.data.samples import MISSING_BLOB, UNUSABLE_IMAGE, ReadyGroup, Selection, select, share
 
 if TYPE_CHECKING:  # torch
@@ -48,6 +49,7 @@ class GroupReader:
             images=images,
             refused=selection.refused,
             read_ms=since_ms(started),
+            distinct_tokens=count_distinct(selection.samples, steps, self.renderer, self.policy),
         )
 
     def _images(self, selection: Selection) -> dict[str, bytes]:

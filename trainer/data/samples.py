@@ -34,7 +34,7 @@ REASONS = (
 
 
 class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One step to train on; ``step`` counts actions from 0.
+    """One step to train on; ``step`` counts actions from 0. Prompts of a trajectory's ``window`` extend each other.
 
     ``answer`` are the rollout's tokens. ``logprobs`` (nats, one a token) are the engine's; None for demonstrations and
     pool steps.
@@ -50,6 +50,7 @@ class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
     group_id: str = ""
     trajectory_id: str = ""
     step: int = 0
+    window: prompts.Window = prompts.Window(0, 1)
 
 
 class ReadyGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +61,8 @@ class ReadyGroup(msgspec.Struct, frozen=True, kw_only=True):
     images: dict[str, bytes]
     refused: Counter[str]
     read_ms: float
+    distinct_tokens: int = 0
+    """Tokens of the samples if nothing were read twice (see :mod:`trainer.data.distinct`)."""
 
     @property
     def size(self) -> int:
@@ -158,6 +161,7 @@ def sample(
         group_id=group_id,
         trajectory_id=member.trajectory_id,
         step=step,
+        window=prompts.window_after(step + 1, policy),
         prompt=prompt.token_ids,
         images=prompt.images,
         answer=list(taken.tokens) or renderer.answer_tokens(taken.text),

@@ -21,9 +21,9 @@ from dart_streams.policy.adapters import Adapter
 from dart_streams.policy.probe import Probe
 from dart_streams.policy.rendering import Renderer
 from topics.trained import TrainedToken
-from trainer.data.collate import Collator, MicroBatch
+from trainer.data.collate import Collator, MicroBatch, PassCost
 from trainer.data.samples import ReadyGroup, TrainingSample
-from trainer.learning import lora, minibatches, model, step, top_tokens
+from trainer.learning import lora, minibatches, model, step, supported_rows, top_tokens
 from trainer.learning.imitation_term import ImitationTerm, SftUpdate
 from trainer.learning.top_tokens import TopTokens
 from trainer.objective import count
@@ -87,7 +87,7 @@ class Learner:
         self.published: torch.dtype = getattr(torch, settings.publish.dtype)
         mesh = init_device_mesh(ranks.device.type, (ranks.count,))
         scorer = model.load(folder, renderer, ranks.device, settings.recompute, version, settings)
-        self.collator = Collator(renderer, share_prompts=model.can_share_prompts(scorer, renderer))
+        self.collator = Collator(renderer, supported_rows.find_kinds(scorer, renderer))
         self.scorer = model.shard(scorer, mesh, settings.dtype)
         self.reference: model.Scorer | None = None
         self.frozen_sha256 = ""
@@ -130,6 +130,7 @@ class Learner:
             return StepResult(False, {}, 0, 0, 0.0)
         term = ImitationTerm.of(imitated, self.settings.imitate.weight, self.settings, self.collator, self.ranks)
         top = TopTokens()
+        before = self.collator.cost
         try:
             parts = self._minibatches(groups, version, int(sequences))
             updates = self._updates(parts, groups, total, version, should_stop, top, term)
@@ -144,6 +145,7 @@ class Learner:
         metrics = step.mean_metrics(step.Sums(*sums), len(measured))
         if len(updates) > 1:
             metrics["first_loss"] = first_loss
+        metrics |= self._pass_cost(before, [*groups, *imitated])
         metrics["grad_norm"] = sum(update.grad_norm for update in measured) / len(measured)
         if lost:
             log.error("gradient not finite: update skipped", updates=lost, of=len(updates), loss=metrics["loss"])
@@ -216,6 +218,20 @@ class Learner:
                 term.accumulate(self.scorer, may_stop)
             updates.append(Update(sums, step.apply(self.scorer, self.optimizer, self.settings.grad_clip)))
         return updates
+
+    def _pass_cost(self, before: PassCost, groups: Sequence[ReadyGroup]) -> dict[str, float]:
+        """Return what a pass over ``groups`` has computed since ``before``, over all ranks. Collective."""
+        images = {ref.sha256 for group in groups for item in group.samples for ref in item.images}
+        own = [now - then for now, then in zip(self.collator.cost, before, strict=True)]
+        distinct = sum(group.distinct_tokens for group in groups)
+        total = self.ranks.total([*own, distinct, len(images)])
+        return {
+            "rows": total[0],
+            "tokens_computed": total[1],
+            "images_encoded": total[2],
+            "tokens_distinct": total[3],
+            "images_distinct": total[4],
+        }
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the whole state on rank 0 with adapters merged; empty on other ranks."""

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import structlog
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -22,12 +21,6 @@ from trainer.data.collate import Collator, MicroBatch
 from trainer.data.samples import TrainingSample
 from trainer.learning import lora, vision
 from trainer.objective import token_logp
-
-log = structlog.get_logger()
-
-PROBE_ANSWERS = (probe.ANSWER, f"{probe.ANSWER} {probe.ANSWER}", "wait()")
-SHARING_DIFFERENCE = 1e-3
-"""Maximum difference of a token's log-probability in a shared row (nats)."""
 
 
 class Scorer(nn.Module):
@@ -49,63 +42,61 @@ class Scorer(nn.Module):
             features = {"mm_encoder_outputs": {"image": vision.repeat_features(encoded, batch.counts_I, batch.shown_S)}}
         logits_RKV = self.policy(
             input_ids=batch.input_ids_RL,
-            logits_to_keep=batch.input_ids_RL.shape[1] - batch.prompt_width + 1,
+            logits_to_keep=batch.kept_K,
             use_cache=False,
             **self._attention(batch),
             **vision.arguments_of(self.policy.forward, {"mm_token_type_ids": batch.token_types_RL}),
             **features,
         ).logits
-        logits_BAV = answer_logits(logits_RKV, batch)
+        logits_NV = logits_RKV.flatten(0, 1)
+        if batch.logits_N is not None:
+            logits_NV = logits_NV[batch.logits_N]
         if not features:
-            logits_BAV = logits_BAV + vision.zero_of(encoded)
-        logp_BA, entropy_BA = token_logp(logits_BAV, batch.answers_BA, self.forbidden_V, batch.temperature_B)
-        return logp_BA.clone(), entropy_BA  # FSDP hooks its outputs, which must not be views
+            logits_NV = logits_NV + vision.zero_of(encoded)
+        present_BA = batch.present_BA
+        temperature_N = batch.temperature_B[:, None].expand_as(present_BA)[present_BA]
+        scores = token_logp(logits_NV[:, None], batch.answers_BA[present_BA][:, None], self.forbidden_V, temperature_N)
+        logp_BA, entropy_BA = (of.new_zeros(present_BA.shape).masked_scatter(present_BA, of) for of in scores)
+        return logp_BA, entropy_BA
 
     def _attention(self, batch: MicroBatch) -> dict[str, Tensor]:
         """Return the attention mask and positions; models would number padding and treat image tokens as text."""
-        prompt = slice(batch.prompt_width)
-        positions_RP, next_R = self.prompt_positions(
-            batch.input_ids_RL[:, prompt],
-            batch.token_types_RL[:, prompt],
-            batch.attention_mask_RL[:, prompt],
+        trunk, after = slice(batch.trunk_width), slice(batch.trunk_width, None)
+        positions_RP, next_RP = self.prompt_positions(
+            batch.input_ids_RL[:, trunk],
+            batch.token_types_RL[:, trunk],
+            batch.attention_mask_RL[:, trunk],
             batch.images,
             batch.shown_S,
         )
-        answers_RW = next_R[:, None] + batch.offset_RL[:, batch.prompt_width :]
-        positions_RL = torch.cat([positions_RP, answers_RW.expand(*positions_RP.shape[:-2], -1, -1)], -1)
-        mask = shared_attention(batch) if batch.shares_prompts else batch.attention_mask_RL
+        next_RW = next_RP.gather(1, (batch.reach_RL[:, after] - 1).clamp(min=0))
+        branches_RW = next_RW + batch.offset_RL[:, after]
+        positions_RL = torch.cat([positions_RP, branches_RW.expand(*positions_RP.shape[:-2], -1, -1)], -1)
+        mask = branch_attention(batch) if batch.needs_mask else batch.attention_mask_RL
         return {"attention_mask": mask, "position_ids": positions_RL}
 
     def prompt_positions(
         self, ids_RP: Tensor, types_RP: Tensor, mask_RP: Tensor, images: ImageInputs, shown_S: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the positions of padded prompts, (R, P) or (3, R, P) by images, and the next position (R,)."""
+        """Return the positions of padded prompts, (R, P) or (3, R, P) by images, and the next one after each (R, P)."""
         index = getattr(self.policy.base_model, "get_rope_index", None)
         if index is None:
-            return (mask_RP.cumsum(-1) - 1).clamp(min=0), mask_RP.sum(-1)
+            count_RP = mask_RP.cumsum(-1)
+            return (count_RP - 1).clamp(min=0), count_RP
         taken = vision.arguments_of(index, images) if len(shown_S) else {}
         shown = {name: value[shown_S] for name, value in taken.items()}
         positions_3RP, _ = index(ids_RP, types_RP, **shown, attention_mask=mask_RP)
-        return positions_3RP, positions_3RP.masked_fill(mask_RP == 0, -1).amax((0, 2)) + 1
+        return positions_3RP, positions_3RP.masked_fill(mask_RP == 0, -1).amax(0).cummax(-1).values + 1
 
 
-def shared_attention(batch: MicroBatch) -> Tensor:
-    """Return the mask (R, 1, L, L): earlier tokens of the prompt and the same answer; padding attends to itself."""
+def branch_attention(batch: MicroBatch) -> Tensor:
+    """Return the mask (R, 1, L, L): earlier tokens of the own prompt and branch; padding attends to itself."""
     columns_L = torch.arange(batch.input_ids_RL.shape[1], device=batch.input_ids_RL.device)
     earlier_LL = columns_L[:, None] >= columns_L
-    of_RL1, of_R1L = batch.answer_RL[:, :, None], batch.answer_RL[:, None]
-    valid_R1L = batch.attention_mask_RL[:, None].bool()
-    allowed_RLL = earlier_LL & valid_R1L & ((of_R1L == 0) | (of_R1L == of_RL1))
+    own_RLL = batch.branch_RL[:, :, None] == batch.branch_RL[:, None]
+    prompt_RLL = (batch.branch_RL[:, None] == 0) & (columns_L < batch.reach_RL[:, :, None])
+    allowed_RLL = earlier_LL & batch.attention_mask_RL[:, None].bool() & (own_RLL | prompt_RLL)
     return (allowed_RLL | (columns_L[:, None] == columns_L)).unsqueeze(1)
-
-
-def answer_logits(logits_RKV: Tensor, batch: MicroBatch) -> Tensor:
-    """Return the logits of each answer token, (B, A, V); ``logits_RKV`` start at the last column of the prompts."""
-    if not batch.shares_prompts:
-        return logits_RKV[:, :-1]
-    offset_A = torch.arange(batch.answers_BA.shape[1], device=logits_RKV.device)
-    column_BA = (batch.start_B[:, None] + offset_A).masked_fill(offset_A == 0, 0).clamp(max=logits_RKV.shape[1] - 1)
-    return logits_RKV[batch.row_B[:, None], column_BA]
 
 
 class RowProjection(nn.Conv3d):
@@ -166,41 +157,6 @@ def shard(scorer: Scorer, mesh: DeviceMesh, dtype: str) -> Scorer:
             fully_shard(module, mesh=mesh, mp_policy=precision)
     fully_shard(scorer, mesh=mesh, mp_policy=precision)
     return scorer
-
-
-def can_share_prompts(scorer: Scorer, renderer: Renderer) -> bool:
-    """Return whether answers to one prompt can share a row without changing their scores.
-
-    This needs full attention that accepts a given mask. The probe's prompt is short, so sliding windows are read from
-    the configuration. ``scorer`` is not sharded yet, as FSDP would leave parameters gathered.
-    """
-    if not has_full_attention(scorer.policy.config.get_text_config()):
-        log.info("prompts are not shared between answers", reason="not all layers have full attention")
-        return False
-    prompt = renderer.prompt(probe.probe_turns())
-    answers = [renderer.answer_tokens(text) for text in PROBE_ANSWERS]
-    items = [TrainingSample(prompt=prompt.token_ids, images=prompt.images, answer=answer) for answer in answers]
-    images = {prompt.images[0].sha256: probe.draw_screen()}
-    device = scorer.forbidden_V.device
-    with torch.no_grad():
-        alone_BA, _ = scorer(Collator(renderer).collate(items, images).to(device))
-        try:
-            shared_BA, _ = scorer(Collator(renderer, share_prompts=True).collate(items, images).to(device))
-        except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-            log.info("prompts are not shared between answers", reason=f"{type(error).__name__}: {error}")
-            return False
-    mask_BA = torch.tensor([[place < len(answer) for place in range(alone_BA.shape[1])] for answer in answers])
-    most = float((alone_BA - shared_BA).abs().cpu()[mask_BA].max())
-    if not most <= SHARING_DIFFERENCE:
-        log.info("prompts are not shared between answers", difference=most, allowed=SHARING_DIFFERENCE)
-        return False
-    return True
-
-
-def has_full_attention(text: Any) -> bool:
-    """Return whether every layer attends to all earlier tokens."""
-    kinds = getattr(text, "layer_types", None)
-    return all(kind == "full_attention" for kind in kinds) if kinds else not getattr(text, "sliding_window", None)
 
 
 def gather_state(policy: nn.Module, keep: bool, dtype: torch.dtype | None = None) -> Mapping[str, Tensor]:

@@ -14,7 +14,7 @@ from trainer.data.samples import REASONS
 ROOT = Path(__file__).parents[3]
 MAKERS = {
     "trainer/learning/step.py": ("mean_metrics",),
-    "trainer/learning/learner.py": ("learn",),
+    "trainer/learning/learner.py": ("learn", "_pass_cost"),
     "trainer/learning/imitation_term.py": ("metrics", "sft_metrics"),
     "trainer/reporting.py": ("step_metrics",),
     "trainer/version_writer.py": ("metrics",),

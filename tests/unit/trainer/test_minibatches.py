@@ -5,17 +5,23 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_streams.episodes.prompts import Window
 from tests import events
 from trainer.data.samples import ReadyGroup, TrainingSample
 from trainer.learning.minibatches import shuffle_keys, split
 
 
-def ready(number: int, samples: int, run: str = "") -> ReadyGroup:
-    """Return a group of ``samples`` samples, two steps of each trajectory."""
+def ready(number: int, samples: int, run: str = "", block: int = 1) -> ReadyGroup:
+    """Return a group of ``samples`` samples, four steps of each trajectory; ``block`` of them extend each other."""
     group = events.curated_group(f"g{number}")
     made = [
         TrainingSample(
-            prompt=[1], answer=[2], group_id=f"g{number}", trajectory_id=f"{run}t{index // 2}", step=index % 2
+            prompt=[1],
+            answer=[2],
+            group_id=f"g{number}",
+            trajectory_id=f"{run}t{index // 4}",
+            step=index % 4,
+            window=Window(index % 4 // block, 1),
         )
         for index in range(samples)
     ]
@@ -32,13 +38,23 @@ def whole(groups: list[ReadyGroup], count: int, version: int = 3) -> list[list[t
     return names(split(groups, shuffle_keys(groups, version), count, version))
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any), st.integers(1, 12), st.integers(0, 99))
-def test_minibatches_partition_samples_into_nearly_equal_sizes(sizes: list[int], count: int, version: int):
-    groups = [ready(number, size) for number, size in enumerate(sizes)]
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any),
+    st.integers(1, 12),
+    st.integers(0, 99),
+    st.sampled_from([1, 2]),
+)
+def test_minibatches_partition_samples_into_nearly_equal_sizes(sizes: list[int], count: int, version: int, block: int):
+    groups = [ready(number, size, block=block) for number, size in enumerate(sizes)]
     parts = whole(groups, count, version)
-    assert len(parts) == min(count, sum(sizes))
     lengths = [len(part) for part in parts]
-    assert max(lengths) - min(lengths) <= 1
+    if block == 1:
+        assert len(parts) == min(count, sum(sizes))
+        assert max(lengths) - min(lengths) <= 1
+    assert min(lengths) > 0
+    assert max(lengths) <= sum(sizes) / min(count, sum(sizes)) + 2 * block
+    runs = [{(group, trajectory, step // block) for group, trajectory, step in part} for part in parts]
+    assert sum(map(len, runs)) == len(set().union(*runs)), "steps that extend each other stay together"
     [every] = whole(groups, 1, version)
     assert Counter(name for part in parts for name in part) == Counter(every)
     order = {name: place for place, name in enumerate(every)}
