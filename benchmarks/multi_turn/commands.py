@@ -13,10 +13,10 @@ app = typer.Typer()
 def multi_turn(
     rounds: Annotated[int, typer.Option(help="Turns of each setting; the one with the least CPU time counts.")] = 1,
 ) -> None:
-    """Tokens computed for each distinct token of long trajectories, by window of the prompt and prefix cache.
+    """Tokens computed for each distinct token of long trajectories, in rollout and training, by window of the prompt.
 
-    One trajectory of 30 steps and a batch of 8, with the tiny policy; no services. A round takes about three minutes.
+    One trajectory of 30 steps and a batch of 8, with the tiny policy; no services. A round takes about six minutes.
     """
-    from benchmarks.multi_turn import rollout
+    from benchmarks.multi_turn import packers, rollout, trainer
 
-    show({"rollout": rollout.measure(rounds)})
+    show({"rollout": rollout.measure(rounds), "training": trainer.measure(rounds), "packing rules": packers.measure()})

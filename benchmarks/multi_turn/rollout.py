@@ -46,12 +46,7 @@ def measure(rounds: int = 1) -> dict[str, Any]:
                 command if cached else [*command, "--no-prefix-cache"], stdout=subprocess.PIPE, check=True
             )
             found.setdefault(f"{window}, cache {'on' if cached else 'off'}", []).append(json.loads(done.stdout))
-    return {setting: best_of(runs) for setting, runs in found.items()}
-
-
-def best_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the figures of the runs with the least CPU time of each batch."""
-    return {batch: min((run[batch] for run in runs), key=lambda figures: figures["core_ms"]) for batch in runs[0]}
+    return {setting: trajectories.cheapest(runs, "core_ms") for setting, runs in found.items()}
 
 
 async def run_setting(window: str, cached: bool) -> dict[str, Any]:

@@ -236,11 +236,34 @@ def draw_floors() -> Picture:
     return it
 
 
+def draw_windows() -> Picture:
+    """Draw the screenshots that each step's prompt shows, and the rows in which the model reads them."""
+    it = Picture(960, 400, "Screenshots in the prompts of eight steps, with a sliding window and with blocks")
+    steps, side = 8, 32
+    windows = (("sliding window: 3 screenshots", 1, 3), ("blocks: 2 to 4 screenshots", 3, 4))
+    for number, (name, block, most) in enumerate(windows):
+        first = [-(-max(0, step + 1 - most) // block) * block for step in range(steps)]
+        left = 90 + 480 * number
+        it.text(left - 50, 34, name, 16, "start", 'font-weight="600"')
+        it.text(left - 50, 54, "step, and the screenshots in its prompt", 12, "start", f'fill="{PALE}"')
+        rows = [step for step in range(steps) if step + 1 == steps or first[step + 1] != first[step]]
+        for step in range(steps):
+            top = 70 + step * side
+            it.text(left - 16, top + 19, str(step), 13, "end")
+            for screen in range(first[step], step + 1):
+                it.box(left + screen * side, top, side - 5, side - 5, "rollout" if step in rows else "plain")
+        read = sum(step + 1 - first[step] for step in rows)
+        it.text(left - 50, 352, f"{len(rows)} rows (green) read {read} screenshots;", 14, "start")
+        it.text(left - 50, 372, f"a row a step reads {sum(s + 1 - f for s, f in enumerate(first))}", 14, "start")
+    return it
+
+
 PICTURES: dict[str, Callable[[], Picture]] = {
     "circle.svg": draw_circle,
     "step.svg": draw_step,
     "weight-switch.svg": draw_switch,
     "floors.svg": draw_floors,
+    "windows.svg": draw_windows,
 }
 
 

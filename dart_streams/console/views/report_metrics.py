@@ -343,6 +343,24 @@ def trainer_fields(inputs: ReportInputs) -> dict[str, Any]:
         "not_finite_groups": int(sum(metric_column(inside, "not_finite_groups"))),
         "updates_not_finite": int(sum(metric_column(inside, "updates_not_finite"))),
         "imitation": imitation_fields(inside),
+        "computed": computed_fields(inside),
+    }
+
+
+def computed_fields(rows: list[dict[str, float]]) -> dict[str, Any] | None:
+    """Return what a pass over all steps computes, and what of it is distinct; None in runs that did not count it."""
+    counts = {
+        name: int(sum(metric_column(rows, name)))
+        for name in ("rows", "tokens_computed", "tokens_distinct", "images_encoded", "images_distinct")
+    }
+    if not counts["tokens_distinct"]:
+        return None
+    return {
+        **counts,
+        "tokens_per_distinct": round(counts["tokens_computed"] / counts["tokens_distinct"], 3),
+        "images_per_distinct": round_optional(
+            counts["images_encoded"] / counts["images_distinct"] if counts["images_distinct"] else None, 3
+        ),
     }
 
 

@@ -151,7 +151,7 @@ def test_the_pictures_are_those_of_the_script(tmp_path: Path):
     copy = shutil.copy(DOCS / "pictures/draw.py", tmp_path)
     subprocess.run([sys.executable, copy], check=True, timeout=60)
     drawn = sorted(tmp_path.glob("*.svg"))
-    assert len(drawn) == 4
+    assert len(drawn) == 5
     for picture in drawn:
         assert picture.read_text() == (DOCS / "pictures" / picture.name).read_text(), "python docs/pictures/draw.py"
 

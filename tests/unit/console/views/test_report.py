@@ -140,6 +140,11 @@ class MadeUpRun:
                         "kl_reference": 0.001 * version,
                         "truncated_share": 0.25,
                         "updates": 2.0,
+                        "rows": 4.0,
+                        "tokens_computed": 300.0,
+                        "tokens_distinct": 200.0,
+                        "images_encoded": 5.0,
+                        "images_distinct": 4.0,
                         "same_version_mismatch": 0.002 + self.rng.random() * 0.001,
                     },
                     "at_ms": at,
@@ -293,6 +298,18 @@ def test_the_report_has_the_resolved_objective_and_the_kl_with_a_beta(run):
     view = report_view(learned)
     assert view.learning.lines["kl_reference"][-1] == 0.04
     assert view.report["trainer"]["objective"]["name"] == "gspo"
+
+
+def test_the_report_has_computed_tokens_for_each_distinct_one(run):
+    _, materials = run
+    computed = report_metrics.build_report(materials)["trainer"]["computed"]
+    assert (computed["tokens_per_distinct"], computed["images_per_distinct"]) == (1.5, 1.25)
+    assert computed["tokens_computed"] == 300 * computed["rows"] / 4
+    old = msgspec.structs.replace(
+        materials,
+        trained=[{**row, "metrics": {"loss": 0.0}} for row in materials.trained],
+    )
+    assert report_metrics.build_report(old)["trainer"]["computed"] is None
 
 
 def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):

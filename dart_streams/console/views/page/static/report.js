@@ -145,6 +145,7 @@ function accounts(report) {
       ["objective", `${trainer.objective.name}, clip ${trainer.objective.clip_low} below and ${trainer.objective.clip_high} above; ${number(trainer.updates)} updates`],
       ["not finite, skipped", trainer.updates_not_finite || trainer.not_finite_groups ? `${number(trainer.updates_not_finite)} updates, ${number(trainer.not_finite_groups)} groups` : null],
       ...Object.entries(report.answers_wrong ?? {}).map(([treated, kinds]) => /** @type {[string, string | null]} */ ([`faults in ${treated} answers`, Object.entries(kinds).map(([kind, count]) => `${kind} ${number(count)}`).join(", ") || null])),
+      ["tokens computed for a distinct one", trainer.computed ? `${number(trainer.computed.tokens_per_distinct)}; ${number(trainer.computed.images_encoded)} encodings of ${number(trainer.computed.images_distinct)} screenshots` : null],
       ["KL from the initial policy", trainer.kl_reference ? `${number(trainer.kl_reference.mean)} nats a token, mean; ${number(trainer.kl_reference.max)} max (beta ${trainer.objective.kl_beta})` : null]]),
     cpu.length ? shares("CPU seconds in training, by process", cpu, (s) => `${number(s)} s`) : null);
 }

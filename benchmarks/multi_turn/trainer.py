@@ -1,0 +1,127 @@
+"""Tokens and CPU time of an optimizer step on recorded trajectories, by window and by rows.
+
+``python -m benchmarks.multi_turn.trainer WINDOW [--alone] [--micro-batch ROWS]`` prints one JSON object for a trainer
+in its own process, with one thread and the untrained tiny policy. :func:`measure` runs all of :data:`SETTINGS`.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from benchmarks.multi_turn import trajectories
+from dart_streams.config import Config, parse
+
+COUNTS = ("rows", "tokens_computed", "tokens_distinct", "images_encoded", "images_distinct")
+"""Metrics of the step that are printed."""
+MICRO_BATCH_TOKENS = 16_384
+
+
+class Setting(NamedTuple):
+    """A window of the prompt, whether each step is a row of its own, and the rows of a micro-batch."""
+
+    window: str
+    alone: bool
+    micro_batch: int
+
+    @property
+    def name(self) -> str:
+        """Name in the result."""
+        return f"{self.window}, {'a row a step' if self.alone else 'rows of steps'}, micro_batch {self.micro_batch}"
+
+
+SETTINGS = (
+    *(Setting(window, alone, 1) for window in trajectories.WINDOWS for alone in (True, False)),
+    Setting("blocks", False, 4),
+)
+"""Long rows are fastest alone on a CPU; the last setting shows the cost of padding."""
+
+
+def measure(rounds: int = 1) -> dict[str, Any]:
+    """Return the figures of each setting, in turns of ``rounds``, each in a process of its own."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for _ in range(rounds):
+        for setting in SETTINGS:
+            command = [sys.executable, "-m", "benchmarks.multi_turn.trainer", setting.window]
+            command += ["--micro-batch", str(setting.micro_batch), *["--alone"] * setting.alone]
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+            runs.setdefault(setting.name, []).append(json.loads(done.stdout))
+    return {name: trajectories.cheapest(of_setting, "core_s") for name, of_setting in runs.items()}
+
+
+def run_setting(setting: Setting) -> dict[str, Any]:
+    """Return the figures of one trajectory and of a batch."""
+    import torch
+
+    from dart_streams.policy import tiny
+    from dart_streams.policy.rendering import renderer_of
+    from trainer.data.rows import RowKinds
+    from trainer.learning import supported_rows
+    from trainer.learning.learner import Learner
+    from trainer.ranks import join_job
+
+    torch.set_num_threads(1)
+    if setting.alone:
+        supported_rows.find_kinds = lambda *_: RowKinds()
+    with tempfile.TemporaryDirectory(prefix="trainer-bench-") as scratch, join_job() as ranks:
+        model = Path(scratch) / "policy"
+        tiny.build(model)
+        config = step_config(model, setting)
+        renderer = renderer_of(model, config.policy)
+        learner = Learner(model, renderer, config.trainer, ranks)
+        return {
+            name: measure_step(learner, config, renderer, lengths)
+            for name, lengths in (("one", trajectories.SINGLE), ("batch", trajectories.MIXED))
+        }
+
+
+def measure_step(learner: Any, config: Config, renderer: Any, lengths: Sequence[int]) -> dict[str, Any]:
+    """Return the figures of a step on trajectories of these lengths."""
+    from trainer.data.distinct import count_distinct
+    from trainer.data.samples import ReadyGroup, select
+
+    made = trajectories.record_group(config, renderer, lengths, seed=len(lengths))
+    selection = select(made.group, made.group.members, made.observations, renderer, config.policy)
+    group = ReadyGroup(
+        group=made.group,
+        samples=selection.samples,
+        images=made.blobs,
+        refused=Counter(),
+        read_ms=0.0,
+        distinct_tokens=count_distinct(selection.samples, made.observations, renderer, config.policy),
+    )
+    cpu = time.process_time()
+    metrics = learner.learn([group], 0, lambda: False).metrics
+    cpu = time.process_time() - cpu
+    counts = {name: int(metrics[name]) for name in COUNTS}
+    ratio = counts["tokens_computed"] / counts["tokens_distinct"]
+    return {"steps": len(group.samples), **counts, "computed_per_distinct": round(ratio, 3), "core_s": round(cpu, 2)}
+
+
+def step_config(model: Path, setting: Setting) -> Config:
+    """Return the configuration of the measured step."""
+    trainer = {"micro_batch": setting.micro_batch, "micro_batch_tokens": MICRO_BATCH_TOKENS}
+    config = parse({"policy": {"path": str(model)}, "trainer": trainer})
+    return msgspec.structs.replace(config, policy=trajectories.window_policy(config.policy, setting.window))
+
+
+def main() -> None:
+    """Measure one setting and print it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("window", choices=trajectories.WINDOWS)
+    parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--micro-batch", type=int, default=1)
+    arguments = parser.parse_args()
+    json.dump(run_setting(Setting(arguments.window, arguments.alone, arguments.micro_batch)), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
