@@ -46,7 +46,7 @@ def measure(rounds: int = 1) -> dict[str, Any]:
                 command if cached else [*command, "--no-prefix-cache"], stdout=subprocess.PIPE, check=True
             )
             found.setdefault(f"{window}, cache {'on' if cached else 'off'}", []).append(json.loads(done.stdout))
-    return {setting: trajectories.cheapest(runs, "core_ms") for setting, runs in found.items()}
+    return {setting: trajectories.choose_cheapest(runs, "core_ms") for setting, runs in found.items()}
 
 
 async def run_setting(window: str, cached: bool) -> dict[str, Any]:

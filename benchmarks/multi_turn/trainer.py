@@ -54,7 +54,7 @@ def measure(rounds: int = 1) -> dict[str, Any]:
             command += ["--micro-batch", str(setting.micro_batch), *["--alone"] * setting.alone]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
             runs.setdefault(setting.name, []).append(json.loads(done.stdout))
-    return {name: trajectories.cheapest(of_setting, "core_s") for name, of_setting in runs.items()}
+    return {name: trajectories.choose_cheapest(of_setting, "core_s") for name, of_setting in runs.items()}
 
 
 def run_setting(setting: Setting) -> dict[str, Any]:

@@ -83,6 +83,6 @@ def count_tokens(played: Iterable[Sequence[Observation]], policy: Policy, render
     return TokenCounts(prompted, distinct, shown, len(screens))
 
 
-def cheapest(runs: Sequence[dict[str, Any]], cost: str) -> dict[str, Any]:
+def choose_cheapest(runs: Sequence[dict[str, Any]], cost: str) -> dict[str, Any]:
     """Return the figures of the run with the least ``cost`` for each batch."""
     return {batch: min((run[batch] for run in runs), key=lambda figures: figures[cost]) for batch in runs[0]}

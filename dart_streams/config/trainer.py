@@ -119,8 +119,8 @@ class Trainer(Section, frozen=True):
     groups_per_step: Positive = 8
     """Curated groups of a step."""
     minibatches: Positive = 1
-    """Updates of a pass over the step's groups (PPO's), each on an equal number of random sequences. A step has at most
-    one update for each sequence."""
+    """Updates of a pass over the step's groups (PPO's), each on about as many random sequences. Steps of a trajectory
+    whose prompts extend each other stay in one update."""
     epochs: Positive = 1
     """Passes over the step's groups."""
     learning_rate: NonNegative = 1.5e-4

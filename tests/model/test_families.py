@@ -28,7 +28,7 @@ from dart_streams.policy.rendering import Renderer
 from tests import events
 from tests.model import plain_transformers
 from tests.model.families import FAMILIES
-from tests.model.two_ranks import StepSetup, step_of
+from tests.model.two_ranks import COUNTED_BY_RANK, StepSetup, step_of
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling
 from topics.weights import WeightVersion
@@ -280,11 +280,8 @@ def test_rows_of_steps_give_the_gradients_of_steps_alone(family, tmp_path, adapt
         assert together["gradients"].keys() == alone["gradients"].keys()
         for name, gradient in alone["gradients"].items():
             assert (together["gradients"][name] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-8, name
-        figures = {name: (alone["figures"][name], together["figures"][name]) for name in alone["figures"]}
-        for name in ("rows", "tokens_computed"):
-            before, after = figures.pop(name)
-            assert after < 0.65 * before, name
-        for name in ("images_encoded", "images_distinct", "tokens_distinct"):
-            assert min(figures.pop(name)) > 0, "ranks count what they share"
-        for name, (before, after) in figures.items():
-            assert after == pytest.approx(before, rel=1e-4, abs=1e-6), name
+        before, after = alone["figures"], together["figures"]
+        assert after["rows"] < 0.5 * before["rows"]
+        assert after["tokens_computed"] < 0.65 * before["tokens_computed"]
+        for name in before.keys() - COUNTED_BY_RANK:
+            assert after[name] == pytest.approx(before[name], rel=1e-4, abs=1e-6), name

@@ -40,6 +40,10 @@ def ready(maker: Maker, index: int, ranks: Ranks, to_imitate: bool = False) -> R
     )
 
 
+COUNTED_BY_RANK = {"rows", "tokens_computed", "tokens_distinct", "images_encoded", "images_distinct"}
+"""Metrics that depend on how ranks share a group: what members have in common is computed by each."""
+
+
 class StepSetup(NamedTuple):
     """A step: adapters of ``rank`` or none, trajectories of at most ``steps`` actions, settings of the ``policy``.
 
