@@ -72,13 +72,15 @@ async def run_setting(window: str, cached: bool) -> dict[str, Any]:
                 group = trajectories.record_group(config, renderer, lengths, seed=len(lengths))
                 blobs.update(group.blobs)
                 found[name] = await play_group(engine, group, config, renderer)
+            found["moved"] = await play_moved(engine, group.observations.popitem()[1], config)
         finally:
             await engine.stop()
         return found
 
 
-async def play_group(engine: Engine, group: SyntheticBacklog, config: Config, renderer: Any) -> dict[str, Any]:
+async def play_group(engine: Any, group: SyntheticBacklog, config: Config, renderer: Any) -> dict[str, Any]:
     """Play all members of a group at once, each step after the one before; return the cost."""
+    before = await count_encodings(engine)
     cpu, started = time.process_time(), time.perf_counter()
     played = await asyncio.gather(
         *(play_trajectory(engine, observations, config) for observations in group.observations.values())
@@ -93,16 +95,57 @@ async def play_group(engine: Engine, group: SyntheticBacklog, config: Config, re
         "computed_tokens": computed,
         "distinct_tokens": counts.distinct,
         "computed_per_distinct": round(computed / counts.distinct, 3),
+        "cached_share": cached_share(answers),
+        "screenshots": counts.screens,
+        "encodings": await count_encodings(engine) - before,
         "core_ms": round(cpu * 1000 / len(answers), 2),
         "requests_s": round(len(answers) / wall, 2),
     }
 
 
-async def play_trajectory(engine: Engine, observations: Sequence[Observation], config: Config) -> list[Generation]:
-    """Ask the engine for each recorded action in turn; return the answers."""
+async def play_moved(engine: Any, observations: Sequence[Observation], config: Config) -> dict[str, Any]:
+    """Play a trajectory whose worker changes at half of its steps: the next one has empty caches."""
+    half = len(observations) // 2
+    await engine.thread.call(empty_caches)
+    cpu = time.process_time()
+    before = await play_trajectory(engine, observations, config, range(half))
+    await engine.thread.call(empty_caches)
+    after = await play_trajectory(engine, observations, config, range(half, len(observations) - 1))
+    return {
+        "step": half,
+        "cached_share_before": cached_share(before[-3:]),
+        "cached_share_moved": cached_share(after[:1]),
+        "cached_share_after": cached_share(after[1:4]),
+        "computed_tokens": sum(answer.prompt_tokens - answer.cached_tokens for answer in [*before, *after]),
+        "core_ms": round((time.process_time() - cpu) * 1000 / len([*before, *after]), 2),
+    }
+
+
+def empty_caches(core: Any) -> None:
+    """Empty the prefix cache and the encoder cache of an idle engine."""
+    core.caches.drop_prefixes()
+    core.caches.drop_encodings()
+
+
+async def count_encodings(engine: Any) -> int:
+    """Return how many screenshots the vision tower has computed."""
+    return int(await engine.thread.call(lambda core: core.caches.encodings))
+
+
+def cached_share(answers: Sequence[Generation]) -> float:
+    """Return the share of prompt tokens from the prefix cache."""
+    cached = sum(answer.cached_tokens for answer in answers)
+    return round(cached / sum(answer.prompt_tokens for answer in answers), 3)
+
+
+async def play_trajectory(
+    engine: Engine, observations: Sequence[Observation], config: Config, steps: range | None = None
+) -> list[Generation]:
+    """Ask the engine for recorded actions in turn, by default all; return the answers."""
     answers = []
-    for step, turns in enumerate(trajectories.step_prompts(observations, config.policy)):
-        trajectory = observations[0].trajectory_id
+    asked = trajectories.step_prompts(observations, config.policy)
+    for step in steps or range(len(asked)):
+        turns, trajectory = asked[step], observations[0].trajectory_id
         request = ActionRequest(
             request_id=f"{trajectory}-{step}",
             trajectory_id=trajectory,
@@ -121,6 +164,10 @@ def engine_config(model: Path, scratch: str, window: str, cached: bool) -> Confi
     config = parse(
         {
             "policy": {"path": str(model)},
+            "env": {
+                "backend": "desktop",
+                "desktop": {"width": trajectories.SCREEN[0], "height": trajectories.SCREEN[1]},
+            },
             "rollout": {"max_in_flight": 8, "vllm": {"prefix_cache": cached}},
             "trainer": {"weights_uri": scratch},
         }

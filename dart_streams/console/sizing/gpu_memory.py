@@ -13,12 +13,11 @@ from dart_streams.config import Config
 from dart_streams.config.trainer import Lora, is_target
 from dart_streams.console.sizing.model_files import ModelShape
 from dart_streams.errors import UserError
+from dart_streams.policy.encoder_cache import BATCHED_TOKENS, encoder_capacity
 from dart_streams.policy.staged_weights import UTILIZATION, SecondSetPlace, second_set_place
 
 GIB = 2**30
 FLOAT32 = 4
-BATCHED_TOKENS = 8192
-"""Fewest prompt tokens of an engine step (``workers/rollout/vllm_settings.py``)."""
 CACHE_BLOCK = 16
 """Tokens of a block of vLLM's key-value cache."""
 CUDA_BYTES = 1.5 * GIB
@@ -202,6 +201,9 @@ class MemoryEstimate:
         yield Item("weights", self.served_bytes, f"{width} B x {self.model.parameters / 1e9:.2f} G parameters")
         if second_set:
             yield Item("second set of weights", self.served_bytes, "a switch is a copy between two steps")
+        embedding = width * text.hidden * (1 + len(vision.deepstack))
+        kept = encoder_capacity(self.config, self.image, embedding)
+        yield Item("screenshot embeddings", kept * embedding, f"{embedding} B x {kept:,} tokens of requests in flight")
         batched = max(BATCHED_TOKENS, self.image * self.config.policy.max_images)
         of_text = 2 * text.intermediate + 2 * text.hidden + 3 * text.attention
         of_vision = vision.merge**2 * (2 * vision.intermediate + 6 * vision.hidden)

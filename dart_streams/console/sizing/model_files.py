@@ -49,6 +49,7 @@ class VisionShape(msgspec.Struct, frozen=True, kw_only=True):
     intermediate: Positive = msgspec.field(name="intermediate_size")
     patch: Positive = msgspec.field(name="patch_size")
     merge: Positive = msgspec.field(name="spatial_merge_size", default=1)
+    deepstack: tuple[int, ...] = msgspec.field(name="deepstack_visual_indexes", default=())
 
     @property
     def patch_values(self) -> int:

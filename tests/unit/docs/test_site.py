@@ -120,7 +120,7 @@ OPTIONS = options_by_command()
 
 @pytest.mark.parametrize("page", [text for text in TEXTS if text not in HISTORY], ids=ids)
 def test_options_that_are_mentioned_exist(page: Path):
-    for words, rest in re.findall(r"(?<!-n )dart-streams ((?:[a-z]+ ?)+)([^`|&#\n]*)", page.read_text()):
+    for words, rest in re.findall(r"(?<!-n )dart-streams ((?:[a-z]+(?:-[a-z]+)* ?)+)([^`|&#\n]*)", page.read_text()):
         names = [" ".join(words.split()[:number]) for number in (2, 1)]
         if command := next((name for name in names if name in OPTIONS), None):
             assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", rest)) <= OPTIONS[command], f"{command} {rest}"

@@ -90,7 +90,7 @@ def test_a_model_s_memory_replaces_assumed_constants(tmp_path):
         return {constant.name: constant for constant in gpu_constants(folder, config, 80.0)}
 
     alone, both = constants(), constants(second_set="device")
-    assert (alone["places"].value, both["places"].value) == (31, 22)
+    assert (alone["places"].value, both["places"].value) == (29, 20)
     assert "second set" in both["places"].source
     assert alone["trainer_gpus"].value == 4
     assert alone["trained_per_step"].value == 1300 * 4 / 8
