@@ -13,19 +13,10 @@ WIDTH, HEIGHT, SIDE = 160, 210, 40
 
 
 def task_set(train: int = 6, heldout: int = 4, demonstrations: int = 8) -> TaskSet:
-    return TaskSet(
-        [
-            Page(
-                environment="made-up",
-                page=page,
-                max_steps=steps,
-                train_seeds=(0, train),
-                heldout_seeds=(1000, 1000 + heldout),
-                demonstration_seeds=(2000, 2000 + demonstrations),
-            )
-            for page, steps in (("one", 1), ("two", 2))
-        ]
-    )
+    seeds = {"train": (0, train), "heldout": (1000, 1000 + heldout), "demonstration": (2000, 2000 + demonstrations)}
+    named = {f"{name}_seeds": bounds for name, bounds in seeds.items()}
+    pages = {"one": 1, "two": 2}.items()
+    return TaskSet([Page(environment="made-up", page=page, max_steps=steps, **named) for page, steps in pages])
 
 
 def recording(tasks: TaskSet) -> Recording:

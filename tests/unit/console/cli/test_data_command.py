@@ -13,14 +13,8 @@ from topics.values import OutcomeKind
 
 @pytest.mark.skipif(find_spec("pyarrow") is not None, reason="this environment has pyarrow")
 def test_without_its_libraries_the_command_names_the_one_to_run(tmp_path):
-    arguments = ["data", "export", str(tmp_path / "a set.parquet"), "--run", "one"]
-    done = subprocess.run(
-        [sys.executable, "-m", "dart_streams.console.cli", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-m", "dart_streams.console.cli", "data", "export", str(tmp_path / "a set.parquet")]
+    done = subprocess.run([*command, "--run", "one"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "this needs pyarrow, which only .venv/data has" in done.stderr
     assert f".venv/data/bin/dart-streams data export '{tmp_path}/a set.parquet' --run one" in done.stderr

@@ -17,11 +17,8 @@ BASE = f"https://hub.example/datasets/{mirror.DATASET}/resolve/main/os"
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout with one task of two files, an environment of evaluators, and a mirror with one of the files."""
     files = [{"url": f"{BASE}/{name}.txt", "path": "/home/user/a"} for name in ("here", "missing")]
-    task = {
-        "id": "t",
-        "config": [{"type": "download", "parameters": {"files": files}}],
-        "evaluator": {"func": "infeasible"},
-    }
+    download = {"type": "download", "parameters": {"files": files}}
+    task = {"id": "t", "config": [download], "evaluator": {"func": "infeasible"}}
     examples = tmp_path / "checkout/evaluation_examples"
     (examples / "examples/os").mkdir(parents=True)
     (examples / "examples/os/t.json").write_text(json.dumps(task))

@@ -15,22 +15,21 @@ from dart_streams.console.launch.session import Session
 from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
 from dart_streams.console.launch.training_run import TrainingRun
 from dart_streams.console.runs import run_folder
+from dart_streams.console.runs.run_folder import RunFolder
 from dart_streams.console.runs.run_state import RunState
 from tests import events
 
-TASKS = """
-[[pages]]
-environment = "simulated"
-page = "box"
-max_steps = 2
-train_seeds = [0, 2]
-heldout_seeds = [10, 12]
-"""
+TASKS = Path(__file__).parents[4] / "deploy/config/tasks.toml"
 GONE = ProcessIdentity("supervisor", 2**22 - 1, 0.0, ())
 
 
 async def nothing(_: object) -> None:
     pass
+
+
+def folder_in(place: Path) -> RunFolder:
+    config = Config(run=Run(state_dir=str(place / "state")))
+    return run_folder.create(config, TASKS, "ours", resume=False)
 
 
 @pytest.mark.parametrize(
@@ -42,9 +41,7 @@ async def nothing(_: object) -> None:
     ],
 )
 async def test_a_run_leaves_its_services_to_another_run_that_lives(tmp_path: Path, other, ending):
-    (tmp_path / "tasks.toml").write_text(TASKS)
-    config = Config(run=Run(state_dir=str(tmp_path / "state")))
-    made = run_folder.create(config, tmp_path / "tasks.toml", "ours", resume=False)
+    made = folder_in(tmp_path)
     if other is not None:
         (made.path.parent / "other").mkdir()
         run_folder.write_json(made.path.parent / "other" / "processes.json", ProcessRegistry(other))
@@ -57,9 +54,7 @@ async def test_a_run_leaves_its_services_to_another_run_that_lives(tmp_path: Pat
 
 def run_of(folder: Path, *workers: str) -> TrainingRun:
     """Return a run with these rollout workers; none of its processes is started."""
-    (folder / "tasks.toml").write_text(TASKS)
-    config = Config(run=Run(state_dir=str(folder / "state")))
-    made = run_folder.create(config, folder / "tasks.toml", "ours", resume=False)
+    made = folder_in(folder)
     processes = ProcessSet(rollout=tuple(ProcessSpec(name, ("true",)) for name in workers))
     return Session(made, processes, nothing, Console(file=io.StringIO())).make_run(Supervisor(made.path, drain_s=1))
 

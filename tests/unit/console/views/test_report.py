@@ -68,16 +68,13 @@ class MadeUpRun:
         self.rng = random.Random(seed)
         self.progress = RunState()
         self.trained: list[dict] = []
-        self.offsets: dict[str, int] = {}
 
-    def record(self, topic, at_ms, event):
-        offset = self.offsets[topic] = self.offsets.get(topic, -1) + 1
-        self.progress.apply(RecordMetadata(topic, 0, offset, at_ms), event)
+    def record(self, at_ms, event):
+        fold(event, progress=self.progress, at_ms=at_ms)
+        return event
 
     def order(self, order_id, purpose, task_id, at_ms, sample=0):
-        order = events.rollout_order(order_id, sample=sample, task_id=task_id, purpose=purpose)
-        self.record("rollout-orders", at_ms, order)
-        return order
+        return self.record(at_ms, events.rollout_order(order_id, sample=sample, task_id=task_id, purpose=purpose))
 
     def play(self, order, started_ms, success, version):
         steps = self.rng.randint(1, 5)
@@ -87,8 +84,7 @@ class MadeUpRun:
         for step in range(steps + 1):
             end = EndHeader(outcome) if step == steps else None
             header, at_ms = OrderHeader(order.order_id, order.purpose), started_ms + step * step_ms
-            seen = ObservationHeader(identity, header, step, end, "env-0", at_ms)
-            self.record("observations", seen.at_ms, seen)
+            self.record(at_ms, ObservationHeader(identity, header, step, end, "env-0", at_ms))
         trajectory = events.trajectory(
             identity,
             order_id=order.order_id,
@@ -104,7 +100,7 @@ class MadeUpRun:
             started_ms=started_ms,
             finished_ms=started_ms + steps * step_ms,
         )
-        self.record("trajectories", trajectory.finished_ms, trajectory)
+        self.record(trajectory.finished_ms, trajectory)
         return started_ms + steps * step_ms
 
     def train(self):
@@ -121,7 +117,7 @@ class MadeUpRun:
         for version in range(1, 41):
             at = START + version * LENGTH // 41
             near = [t for t in ids if t.finished_ms < at][-40:]
-            self.record("curated", at - 100, group_of(f"g{version}", near))
+            self.record(at - 100, group_of(f"g{version}", near))
             self.trained.append(
                 {
                     "train_step": version,
@@ -154,13 +150,11 @@ class MadeUpRun:
     def serve(self):
         for version in range(41):
             at = START + version * LENGTH // 41
-            event = events.weight_version(version, sha256=f"{version:064x}", groups_consumed=8 * version)
-            self.record("weights", at, event)
+            digest, served = f"{version:064x}", at + 300
+            self.record(at, events.weight_version(version, sha256=digest, groups_consumed=8 * version))
             pause = self.rng.lognormvariate(3.9, 0.3) if version else None
-            serving = events.weights_serving(
-                version, since_ms=at + 300, alive_ms=at + 300, pause_ms=pause, sha256=f"{version:064x}"
-            )
-            self.record("weights-serving", at + 300, serving)
+            times = {"since_ms": served, "alive_ms": served, "pause_ms": pause}
+            self.record(served, events.weights_serving(version, **times, sha256=digest))
 
     def evaluate(self, config, tasks, version, at_ms, success_rates):
         for order in evaluation.build_orders(config, tasks, version):
@@ -172,11 +166,8 @@ class MadeUpRun:
 def made_up(tmp_path: Path) -> tuple[RunFolder, ReportInputs]:
     config = Config(evaluation=Evaluation(episodes=240))
     config = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, state_dir=str(tmp_path)))
-    (tmp_path / "tasks.toml").write_text(
-        '[[pages]]\nenvironment = "miniwob"\npage = "click-test"\nmax_steps = 1\n'
-        "train_seeds = [0, 1]\nheldout_seeds = [2, 3]\n"
-    )
-    folder = create(config, tmp_path / "tasks.toml", "20261121-093000-ab12", resume=False)
+    tasks_file = Path(__file__).parents[4] / "deploy/config/tasks.toml"
+    folder = create(config, tasks_file, "20261121-093000-ab12", resume=False)
     (folder.path / "metrics").mkdir()
     seeds = {"train_seeds": (0, 20), "heldout_seeds": (1000, 1020)}
     tasks = TaskSet([Page(environment="miniwob", page=name, max_steps=6, **seeds) for name in PAGES])
@@ -191,6 +182,7 @@ def made_up(tmp_path: Path) -> tuple[RunFolder, ReportInputs]:
     phases, at = [], START - 115_000
     for name, length in {**seconds, "settle": 8, "after": 66, "drain": 4}.items():
         phases.append(RunPhase(name, at, at := at + length * 1000))
+    ordered = run.progress.activity["rollout-orders"].records
     materials = ReportInputs(
         config=folder.config(),
         tasks=tasks,
@@ -198,7 +190,7 @@ def made_up(tmp_path: Path) -> tuple[RunFolder, ReportInputs]:
         progress=run.progress,
         trained=run.trained,
         readings=MetricsReader(folder.path / "metrics"),
-        lags=[Lag("env", "rollout-orders", 0, run.offsets["rollout-orders"] + 1, run.offsets["rollout-orders"] + 1)],
+        lags=[Lag("env", "rollout-orders", 0, ordered, ordered)],
         usage=[
             ProcessUsage(START + n * 1000, name, n * share, 100.0)
             for n in range(540)
