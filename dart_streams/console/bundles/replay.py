@@ -24,7 +24,6 @@ DECIDED_OTHERWISE = (
     "the same inputs were decided on differently: by another version of the reducers, other settings or another task "
     "set than this bundle's (a resumed run may have changed them)"
 )
-_encode = msgspec.json.Encoder().encode
 
 
 class Count(msgspec.Struct):
@@ -138,7 +137,7 @@ class Rerun:
         for decision in decisions:
             if (published := self.published[decision.topic.name].get(decision.id)) is not None:
                 self.counts[entry.agent].bytes_compared += 1
-                if published != (encoded := _encode(decision.event)):
+                if published != (encoded := msgspec.json.encode(decision.event)):
                     what = f"bytes of {decision.id}"
                     raise Diverged(entry, what, published.decode(), encoded.decode(), DECIDED_OTHERWISE)
         if again.state_digest != entry.state_digest:

@@ -77,7 +77,10 @@ def evaluate(run: RunId = "", state: State = Path(".dart"), config: RunConfig = 
     deployment = run_config(run, state, config)
     setup.start_logs("eval")
     result = asyncio.run(evaluate_served(deployment))
-    rows = [EvaluationRow.of(page, rate) for page, rate in {**result.per_page, "all": result.overall}.items()]
+    rows = [
+        EvaluationRow(page, round(found.rate, 3), round(found.low, 3), round(found.high, 3), found.trials)
+        for page, found in {**result.per_page, "all": result.overall}.items()
+    ]
     show(rows, as_json=as_json, title=f"version {result.version}")
 
 

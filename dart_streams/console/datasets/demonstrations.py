@@ -164,9 +164,6 @@ def demonstration_id(prefix: str, first: Observation) -> str:
     return new_trajectory_id(first.at_ms, digest[:10])
 
 
-decode_line = msgspec.json.Decoder(DemonstrationLine).decode
-
-
 class Placed(NamedTuple):
     """An episode and its place in a file."""
 
@@ -208,7 +205,8 @@ def episodes_of_lines(path: Path) -> Iterator[Placed]:
             place = f"{path}:{number}"
             try:
                 identity = f"line-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
-                yield Placed(place, episode_of_line(decode_line(text), identity, read))
+                found = msgspec.json.decode(text, type=DemonstrationLine)
+                yield Placed(place, episode_of_line(found, identity, read))
             except (msgspec.DecodeError, InvalidRow) as error:
                 raise UserError(f"{place}: {error}") from None
 

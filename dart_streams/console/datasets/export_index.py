@@ -25,10 +25,6 @@ CREATE TABLE blobs (sha256 TEXT PRIMARY KEY, data BLOB);
 """
 CACHE_KIB = 16 * 1024
 
-encode = msgspec.json.Encoder().encode
-decode_member = msgspec.json.Decoder(Member).decode
-decode_observation = msgspec.json.Decoder(Observation).decode
-
 
 class ExportIndex:
     """Context manager that removes the index's file at its end."""
@@ -52,7 +48,7 @@ class ExportIndex:
         self._insert(
             "INSERT OR REPLACE INTO members VALUES (?, ?)",
             (
-                (member.trajectory_id, encode(member))
+                (member.trajectory_id, msgspec.json.encode(member))
                 for group in groups
                 for member in group.members
                 if member.source == "online"
@@ -70,7 +66,7 @@ class ExportIndex:
         """Add observations; a repeat replaces the first."""
         self._insert(
             "INSERT OR REPLACE INTO steps VALUES (?, ?, ?)",
-            ((step.trajectory_id, step.step, encode(step)) for step in observations),
+            ((step.trajectory_id, step.step, msgspec.json.encode(step)) for step in observations),
         )
 
     def add_blobs(self, blobs: Iterable[tuple[str, bytes]]) -> None:
@@ -98,7 +94,7 @@ class ExportIndex:
         train_steps = [number for (number,) in rows]
         if row is None:
             return CurationFacts(train_steps=train_steps)
-        member = decode_member(row[0])
+        member = msgspec.json.decode(row[0], type=Member)
         advantages = member.step_advantages or [member.advantage] * len(member.selected)
         return CurationFacts(
             advantage=member.advantage,
@@ -111,7 +107,7 @@ class ExportIndex:
         rows = self.database.execute(
             "SELECT observation FROM steps WHERE trajectory_id = ? ORDER BY step", (trajectory_id,)
         )
-        return [decode_observation(row[0]) for row in rows]
+        return [msgspec.json.decode(row[0], type=Observation) for row in rows]
 
     def blobs(self, refs: Iterable[BlobRef]) -> Iterator[tuple[str, bytes]]:
         """Yield the screenshots that the index has."""

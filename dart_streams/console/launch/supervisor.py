@@ -30,7 +30,6 @@ FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 15.0
 MAX_QUICK_DEATHS = 5
 SAVE_RETRY_S = 2.0
-FATAL_CODES = (UserError.exit_code, AccessRefused.exit_code)
 
 
 class ProcessFailedError(UserError):
@@ -251,7 +250,7 @@ def after_death(deaths: int, lived_s: float, code: int) -> tuple[int, float | No
     A life of at least ``MIN_LIFE_S`` resets the count. An error that the user must correct is not retried.
     """
     deaths = 1 if lived_s >= MIN_LIFE_S else deaths + 1
-    if code in FATAL_CODES or deaths >= MAX_QUICK_DEATHS:
+    if code in (UserError.exit_code, AccessRefused.exit_code) or deaths >= MAX_QUICK_DEATHS:
         return deaths, None
     return deaths, min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** (deaths - 1))
 

@@ -43,8 +43,6 @@ PAGE = 500
 ROWS_PER_WRITE = 256
 CONCURRENCY = 64
 
-_encode = msgspec.json.Encoder().encode
-
 
 class ProjectedRow(NamedTuple):
     """A row of a table; times are epoch milliseconds."""
@@ -121,7 +119,7 @@ def hash_of(values: tuple[Any, ...]) -> int:
     """Return a hash of a row's values; maps have no order, and the database stores an empty collection as null."""
     ordered = [dict(sorted(value.items())) if isinstance(value, dict) else value for value in values]
     nullable = [None if value in ([], {}) else value for value in ordered]
-    return int.from_bytes(blake2b(_encode(nullable), digest_size=BITS // 8).digest())
+    return int.from_bytes(blake2b(msgspec.json.encode(nullable), digest_size=BITS // 8).digest())
 
 
 def stored_rows(session: Session, run: str) -> Iterator[ProjectedRow]:

@@ -167,16 +167,10 @@ def evaluated_versions(progress: RunState) -> list[int]:
 
 
 class EvaluationRow(msgspec.Struct, frozen=True):
-    """A page's result as a row of a table."""
+    """A page's result as a row of a table, rounded."""
 
     page: str
     success: float
     low: float
     high: float
     episodes: int
-
-    @classmethod
-    def of(cls, page: str, measured: Rate) -> "EvaluationRow":
-        """Round a page's rate."""
-        success, low, high = (round(value, 3) for value in (measured.rate, measured.low, measured.high))
-        return cls(page, success, low, high, measured.trials)

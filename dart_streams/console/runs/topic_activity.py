@@ -21,13 +21,10 @@ SENDERS: dict[type, Callable[[Any], str]] = {
     ObservationHeader: lambda observation: observation.env_host,
     ResponseHeader: lambda response: response.worker_id,
     Trajectory: lambda _: "recorder",
-    CuratedGroup: lambda _: "curator",
     TrainedStep: lambda step: f"trainer epoch {step.epoch}",
     WeightVersion: lambda version: f"trainer epoch {version.epoch}",
     WeightsServing: lambda serving: serving.worker_id,
-    TaskDifficulty: lambda _: "curator",
-    RolloutBudget: lambda _: "curator",
-    Applied: lambda _: "curator",
+    **dict.fromkeys((CuratedGroup, TaskDifficulty, RolloutBudget, Applied), lambda _: "curator"),
 }
 
 
