@@ -28,9 +28,6 @@ POLICY = parse({"policy": {"max_images": 1}}).policy
 BESIDE = Click(0, 0)
 
 
-# --- variants
-
-
 def test_each_shipped_curation_variant_disables_just_its_rule():
     found = variants.read()
     assert next(iter(found)) == "base"
@@ -105,9 +102,6 @@ def test_named_variants_come_with_the_base_and_an_unknown_name_is_refused():
         variants.select_variants(variants.read(), ["nothing"])
 
 
-# --- recorded pages
-
-
 def test_only_a_click_on_a_part_does_something():
     task = next(task for task in TASKS.train if task.page == "two").task_id
     start = RECORDING.problems[task].states[""]
@@ -138,9 +132,6 @@ def test_a_recording_round_trips_and_a_missing_one_is_refused(tmp_path: Path):
 
 def test_another_task_set_has_another_file(tmp_path: Path):
     assert screens.file_of(tmp_path, TASKS) != screens.file_of(tmp_path, learning_pages.task_set(train=7))
-
-
-# --- episodes
 
 
 def answering(text: str):
@@ -184,9 +175,6 @@ def test_episodes_end_at_their_limits_with_the_policys_tokens():
 def test_an_answer_that_is_no_action_ends_the_episode():
     [observations] = play([begun(TASKS.train[0])], answering("Click it"))
     assert summarize(observations).outcome == "invalid_action"
-
-
-# --- results and the table
 
 
 def run(variant: str, seed: int, before: float, after: float, half: float = 0.0) -> LearningRun:

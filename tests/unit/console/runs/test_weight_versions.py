@@ -67,10 +67,6 @@ def test_a_version_that_is_published_again_counts_by_its_new_kind():
     assert served_weights(fold(*events)).equal_by_kind == {"full": 1}
 
 
-def test_a_run_without_announcements_has_no_equal_ones():
-    assert served_weights(fold(published(0, "a" * 64))).announced == 0
-
-
 DIGESTS = st.sampled_from(["a" * 64, "b" * 64])
 VERSIONS = st.integers(0, 4)
 

@@ -159,18 +159,9 @@ def test_a_log_line_on_a_terminal_shows_escapes(text: str, logs: Terminal):
 
 @hostile
 def test_the_display_of_a_run_shows_escapes(text: str):
-    moment = terminal.Moment(
-        run_id=text,
-        phase=text,
-        phase_s=1.0,
-        left_s=None,
-        summary=None,
-        lag={},
-        trained={},
-        children=((text, 2),),
-        news=text,
-        page=text,
-    )
+    nothing = {"left_s": None, "summary": None, "lag": {}, "trained": {}}
+    texts = dict.fromkeys(("run_id", "phase", "news", "page"), text)
+    moment = terminal.Moment(phase_s=1.0, children=((text, 2),), **texts, **nothing)
     on = console()
     on.print(terminal.draw_panel(moment))
     on.print(terminal.format_line(moment), soft_wrap=True, highlight=False)

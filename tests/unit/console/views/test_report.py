@@ -201,8 +201,8 @@ def made_up(tmp_path: Path) -> tuple[RunFolder, ReportInputs]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return made_up(tmp_path_factory.mktemp("run"))
+def materials(tmp_path_factory):
+    return made_up(tmp_path_factory.mktemp("run"))[1]
 
 
 def test_what_was_wrong_with_answers_is_counted_by_kind(tmp_path):
@@ -256,8 +256,8 @@ def test_figures_without_metrics_are_unknown_and_not_zero(tmp_path):
     assert report_view(bare).slot_shares.x == []
 
 
-def test_the_report_has_every_figure_of_the_contract(run):
-    report = report_metrics.build_report(run[1])
+def test_the_report_has_every_figure_of_the_contract(materials):
+    report = report_metrics.build_report(materials)
     assert report.keys() >= CONTRACT
     assert report["success_before"] == pytest.approx(0.34, abs=0.06)
     assert report["success_after"] == pytest.approx(0.555, abs=0.06)
@@ -275,8 +275,7 @@ def test_the_report_has_every_figure_of_the_contract(run):
     assert report["trainer"]["idle_share"] == pytest.approx(1 - 40 * 5.1 / 540, abs=0.01)
 
 
-def test_the_report_has_the_resolved_objective_and_the_kl_with_a_beta(run):
-    _, materials = run
+def test_the_report_has_the_resolved_objective_and_the_kl_with_a_beta(materials):
     without = report_metrics.build_report(materials)
     assert without["trainer"]["kl_reference"] is None
     assert without["trainer"]["objective"] == {"name": "ppo", "clip_low": 0.2, "clip_high": 0.28, "kl_beta": 0.0}
@@ -292,20 +291,15 @@ def test_the_report_has_the_resolved_objective_and_the_kl_with_a_beta(run):
     assert view.report["trainer"]["objective"]["name"] == "gspo"
 
 
-def test_the_report_has_computed_tokens_for_each_distinct_one(run):
-    _, materials = run
+def test_the_report_has_computed_tokens_for_each_distinct_one(materials):
     computed = report_metrics.build_report(materials)["trainer"]["computed"]
     assert (computed["tokens_per_distinct"], computed["images_per_distinct"]) == (1.5, 1.25)
     assert computed["tokens_computed"] == 300 * computed["rows"] / 4
-    old = msgspec.structs.replace(
-        materials,
-        trained=[{**row, "metrics": {"loss": 0.0}} for row in materials.trained],
-    )
+    old = msgspec.structs.replace(materials, trained=[{**row, "metrics": {"loss": 0.0}} for row in materials.trained])
     assert report_metrics.build_report(old)["trainer"]["computed"] is None
 
 
-def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):
-    _, materials = run
+def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(materials):
     materials = msgspec.structs.replace(materials, progress=RunState())
     for offset in range(3):
         order = events.rollout_order(f"o{offset}")
@@ -315,8 +309,7 @@ def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(run):
     assert open_orders.orders_under_way(materials.progress, lags) == ["o2"]
 
 
-def test_a_report_of_a_run_that_did_nothing_has_no_figures_but_is_whole(run, tmp_path):
-    _, materials = run
+def test_a_report_of_a_run_that_did_nothing_has_no_figures_but_is_whole(materials):
     empty = msgspec.structs.replace(materials, progress=RunState(), trained=[], journal=PhaseLog(), usage=[], lags=[])
     report = report_metrics.build_report(empty)
     assert report.keys() >= CONTRACT
@@ -327,8 +320,7 @@ def test_a_report_of_a_run_that_did_nothing_has_no_figures_but_is_whole(run, tmp
     assert [view.success.x, view.rate.x, view.outcomes.x, view.phases, view.samples] == [[], [], [], (), []]
 
 
-def test_the_curves_are_those_of_the_run(run):
-    _, materials = run
+def test_the_curves_are_those_of_the_run(materials):
     view = report_view(materials)
     assert len(view.success.x) == len(materials.slices)
     assert view.success.x[0] == pytest.approx(0.09, abs=0.05)
@@ -345,8 +337,7 @@ def test_the_curves_are_those_of_the_run(run):
     assert view.slot_shares.x == [], "its workers wrote no metrics"
 
 
-def test_tasks_and_hosts_of_most_faults_are_named_with_the_newest_reason(run):
-    _, materials = run
+def test_tasks_and_hosts_of_most_faults_are_named_with_the_newest_reason(materials):
     assert report_metrics.build_report(materials)["env_faults"] == []
     faults = {(f"osworld/os/{n}#0", "env-0"): EnvFaults(n + 1, f"<b>{n}</b>" + "x" * 1000) for n in range(30)}
     materials.progress.env_faults.update(faults)
@@ -359,8 +350,7 @@ def test_tasks_and_hosts_of_most_faults_are_named_with_the_newest_reason(run):
     assert len(report["env_faults"][0]["reason"]) == 300
 
 
-def test_faults_are_counted_by_kind_and_deaths_of_processes_are_named(run):
-    _, materials = run
+def test_faults_are_counted_by_kind_and_deaths_of_processes_are_named(materials):
     journal = materials.journal.with_death("env-0", "exit code 139", "Segmentation fault", 7)
     report = report_metrics.build_report(msgspec.structs.replace(materials, journal=journal))
     death = {"process": "env-0", "reason": "exit code 139", "times": 1, "last_line": "Segmentation fault", "at_ms": 7}
@@ -416,8 +406,8 @@ def test_a_script_cannot_end_its_element_and_a_style_that_would_is_refused():
         export.render(load_assets(None) | style, export.Archive({}, {}), "dart.x")
 
 
-def test_samples_show_each_page_once_and_what_was_learnt_first(run):
-    before, after = report_metrics.read_evaluations(run[1])
+def test_samples_show_each_page_once_and_what_was_learnt_first(materials):
+    before, after = report_metrics.read_evaluations(materials)
     pairs = choose_samples(before, after, 4)
     assert len({pair.task_id.partition("#")[0] for pair in pairs}) == 4
     assert (pairs[0].a.reward, pairs[0].b.reward) == (0.0, 1.0)
