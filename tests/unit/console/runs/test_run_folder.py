@@ -30,8 +30,12 @@ def create(config, tmp_path, name, resume=False) -> RunFolder:
     return folder.create(config, tmp_path / "tasks.toml", name, resume=resume)
 
 
-def test_a_run_has_its_own_prefix_tasks_and_configuration(config, tmp_path):
-    made = create(config, tmp_path, "one")
+@pytest.fixture
+def made(config, tmp_path) -> RunFolder:
+    return create(config, tmp_path, "one")
+
+
+def test_a_run_has_its_own_prefix_tasks_and_configuration(made):
     resolved = made.config()
     assert (resolved.run.id, resolved.bus.prefix, resolved.bus.run) == ("one", "dart.one.", "dart.one")
     assert (resolved.run.minutes, resolved.run.train_steps) == (3.0, None)
@@ -40,9 +44,8 @@ def test_a_run_has_its_own_prefix_tasks_and_configuration(config, tmp_path):
     assert (made.path.parent / "latest").resolve() == made.path
 
 
-def test_a_run_is_found_by_its_id_and_as_rows_of_the_store_name_it(config, tmp_path):
+def test_a_run_is_found_by_its_id_and_as_rows_of_the_store_name_it(made, config):
     """An error about a row names the run so, and a command that is to be run with it."""
-    made = create(config, tmp_path, "one")
     for name in ("one", "latest", made.config().bus.run):
         assert folder.find(config.run.state_dir, name).id == "one"
     with pytest.raises(UserError, match=r"no run 'dart\.two' in "):
@@ -58,8 +61,7 @@ def test_a_changed_task_file_does_not_change_a_resumed_run(config, tmp_path):
     assert resumed.config().run.minutes == 9.0
 
 
-def test_a_resumed_run_refuses_changes_of_kept_keys(config, tmp_path):
-    made = create(config, tmp_path, "one")
+def test_a_resumed_run_refuses_changes_of_kept_keys(made, config, tmp_path):
     before = made.config_file.read_bytes()
     other = msgspec.structs.replace(config, env=msgspec.structs.replace(config.env, backend="simulated"))
     with pytest.raises(ConfigError, match=r"env\.backend"):
@@ -98,8 +100,7 @@ def test_new_ids_are_unlike_and_can_name_topics():
     assert all(set(each) <= folder.ID_CHARACTERS for each in ids)
 
 
-def test_the_journal_keeps_phases_in_order(config, tmp_path):
-    made = create(config, tmp_path, "one")
+def test_the_journal_keeps_phases_in_order(made):
     assert made.journal() == PhaseLog()
     journal = PhaseLog().begin("start", 1).end(5).begin("circle", 6)
     made.write_journal(journal)
@@ -108,8 +109,7 @@ def test_the_journal_keeps_phases_in_order(config, tmp_path):
     assert made.journal().phase("after") is None
 
 
-def test_a_journal_that_cannot_be_written_fails_with_advice(config, tmp_path):
-    made = create(config, tmp_path, "one")
+def test_a_journal_that_cannot_be_written_fails_with_advice(made):
     made.journal_file.with_suffix(".new").symlink_to("/dev/full")
     with pytest.raises(UserError, match=r"No space left on device.*make room.*`dart-streams run --resume one --state"):
         made.write_journal(PhaseLog())
@@ -153,8 +153,7 @@ def test_an_attached_run_needs_a_trainer_that_ends(config):
     assert required_steps(msgspec.structs.replace(config, trainer=Trainer(max_train_steps=5))) == 5
 
 
-def test_a_run_has_one_supervisor(config, tmp_path):
-    made = create(config, tmp_path, "one")
+def test_a_run_has_one_supervisor(made):
     with (
         folder.lock_folder(made.path),
         pytest.raises(UserError, match="run 'one' still lives: end it first"),
@@ -167,9 +166,8 @@ def test_a_run_has_one_supervisor(config, tmp_path):
 
 def test_deaths_are_counted_by_reason_with_the_newest_line():
     journal = PhaseLog().with_death("env-0", "exit code 139", "first", 10).with_death("env-1", "exit code 1", "", 11)
-    journal = journal.with_death("env-0", "exit code 139", "x" * 999, 12).with_death(
-        "env-0", "killed by SIGKILL", "", 13
-    )
+    journal = journal.with_death("env-0", "exit code 139", "x" * 999, 12)
+    journal = journal.with_death("env-0", "killed by SIGKILL", "", 13)
     read = msgspec.json.decode(msgspec.json.encode(journal), type=PhaseLog)
     assert [(one.process, one.reason, one.times, len(one.last_line), one.at_ms) for one in read.deaths] == [
         ("env-1", "exit code 1", 1, 0, 11),
