@@ -57,14 +57,8 @@ def test_browser_and_engine_are_counted_apart_from_our_processes():
         )
     ]
     found = circle.step_costs(samples, 1000, 11_000, steps=100)
-    assert found["core_ms_per_step"] == {
-        "browser": 40.0,
-        "engine": 76.0,
-        "env": 10.0,
-        "kafka": 20.0,
-        "rollout": 4.0,
-        "trainer": 30.0,
-    }
+    costs = {"browser": 40.0, "engine": 76.0, "env": 10.0, "kafka": 20.0, "rollout": 4.0, "trainer": 30.0}
+    assert found["core_ms_per_step"] == costs
     assert found["ours"] == pytest.approx(34.0)
     assert found["all"] == pytest.approx(180.0)
     assert sum(found["share"].values()) == pytest.approx(1.0, abs=0.01)

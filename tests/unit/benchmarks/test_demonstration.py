@@ -76,14 +76,8 @@ def test_the_summary_has_median_worst_and_invariants():
     assert [run["gain"] for run in found] == [0.3, 0.2, 0.5]
     assert found[0]["gain_at_temperature"] == {0.0: 0.1}
     assert found[0]["success_by_page"] == {"click-test": [0.4, 0.7]}
-    assert demonstration.summarize_runs(found) == {
-        "runs": 3,
-        "gain_median": 0.3,
-        "gain_worst": 0.2,
-        "gain_best": 0.5,
-        "lost": 2,
-        "staleness_max": 3,
-    }
+    gains = {"gain_median": 0.3, "gain_worst": 0.2, "gain_best": 0.5}
+    assert demonstration.summarize_runs(found) == {"runs": 3, "lost": 2, "staleness_max": 3} | gains
 
 
 def test_machine_cpu_time_grows_and_contains_this_process():

@@ -67,9 +67,8 @@ def test_the_common_deployment_has_single_action_pages_and_seeds(tmp_path: Path)
     assert {task.page for task in written.train} == {page.page for page in known.pages if page.max_steps == 1}
     assert written.heldout == tasks.heldout
     assert config.evaluation.episodes == len(written.heldout)
-    assert msgspec.structs.replace(
-        config, tasks=BASE.tasks, run=BASE.run, policy=BASE.policy
-    ) == msgspec.structs.replace(BASE, evaluation=config.evaluation)
+    common = msgspec.structs.replace(config, tasks=BASE.tasks, run=BASE.run, policy=BASE.policy)
+    assert common == msgspec.structs.replace(BASE, evaluation=config.evaluation)
 
 
 def test_the_settings_are_those_that_the_trainer_of_trl_takes(tmp_path: Path):
@@ -81,15 +80,7 @@ def test_the_settings_are_those_that_the_trainer_of_trl_takes(tmp_path: Path):
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_peer_s_program_imports_its_peer_and_the_standard_library_only(program: str):
-    imported = {
-        name.partition(".")[0]
-        for node in ast.walk(ast.parse((FOLDER / program).read_text()))
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [str(node.module)]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-    }
-    assert imported - PROGRAMS[program] <= sys.stdlib_module_names
+    nodes = list(ast.walk(ast.parse((FOLDER / program).read_text())))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
+    assert {name.partition(".")[0] for name in names} - PROGRAMS[program] <= sys.stdlib_module_names

@@ -98,15 +98,9 @@ A fence. Nothing.
   of two lines.
 - Another. One more?
 """
-    assert sentences(text) == [
-        "One linked text.",
-        "Still sentence, with Code Code Code Code in it.",
-        "It ends here (there).",
-        "Version 1.5 is one word.",
-        "An item of two lines.",
-        "Another.",
-        "One more?",
-    ]
+    first = ["One linked text.", "Still sentence, with Code Code Code Code in it.", "It ends here (there)."]
+    items = ["An item of two lines.", "Another.", "One more?"]
+    assert sentences(text) == [*first, "Version 1.5 is one word.", *items]
     assert [cell.strip() for cell in cells(text)] == ["", "a cell.", "Another.", ""]
 
 

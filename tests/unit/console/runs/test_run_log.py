@@ -65,9 +65,8 @@ def records_of(topic: Topic, rng: random.Random) -> list[BundleRecord]:
             record = encode(topic, event)
             partition = sum(record.key) % PARTITIONS
             at_ms = START + 1_000 * len(found) + ALL.index(topic)
-            found.append(
-                BundleRecord(partition, offsets[partition], at_ms, record.key, record.value, list(record.headers))
-            )
+            place = partition, offsets[partition], at_ms
+            found.append(BundleRecord(*place, record.key, record.value, list(record.headers)))
             offsets[partition] += 1
     return found
 
@@ -156,10 +155,6 @@ def test_a_topic_that_is_not_folded_live_counts_as_active(topic: Topic):
 
 
 def test_a_record_that_does_not_decode_is_left_out(tmp_path: Path):
-    log = {
-        trajectories.TOPIC: [
-            BundleRecord(0, 0, START, b"k", b"{", []),
-            *records_of(trajectories.TOPIC, random.Random(0)),
-        ]
-    }
+    whole = records_of(trajectories.TOPIC, random.Random(0))
+    log = {trajectories.TOPIC: [BundleRecord(0, 0, START, b"k", b"{", []), *whole]}
     assert len(RunState().fold(read_log(bundled(tmp_path / "run.dart", log), FOLLOWED)).trajectories) == 3

@@ -40,15 +40,9 @@ def test_versions_of_each_worker_are_counted_by_verdict():
         serving(2, worker_id="rollout-1"),
         serving(3, "e" * 64),
     )
-    assert served_weights(state) == ServedWeights(
-        announced=6,
-        equal=3,
-        different=1,
-        without_digest=1,
-        unpublished=1,
-        equal_by_kind={"delta": 2, "full": 1},
-        published_by_kind={"adapter": 1, "delta": 1, "full": 1},
-    )
+    counts = {"announced": 6, "equal": 3, "different": 1, "without_digest": 1, "unpublished": 1}
+    by_kind = {"delta": 2, "full": 1}, {"adapter": 1, "delta": 1, "full": 1}
+    assert served_weights(state) == ServedWeights(**counts, equal_by_kind=by_kind[0], published_by_kind=by_kind[1])
 
 
 def test_a_later_heartbeat_with_another_digest_of_the_same_version_is_seen():

@@ -47,10 +47,8 @@ def test_an_end_without_a_screen_shows_the_screen_of_the_last_action():
     seen(state, 0, 2, end=True)
     seen(state, 1, 0, screen="only")
     seen(state, 1, 1, end=True, screen="last")
-    assert {tile.trajectory_id: tile.screenshot for tile in grid.update(state) if tile.trajectory_id} == {
-        "t0": "second",
-        "t1": "last",
-    }
+    screens = {tile.trajectory_id: tile.screenshot for tile in grid.update(state) if tile.trajectory_id}
+    assert screens == {"t0": "second", "t1": "last"}
     assert state.screens == {}
 
 
