@@ -10,7 +10,7 @@ from workers.env import metrics
 from workers.env.backends.desktop.families import problem_of
 from workers.env.backends.desktop.inputs import input_events
 from workers.env.backends.desktop.pool import DesktopPool
-from workers.env.backends.desktop.problem import Element, MissingElement, Problem, SessionOutcome
+from workers.env.backends.desktop.problem import Element, MissingElement, Problem, SessionOutcome, parse_elements
 from workers.env.backends.desktop.sandbox import Sandbox
 from workers.env.environment import EnvironmentFault, Screen, Size
 
@@ -83,7 +83,7 @@ class DesktopEnvironment:
 
     async def _elements(self) -> list[Element]:
         content, _ = await self._request("GET", "elements")
-        return msgspec.json.decode(content, type=list[Element])
+        return parse_elements(content.decode())
 
     async def _request(
         self, method: str, endpoint: str, body: Mapping[str, object] | None = None

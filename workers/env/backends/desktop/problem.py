@@ -1,17 +1,21 @@
 """A task of a desktop: an application with files, the end of the episode, its reward, and its oracle."""
 
 import base64
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
+from xml.etree import ElementTree
 
 import msgspec
 
 from dart_streams.actions import Action, Click
-from workers.env.environment import Size
+from workers.env.environment import EnvironmentFault, Size
 
 LARGE: Size = (1920, 1080)
 """Screen of tasks that do not fit the configured one, as in OSWorld."""
 
+SPACE = "https://accessibility.ubuntu.example.org/ns"
+PAIR = re.compile(r"\((-?\d+), (-?\d+)\)")
 Content = str | list[str] | None
 """Content of a watched path: a file's bytes in base64, a folder's names, or None if it does not exist."""
 
@@ -120,3 +124,23 @@ def in_turn(*steps: Action | Callable[[Elements], Action]) -> Next:
 def press(role: str, name: str | None = None, number: int = 0) -> Callable[[Elements], Action]:
     """Return a function that clicks an element."""
     return lambda elements: find(elements, role, name, number).click()
+
+
+def parse_elements(tree: str) -> list[Element]:
+    """Return the shown elements of an accessibility tree; raise EnvironmentFault if it is no XML."""
+    try:
+        root = ElementTree.fromstring(tree)
+    except ElementTree.ParseError as error:
+        raise EnvironmentFault(f"the accessibility tree is no XML: {error}") from None
+    shown, space = [], f"{{{SPACE}/state}}"
+    for node in root.iter():
+        place = PAIR.fullmatch(node.get(f"{{{SPACE}/component}}screencoord", ""))
+        size = PAIR.fullmatch(node.get(f"{{{SPACE}/component}}size", ""))
+        if place is None or size is None:
+            continue
+        names = (name.removeprefix(space) for name in node.attrib if name.startswith(space))
+        states = sorted(name.replace("_", " ") for name in names)
+        box = int(place[1]), int(place[2]), int(size[1]), int(size[2])
+        role, name = node.tag.replace("-", " "), node.get("name", "")
+        shown.append(Element(role=role, name=name, text=node.text or "", states=states, box=box))
+    return shown

@@ -4,14 +4,12 @@ import asyncio
 import base64
 import contextlib
 import posixpath
-import re
 import shlex
 from collections.abc import AsyncIterator
-from xml.etree import ElementTree
 
 from dart_streams.actions import Action
 from dart_streams.deadline import Deadline
-from workers.env.backends.desktop.problem import Content, Element, MissingElement, Problem, SessionOutcome
+from workers.env.backends.desktop.problem import Content, MissingElement, Problem, SessionOutcome, parse_elements
 from workers.env.backends.osworld.machine import FileMissing, Machine
 from workers.env.backends.osworld.settling import wait_stable
 from workers.env.environment import EnvironmentFault
@@ -25,8 +23,6 @@ STABLE_S, STABLE_LIMIT_S = 0.4, 10.0
 """Time without a change after which the first screen is stable, and its time limit."""
 ENDING_S = 5.0
 """Time limit for an application to end after its window is gone."""
-SPACE = "https://accessibility.ubuntu.example.org/ns"
-PAIR = re.compile(r"\((-?\d+), (-?\d+)\)")
 
 
 class FamilyTaskSession:
@@ -128,23 +124,3 @@ async def read_text(machine: Machine, path: str, deadline: Deadline) -> str:
         return (await machine.file(path, deadline)).decode(errors="replace")
     except FileMissing:
         return ""
-
-
-def parse_elements(tree: str) -> list[Element]:
-    """Return the shown elements of an accessibility tree; raise EnvironmentFault if it is no XML."""
-    try:
-        root = ElementTree.fromstring(tree)
-    except ElementTree.ParseError as error:
-        raise EnvironmentFault(f"the accessibility tree is no XML: {error}") from None
-    shown, space = [], f"{{{SPACE}/state}}"
-    for node in root.iter():
-        place = PAIR.fullmatch(node.get(f"{{{SPACE}/component}}screencoord", ""))
-        size = PAIR.fullmatch(node.get(f"{{{SPACE}/component}}size", ""))
-        if place is None or size is None:
-            continue
-        names = (name.removeprefix(space) for name in node.attrib if name.startswith(space))
-        states = sorted(name.replace("_", " ") for name in names)
-        box = int(place[1]), int(place[2]), int(size[1]), int(size[2])
-        role, name = node.tag.replace("-", " "), node.get("name", "")
-        shown.append(Element(role=role, name=name, text=node.text or "", states=states, box=box))
-    return shown

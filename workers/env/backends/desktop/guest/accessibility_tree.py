@@ -1,6 +1,10 @@
-"""Writes the accessibility tree as XML in the format of OSWorld's server; each tree has its own process."""
+"""Writes the accessibility tree as XML in the format of OSWorld's server, in a process of its own.
+
+The library keeps a loop and a cache.
+"""
 
 import contextlib
+import json
 import re
 import subprocess
 import sys
@@ -48,19 +52,21 @@ def clean(text: str) -> str:
     return NOT_IN_XML.sub("", text)
 
 
-def element_attributes(node: Any) -> "dict[str, str]":
-    """Return the attributes of an element."""
+def element_attributes(node: Any, brief: bool) -> "dict[str, str]":
+    """Return the attributes of an element; a ``brief`` one has a name, states and a box."""
     attributes = {"name": clean(node.name or "")}
     states = {pyatspi.stateToString(state).replace(" ", "_") for state in node.getState().getStates()}
     attributes.update({qualified_name("st", state): "true" for state in states if state})
-    for name, value in (node.get_attributes() or {}).items():
-        if name:
-            attributes[qualified_name("attr", name)] = clean(value)
     if {"visible", "showing"} <= states:
         with contextlib.suppress(NotImplementedError):
             box = node.queryComponent().getExtents(pyatspi.XY_SCREEN)
             attributes[qualified_name("cp", "screencoord")] = str((box.x, box.y))
             attributes[qualified_name("cp", "size")] = str((box.width, box.height))
+    if brief:
+        return attributes
+    for name, value in (node.get_attributes() or {}).items():
+        if name:
+            attributes[qualified_name("attr", name)] = clean(value)
     for name, query in (("image", node.queryImage), ("selection", node.querySelection)):
         with contextlib.suppress(NotImplementedError):
             query()
@@ -95,10 +101,10 @@ def text_of(node: Any) -> str:
     return ""
 
 
-def build_tree(node: Any, depth: int, sheets: bool, columns: "Callable[[], int]") -> ElementTree.Element:
+def build_tree(node: Any, depth: int, sheets: bool, columns: "Callable[[], int]", brief: bool) -> ElementTree.Element:
     """Return an element with its descendants; of a spreadsheet's table only the shown cells."""
     role = (node.getRoleName() or "").strip()
-    element = ElementTree.Element(xml_name(role or "unknown"), element_attributes(node))
+    element = ElementTree.Element(xml_name(role or "unknown"), element_attributes(node, brief))
     element.text = text_of(node) or None
     if depth == DEPTH:
         return element
@@ -110,7 +116,7 @@ def build_tree(node: Any, depth: int, sheets: bool, columns: "Callable[[], int]"
             if number == WIDTH and not (sheets and role == "table"):
                 break
             if child is not None:
-                element.append(build_tree(child, depth + 1, sheets, columns))
+                element.append(build_tree(child, depth + 1, sheets, columns, brief))
     return element
 
 
@@ -153,19 +159,33 @@ def active_terminal(root: ElementTree.Element) -> "str | None":
     return (terminals[0].text or "").rstrip() if len(terminals) == 1 else None
 
 
-def main() -> None:
-    """Write the tree of all applications; with the argument ``terminal``, T and the active terminal's text."""
-    for prefix, name in PREFIXES.items():
-        ElementTree.register_namespace(prefix, f"{SPACE}/{name}")
+def read_tree(application_name: "str | None" = None, brief: bool = False) -> ElementTree.Element:
+    """Return the tree of all applications, or of those of a name."""
     root = ElementTree.Element("desktop-frame")
-    application_name = None if sys.argv[1:] != ["terminal"] else "gnome-terminal-server"
     for application in pyatspi.Registry.getDesktop(0):
         if application is not None and application_name in (None, application.name):
-            root.append(build_tree(application, 1, False, sheet_columns))
-    if application_name is None:
-        sys.stdout.write(ElementTree.tostring(root, "unicode"))
-    elif (text := active_terminal(root)) is not None:
-        sys.stdout.write(f"T{text}")
+            application.clearCache()
+            root.append(build_tree(application, 1, False, sheet_columns, brief))
+    return root
+
+
+def main() -> None:
+    """Write the tree; with the argument ``terminal``, T and the active terminal's text.
+
+    With ``serve`` each line on standard input is answered with a brief tree, as a line of JSON.
+    """
+    for prefix, name in PREFIXES.items():
+        ElementTree.register_namespace(prefix, f"{SPACE}/{name}")
+    match sys.argv[1:]:
+        case ["serve"]:
+            for _ in sys.stdin:
+                pyatspi.Registry.pumpQueuedEvents()
+                print(json.dumps(ElementTree.tostring(read_tree(brief=True), "unicode")), flush=True)  # noqa: T201
+        case ["terminal"]:
+            if (text := active_terminal(read_tree("gnome-terminal-server"))) is not None:
+                sys.stdout.write(f"T{text}")
+        case _:
+            sys.stdout.write(ElementTree.tostring(read_tree(), "unicode"))
 
 
 if __name__ == "__main__":

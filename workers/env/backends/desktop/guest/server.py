@@ -81,7 +81,7 @@ class Server:
         if self.reader is None:
             self.reader = await asyncio.create_subprocess_exec(
                 "/usr/bin/python3",
-                *("-E", "-s", "-m", "workers.env.backends.desktop.guest.accessibility"),
+                *("-E", "-s", "-m", "workers.env.backends.desktop.guest.accessibility_tree", "serve"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
@@ -94,7 +94,7 @@ class Server:
             line = await self.reader.stdout.readline()
         if not line:
             raise SessionError("the accessible elements cannot be read")
-        return web.json_response(json.loads(line))
+        return web.Response(text=json.loads(line))
 
     def _screen(self, at_rest: bool, image: bool = True) -> web.Response:
         headers = {"X-Over": str(int(self.session.over)), "X-At-Rest": str(int(at_rest))}
