@@ -1,7 +1,4 @@
-"""Publishes a bundle's records into shadow topics for real workers; keys, partitions, order and headers stay.
-
-Only topics that are new or empty are written.
-"""
+"""Publishes a bundle's records into new or empty shadow topics; keys, partitions, order and headers stay."""
 
 import contextlib
 import time

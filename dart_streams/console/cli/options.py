@@ -38,10 +38,7 @@ def split_names(text: str) -> list[str]:
 
 
 def read_config(path: Path | None) -> Config:
-    """Read a command's configuration, with ``tasks.file`` made absolute.
-
-    Without a path, read the demonstration's file from this folder or the checkout, or else use the defaults.
-    """
+    """Read a configuration with an absolute ``tasks.file``; without a path the demonstration's, or the defaults."""
     import msgspec
 
     from dart_streams.config import Config, load

@@ -1,7 +1,4 @@
-"""``dart-streams worker`` and ``train``: run one process of a deployment.
-
-Processes are imported by name, as each needs the libraries of its own environment.
-"""
+"""``dart-streams worker`` and ``train``: run one process, imported by name as each has libraries of its environment."""
 
 from __future__ import annotations
 

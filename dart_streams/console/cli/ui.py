@@ -180,10 +180,7 @@ def open_listener(host: str, port: int, before: PageAddress, *, any_free: bool) 
 
 
 def read_address(file: Path | None) -> PageAddress:
-    """Return the address of an earlier start if only this user could write it, else an empty one.
-
-    A restarted page keeps its address and token, so open browsers reconnect.
-    """
+    """Return an earlier start's address, for open browsers, if only this user could write it, else an empty one."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         if file is not None and file.stat().st_uid == os.getuid() and not file.stat().st_mode & 0o077:
             return msgspec.json.decode(file.read_bytes(), type=PageAddress)

@@ -1,7 +1,4 @@
-"""Writes and reads rows of episodes as Parquet for Hugging Face's ``datasets``, by row groups.
-
-Needs pyarrow and datasets, which only the environment .venv/data has.
-"""
+"""Writes and reads rows of episodes as Parquet by row groups; needs pyarrow and datasets, which .venv/data has."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,4 @@
-"""Decides which keys of its configuration a resumed run may change. Pure.
-
-A run keeps the keys that its records, rows and checkpoints depend on.
-"""
+"""Decides which keys a resumed run may change: none on which its records, rows and checkpoints depend. Pure."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -47,10 +47,7 @@ class ProcessDeaths(msgspec.Struct, frozen=True):
 
 
 class PhaseLog(msgspec.Struct, frozen=True):
-    """A run's phases in order, the versions evaluated before and after training, and deaths of processes.
-
-    ``before_model`` is the endpoint's model that was evaluated before, empty for a trainer's version.
-    """
+    """A run's phases, evaluated versions and deaths; ``before_model`` is the endpoint's evaluated before, or empty."""
 
     phases: tuple[RunPhase, ...] = ()
     before_version: int | None = None

@@ -1,7 +1,4 @@
-"""A JVM daemon: its home folder, the marks on its command line, its port, start and stop.
-
-A daemon runs in its own process session, and outlives the command that starts it.
-"""
+"""A JVM daemon, which outlives the command that starts it: home, marks on its command line, port, start and stop."""
 
 import contextlib
 import ctypes

@@ -1,7 +1,4 @@
-"""Java and the jars of the local services, and the jar of the web page's plots.
-
-Maven fetches the jars once, into a folder named by the digest of their pom.
-"""
+"""Java, and the jars of the local services and the page's plots, which Maven fetches once for each version of a pom."""
 
 import hashlib
 import os
