@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoImageProcessor, AutoProcessor
 from dart_streams.config import Config, Policy
 from dart_streams.episodes import context, prompts
 from dart_streams.errors import UserError
+from topics.observations import Observation
 from topics.values import BlobRef, MessagePart
 
 CHATML = (
@@ -41,6 +42,9 @@ CACHED_SIZES = 1024
 
 ImageInputs = Mapping[str, torch.Tensor]
 """Output of the image processor, by the model's argument names."""
+
+Answers = Mapping[str, Sequence[int]]
+"""Generated tokens of earlier answers, by their texts."""
 
 Shape = tuple[tuple[str, tuple[bool, ...]], ...]
 """Messages of a prompt: each role, and which of its parts are images."""
@@ -103,18 +107,45 @@ class Renderer:
         self.allowed_tokens: list[int] = sorted(set(self.tokenizer.get_vocab().values()) - set(self.banned_tokens))
         """Tokens that may be sampled, without ids beyond the tokenizer (a padded embedding)."""
 
-    def prompt(self, turns: Sequence[MessagePart]) -> Prompt:
-        """Render ``turns``, followed by the opening of the answer."""
+    def prompt(self, turns: Sequence[MessagePart], generated: Answers | None = None) -> Prompt:
+        """Render ``turns``, followed by the opening of the answer.
+
+        With the tokens ``generated`` for all texts of the assistant, they stand for these texts: tokenized again, a
+        text may have others. If one is missing, all texts are tokenized.
+        """
         shape = tuple(
             (part[0].role, tuple(turn.image is not None for turn in part)) for part in prompts.split_messages(turns)
         )
         skeleton = self._skeleton(shape)
-        texts = (turn.text or "" for turn in turns if turn.image is None)
+        shown = [turn for turn in turns if turn.image is None]
+        known = {text: self._without_end(tokens) for text, tokens in (generated or {}).items()}
+        if any(turn.role == "assistant" and turn.text not in known for turn in shown):
+            known = {}
+        texts = (
+            known[turn.text] if turn.role == "assistant" and turn.text in known else self._text_tokens(turn.text or "")
+            for turn in shown
+        )
         token_ids: list[int] = []
         for part in skeleton:
-            token_ids += part if part is not None else self._text_tokens(next(texts))
+            token_ids += part if part is not None else next(texts)
         images = [turn.image for turn in turns if turn.image is not None]
         return Prompt(token_ids=token_ids, images=images, sha=prompt_digest(token_ids, images))
+
+    def recorded_prompt(self, observations: Sequence[Observation], policy: Policy, sha: str) -> Prompt:
+        """Return the prompt of the action after ``observations`` that a rollout worker rendered as ``sha``.
+
+        The worker may have had the tokens of all earlier answers or not; if neither fits, the prompt of texts returns.
+        """
+        turns = prompts.prompt_turns(observations, policy)
+        prompt = self.prompt(turns)
+        if prompt.sha == sha:
+            return prompt
+        taken = [observation.taken for observation in observations if observation.taken is not None]
+        spliced = self.prompt(turns, {action.text: action.tokens for action in taken if action.tokens})
+        return spliced if spliced.sha == sha else prompt
+
+    def _without_end(self, tokens: Sequence[int]) -> list[int]:
+        return list(tokens[:-1] if tokens and tokens[-1] == self.eos else tokens)
 
     def answer_tokens(self, text: str) -> list[int]:
         """Return the tokens of an answer, including its end."""

@@ -10,10 +10,14 @@ from PIL import Image
 from transformers import AutoProcessor
 
 from dart_streams import actions
+from dart_streams.config import Config
+from dart_streams.episodes import prompts
 from dart_streams.errors import UserError
 from dart_streams.policy import probe, tiny, tiny_architectures
 from dart_streams.policy.rendering import CHATML, Renderer
+from tests import events
 from tests.model.plain_transformers import training_inputs
+from topics.observations import Observation
 from topics.values import BlobRef, MessagePart
 
 MIN_PIXELS, MAX_PIXELS = 3136, 1_003_520
@@ -106,6 +110,40 @@ def test_a_prompt_is_named_after_its_tokens_and_images(renderer):
     other = [turns[0], MessagePart(role="user", image=BlobRef(sha256="cd", size=1))]
     assert renderer.prompt(turns).sha == renderer.prompt(turns).sha
     assert renderer.prompt(turns).sha != renderer.prompt(other).sha
+
+
+def other_tokens(renderer: Renderer, text: str) -> list[int]:
+    """Return tokens of the same text that its tokenizer would not choose, and the end."""
+    tokens = [token for character in text for token in renderer.answer_tokens(character)[:-1]]
+    assert renderer.text(tokens) == text
+    assert [*tokens, renderer.eos] != renderer.answer_tokens(text)
+    return [*tokens, renderer.eos]
+
+
+def recorded(renderer: Renderer, *texts: str) -> list[Observation]:
+    actions_taken = [events.executed_action(text, tokens=other_tokens(renderer, text)) for text in texts]
+    return [events.observation(step, taken=taken, screenshot=REF) for step, taken in enumerate([None, *actions_taken])]
+
+
+def test_a_recorded_prompt_is_that_of_generated_tokens_or_of_texts(renderer):
+    policy, observations = Config().policy, recorded(renderer, "click(12,34)", "click(56,78)")
+    turns = prompts.prompt_turns(observations, policy)
+    answers = {each.taken.text: each.taken.tokens for each in observations[1:]}
+    texts, generated = renderer.prompt(turns), renderer.prompt(turns, answers)
+    assert texts.sha != generated.sha
+    assert renderer.recorded_prompt(observations, policy, texts.sha) == texts
+    assert renderer.recorded_prompt(observations, policy, generated.sha) == generated
+    assert renderer.recorded_prompt(observations, policy, "other") == texts
+    assert renderer.prompt(turns, dict([*answers.items()][:1])) == texts, "all answers or none"
+
+
+def test_a_prompt_of_generated_tokens_extends_the_one_before(renderer):
+    policy, observations = Config().policy, recorded(renderer, "click(12,34)")
+    taken = observations[1].taken
+    before = renderer.prompt(prompts.prompt_turns(observations[:1], policy)).token_ids
+    after = renderer.prompt(prompts.prompt_turns(observations, policy), {taken.text: taken.tokens}).token_ids
+    shown = [*before, *taken.tokens]
+    assert after[: len(shown)] == shown
 
 
 def test_a_directory_without_a_chat_template_gets_that_of_qwen(policy, tmp_path):

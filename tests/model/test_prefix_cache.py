@@ -65,7 +65,11 @@ class Episode:
     def request(self, tokens: int) -> ActionRequest:
         turns = prompts.turns_of("Click.", View(*SIZE), self.steps, self.engine.config.policy)
         sampling = Sampling(max_tokens=tokens)
-        return events.action_request(f"{self.name}/{len(self.asked)}", turns=turns, sampling=sampling)
+        fields = {"trajectory_id": self.name, "turns": turns, "sampling": sampling}
+        return events.action_request(f"{self.name}/{len(self.asked)}", **fields)
+
+    def generated(self, step: int) -> dict[str, list[int]]:
+        return {answer.text: answer.tokens for answer in self.answers[:step]}
 
     async def step(self, tokens: int = 12) -> None:
         self.asked.append(self.request(tokens))
@@ -88,13 +92,18 @@ class OtherPolicies(Policies):
         }
         return self.release(state, number, str(self.folder / f"version-{number}"), self.probe(state))
 
-    def is_true(self, asked: ActionRequest, made: Generation, served: dict[int, Path]) -> bool:
+    def all_true(self, episode: Episode, served: dict[int, Path], first: int = 0) -> bool:
         """Return whether the log-probabilities are transformers', each token's with the version that it names."""
+        return all(self.is_true(episode, step, served) for step in range(first, len(episode.answers)))
+
+    def is_true(self, episode: Episode, step: int, served: dict[int, Path]) -> bool:
+        """Return whether those of one step are."""
         wanted: list[float] = []
+        asked, made, generated = episode.asked[step], episode.answers[step], episode.generated(step)
         for span in made.versions:
             place = msgspec.structs.replace(self.versions[0], uri=str(served[span.version]))
             self.versions.append(place)
-            wanted += self.score(asked, made.tokens, version=-1)[0][span.start : span.end]
+            wanted += self.score(asked, made.tokens, -1, generated)[0][span.start : span.end]
             self.versions.pop()
         return close(made.logprobs, wanted)
 
@@ -179,7 +188,7 @@ def test_prompts_that_extend_each_other_are_computed_once_and_true(engine, loop,
     encoded, places = loop.run(play_all()), whole(policies.versions[:1], tmp_path)
     assert encoded == 1 + 3 * (STEPS - 1), "each screen once, though they are shown several times"
     for episode in episodes:
-        assert all(map(lambda *one: policies.is_true(*one, places), episode.asked, episode.answers))
+        assert policies.all_true(episode, places)
         extending = [answer for step, answer in enumerate(episode.answers) if step not in (0, 4, 7)]
         assert all(0.4 * answer.prompt_tokens < answer.cached_tokens < answer.prompt_tokens for answer in extending)
         dropped = [episode.answers[step] for step in (4, 7)]
@@ -197,8 +206,8 @@ def test_without_the_cache_the_same_is_computed_in_whole(engine, loop, policies)
     async def score_again(on: bool) -> list[list[float]]:
         await engine.thread.call(lambda core: switch_cache(core, on))
         scored = []
-        for asked, made in zip(episode.asked, episode.answers, strict=True):
-            prompt = engine.renderer.prompt(asked.turns)
+        for step, (asked, made) in enumerate(zip(episode.asked, episode.answers, strict=True)):
+            prompt = engine.renderer.prompt(asked.turns, episode.generated(step))
             images, _ = await engine.images.get(prompt.images)
             given = prompt, images, made.tokens
             scored.append(await engine.thread.call(lambda core, given=given: core.score(*given)))
@@ -235,7 +244,7 @@ def test_nothing_of_the_old_weights_is_read_after_a_switch(
     held = hold(engine, loop, monkeypatch)
     held.set()
     loop.run(switch_in_the_middle())
-    assert all(map(lambda *one: policies.is_true(*one, places), episode.asked, episode.answers))
+    assert policies.all_true(episode, places)
     versions = [[span.version for span in answer.versions] for answer in episode.answers]
     assert versions[:3] == [[old.version]] * 3
     through = {"keep": [old.version, new.version], "finish": [old.version], "abort": [new.version]}
@@ -257,15 +266,27 @@ def test_a_cache_that_outlives_its_weights_shows_in_the_log_probabilities(
         broken.setattr(EngineCaches, kept, lambda _: None)
         serve(engine, loop, policies.versions[1])
     loop.run(episode.step())
-    assert not policies.is_true(episode.asked[-1], episode.answers[-1], places)
+    assert not policies.is_true(episode, 3, places)
     serve(engine, loop, policies.versions[1])
     loop.run(episode.step())
-    assert policies.is_true(episode.asked[-1], episode.answers[-1], places)
+    assert policies.is_true(episode, 4, places)
 
 
 def test_the_encoder_cache_is_as_large_as_its_requests_need(engine, loop, config):
     capacity = loop.run(engine.thread.call(lambda core: core.caches.capacity))
     assert capacity == 64 * 4 * 48 == config.rollout.max_in_flight * config.policy.max_images * 48
+
+
+def test_a_prompt_has_its_answers_as_they_were_generated(engine, loop, policies):
+    serve(engine, loop, policies.versions[0])
+    episode = Episode(engine, "exact")
+    loop.run(episode.play(4))
+    assert "other" in {answer.recalled for answer in episode.answers}, "drawn from all tokens, few are the usual ones"
+    prompts_seen = [engine.renderer.prompt(asked.turns, episode.generated(n)) for n, asked in enumerate(episode.asked)]
+    assert [prompt.sha for prompt in prompts_seen] == [answer.prompt_sha for answer in episode.answers]
+    for before, answer, after in zip(prompts_seen, episode.answers, prompts_seen[1:], strict=False):
+        shown = [*before.token_ids, *answer.tokens]
+        assert after.token_ids[: len(shown)] == shown
 
 
 def test_an_answer_of_other_tokens_than_its_text_has_is_noticed(policies):

@@ -24,7 +24,7 @@ from dart_streams.config import Config, parse
 from dart_streams.config.trainer import Publish
 from dart_streams.errors import UserError
 from dart_streams.policy import exporting, probe, resident_weights, tiny, weights
-from dart_streams.policy.rendering import CHATML, Renderer
+from dart_streams.policy.rendering import CHATML, Answers, Renderer
 from dart_streams.policy.resident_weights import ResidentWeights
 from dart_streams.store import MissingBlob
 from tests import events
@@ -119,10 +119,12 @@ class Policies:
         return plain_transformers.measured(self.model, self.renderer)
 
     @torch.no_grad()
-    def score(self, asked: ActionRequest, tokens: list[int], version: int) -> tuple[list[float], list[float]]:
+    def score(
+        self, asked: ActionRequest, tokens: list[int], version: int, generated: Answers | None = None
+    ) -> tuple[list[float], list[float]]:
         """Return log-probabilities of ``tokens`` and entropies, by transformers, as the trainer defines them."""
         weights.load(self.model, Path(self.versions[version].uri))
-        prompt = self.renderer.prompt(asked.turns)
+        prompt = self.renderer.prompt(asked.turns, generated)
         images = [Image.open(io.BytesIO(SCREENS[ref.sha256])).convert("RGB") for ref in prompt.images]
         inputs = plain_transformers.training_inputs(self.renderer, prompt, images, tokens)
         start = inputs.pop("answer_start")

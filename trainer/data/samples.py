@@ -150,7 +150,7 @@ def sample(
             f"{place} was sampled at temperature {sampling.temperature:g} with top_p {sampling.top_p:g}: its "
             "log-probabilities do not cover the whole distribution",
         )
-    prompt = renderer.prompt(prompts.prompt_turns(observations[: step + 1], policy))
+    prompt = renderer.recorded_prompt(observations[: step + 1], policy, taken.prompt_sha)
     if taken.tokens and taken.prompt_sha != prompt.sha:
         raise RejectedStep(
             PROMPT_MISMATCH,

@@ -34,11 +34,14 @@ from topics.action_requests import ActionRequest
 from topics.values import Sampling
 from topics.weights import WeightVersion
 from workers.rollout.engine import EngineDead, EngineFault, Generation, LoadFault, Recalled
+from workers.rollout.generated_answers import GeneratedAnswers
 from workers.rollout.images import EncodedImage, ImageCache, ReadBlob
 from workers.rollout.vllm_core import EngineRequest, VllmCore
 from workers.rollout.weight_loading import WeightSchema
 
 IMAGE_CACHE_BYTES = 256 << 20
+TRAJECTORIES = 8
+"""Trajectories whose answers are remembered, for each request in flight."""
 STOP_TIMEOUT_S = 1.0
 
 T = TypeVar("T")
@@ -193,6 +196,7 @@ class VllmEngine:
         self.folder = recipe.model_folder(config)
         self.renderer = renderer_of(self.folder, config.policy)
         self.schema = WeightSchema(self.renderer.config)
+        self.answers = GeneratedAnswers(TRAJECTORIES * config.rollout.max_in_flight)
         self.cache = tempfile.TemporaryDirectory(prefix="weights-")
         self.resident = ResidentWeights(Path(self.cache.name), lasting=config.trainer.publishes_parts)
         self.served_sha256: str | None = None
@@ -253,10 +257,11 @@ class VllmEngine:
         """Answer a request."""
         if self.thread is None:
             raise EngineFault("the engine has not started")
-        prompt = self.renderer.prompt(request.turns)
+        prompt = self.renderer.prompt(request.turns, self.answers.of(request.trajectory_id))
         images, fetch_ms = await self.images.get(prompt.images)
         generation = await self.thread.generate(prompt, images, request.sampling)
         text = self.renderer.text(generation.tokens)
+        self.answers.add(request.trajectory_id, text, generation.tokens)
         recalled = compare_history(self.renderer, self.config.policy.dialect.build(), generation.tokens, text)
         return msgspec.structs.replace(generation, text=text, fetch_ms=fetch_ms, recalled=recalled)
 

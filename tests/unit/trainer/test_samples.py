@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog, alter_group
-from dart_streams.config import Config
+from dart_streams.config import Config, Policy
+from dart_streams.episodes import prompts
 from tests import events
 from topics.curated import CuratedGroup
+from topics.observations import Observation
 from topics.values import BlobRef, MessagePart, Sampling
 from trainer.data.samples import Selection, select, share
 
@@ -31,6 +33,9 @@ class Characters:
         images = [turn.image for turn in turns if turn.image]
         text = "|".join(turn.text or turn.image.sha256 for turn in turns if turn.text or turn.image)
         return Prompt([ord(letter) for letter in text], images, text)
+
+    def recorded_prompt(self, observations: Sequence[Observation], policy: Policy, _sha: str) -> Prompt:
+        return self.prompt(prompts.prompt_turns(observations, policy))
 
     def answer_tokens(self, text: str) -> list[int]:
         return [ord(letter) for letter in text] + [0]
