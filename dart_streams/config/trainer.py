@@ -151,6 +151,8 @@ class Trainer(Section, frozen=True):
     """The type in which layers compute; weights, gradients and log-probabilities stay float32."""
     recompute: bool = False
     """Recompute activations in the backward pass: slower, with less memory."""
+    freeze_vision: bool = False
+    """Train the language model only; a screenshot's features are then computed once. Adapters (``lora``) imply it."""
     checkpoint_every: Positive = 1
     """Steps between checkpoints; a killed trainer repeats the steps since the last checkpoint."""
     keep_versions: Positive = 4

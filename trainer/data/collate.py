@@ -44,11 +44,12 @@ class MicroBatch:
     """Input of one forward and backward pass; it has at least one image, so that every rank runs the vision tower.
 
     ``images`` are model inputs of the distinct images, ``counts_I`` their image tokens, and ``shown_S`` the order in
-    which rows show them. ``branch_RL`` is a token's branch within its row (from 1; 0: trunk), ``offset_RL`` its index
-    in that branch, ``reach_RL`` the columns of the trunk that it may see. ``kept_K`` are the columns whose logits
-    predict an answer, and ``logits_N`` each answer token's place in R rows of them, by sample; None: in order.
-    ``corrected_BA`` marks tokens with log-probabilities of the engine. ``versions_BA`` is each token's weight version
-    (-1: none). ``places`` has each sample's trajectory and step.
+    which rows show them. ``image_ids`` name them; ``image_lengths`` has, for each input, the lengths of all images
+    (None: they cannot be taken apart). ``branch_RL`` is a token's branch within its row (from 1; 0: trunk),
+    ``offset_RL`` its index in that branch, ``reach_RL`` the columns of the trunk that it may see. ``kept_K`` are the
+    columns whose logits predict an answer, and ``logits_N`` each answer token's place in R rows of them, by sample;
+    None: in order. ``corrected_BA`` marks tokens with log-probabilities of the engine. ``versions_BA`` is each token's
+    weight version (-1: none). ``places`` has each sample's trajectory and step.
     """
 
     input_ids_RL: Tensor
@@ -73,6 +74,8 @@ class MicroBatch:
     advantage_B1: Tensor
     temperature_B: Tensor
     places: tuple[tuple[str, int], ...] = ()
+    image_ids: tuple[str, ...] = ()
+    image_lengths: tuple[tuple[int, ...], ...] | None = None
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Return a copy on ``device``."""
@@ -150,7 +153,8 @@ class Collator:
             needs_mask=any(len(row.branches) > 1 for row in rows),
             kept_K=torch.tensor(kept),
             logits_N=None if logits == list(range(len(rows) * len(kept))) else torch.tensor(logits),
-            images=self._joined(encoded, images),
+            **self._joined(encoded, images),
+            image_ids=tuple(order),
             counts_I=torch.tensor([image.tokens for image in encoded.values()]),
             shown_S=torch.tensor(shown, dtype=torch.long),
             **self._answers(items, used=bool(samples)),
@@ -197,15 +201,18 @@ class Collator:
         wanted = dict.fromkeys(ref.sha256 for item in samples for ref in item.images)
         self._images = {sha256: self._images.get(sha256) or self.encode(images[sha256]) for sha256 in wanted}
         if not self._images:
-            self._images = {"": self._encode_image(Image.new("RGB", (BLANK_SIDE, BLANK_SIDE)))}
+            self._images = {"": self._encode_image(blank_image())}
         return self._images
 
-    def _joined(self, encoded: Mapping[str, ModelImage], images: Mapping[str, bytes]) -> ImageInputs:
+    def _joined(self, encoded: Mapping[str, ModelImage], images: Mapping[str, bytes]) -> dict[str, Any]:
         """Return the model inputs of all images, concatenated or, if shapes differ, padded by the image processor."""
         each = [image.inputs for image in encoded.values()]
-        if len({tuple((name, value.shape[1:]) for name, value in inputs.items()) for inputs in each}) == 1:
-            return {name: torch.cat([inputs[name] for inputs in each]) for name in each[0]}
-        return self.renderer.pixels([pictures.decode_picture(images[sha256]) for sha256 in encoded])
+        if len({tuple((name, value.shape[1:]) for name, value in inputs.items()) for inputs in each}) > 1:
+            return {"images": self.renderer.pixels([pictures.decode_picture(images[sha256]) for sha256 in encoded])}
+        return {
+            "images": {name: torch.cat([inputs[name] for inputs in each]) for name in each[0]},
+            "image_lengths": tuple(tuple(len(inputs[name]) for inputs in each) for name in each[0]),
+        }
 
     def encode(self, data: bytes) -> ModelImage:
         """Return an encoded image as model input."""
@@ -214,6 +221,11 @@ class Collator:
     def _encode_image(self, image: Image.Image) -> ModelImage:
         tokens = self.renderer.expansion(*image.size).count(self.renderer.image_token)
         return ModelImage(image.size, tokens, self.renderer.pixels([image]))
+
+
+def blank_image() -> Image.Image:
+    """Return the image of micro-batches that show none."""
+    return Image.new("RGB", (BLANK_SIDE, BLANK_SIDE))
 
 
 def pack(items: Sequence[Item], lengths: Sequence[int], count: int, tokens: int) -> Iterator[Sequence[Item]]:

@@ -24,6 +24,7 @@ from topics.trained import TrainedToken
 from trainer.data.collate import Collator, MicroBatch, PassCost
 from trainer.data.samples import ReadyGroup, TrainingSample
 from trainer.learning import lora, minibatches, model, step, supported_rows, top_tokens
+from trainer.learning.frozen_vision import FeatureCache
 from trainer.learning.imitation_term import ImitationTerm, SftUpdate
 from trainer.learning.top_tokens import TopTokens
 from trainer.objective import count
@@ -89,6 +90,8 @@ class Learner:
         scorer = model.load(folder, renderer, ranks.device, settings.recompute, version, settings)
         self.collator = Collator(renderer, supported_rows.find_kinds(scorer, renderer))
         self.scorer = model.shard(scorer, mesh, settings.dtype)
+        if settings.lora.rank or settings.freeze_vision:
+            self.scorer.features = FeatureCache(ranks.any)
         self.reference: model.Scorer | None = None
         self.frozen_sha256 = ""
         """Digest of the frozen weights (adapter base or KL reference) on rank 0; empty if there are none."""
@@ -96,6 +99,7 @@ class Learner:
             frozen = model.load(folder, renderer, ranks.device).requires_grad_(False)
             self.frozen_sha256 = weights.digest_tensors(weights.own_state(frozen.policy)) if ranks.first else ""
             self.reference = model.shard(frozen, mesh, settings.dtype)
+            self.reference.features = FeatureCache(ranks.any)
         # No weight decay: it would pull a pretrained model away from its weights.
         self.optimizer = torch.optim.AdamW(
             [value for value in self.scorer.parameters() if value.requires_grad],
@@ -130,7 +134,7 @@ class Learner:
             return StepResult(False, {}, 0, 0, 0.0)
         term = ImitationTerm.of(imitated, self.settings.imitate.weight, self.settings, self.collator, self.ranks)
         top = TopTokens()
-        before = self.collator.cost
+        before = self._computed()
         try:
             parts = self._minibatches(groups, version, int(sequences))
             updates = self._updates(parts, groups, total, version, should_stop, top, term)
@@ -219,10 +223,15 @@ class Learner:
             updates.append(Update(sums, step.apply(self.scorer, self.optimizer, self.settings.grad_clip)))
         return updates
 
+    def _computed(self) -> PassCost:
+        """Return the sums over all passes; a frozen vision tower computes only images that are not kept."""
+        kept = self.scorer.features
+        return self.collator.cost._replace(images=kept.encoded) if kept else self.collator.cost
+
     def _pass_cost(self, before: PassCost, groups: Sequence[ReadyGroup]) -> dict[str, float]:
         """Return what a pass over ``groups`` has computed since ``before``, over all ranks. Collective."""
         images = {ref.sha256 for group in groups for item in group.samples for ref in item.images}
-        own = [now - then for now, then in zip(self.collator.cost, before, strict=True)]
+        own = [now - then for now, then in zip(self._computed(), before, strict=True)]
         distinct = sum(group.distinct_tokens for group in groups)
         total = self.ranks.total([*own, distinct, len(images)])
         return {

@@ -19,7 +19,8 @@ from dart_streams.policy import fit, probe, weights
 from dart_streams.policy.rendering import ImageInputs, Renderer, refuse_missing
 from trainer.data.collate import Collator, MicroBatch
 from trainer.data.samples import TrainingSample
-from trainer.learning import lora, vision
+from trainer.learning import frozen_vision, lora, vision
+from trainer.learning.frozen_vision import FeatureCache
 from trainer.objective import token_logp
 
 
@@ -31,12 +32,15 @@ class Scorer(nn.Module):
     def __init__(self, policy: Any, renderer: Renderer) -> None:
         super().__init__()
         self.policy = policy
+        self.features: FeatureCache | None = None
+        """Features of a frozen vision tower."""
         vocabulary = policy.config.get_text_config().vocab_size
         self.register_buffer("forbidden_V", ~renderer.allowed_mask(vocabulary), persistent=False)
 
     def forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """Return log-probability and entropy (nats) of each answer token, (B, A) each, as the engine draws them."""
-        encoded = vision.encode(self.policy, batch.images)
+        images = self.features
+        encoded = images.encode(self.policy, batch) if images else vision.encode(self.policy, batch.images)
         features: dict[str, Any] = {}
         if len(batch.shown_S):
             features = {"mm_encoder_outputs": {"image": vision.repeat_features(encoded, batch.counts_I, batch.shown_S)}}
@@ -120,7 +124,8 @@ def load(
     """Return the policy of a Hugging Face directory in float32, without dropout, not sharded.
 
     ``recompute`` enables activation checkpointing. ``version`` is a directory with other weights. ``adapted`` are
-    trainer settings whose ``lora`` freezes the model and adds adapters. Raises :class:`UserError` if the model cannot
+    trainer settings whose ``lora`` freezes the model and adds adapters, or whose ``freeze_vision`` freezes the vision
+    tower. Raises :class:`UserError` if the model cannot
     be trained.
     """
     refuse_missing(folder)
@@ -141,6 +146,8 @@ def load(
             module.p = 0.0
     if adapted is not None and adapted.lora.rank:
         lora.freeze(policy, adapted.lora, getattr(torch, adapted.publish.dtype))
+    elif adapted is not None and adapted.freeze_vision:
+        frozen_vision.freeze(policy, renderer, getattr(torch, adapted.publish.dtype))
     scorer = Scorer(policy, renderer).to(device).eval()
     if recompute:
         policy.gradient_checkpointing_enable()
