@@ -106,11 +106,6 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         return self.published if self.latest is None else (*self.published, self.latest)
 
     @property
-    def awaits_action(self) -> bool:
-        """Whether the action after the latest observation is missing."""
-        return bool(self.published) and self.latest is None and self.pending is None
-
-    @property
     def on_last_step(self) -> bool:
         """Whether the step limit ends the episode after the pending action."""
         return self.step >= self.limits.max_steps
@@ -237,7 +232,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         kind: OutcomeKind = "env_error"
         if calling:
             reason = f"waited for the environment's {calling}()"
-        elif self.awaits_action:
+        elif self.published and self.latest is None and self.pending is None:
             kind, reason = "policy_error", "waited for an action"
         else:
             reason = "waited for the environment" if self.observations else "no first screen in time"
