@@ -67,9 +67,6 @@ def gpu_constants(folder: Path, config: Config, gpu_gib: float) -> list[Constant
 
     A rollout worker has one GPU for weights, second set and cache; the trainer has as few GPUs as hold it.
     """
-    from msgspec.structs import replace
-
-    from dart_streams.console.sizing import capacity as planning
     from dart_streams.console.sizing.capacity import Constant
     from dart_streams.console.sizing.gpu_memory import MAX_GPUS, MemoryEstimate
     from dart_streams.console.sizing.model_files import read_shape
@@ -83,13 +80,7 @@ def gpu_constants(folder: Path, config: Config, gpu_gib: float) -> list[Constant
     beside = {"device": ", beside a second set of weights", "host": ", a second set in main memory", "none": ""}[place]
     cache = f"{source}: of {estimate.sequence:,} tokens{beside}"
     places = min(found.requests, config.rollout.max_in_flight)
-    known = {constant.name: constant for constant in planning.CONSTANTS}
-    published, trained = known["trainer_gpus"].value, known["trained_per_step"]
-    share = replace(
-        trained, value=trained.value * found.trainer / published, source=f"in proportion to {published:g} GPUs"
-    )
     return [
-        share,
         Constant("places", places, "requests", "counted", cache),
         Constant("gpus_a_worker", 1.0, "GPUs", "counted", source),
         Constant("trainer_gpus", found.trainer, "GPUs", "counted", f"{source}: the fewest that it fits on"),

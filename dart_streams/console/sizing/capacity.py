@@ -39,6 +39,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 SLOTS = "docs/lab/slots.md, bench slots --slots 1000 at 314 steps/s, 22 November"
+WINDOWS = "30 steps, 5 screenshots of 2,691 tokens in a sliding window; 3,900 with blocks of 3 to 7"
 CONSTANTS = (
     Constant("recorder_ms", 0.65, "core-ms/step", "measured", SLOTS),
     Constant("kafka_ms", 0.93, "core-ms/step", "measured", f"{SLOTS}; one broker, one copy"),
@@ -58,7 +59,8 @@ CONSTANTS = (
     Constant("full", 0.7, "", "assumed", "how full rollout workers may be"),
     Constant("gpus_a_worker", 2.0, "GPUs", "published", "DART's release: 2 H100 a rollout worker"),
     Constant("trainer_gpus", 8.0, "GPUs", "published", "DART's release: 8 H100 train"),
-    Constant("trained_per_step", 1300.0, "steps", "assumed", "that those GPUs train on in an optimizer step of 60 s"),
+    Constant("train_tokens", 15_600.0, "tokens/step", "assumed", WINDOWS),
+    Constant("tokens_per_s", 6000.0, "tokens/s", "measured", "docs/gpu.md: a GPU that trains adapters of a 7B model"),
     Constant("running", 3.4, "rollouts", "simulated", "under way a group that is open or waits (bench simulate)"),
     Constant("trained_share", 0.7, "", "simulated", "of played steps that are trained on, bench simulate"),
 )
@@ -104,7 +106,7 @@ version_s | a version each | s | \
 switching | rollout workers that switch at a time | workers | \
     2 x {rollout_workers} workers x switch {switch_s} s / {version_s} s: all have a version at half of its time
 train_gpus | trainer GPUs |  | \
-    {steps_per_s} steps/s x {trained_share} trained on x {optimizer_s} s / {trained_per_step} steps, rounded up, x \
+    {steps_per_s} steps/s x {trained_share} trained on x {train_tokens} tokens / {tokens_per_s} tokens/s, in units of \
     {trainer_gpus} GPUs
 """
 """Name, title, unit and formula of each value of the plan; names in braces stand for values."""
@@ -199,5 +201,5 @@ def add_figures(v: dict[str, float]) -> None:
     v["batch"] = math.ceil(v["envs"] / v["running"] / v["staleness"])
     v["version_s"] = max(v["optimizer_s"], v["episode_s"] * v["rollouts"] / v["running"] / v["staleness"])
     v["switching"] = math.ceil(2 * v["rollout_workers"] * v["switch_s"] / v["version_s"])
-    steps_a_version = steps_per_s * v["trained_share"] * v["optimizer_s"]
-    v["train_gpus"] = math.ceil(steps_a_version / v["trained_per_step"]) * v["trainer_gpus"]
+    gpus = steps_per_s * v["trained_share"] * v["train_tokens"] / v["tokens_per_s"]
+    v["train_gpus"] = math.ceil(gpus / v["trainer_gpus"]) * v["trainer_gpus"]
