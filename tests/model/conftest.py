@@ -39,12 +39,15 @@ def renderer(policy: Path) -> "Renderer":
 
 @pytest.fixture
 def new_run(services: Any, policy: Path) -> Callable[..., "Run"]:
-    """Return a function that makes a run with steps of one group and these trainer settings."""
+    """Return a function that makes a run with ``groups`` groups, steps of one and these trainer settings."""
     from tests.model.test_trainer_run import Run
 
-    def make(**trainer: Any) -> Run:
+    def make(groups: int = 0, **trainer: Any) -> Run:
         settings = {"groups_per_step": 1, "micro_batch": 4, **trainer}
-        return Run(services.config(policy={"path": str(policy)}, trainer=settings, curation={"max_staleness": 100}))
+        run = Run(services.config(policy={"path": str(policy)}, trainer=settings, curation={"max_staleness": 100}))
+        if groups:
+            run.fill(groups)
+        return run
 
     return make
 

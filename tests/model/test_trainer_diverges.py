@@ -32,8 +32,7 @@ def run(new_run: Callable[..., Run]) -> Callable[..., Run]:
 
 
 def test_non_finite_weights_are_refused_under_the_same_settings_only(run):
-    ours = run()
-    ours.add([ours.maker.group(index) for index in range(3)])
+    ours = run(3)
     for number, error in enumerate([*[VersionRefused] * (MAX_REFUSALS - 1), TrainingDiverged, TrainingDiverged]):
         with pytest.raises(
             error, match=r"step 1 made weights that are not finite: .*largest weight is .*e\+37, in \S+"
@@ -51,8 +50,7 @@ def test_non_finite_weights_are_refused_under_the_same_settings_only(run):
 
 
 def test_the_groups_of_a_refused_step_are_left_out_and_counted(run):
-    ours = run(max_train_steps=2)
-    ours.add([ours.maker.group(index) for index in range(3)])
+    ours = run(3, max_train_steps=2)
     file = ours.config.run.folder / "checkpoints" / refusals.FILE
     refused = RefusedStep(train_step=2, group_ids=("group-1",), fault="layer has nan")
     RefusedSteps(settings=refusals.settings_digest(ours.config)).after(refused).write(file)

@@ -1,6 +1,5 @@
 """Recorded optimizer steps are made again from a bundle alone, with the loss that was recorded."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -8,9 +7,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.synthetic_groups import BacklogShape, Maker, write
-from dart_streams.bus import sync_clients
-from dart_streams.bus.codec import encode
 from dart_streams.config import Config
 from dart_streams.console.bundles import capture
 from dart_streams.console.bundles import retrain as reproduce
@@ -20,10 +16,9 @@ from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
-from dart_streams.policy import tiny
-from dart_streams.policy.rendering import Renderer
-from dart_streams.store import AsyncStore, SyncStore, connect
-from topics import ALL, Topic, curated, observations
+from dart_streams.store import SyncStore, connect
+from tests.model.test_trainer_run import Run
+from topics import ALL, observations
 from topics.trained import TrainedStep
 from trainer import main
 from trainer.data.successes import RememberedSuccess
@@ -33,54 +28,36 @@ STEPS = 3
 
 
 @pytest.fixture(scope="module")
-def run(services: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
+def run(services: Any, policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
     """A run of three steps of two updates that is over, and its bundle."""
-    return recorded(services, tmp_path_factory, {"minibatches": 2})
+    return recorded(services, policy, tmp_path_factory.mktemp("bundle"), {"minibatches": 2})
 
 
 @pytest.fixture(scope="module")
-def imitating(services: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
+def imitating(services: Any, policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
     """The same with imitation beside each batch and in phases, and with the versions of all steps."""
     trainer = {
         "keep_versions": STEPS + 1,
         "imitate": {"trajectories": 2, "weight": 0.5},
         "entropulse": {"every": 2, "updates": 2, "trajectories": 1},
     }
-    return recorded(services, tmp_path_factory, trainer)
+    return recorded(services, policy, tmp_path_factory.mktemp("bundle"), trainer)
 
 
-def recorded(services: Any, tmp_path_factory: pytest.TempPathFactory, trainer: dict[str, Any]) -> tuple[Config, Path]:
-    folder = tmp_path_factory.mktemp("policy") / "tiny"
-    tiny.build(folder)
+def recorded(services: Any, policy: Path, folder: Path, trainer: dict[str, Any]) -> tuple[Config, Path]:
     config: Config = services.config(
-        policy={"path": str(folder)},
+        policy={"path": str(policy)},
         trainer={"groups_per_step": 2, "micro_batch": 4, "max_train_steps": STEPS, "keep_versions": 2, **trainer},
         curation={"max_staleness": 100},
         tasks={"file": str(TASKS)},
     )
-    maker = Maker(config, Renderer(folder, config.policy.min_pixels, config.policy.max_pixels), BacklogShape(2, 2))
-    groups = [maker.group(index) for index in range(2 * STEPS)]
-
-    async def store_all() -> None:
-        session = connect(config.store)
-        await write(groups, AsyncStore(session, config.bus.run, 16))
-        session.cluster.shutdown()
-
-    asyncio.run(store_all())
-    producer = sync_clients.create_producer(config.bus, "test")
-
-    def send(topic: Topic, event: Any) -> None:
-        record = encode(topic, event)
-        name = config.bus.prefix + topic.name
-        producer.send(name, key=record.key, value=record.value, headers=record.headers).get(timeout=120)
-
-    for made in groups:
-        for seen in (step for steps in made.observations.values() for step in steps):
-            send(observations.TOPIC, seen)
-        send(curated.TOPIC, made.group)
-    producer.close()
+    ours = Run(config)
+    groups = [ours.maker.group(index) for index in range(2 * STEPS)]
+    seen = [step for backlog in groups for steps in backlog.observations.values() for step in steps]
+    ours.publish(observations.TOPIC, *seen)
+    ours.add(groups)
     assert main.run(config) == 0
-    path = tmp_path_factory.mktemp("bundle") / "run.dart"
+    path = folder / "run.dart"
     session = connect(config.store)
     capture.capture(config, path, ALL, SyncStore(session, config.bus.run, 16))
     session.cluster.shutdown()

@@ -22,7 +22,6 @@ import msgspec
 import psutil
 import pytest
 import torch
-from kafka import TopicPartition
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
@@ -32,7 +31,8 @@ from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import Encoded, encode
 from dart_streams.config import Config, parse
 from dart_streams.console.repair import projection
-from dart_streams.console.runs.run_log import LogRecord, RecordMetadata
+from dart_streams.console.repair.dead_letters import dead_letter_topic
+from dart_streams.console.runs.run_log import LogRecord, RecordMetadata, present_records
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
 from dart_streams.policy import exporting, probe, recipe
@@ -78,6 +78,10 @@ class Run:
 
         asyncio.run(store())
         self.publish(curated.TOPIC, *(backlog.group for backlog in groups))
+
+    def fill(self, count: int) -> None:
+        """Add this many groups of version 0."""
+        self.add([self.maker.group(index) for index in range(count)])
 
     def publish(self, topic: Topic, *published: msgspec.Struct) -> None:
         self.send(topic, *(encode(topic, event) for event in published))
@@ -128,10 +132,13 @@ class Run:
 
 @pytest.fixture
 def run(services: Any, policy: Path) -> Callable[..., Run]:
-    def make(**tables: Any) -> Run:
+    def make(groups: int = 0, **tables: Any) -> Run:
         trainer = {"groups_per_step": 2, "micro_batch": 4, **tables.pop("trainer", {})}
         curation = {"max_staleness": 100, **tables.pop("curation", {})}
-        return Run(services.config(policy={"path": str(policy)}, trainer=trainer, curation=curation, **tables))
+        run = Run(services.config(policy={"path": str(policy)}, trainer=trainer, curation=curation, **tables))
+        if groups:
+            run.fill(groups)
+        return run
 
     return make
 
@@ -196,8 +203,7 @@ def ended(process: BaseProcess) -> int | None:
 
 
 def test_a_backlog_becomes_versions_rows_and_weights_that_load(run, policy):
-    ours = run(trainer={"keep_versions": 2, "max_train_steps": 3})
-    ours.add([ours.maker.group(index) for index in range(6)])
+    ours = run(6, trainer={"keep_versions": 2, "max_train_steps": 3})
     assert ours.train() == 0
 
     versions = ours.versions()
@@ -252,9 +258,7 @@ def test_bad_groups_lose_nothing_and_do_not_stop_the_others(run):
     assert [row["metrics"]["stale_groups"] for row in rows] == [0, 0, 1, 0]
     assert [row["metrics"]["prompt_mismatch"] for row in rows] == [0, 0, 0, 1]
     assert ours.versions()[-1].groups_consumed == 5, "the stale group counts, the repeated one does not"
-    with contextlib.closing(sync_clients.create_consumer(ours.config.bus, "test")) as letters:
-        letters.assign([TopicPartition(f"{ours.config.bus.prefix}curated.dlq", 0)])
-        record = until(lambda: [r for batch in letters.poll(200).values() for r in batch], "a dead letter")[0]
+    [record] = present_records(ours.config.bus, dead_letter_topic(curated.TOPIC))
     assert record.value == b"not json"
     assert dict(record.headers)["dlq-offset"] == b"0"
 
@@ -263,8 +267,7 @@ def test_each_version_takes_a_whole_batch_with_or_without_a_phase(run):
     """Dispatch counts groups to bound staleness in versions: one made from no groups would make every rollout older."""
     size, steps = 2, 4
     phases = {"every": 2, "updates": 2, "trajectories": 1}
-    ours = run(trainer={"groups_per_step": size, "max_train_steps": steps, "entropulse": phases})
-    ours.add([ours.maker.group(index) for index in range(size * steps)])
+    ours = run(size * steps, trainer={"groups_per_step": size, "max_train_steps": steps, "entropulse": phases})
     assert ours.train() == 0
     assert [(event.version, event.groups_consumed) for event in ours.versions()] == [
         (number, size * number) for number in range(steps + 1)
@@ -279,9 +282,7 @@ IMITATION = {
 
 def test_a_step_imitates_past_successes_and_a_killed_trainer_the_same_ones(run):
     trainer = {"groups_per_step": 1, "max_train_steps": 6, **IMITATION}
-    undisturbed, killed = run(trainer=trainer), run(trainer=trainer)
-    for ours in (undisturbed, killed):
-        ours.add([ours.maker.group(index) for index in range(6)])
+    undisturbed, killed = run(6, trainer=trainer), run(6, trainer=trainer)
     assert undisturbed.train() == 0
     for point in (f"{crash_points.AFTER_STEP}:3", f"{crash_points.AFTER_CHECKPOINT}:2"):
         with training(killed.config, point) as trainer_process:
@@ -312,9 +313,7 @@ def test_a_step_imitates_past_successes_and_a_killed_trainer_the_same_ones(run):
 
 def test_two_ranks_imitate_what_one_imitates(run):
     trainer = {"groups_per_step": 1, "max_train_steps": 4, **IMITATION}
-    single, two = run(trainer=trainer), run(trainer={**trainer, "processes": 2})
-    for ours in (single, two):
-        ours.add([ours.maker.group(index) for index in range(4)])
+    single, two = run(4, trainer=trainer), run(4, trainer={**trainer, "processes": 2})
     assert single.train() == 0
     with two_ranks(two.config):
         until(lambda: len(two.steps()) == 4, "four steps")
@@ -327,8 +326,7 @@ def test_two_ranks_imitate_what_one_imitates(run):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_step_takes_a_constant_number_of_tokens(run, processes):
     budget, longest = 64, 24
-    ours = run(trainer={"c3po": {"tokens_per_step": budget}, "max_train_steps": 3, "processes": processes})
-    ours.add([ours.maker.group(index) for index in range(24)])
+    ours = run(24, trainer={"c3po": {"tokens_per_step": budget}, "max_train_steps": 3, "processes": processes})
     if processes == 1:
         assert ours.train() == 0
     else:
@@ -347,8 +345,7 @@ def test_a_step_takes_a_constant_number_of_tokens(run, processes):
 
 def test_groups_dropped_while_waiting_are_announced_to_dispatch(run):
     """Otherwise they would count as backlog for ever, and no group would be opened any more."""
-    ours = run(trainer={"groups_per_step": 1}, curation={"max_staleness": 0})
-    ours.add([ours.maker.group(0), ours.maker.group(1), ours.maker.group(2)])
+    ours = run(3, trainer={"groups_per_step": 1}, curation={"max_staleness": 0})
     with training(ours.config) as trainer:
         published = until(
             lambda: (versions := ours.versions()) and versions[-1].groups_consumed == 3 and versions,
@@ -402,17 +399,15 @@ def killed_again_and_again(ours: Run, kills: Sequence[str]) -> None:
 
 @pytest.mark.timeout(KILLS_S)
 def test_a_trainer_killed_anywhere_trains_every_group_once(run):
-    undisturbed, *disturbed = [run(trainer={"max_train_steps": STEPS_KILLED}) for _ in range(1 + len(KILLS))]
-    groups = [undisturbed.maker.group(index) for index in range(2 * STEPS_KILLED)]
-    for ours in (undisturbed, *disturbed):
-        ours.add(groups)
+    groups, trainer = 2 * STEPS_KILLED, {"max_train_steps": STEPS_KILLED}
+    undisturbed, *disturbed = [run(groups, trainer=trainer) for _ in range(1 + len(KILLS))]
     with ThreadPoolExecutor(len(KILLS)) as at_once:
         killed = [at_once.submit(killed_again_and_again, *each) for each in zip(disturbed, KILLS, strict=True)]
         assert undisturbed.train() == 0
         for each in killed:
             each.result()
     for ours in disturbed:
-        compare(ours, undisturbed, [backlog.group.group_id for backlog in groups])
+        compare(ours, undisturbed, [f"group-{index}" for index in range(groups)])
 
 
 def compare(disturbed: Run, undisturbed: Run, group_ids: Sequence[str]) -> None:
@@ -440,7 +435,7 @@ def assert_same_weights(ours: Run, expected: Run, atol: float) -> None:
 def train_through_kills(ours: Run) -> list[WeightVersion]:
     """Train a group a step, killed at each point; return the versions, each number of which has one digest."""
     kills = [f"{point}:2" for point in crash_points.TRAINER]
-    ours.add([ours.maker.group(index) for index in range(KILLED_STEPS)])
+    ours.fill(KILLED_STEPS)
     for kill in kills:
         with training(ours.config, kill) as trainer:
             assert ended(trainer) == -signal.SIGKILL, kill
@@ -458,8 +453,7 @@ def train_through_kills(ours: Run) -> list[WeightVersion]:
 
 
 def test_from_an_older_checkpoint_no_version_number_is_reused(run):
-    ours = run(trainer={"max_train_steps": 3, "checkpoint_every": 2})
-    ours.add([ours.maker.group(index) for index in range(8)])
+    ours = run(8, trainer={"max_train_steps": 3, "checkpoint_every": 2})
     with training(ours.config, f"{crash_points.AFTER_EVENT}:3") as trainer:
         assert ended(trainer) == -signal.SIGKILL
     assert ours.train(max_train_steps=4) == 0
@@ -471,8 +465,7 @@ def test_from_an_older_checkpoint_no_version_number_is_reused(run):
 
 
 def test_of_two_trainers_the_older_stops(run, capfd):
-    ours = run(trainer={"groups_per_step": 1, "max_train_steps": 2})
-    ours.add([ours.maker.group(0)])
+    ours = run(1, trainer={"groups_per_step": 1, "max_train_steps": 2})
     with training(ours.config) as older:
         until(lambda: len(ours.versions()) == 2, "version 1 of the older trainer")
         with training(ours.config) as newer:
@@ -493,8 +486,7 @@ POINTS[3].append(f"{crash_points.IN_CHECKPOINT}:1")
 @pytest.mark.parametrize(("every", "point"), [(every, point) for every in POINTS for point in POINTS[every]])
 def test_a_stopped_trainer_that_was_replaced_changes_nothing(run, every, point):
     """It wakes at its worst moment, when the newer one has made all steps; without mends it overwrites a row of it."""
-    ours = run(trainer={"groups_per_step": 1, "max_train_steps": 5, "checkpoint_every": every})
-    ours.add([ours.maker.group(index) for index in range(5)])
+    ours = run(5, trainer={"groups_per_step": 1, "max_train_steps": 5, "checkpoint_every": every})
     with training(ours.config, f"{point}:{crash_points.STOP}") as older:
         process = psutil.Process(older.pid)
         until(lambda: process.status() == psutil.STATUS_STOPPED, f"the older trainer at {point}")
@@ -517,8 +509,7 @@ def test_a_stopped_trainer_that_was_replaced_changes_nothing(run, every, point):
 
 
 def test_no_group_is_taken_while_prefetched_bytes_exceed_the_limit(run):
-    ours = run()
-    ours.add([ours.maker.group(index) for index in range(6)])
+    ours = run(6)
     taken: list[str] = []
     room = threading.Event()
 
@@ -596,9 +587,7 @@ def test_a_repeated_version_is_kept_once_and_a_fenced_one_never():
 
 def test_two_ranks_publish_what_one_publishes_and_stop_together(run):
     """Started by torchrun's launcher; the second rank reads its own share and never speaks."""
-    single, two = run(trainer={"max_train_steps": 2}), run(trainer={"processes": 2})
-    for ours in (single, two):
-        ours.add([ours.maker.group(index) for index in range(4)])
+    single, two = run(4, trainer={"max_train_steps": 2}), run(4, trainer={"processes": 2})
     assert single.train() == 0
     with training(two.config) as trainer:
         until(lambda: len(two.versions()) == 3, "versions 0, 1 and 2 of two ranks")
@@ -630,8 +619,7 @@ def test_without_a_model_it_says_what_to_do(tmp_path):
 
 @pytest.mark.skipif(bool(disk.possible()), reason="mounting a small disk needs root")
 def test_a_full_disk_is_named_and_every_group_is_trained_once(run, tmp_path):
-    ours, errors = run(trainer={"groups_per_step": 1, "max_train_steps": 4}), tmp_path / "errors"
-    ours.add([ours.maker.group(index) for index in range(4)])
+    ours, errors = run(4, trainer={"groups_per_step": 1, "max_train_steps": 4}), tmp_path / "errors"
     with disk.small_disk(ours.config.run.folder, 256) as folder:
         with training(ours.config, f"{crash_points.BEFORE_STEP}:3:stop", errors) as trainer:
             until(lambda: len(ours.steps()) == 2 and is_stopped(trainer), "two steps")
@@ -653,8 +641,7 @@ def test_a_full_disk_is_named_and_every_group_is_trained_once(run, tmp_path):
 
 def test_a_restarted_trainer_keeps_its_last_recorded_step(run):
     """Its checkpoint does not have what publishing took: the step would be in the log as two different ones."""
-    ours = run(trainer={"groups_per_step": 1})
-    ours.add([ours.maker.group(index) for index in range(2)])
+    ours = run(2, trainer={"groups_per_step": 1})
     for steps in (1, 2):
         assert ours.train(max_train_steps=steps) == 0
     steps = sync_clients.read_events(ours.config.bus, "test", trained.TOPIC)
@@ -664,8 +651,7 @@ def test_a_restarted_trainer_keeps_its_last_recorded_step(run):
 
 def test_damaged_weights_end_the_trainer_and_a_restart_writes_them(run, tmp_path):
     """Of its own accord it would publish no other version: without a worker that serves there is nothing to train."""
-    ours, errors = run(trainer={"groups_per_step": 1}), tmp_path / "errors"
-    ours.add([ours.maker.group(0)])
+    ours, errors = run(1, trainer={"groups_per_step": 1}), tmp_path / "errors"
     beats = itertools.count()
 
     def a_worker_could_not_load(number: int) -> None:
