@@ -472,7 +472,10 @@ def test_answers_longer_together_than_the_budget_are_split(renderer):
     group = uneven(group_of(renderer, 0), renderer)
     collator = Collator(renderer, MASKED)
     for budget in (120, 160, 400):
-        pieces = collator.pieces([group], 50, budget)
+        with structlog.testing.capture_logs() as logs:
+            pieces = collator.pieces([group], 50, budget)
+        longest = max(len(batch.input_ids_RL[0]) for batch in collator.batches([group], pieces, len(pieces)))
+        assert [(line["row"] > budget, line["bound"]) for line in logs] == [(True, budget)] * (longest > budget)
         assert sorted(item.trajectory_id for piece in pieces for item in piece) == sorted(
             item.trajectory_id for item in group.samples
         )

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
+import structlog
 import torch
 from PIL import Image
 from torch import Tensor
@@ -18,6 +19,8 @@ from dart_streams import pictures
 from dart_streams.policy.rendering import ImageInputs, Renderer
 from trainer.data.rows import Row, RowBuilder, RowKinds, RowLayout, lay_out, split_row
 from trainer.data.samples import ReadyGroup, TrainingSample
+
+log = structlog.get_logger()
 
 Item = TypeVar("Item")
 BLANK_SIDE = 56
@@ -104,6 +107,10 @@ class Collator:
         lengths = [
             self._prompt_length(row.trunk, sizes) + sum(len(item.answer) for item in row.branches) for row in parts
         ]
+        if (longest := max(lengths, default=0)) > tokens:
+            log.warning(
+                "a row is longer than trainer.micro_batch_tokens: it has its own pass", row=longest, bound=tokens
+            )
         return [[item for row in piece for item in row.samples] for piece in pack(parts, lengths, rows, tokens)]
 
     def batches(
