@@ -19,7 +19,7 @@ from dart_streams.policy import fit, probe, weights
 from dart_streams.policy.rendering import ImageInputs, Renderer, refuse_missing
 from trainer.data.collate import Collator, MicroBatch
 from trainer.data.samples import TrainingSample
-from trainer.learning import frozen_vision, lora, vision
+from trainer.learning import frozen_vision, lora, vision, windows
 from trainer.learning.frozen_vision import FeatureCache
 from trainer.objective import token_logp
 
@@ -137,13 +137,7 @@ def load(
     fit.refuse_unusable(type(policy))
     if version is not None:
         weights.load(policy, version)
-    for module in policy.modules():
-        if isinstance(module, nn.Conv3d) and module.kernel_size == module.stride:
-            module.__class__ = RowProjection
-        if hasattr(module, "attention_dropout"):
-            module.attention_dropout = 0.0  # type: ignore[assignment]
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
+    prepare_layers(policy)
     if adapted is not None and adapted.lora.rank:
         lora.freeze(policy, adapted.lora, getattr(torch, adapted.publish.dtype))
     elif adapted is not None and adapted.freeze_vision:
@@ -153,6 +147,19 @@ def load(
         policy.gradient_checkpointing_enable()
         scorer.train()  # transformers recomputes in training mode only
     return scorer
+
+
+def prepare_layers(policy: nn.Module) -> None:
+    """Exchange slow layers for equal ones, and turn dropout off."""
+    for module in policy.modules():
+        if isinstance(module, nn.Conv3d) and module.kernel_size == module.stride:
+            module.__class__ = RowProjection
+        if type(module) is windows.Qwen2_5_VLVisionAttention:
+            module.__class__ = windows.BatchedWindows
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0  # type: ignore[assignment]
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
 
 
 def shard(scorer: Scorer, mesh: DeviceMesh, dtype: str) -> Scorer:
