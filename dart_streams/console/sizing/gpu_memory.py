@@ -177,9 +177,13 @@ class MemoryEstimate:
         return total_bytes(self.trainer_state(gpus)) + gathered + CUDA_BYTES
 
     def loading(self, gpus: int) -> float:
-        """Return the peak of each rank at its start: a whole float32 model, beside the share of one loaded before."""
+        """Return the peak of each rank at its start: a whole float32 model, beside the share of one loaded before.
+
+        Layers are sharded first. What is outside of them is copied last, beside the shares of all.
+        """
+        whole = self.model.parameters + self.adapters
         share = self.model.parameters / gpus if self.config.trainer.kl_beta else 0
-        return FLOAT32 * (self.model.parameters + share) + CUDA_BYTES
+        return FLOAT32 * (max(whole, whole / gpus + self.model.root) + share) + CUDA_BYTES
 
     def fits_trainer(self, gpu_gib: float, gpus: int) -> bool:
         """Return whether a trainer on ``gpus`` GPUs has memory at its start, in a step and while it publishes."""
