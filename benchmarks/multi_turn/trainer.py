@@ -1,6 +1,6 @@
 """Tokens and CPU time of an optimizer step on recorded trajectories, by window and by rows.
 
-``python -m benchmarks.multi_turn.trainer WINDOW [--alone] [--micro-batch ROWS]`` prints one JSON object for a trainer
+``python -m benchmarks.multi_turn.trainer WINDOW [--alone]`` prints one JSON object for a trainer
 in its own process, with one thread and the untrained tiny policy. :func:`measure` runs all of :data:`SETTINGS`.
 """
 
@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -22,42 +22,23 @@ from dart_streams.config import Config, parse
 
 COUNTS = ("rows", "tokens_computed", "tokens_distinct", "images_encoded", "images_distinct")
 """Metrics of the step that are printed."""
-MICRO_BATCH_TOKENS = 16_384
-
-
-class Setting(NamedTuple):
-    """A window of the prompt, whether each step is a row of its own, and the rows of a micro-batch."""
-
-    window: str
-    alone: bool
-    micro_batch: int
-
-    @property
-    def name(self) -> str:
-        """Name in the result."""
-        return f"{self.window}, {'a row a step' if self.alone else 'rows of steps'}, micro_batch {self.micro_batch}"
-
-
-SETTINGS = (
-    *(Setting(window, alone, 1) for window in trajectories.WINDOWS for alone in (True, False)),
-    Setting("blocks", False, 4),
-)
-"""Long rows are fastest alone on a CPU; the last setting shows the cost of padding."""
+SETTINGS = tuple((window, alone) for window in trajectories.WINDOWS for alone in (True, False))
+"""Windows of the prompt, and whether each step is a row of its own."""
 
 
 def measure(rounds: int = 1) -> dict[str, Any]:
     """Return the figures of each setting, in turns of ``rounds``, each in a process of its own."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for _ in range(rounds):
-        for setting in SETTINGS:
-            command = [sys.executable, "-m", "benchmarks.multi_turn.trainer", setting.window]
-            command += ["--micro-batch", str(setting.micro_batch), *["--alone"] * setting.alone]
+        for window, alone in SETTINGS:
+            command = [sys.executable, "-m", "benchmarks.multi_turn.trainer", window, *["--alone"] * alone]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-            runs.setdefault(setting.name, []).append(json.loads(done.stdout))
+            name = f"{window}, {'a row a step' if alone else 'rows of steps'}"
+            runs.setdefault(name, []).append(json.loads(done.stdout))
     return {name: trajectories.choose_cheapest(of_setting, "core_s") for name, of_setting in runs.items()}
 
 
-def run_setting(setting: Setting) -> dict[str, Any]:
+def run_setting(window: str, alone: bool) -> dict[str, Any]:
     """Return the figures of one trajectory and of a batch."""
     import torch
 
@@ -69,12 +50,12 @@ def run_setting(setting: Setting) -> dict[str, Any]:
     from trainer.ranks import join_job
 
     torch.set_num_threads(1)
-    if setting.alone:
+    if alone:
         supported_rows.find_kinds = lambda *_: RowKinds()
     with tempfile.TemporaryDirectory(prefix="trainer-bench-") as scratch, join_job() as ranks:
         model = Path(scratch) / "policy"
         tiny.build(model)
-        config = step_config(model, setting)
+        config = step_config(model, window)
         renderer = renderer_of(model, config.policy)
         learner = Learner(model, renderer, config.trainer, ranks)
         return {
@@ -106,11 +87,10 @@ def measure_step(learner: Any, config: Config, renderer: Any, lengths: Sequence[
     return {"steps": len(group.samples), **counts, "computed_per_distinct": round(ratio, 3), "core_s": round(cpu, 2)}
 
 
-def step_config(model: Path, setting: Setting) -> Config:
+def step_config(model: Path, window: str) -> Config:
     """Return the configuration of the measured step."""
-    trainer = {"micro_batch": setting.micro_batch, "micro_batch_tokens": MICRO_BATCH_TOKENS}
-    config = parse({"policy": {"path": str(model)}, "trainer": trainer})
-    return msgspec.structs.replace(config, policy=trajectories.window_policy(config.policy, setting.window))
+    config = parse({"policy": {"path": str(model)}})
+    return msgspec.structs.replace(config, policy=trajectories.window_policy(config.policy, window))
 
 
 def main() -> None:
@@ -118,9 +98,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("window", choices=trajectories.WINDOWS)
     parser.add_argument("--alone", action="store_true")
-    parser.add_argument("--micro-batch", type=int, default=1)
     arguments = parser.parse_args()
-    json.dump(run_setting(Setting(arguments.window, arguments.alone, arguments.micro_batch)), sys.stdout)
+    json.dump(run_setting(arguments.window, arguments.alone), sys.stdout)
 
 
 if __name__ == "__main__":

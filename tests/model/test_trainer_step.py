@@ -24,7 +24,7 @@ from dart_streams.policy.rendering import Prompt, Renderer
 from tests.model import plain_transformers
 from tests.model.two_ranks import COUNTED_BY_RANK, StepSetup, step_of
 from topics.values import VersionSpan
-from trainer.data.collate import Collator, MicroBatch
+from trainer.data.collate import Collator, MicroBatch, pack
 from trainer.data.rows import RowKinds
 from trainer.data.samples import ReadyGroup, TrainingSample, select
 from trainer.data.successes import sft_group, successes_of
@@ -716,3 +716,10 @@ def test_top_tokens_have_the_largest_logit_gradients(policy, renderer, ranks):
     widest = max(ratios, key=lambda place: abs(ratios[place]))
     assert widest == (moved.trajectory_id, moved.step, 2)
     assert widest in found, "the token on which engine and trainer were made to differ"
+
+
+def test_long_rows_are_passes_of_their_own():
+    items = ["a", "b", "c", "d", "e"]
+    lengths = [900, 1100, 300, 300, 1025]
+    assert list(pack(items, lengths, 9, 10_000, long_row=1024)) == [["a"], ["b"], ["c", "d"], ["e"]]
+    assert list(pack(items, lengths, 9, 10_000)) == [items]

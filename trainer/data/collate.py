@@ -4,6 +4,7 @@ All branches start at the same column. Shapes: R rows, B samples, L tokens (P of
 tokens, K columns with logits, I distinct images, shown S times.
 """
 
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,7 @@ log = structlog.get_logger()
 
 Item = TypeVar("Item")
 BLANK_SIDE = 56
+UNBOUNDED = sys.maxsize
 
 
 class ModelImage(NamedTuple):
@@ -88,10 +90,14 @@ class MicroBatch:
 
 
 class Collator:
-    """Collates micro-batches with rows of the ``kinds`` that the model supports; each image is encoded once."""
+    """Collates micro-batches with rows of the ``kinds`` that the model supports; each image is encoded once.
 
-    def __init__(self, renderer: Renderer, kinds: RowKinds | None = None) -> None:
+    A row above ``long_row`` tokens has its own pass.
+    """
+
+    def __init__(self, renderer: Renderer, kinds: RowKinds | None = None, long_row: int = UNBOUNDED) -> None:
         self.renderer = renderer
+        self.long_row = long_row
         self.rows = RowBuilder(kinds or RowKinds(), renderer.placeholder)
         self.cost = PassCost()
         """Sums over all micro-batches that were collated."""
@@ -111,7 +117,10 @@ class Collator:
             log.warning(
                 "a row is longer than trainer.micro_batch_tokens: it has its own pass", row=longest, bound=tokens
             )
-        return [[item for row in piece for item in row.samples] for piece in pack(parts, lengths, rows, tokens)]
+        return [
+            [item for row in piece for item in row.samples]
+            for piece in pack(parts, lengths, rows, tokens, self.long_row)
+        ]
 
     def batches(
         self, groups: Sequence[ReadyGroup], pieces: Sequence[Sequence[TrainingSample]], count: int
@@ -235,12 +244,17 @@ def blank_image() -> Image.Image:
     return Image.new("RGB", (BLANK_SIDE, BLANK_SIDE))
 
 
-def pack(items: Sequence[Item], lengths: Sequence[int], count: int, tokens: int) -> Iterator[Sequence[Item]]:
-    """Yield consecutive runs of at most ``count`` items and, padded, ``tokens`` tokens; a longer item is alone."""
+def pack(
+    items: Sequence[Item], lengths: Sequence[int], count: int, tokens: int, long_row: int = UNBOUNDED
+) -> Iterator[Sequence[Item]]:
+    """Yield consecutive runs of at most ``count`` items and, padded, ``tokens`` tokens.
+
+    An item longer than ``tokens`` or ``long_row`` is alone.
+    """
     start, longest = 0, 0
     for end, tall in enumerate(lengths):
-        size = end - start
-        if size and (size == count or (size + 1) * max(longest, tall) > tokens):
+        size, wide = end - start, max(longest, tall)
+        if size and (size == count or (size + 1) * wide > tokens or wide > long_row):
             yield items[start:end]
             start, longest = end, 0
         longest = max(longest, tall)

@@ -21,7 +21,7 @@ from dart_streams.policy.adapters import Adapter
 from dart_streams.policy.probe import Probe
 from dart_streams.policy.rendering import Renderer
 from topics.trained import TrainedToken
-from trainer.data.collate import Collator, MicroBatch, PassCost
+from trainer.data.collate import UNBOUNDED, Collator, MicroBatch, PassCost
 from trainer.data.samples import ReadyGroup, TrainingSample
 from trainer.learning import lora, minibatches, model, step, supported_rows, top_tokens
 from trainer.learning.frozen_vision import FeatureCache
@@ -33,6 +33,8 @@ from trainer.ranks import Ranks
 log = structlog.get_logger()
 
 
+LONG_ROW = 1024
+"""Tokens above which a row on a CPU is faster alone: padding and its mask cost more than a larger product gains."""
 MicroBatches = Sequence[Sequence[TrainingSample]]
 """Samples of each micro-batch; empty ones keep ranks in step."""
 
@@ -88,7 +90,8 @@ class Learner:
         self.published: torch.dtype = getattr(torch, settings.publish.dtype)
         mesh = init_device_mesh(ranks.device.type, (ranks.count,))
         scorer = model.load(folder, renderer, ranks.device, settings.recompute, version, settings)
-        self.collator = Collator(renderer, supported_rows.find_kinds(scorer, renderer))
+        long_row = LONG_ROW if ranks.device.type == "cpu" else UNBOUNDED
+        self.collator = Collator(renderer, supported_rows.find_kinds(scorer, renderer), long_row)
         self.scorer = model.shard(scorer, mesh, settings.dtype)
         if settings.lora.rank or settings.freeze_vision:
             self.scorer.features = FeatureCache(ranks.any)
