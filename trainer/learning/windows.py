@@ -27,14 +27,15 @@ class BatchedWindows(Qwen2_5_VLVisionAttention):
         """Return the layer's output (N, width); windows lie one after the other between ``cu_seqlens`` (W + 1,)."""
         if self.config._attn_implementation != "sdpa" or position_embeddings is None:
             return super().forward(hidden_states, cu_seqlens, position_embeddings, max_seqlen, **others)
-        values = self.qkv(hidden_states).unflatten(-1, (3, self.num_heads, -1)).unbind(1)
-        of_all = (*apply_rotary_pos_emb_vision(*values[:2], *position_embeddings), values[2])
+        query_NHD, key_NHD, value_NHD = self.qkv(hidden_states).unflatten(-1, (3, self.num_heads, -1)).unbind(1)
+        cos_ND, sin_ND = position_embeddings
+        query_NHD, key_NHD = apply_rotary_pos_emb_vision(query_NHD, key_NHD, cos_ND, sin_ND)
         starts_W, lengths_W = cu_seqlens[:-1], cu_seqlens.diff()
         places, results = [], []
         for length in lengths_W.unique().tolist():
             place_WL = starts_W[lengths_W == length, None] + torch.arange(length, device=starts_W.device)
-            windows = (of_NHD[place_WL].transpose(1, 2) for of_NHD in of_all)
-            seen_WHLD = functional.scaled_dot_product_attention(*windows, scale=self.scaling)
+            query, key, value = (of_NHD[place_WL].transpose(1, 2) for of_NHD in (query_NHD, key_NHD, value_NHD))
+            seen_WHLD = functional.scaled_dot_product_attention(query, key, value, scale=self.scaling)
             places.append(place_WL.flatten())
             results.append(seen_WHLD.transpose(1, 2).flatten(2).flatten(0, 1))
         return self.proj(torch.cat(results)[torch.cat(places).argsort()])
