@@ -230,6 +230,9 @@ class TaskSet:
         except KeyError:
             raise ConfigError(f"unknown task {task_id!r}: the task set does not have it") from None
 
+    def __len__(self) -> int:
+        return len(self._by_id)
+
     def __contains__(self, task_id: object) -> bool:
         return task_id in self._by_id
 
