@@ -140,7 +140,7 @@ class Checkpoints:
                 f"checkpoint {newest} is not of this policy ({reason_of(error)}): policy.path and trainer.lora (rank "
                 "and targets) must not change within a run. Start another with `dart-streams run --init`"
             ) from error
-        if has_frozen(model) and float(saved[SCALING]) != lora.scaling_in(model):
+        if lora.has_adapters(model) and float(saved[SCALING]) != lora.scaling_in(model):
             raise UserError(
                 f"checkpoint {newest} has adapters scaled by {float(saved[SCALING]):g} (alpha / rank), not by "
                 f"{lora.scaling_in(model):g}: trainer.lora.alpha must not change within a run"
@@ -242,14 +242,15 @@ def reason_of(error: BaseException) -> str:
 def sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return the trained tensors and the optimizer state, sharded, by names independent of the number of ranks."""
     of_model, of_optimizer = get_state_dict(model, optimizer)
+    state: dict[str, Any] = {"model": of_model, "optimizer": of_optimizer["state"]}
     if has_frozen(model):
         trained = {name for name, value in model.named_parameters() if value.requires_grad}
-        of_model = {name: value for name, value in of_model.items() if name in trained}
-        scaling = torch.tensor(lora.scaling_in(model), dtype=torch.float64)
-        return {"model": of_model, "optimizer": of_optimizer["state"], SCALING: scaling}
-    return {"model": of_model, "optimizer": of_optimizer["state"]}
+        state["model"] = {name: value for name, value in of_model.items() if name in trained}
+    if lora.has_adapters(model):
+        state[SCALING] = torch.tensor(lora.scaling_in(model), dtype=torch.float64)
+    return state
 
 
 def has_frozen(model: torch.nn.Module) -> bool:
-    """Return whether some parameters are frozen, as beside adapters."""
+    """Return whether some parameters are frozen, as beside adapters or in the vision tower."""
     return not all(value.requires_grad for value in model.parameters())

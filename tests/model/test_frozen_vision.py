@@ -4,11 +4,13 @@ import torch
 
 from dart_streams.config import parse
 from tests.model.test_trainer_step import full, group_of
+from trainer.checkpoint import Checkpoints
 from trainer.data.collate import Collator
 from trainer.learning import vision
 from trainer.learning.frozen_vision import FeatureCache, count_bytes
 from trainer.learning.learner import Learner
 from trainer.learning.model import load
+from trainer.state import TrainerState
 
 FROZEN = {"freeze_vision": True, "micro_batch": 2, "kl_beta": 0.1, "learning_rate": 1e-3}
 
@@ -27,6 +29,16 @@ def test_a_frozen_vision_tower_stays_while_the_language_model_learns(policy, ren
     assert learner.learn([group_of(renderer, 0)], 0, lambda: False).updated
     changed = {name for name, value in copy_weights(learner).items() if not torch.equal(before[name], value)}
     assert changed == {name for name in before if "visual" not in name}
+
+
+def test_a_checkpoint_beside_a_frozen_vision_tower_is_restored(policy, renderer, ranks, tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints", ranks)
+    first, second = (new_learner(policy, renderer, ranks) for _ in range(2))
+    first.learn([group_of(renderer, 0)], 0, lambda: False)
+    checkpoints.save(first.scorer, first.optimizer, TrainerState(version=1, train_step=1), 1)
+    assert checkpoints.restore(second.scorer, second.optimizer) == TrainerState(version=1, train_step=1)
+    restored = copy_weights(second)
+    assert all(torch.equal(value, restored[name]) for name, value in copy_weights(first).items())
 
 
 def test_each_screenshot_is_encoded_once_also_in_later_steps(policy, renderer, ranks, monkeypatch):
