@@ -26,24 +26,6 @@ MAX_LOG_RATIO = 20.0
 """Clamp of log-ratios (nats) before ``exp``, without gradient beyond it, as in verl: exp(89) overflows float32."""
 MAX_KL = 10.0
 """Maximum KL estimate of a token (nats), without gradient beyond it, as verl's ``low_var_kl``."""
-TRUNCATION_MARGIN = 1e-3
-"""Share by which a ratio exceeds the cap to count as truncated: ten times the float noise of equal weights."""
-
-
-def truncated_weights(old_logp: Tensor, rollout_logp: Tensor, cap: float = 1.0) -> Tensor:
-    """Return ``min(exp(old_logp - rollout_logp), cap)`` without gradient; (..., A) each. Equal inputs give 1."""
-    return (old_logp - rollout_logp).detach().exp().clamp(max=cap)
-
-
-def truncation_mask(old_logp: Tensor, rollout_logp: Tensor, cap: float = 1.0) -> Tensor:
-    """Return where :func:`truncated_weights` is below the ratio by more than float noise; booleans (..., A)."""
-    return (old_logp - rollout_logp).detach().exp() > cap * (1.0 + TRUNCATION_MARGIN)
-
-
-def masked_weights(old_logp: Tensor, rollout_logp: Tensor, low: float = 0.5, high: float = 5.0) -> Tensor:
-    """Return ``exp(old_logp - rollout_logp)`` within [low, high], 0 elsewhere, without gradient (IcePop)."""
-    ratio = (old_logp - rollout_logp).detach().exp()
-    return torch.where((ratio >= low) & (ratio <= high), ratio, 0.0)
 
 
 def policy_loss(

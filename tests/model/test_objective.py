@@ -12,11 +12,9 @@ from trainer.objective import (
     clipped_weight_loss,
     count,
     kl_k3,
-    masked_weights,
     policy_loss,
     sequence_loss,
     token_logp,
-    truncated_weights,
 )
 
 
@@ -29,19 +27,10 @@ def loss_of(new_logp: float, old_logp: float, advantage: float, weight: float = 
     return loss.item()
 
 
-@pytest.mark.parametrize(("old", "rollout", "weight"), [(-1.0, -2.0, 1.0), (-2.0, -1.0, 0.3679), (-1.0, -1.0, 1.0)])
-def test_an_importance_weight_is_truncated_at_the_cap(old, rollout, weight):
-    assert truncated_weights(torch.tensor([old]), torch.tensor([rollout])).item() == pytest.approx(weight, abs=1e-4)
-
-
-def test_a_larger_cap_lets_larger_weights_through():
-    assert truncated_weights(row(-1.0), row(-2.0), cap=2.0).item() == pytest.approx(2.0)
-    assert truncated_weights(row(-1.0), row(-2.0), cap=5.0).item() == pytest.approx(math.e, rel=1e-6)
-
-
-def test_importance_weights_carry_no_gradient():
-    old = row(-1.5).requires_grad_()
-    assert not truncated_weights(old, row(-1.0)).requires_grad
+@pytest.mark.parametrize(("cap", "weight"), [(2.0, 2.0), (5.0, math.e)])
+def test_a_larger_cap_lets_larger_weights_through(cap, weight):
+    settings = parse({"trainer": {"truncate": {"cap": cap}}}).trainer
+    assert importance_weights(row(-1.0), row(-2.0), settings)[0].item() == pytest.approx(weight, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -79,20 +68,23 @@ def test_only_the_new_log_probabilities_get_a_gradient():
 
 @pytest.mark.parametrize(("ratio", "weight"), [(0.4, 0.0), (0.5001, 0.5001), (1.0, 1.0), (4.9, 4.9), (5.1, 0.0)])
 def test_a_masked_weight_is_the_plain_ratio_or_nothing(ratio, weight):
-    assert masked_weights(row(math.log(ratio)), row(0.0)).item() == pytest.approx(weight, rel=1e-5)
+    settings = parse({"trainer": {"correction": "mask"}}).trainer
+    assert importance_weights(row(math.log(ratio)), row(0.0), settings)[0].item() == pytest.approx(weight, rel=1e-5)
 
 
 @pytest.mark.parametrize(
     ("correction", "weights", "altered"),
     [
-        ("truncate", [1.0, 0.3679, 0.0183], [True, False, False]),
-        ("mask", [2.7183, 0.0, 0.0], [False, True, True]),
-        ("none", [1.0, 1.0, 1.0], [False, False, False]),
+        ("truncate", [1.0, 0.3679, 0.0183, 1.0], [True, False, False, False]),
+        ("mask", [2.7183, 0.0, 0.0, 1.0], [False, True, True, False]),
+        ("none", [1.0, 1.0, 1.0, 1.0], [False, False, False, False]),
     ],
 )
 def test_the_correction_of_engine_against_trainer_is_configured(correction, weights, altered):
     settings = parse({"trainer": {"correction": correction}}).trainer
-    corrected, changed = importance_weights(row(-1.0, -2.0, -5.0), row(-2.0, -1.0, -1.0), settings)
+    old = row(-1.0, -2.0, -5.0, -1.0).requires_grad_()
+    corrected, changed = importance_weights(old, row(-2.0, -1.0, -1.0, -1.0), settings)
+    assert not corrected.requires_grad
     assert corrected[0].tolist() == pytest.approx(weights, abs=1e-4)
     assert changed[0].bool().tolist() == altered
 

@@ -21,11 +21,8 @@ from trainer.objective import (
     kl_k3,
     mask_values,
     masked_sum,
-    masked_weights,
     policy_loss,
     sequence_loss,
-    truncated_weights,
-    truncation_mask,
 )
 from trainer.ranks import Ranks
 
@@ -35,6 +32,8 @@ OBJECTIVES: Mapping[str, Callable[..., tuple[Tensor, Metrics]]] = {
     "cispo": clipped_weight_loss,
 }
 """Objectives by configured name."""
+TRUNCATION_MARGIN = 1e-3
+"""Share by which a ratio exceeds the cap to count as truncated: ten times the float noise of equal weights."""
 
 
 class Stopped(Exception):
@@ -174,14 +173,17 @@ def kl_to(reference: nn.Module | None, batch: MicroBatch, new_logp_BA: Tensor, a
 
 
 def importance_weights(old_BA: Tensor, rollout_BA: Tensor, settings: Trainer) -> tuple[Tensor, Tensor]:
-    """Return each token's importance weight, and where it differs from the plain ratio; (B, A) each."""
+    """Return each token's importance weight, and where it differs from the plain ratio; (B, A) each, no gradient.
+
+    The weight is ``exp(old - rollout)``: truncated at the cap (DART), or 0 where it is out of bounds (IcePop).
+    """
+    ratio_BA = (old_BA - rollout_BA).detach().exp()
     if settings.correction == "truncate":
         cap = settings.truncate.cap
-        return truncated_weights(old_BA, rollout_BA, cap), truncation_mask(old_BA, rollout_BA, cap)
-    ratio_BA = (old_BA - rollout_BA).detach().exp()
+        return ratio_BA.clamp(max=cap), ratio_BA > cap * (1.0 + TRUNCATION_MARGIN)
     if settings.correction == "mask":
-        weight_BA = masked_weights(old_BA, rollout_BA, settings.mask.low, settings.mask.high)
-        return weight_BA, (ratio_BA < settings.mask.low) | (ratio_BA > settings.mask.high)
+        kept_BA = (ratio_BA >= settings.mask.low) & (ratio_BA <= settings.mask.high)
+        return torch.where(kept_BA, ratio_BA, 0.0), ~kept_BA
     return torch.ones_like(ratio_BA), torch.zeros_like(ratio_BA)
 
 
