@@ -95,7 +95,7 @@ class VersionWriter:
         if adapter is not None:
             return self._write_adapter(uri, version, tensors, beside, adapter, whole)
         size = size_of(tensors)
-        delta = self._delta(tensors)
+        delta = deltas.diff_weights(self.tensors, tensors)
         share = delta.changed / max(1, delta.elements) if delta else None
         if delta is None or whole or len(self.parts) >= self.full_every or size_of(delta.tensors) >= size:
             sha256 = weight_files.save(tensors, uri, beside)
@@ -147,15 +147,6 @@ class VersionWriter:
         self._keep(tensors, full.parts)
         self.base = None
         return full
-
-    def _delta(self, tensors: Mapping[str, Tensor]) -> deltas.Delta | None:
-        """Return the change since the previous version; None if there is no comparable one."""
-        if not self.tensors:
-            return None
-        try:
-            return deltas.diff_weights(self.tensors, tensors)
-        except deltas.Unrelated:
-            return None
 
     def _keep(self, tensors: Mapping[str, Tensor], parts: list[WeightPart]) -> None:
         if self.full_every > 1:

@@ -15,13 +15,8 @@ from torch import Tensor
 GAPS, VALUES, WHOLE = "gaps", "values", "whole"
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer types with an element's bits, by its bytes; NaN and negative zero are ordinary values."""
-CODES: dict[int, Any] = {1: np.uint8, 2: np.uint16}
-STORED = {1: torch.uint8, 2: torch.int16}
-"""Types of codes in the file, by their bytes; the wider are read as unsigned."""
-
-
-class Unrelated(Exception):
-    """States with other names, shapes or types, which have no delta."""
+CODES: dict[torch.dtype, Any] = {torch.uint8: np.uint8, torch.int16: np.uint16}
+"""Types of codes in the file, and how they are read."""
 
 
 class TornDelta(Exception):
@@ -36,16 +31,16 @@ class Delta(NamedTuple):
     elements: int
 
 
-def diff_weights(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Delta:
-    """Return the delta from ``before`` to ``after``; raise :class:`Unrelated` if names, shapes or types differ."""
+def diff_weights(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Delta | None:
+    """Return the delta from ``before`` to ``after``; None if names, shapes or types differ."""
     if before.keys() != after.keys():
-        raise Unrelated(f"other tensors: {sorted(before.keys() ^ after.keys())[:3]}")
+        return None
     tensors: dict[str, Tensor] = {}
     changed = elements = 0
     for name, new in after.items():
         old = before[name]
         if (old.shape, old.dtype) != (new.shape, new.dtype):
-            raise Unrelated(f"{name} was {old.dtype} {list(old.shape)} and is {new.dtype} {list(new.shape)}")
+            return None
         differs_N = element_bits(old) != element_bits(new)
         count = int(differs_N.sum())
         changed, elements = changed + count, elements + new.numel()
@@ -70,22 +65,21 @@ def encode_gaps(places_K: np.ndarray[Any, Any]) -> Tensor:
     """Return the codes of increasing positions, in the smaller of the two widths."""
     gap_K = np.diff(places_K, prepend=-1) - 1
     encodings = []
-    for width, kind in CODES.items():
+    for stored, kind in CODES.items():
         most = np.iinfo(kind).max
         runs_K = gap_K // most
         code = np.full(len(gap_K) + int(runs_K.sum()), most, kind)
         code[np.cumsum(runs_K + 1) - 1] = gap_K % most
-        encodings.append(torch.from_numpy(code if width == 1 else code.view(np.int16)))
+        encodings.append(torch.from_numpy(code).view(stored))
     return min(encodings, key=lambda code: code.nbytes)
 
 
 def decode_gaps(codes: Tensor) -> np.ndarray[Any, Any]:
     """Return the positions of coded gaps."""
-    width = codes.element_size()
-    if STORED.get(width) != codes.dtype:
+    if codes.dtype not in CODES:
         raise TornDelta(f"gaps of {codes.dtype}")
-    code = codes.numpy().view(CODES[width])
-    ends_K = np.flatnonzero(code != np.iinfo(CODES[width]).max)
+    code = codes.numpy().view(CODES[codes.dtype])
+    ends_K = np.flatnonzero(code != np.iinfo(code.dtype).max)
     position_K: np.ndarray[Any, Any] = np.cumsum(code, dtype=np.int64)[ends_K] + np.arange(len(ends_K))
     return position_K
 

@@ -47,7 +47,7 @@ class ResidentWeights:
         """
         get = fetch or (lambda part: weights.fetch(part, self.cache))
         parts = version.parts
-        own = self.sha256 if self.holds_one_of(parts) else self.base_sha256
+        own = self.sha256 if self.sha256 in [part.sha256 for part in parts] else self.base_sha256
         held = next((place for place, part in enumerate(parts) if part.sha256 == own), -1) if own else -1
         missing = [(part, get(part)) for part in parts[held + 1 :]]
         if held >= 0 and own != self.sha256:
@@ -58,10 +58,6 @@ class ResidentWeights:
             if held < 0:
                 raise
             self._apply([(part, get(part)) for part in parts])
-
-    def holds_one_of(self, parts: Sequence[WeightPart]) -> bool:
-        """Return whether the weights are as of one of ``parts``."""
-        return bool(self.sha256) and any(part.sha256 == self.sha256 for part in parts)
 
     def _apply(self, parts: Sequence[tuple[WeightPart, Path]]) -> None:
         """Apply parts in order, then verify the whole; on a wrong digest raise WrongDigest and drop the weights."""
