@@ -61,21 +61,14 @@ class Storage(NamedTuple):
         """
         try:
             yield
-        except UserError:
-            raise
-        except OSError as error:
-            is_away = isinstance(error, ConnectionError | TimeoutError) or error.errno in TEMPORARY_ERRORS
-            if self.is_local or not is_away:
-                raise
-            raise self._unreachable(error) from error
         except Exception as error:
             # The stores' libraries have no common base class of errors (botocore, aiohttp, Azure).
-            if self.is_local:
+            is_away = isinstance(error, ConnectionError | TimeoutError) or (
+                error.errno in TEMPORARY_ERRORS if isinstance(error, OSError) else not isinstance(error, UserError)
+            )
+            if self.is_local or not is_away:
                 raise
-            raise self._unreachable(error) from error
-
-    def _unreachable(self, error: Exception) -> StorageUnreachable:
-        return StorageUnreachable(f"{self.uri} can't be reached ({type(error).__name__}: {error})")
+            raise StorageUnreachable(f"{self.uri} can't be reached ({type(error).__name__}: {error})") from error
 
     def make_folder(self) -> None:
         """Create the directory if the store has any; a bucket is never created, since its name may be a mistake."""
@@ -109,11 +102,8 @@ class Storage(NamedTuple):
 
     def digest(self, name: str) -> str:
         """Return a file's SHA-256 (hex); raise FileNotFoundError if it is missing."""
-        state = hashlib.sha256()
         with self.filesystem.open(f"{self.folder}/{name}", "rb", block_size=READ_BYTES) as stream:
-            while block := stream.read(READ_BYTES):
-                state.update(block)
-        return state.hexdigest()
+            return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def open_storage(uri: str) -> Storage:
