@@ -110,7 +110,8 @@ class Loop:
             imitation = plan_imitation(
                 state.memory, self.settings, self.config.curation.dispatch.seed, state.train_step + 1
             )
-            self.feed.want(imitation.groups)
+            for group in imitation.groups:
+                self.feed.prefetcher.want(group)
             batch = self.feed.next(state.version)
             if batch is None:
                 break
@@ -171,8 +172,8 @@ class Loop:
         """Train one batch; return the new state and the step of the newest checkpoint."""
         crash_points.reach(crash_points.BEFORE_STEP)
         started = time.perf_counter()
-        imitated = self.feed.read(imitation.groups)
-        batch = msgspec.structs.replace(batch, waited_ms=batch.waited_ms + since_ms(started))
+        imitated = [self.feed.prefetcher.take(group) for group in imitation.groups]
+        batch.waited_ms += since_ms(started)
         result = self._learn(batch, imitated[: len(imitation.beside)], imitated[len(imitation.beside) :], state.version)
         crash_points.reach(crash_points.AFTER_STEP)
         if not result.updated:

@@ -96,7 +96,7 @@ def test_lost_updates_are_counted_and_others_are_measured(policy, renderer, rank
     result = learner.learn([group], 0, lambda: False)
     assert (result.updated, result.updates, result.lost) == (True, 1, 1)
     assert all(math.isfinite(result.metrics[name]) for name in ("loss", "grad_norm", "mismatch", "entropy"))
-    batch = Batch(groups=[group], position=Position(), stale=0, waited_ms=1.0)
+    batch = Batch(groups=[group])
     metrics = step_metrics(batch, result, 0, {}, not_finite=3)
     assert (metrics["updates_not_finite"], metrics["not_finite_groups"]) == (1, 3)
     StepReporter().trained(1, 1, batch, metrics | {"publish_ms": 1.0, "checkpoint_ms": 1.0})
@@ -104,7 +104,7 @@ def test_lost_updates_are_counted_and_others_are_measured(policy, renderer, rank
 
 @pytest.mark.parametrize("left", ["mismatch", "same_version_mismatch", "loss", "train_ms", ""])
 def test_a_step_is_reported_without_what_it_could_not_measure(left):
-    batch = Batch(groups=[], position=Position(), stale=0, waited_ms=1.0)
+    batch = Batch()
     names = ("loss", "mismatch", "same_version_mismatch", "same_version_tokens", "train_ms", "publish_ms")
     StepReporter().trained(1, 1, batch, {name: 1.0 for name in names if name != left} if left else {})
 

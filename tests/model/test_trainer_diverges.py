@@ -86,7 +86,7 @@ def test_too_many_non_finite_gradients_end_the_trainer():
         threading.Event(),
         RefusedSteps(settings=""),  # type: ignore[arg-type]
     )
-    batch = Batch(groups=[], position=Position(groups_consumed=1), stale=0, waited_ms=0.0)
+    batch = Batch(position=Position(groups_consumed=1))
     for _ in range(MAX_SKIPPED - 1):
         assert loop._skip(TrainerState(), batch, StepResult(False, {}, 4, 1, 1.0, lost=1)).position == batch.position
         loop._skip(TrainerState(), batch, StepResult(False, {}, 0, 0, 0.0))

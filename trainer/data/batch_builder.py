@@ -42,13 +42,13 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     stop: bool
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class Batch(msgspec.Struct, kw_only=True):
     """Groups of one optimizer step on this rank, empty while incomplete; ``tokens_left_out`` is over all ranks."""
 
-    groups: list[ReadyGroup]
-    position: Position
-    stale: int
-    waited_ms: float
+    groups: list[ReadyGroup] = []
+    position: Position = Position()
+    stale: int = 0
+    waited_ms: float = 0.0
     refused: int = 0
     tokens_left_out: int = 0
 
@@ -159,16 +159,12 @@ class BatchFeed:
     budget: TokenBudget | None = None
 
     def __post_init__(self) -> None:
-        self._start_batch()
-
-    def _start_batch(self) -> None:
-        self._gathered: list[ReadyGroup] = []
-        self._tokens, self._stale, self._refused, self._waited_ms = 0.0, 0, 0, 0.0
+        self._gathered, self._tokens = Batch(), 0.0
 
     @property
     def held(self) -> int:
         """Groups taken from the log that wait here for the rest of their batch."""
-        return len(self._gathered) + (len(self.builder.chosen) if self.builder else 0)
+        return len(self._gathered.groups) + (len(self.builder.chosen) if self.builder else 0)
 
     def next(self, version: int) -> Batch | None:
         """Return the next batch, an empty one while incomplete, None to stop; collective. Raises the store's errors."""
@@ -179,21 +175,10 @@ class BatchFeed:
             if plan.stop:
                 return None
             self._gather(plan)
-            if not plan.groups or self.budget is None or self.budget.is_met(self._tokens, len(self._gathered)):
+            if not plan.groups or self.budget is None or self.budget.is_met(self._tokens, len(self._gathered.groups)):
                 break
-        self._waited_ms += since_ms(started)
-        if not plan.groups:
-            return Batch(groups=[], position=plan.position, stale=0, waited_ms=0.0)
-        return self._batch(plan.position)
-
-    def want(self, groups: Sequence[CuratedGroup]) -> None:
-        """Start to read groups that are not from the log."""
-        for group in groups:
-            self.prefetcher.want(group)
-
-    def read(self, groups: Sequence[CuratedGroup]) -> list[ReadyGroup]:
-        """Return groups that are not from the log, once read."""
-        return [self.prefetcher.take(group) for group in groups]
+        self._gathered.waited_ms += since_ms(started)
+        return self._batch(plan.position) if plan.groups else Batch(position=plan.position)
 
     def _gather(self, plan: BatchPlan) -> None:
         for group in plan.ahead:
@@ -201,27 +186,20 @@ class BatchFeed:
         for group in plan.dropped:
             self.prefetcher.forget(group)
         taken = [self.prefetcher.take(group) for group in plan.groups]
-        self._gathered += taken
-        self._stale += plan.stale
-        self._refused += plan.refused
+        self._gathered.groups += taken
+        self._gathered.stale += plan.stale
+        self._gathered.refused += plan.refused
         if self.budget and taken:
             self._tokens += self.ranks.total([tokens_of(taken)])[0]
 
     def _batch(self, position: Position) -> Batch:
         """Return the gathered groups as a batch, cut to the budget, and start the next."""
-        groups, left_out = self._gathered, 0
-        if self.budget and self._tokens > self.budget.tokens:
-            groups = cut_to_budget(groups, int(tokens_of(groups) * self.budget.tokens / self._tokens))
-            left_out = int(self._tokens - self.ranks.total([tokens_of(groups)])[0])
-        batch = Batch(
-            groups=groups,
-            position=position,
-            stale=self._stale,
-            waited_ms=self._waited_ms,
-            refused=self._refused,
-            tokens_left_out=left_out,
-        )
-        self._start_batch()
+        batch, tokens = self._gathered, self._tokens
+        self._gathered, self._tokens = Batch(), 0.0
+        batch.position = position
+        if self.budget and tokens > self.budget.tokens:
+            batch.groups = cut_to_budget(batch.groups, int(tokens_of(batch.groups) * self.budget.tokens / tokens))
+            batch.tokens_left_out = int(tokens - self.ranks.total([tokens_of(batch.groups)])[0])
         return batch
 
 
