@@ -168,10 +168,8 @@ class WeightPublisher:
 
     def _refuse_damaged(self, newest: WeightVersion) -> None:
         alive = self.heartbeats.alive(self.liveness_s)
-        failed = [
-            record.failed_version == newest.version for record in self.serving.values() if record.worker_id in alive
-        ]
-        if not any(failed) or not self.look_again.expired:
+        failed = {record.worker_id for record in self.serving.values() if record.failed_version == newest.version}
+        if not failed & alive or not self.look_again.expired:
             return
         started = time.monotonic()
         try:

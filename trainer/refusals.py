@@ -49,10 +49,8 @@ class RefusedSteps(msgspec.Struct, frozen=True, kw_only=True):
 
     def since(self, train_step: int) -> "RefusedSteps":
         """Return the refusals after a checkpoint of ``train_step`` steps."""
-        return RefusedSteps(
-            settings=self.settings,
-            refused=tuple(refusal for refusal in self.refused if refusal.train_step > train_step),
-        )
+        later = tuple(refusal for refusal in self.refused if refusal.train_step > train_step)
+        return RefusedSteps(settings=self.settings, refused=later)
 
     def after(self, refusal: RefusedStep) -> "RefusedSteps":
         """Return the refusals with ``refusal`` appended."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from dart_streams.policy.rendering import Renderer
 from trainer.data.collate import MicroBatch, blank_image
@@ -70,7 +71,7 @@ class FeatureCache:
         counts = batch.counts_I[places].tolist()
         for number, place in enumerate(places):
             features = {
-                name: to_host(vision.pick_images(value, counts, [number]))
+                name: pytree.tree_map(Tensor.cpu, vision.pick_images(value, counts, [number]))
                 for name, value in vision.feature_fields(encoded).items()
             }
             self.encoded += 1
@@ -78,16 +79,9 @@ class FeatureCache:
             self._kept[batch.image_ids[place]] = features
 
 
-def to_host(features: Any) -> Any:
-    """Return features (tensor, sequence or nested) on the CPU."""
-    return features.cpu() if isinstance(features, Tensor) else [to_host(part) for part in features]
-
-
 def count_bytes(features: Any) -> int:
-    """Return the bytes of features (tensor, sequence, nested, or by name)."""
-    if isinstance(features, Tensor):
-        return features.nbytes
-    return sum(map(count_bytes, features.values() if isinstance(features, dict) else features))
+    """Return the bytes of features by name."""
+    return sum(tensor.nbytes for tensor in pytree.tree_leaves(features))
 
 
 def join_values(values: list[Any], device: torch.device) -> Any:
