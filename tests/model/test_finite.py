@@ -12,7 +12,6 @@ from dart_streams.policy import adapters, deltas, finite, weights
 from dart_streams.policy.finite import NotFinite
 from tests.model.test_trainer_step import ready
 from trainer.data.batch_builder import Batch
-from trainer.data.consumer import Position
 from trainer.learning import lora, model
 from trainer.learning.learner import Learner
 from trainer.reporting import StepReporter, step_metrics
