@@ -1,0 +1,63 @@
+"""Four rollout workers: a trajectory stays with the worker whose caches have its prompts."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from dart_streams.bus.clients import Publisher
+from dart_streams.config import Config
+from tests.events import weight_version
+from tests.integration.test_rollout_worker import QUICK, answered, ask, connected, quick, request, worker
+from tests.topic_reader import TopicReader
+from tests.worker_runs import BOUND_S
+from topics import actions
+
+TRAJECTORIES = 24
+WORKERS = 4
+
+__all__ = ["quick"]
+
+
+@pytest.fixture
+def config(services) -> Config:
+    return services.config(rollout=QUICK)
+
+
+class Rounds:
+    """Steps of all trajectories at once."""
+
+    def __init__(self, publisher: Publisher, replies: TopicReader) -> None:
+        self.publisher = publisher
+        self.replies = replies
+        self.asked = 0
+
+    async def play(self) -> dict[str, str]:
+        """Ask for a step of each trajectory; return the workers that answered."""
+        numbers = range(self.asked, self.asked + TRAJECTORIES)
+        self.asked += TRAJECTORIES
+        await ask(self.publisher, *(request(number, trajectory_id=f"t{number % TRAJECTORIES}") for number in numbers))
+        await self.replies.until(answered(numbers))
+        wanted = {f"r{number}" for number in numbers}
+        return {each.trajectory_id: each.worker_id for each in self.replies.events if each.request_id in wanted}
+
+    async def settle(self, workers: int) -> dict[str, str]:
+        """Play until this number of workers answers, twice the same."""
+        async with asyncio.timeout(BOUND_S):
+            before = await self.play()
+            while len(set(before.values())) != workers or before != (after := await self.play()):
+                before = await self.play()
+            return after
+
+
+async def test_a_trajectory_stays_with_its_worker_while_none_comes_or_goes(config):
+    async with connected(config, actions.TOPIC, weight_version(3)) as (publisher, replies):
+        rounds = Rounds(publisher, replies)
+        async with contextlib.AsyncExitStack() as living:
+            for number in range(WORKERS - 1):
+                await living.enter_async_context(worker(config, f"rollout-{number}"))
+            async with worker(config, f"rollout-{WORKERS - 1}"):
+                owners = await rounds.settle(WORKERS)
+                assert [await rounds.play() for _ in range(5)] == [owners] * 5
+            after = await rounds.settle(WORKERS - 1)
+            assert [await rounds.play() for _ in range(5)] == [after] * 5
