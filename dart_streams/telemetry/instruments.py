@@ -25,6 +25,11 @@ class ObservedCounter:
         """The sum over all attributes."""
         return self._totals.total()
 
+    @property
+    def totals(self) -> dict[tuple[tuple[str, str], ...], int]:
+        """The counts by attributes."""
+        return dict(self._totals)
+
     def _read(self, _options: CallbackOptions) -> Iterable[Observation]:
         return [Observation(total, dict(attributes)) for attributes, total in list(self._totals.items())]
 
