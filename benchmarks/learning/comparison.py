@@ -47,7 +47,7 @@ def recorded_screens(plan: Plan, note: Note) -> Path:
     """Return the file of recorded screens, recorded now if missing."""
     base = variants.read(plan.file)[variants.BASE]
     task_set = tasks.load(Path(base.tasks.file))
-    file = screens.file_of(plan.folder, task_set)
+    file = screens.file_of(plan.folder, task_set, base.env.miniwob.pages_folder)
     if not file.is_file():
 
         def report(done: int, of: int) -> None:

@@ -2,6 +2,9 @@
 
 It visits every state that clicks on parts can reach within a task's step limit, and clicks every part there; for
 demonstration tasks only what the oracle clicks. Effects of clicks beside all parts (focus rings) are not recorded.
+
+States are paths of clicks, which are too many for a long episode. Its page therefore has ``task.state()``, a text that
+determines all that follows: equal texts are one state.
 """
 
 import asyncio
@@ -15,7 +18,6 @@ from benchmarks.learning.screens import (
     RecordedProblem,
     RecordedState,
     Recording,
-    parts_of,
     path_of,
 )
 from dart_streams.actions import Action, Click
@@ -25,7 +27,6 @@ from dart_streams.errors import UserError
 from dart_streams.store.blobs import ref_of
 from workers.env.backends.miniwob.backend import MiniwobBackend
 from workers.env.backends.miniwob.capture import HEIGHT, WIDTH
-from workers.env.backends.miniwob.oracle import next_action
 from workers.env.backends.miniwob.page import MiniwobPage
 from workers.env.environment import EnvironmentFault, Screen
 
@@ -45,6 +46,8 @@ PARTS = f"""(() => {{
   }}
   return at;
 }})()"""
+NAME = "typeof task === 'object' && task && typeof task.state === 'function' ? String(task.state()) : null"
+"""Yields the name of the page's state; null if the page names none."""
 
 
 class ProblemRecorder:
@@ -55,6 +58,11 @@ class ProblemRecorder:
         self.task = task
         self.images = images
         self.states: dict[str, RecordedState] = {}
+        self.paths: dict[str, tuple[Click, ...]] = {START: ()}
+        self.screen: Screen | None = None
+        self.at: str | None = None
+        """State of the page and its ``screen``; None if a reset is due."""
+        self.first_name: str | None = None
         self.instruction = ""
         self.actions = 0
 
@@ -65,20 +73,22 @@ class ProblemRecorder:
             state = waiting.pop(0)
             seen = await self.visit(state)
             clicks: dict[int, ClickResult] = {}
-            for number, part in enumerate(self.clicked(seen)):
-                if number > 0:
-                    await self.go(state)
+            for part in self.clicked(seen):
+                await self.go(state)
                 result = clicks[part] = await self.click(seen, part)
-                if not result.done and len(parts_of(state)) + 1 < self.task.max_steps:
-                    waiting.append(path_of(state, part))
+                after = path_of(state, part) if result.state is None else result.state
+                path = (*self.paths[state], click_on(seen, part))
+                if not result.done and after not in self.paths and len(path) < self.task.max_steps:
+                    self.paths[after] = path
+                    waiting.append(after)
             self.states[state] = RecordedState(seen.screen, seen.parts, clicks, seen.oracle)
         return RecordedProblem(self.instruction, self.states)
 
     def clicked(self, seen: RecordedState) -> list[int]:
-        """Return the parts to click in a state."""
-        if self.task.split != "demonstration":
-            return sorted(set(seen.parts) - {0})
-        return [seen.part_at(*seen.oracle)] if seen.oracle and seen.part_at(*seen.oracle) else []
+        """Return the parts to click in a state, the oracle's last, since it leads to a state to visit."""
+        right = seen.part_at(*seen.oracle) if seen.oracle else 0
+        others = set(seen.parts) - {0, right} if self.task.split != "demonstration" else ()
+        return [*sorted(others), *([right] if right else [])]
 
     async def visit(self, state: str) -> RecordedState:
         """Go to a state; return its screen and parts, without clicks."""
@@ -88,23 +98,30 @@ class ProblemRecorder:
         ref = ref_of(image, screen.media_type, screen.width, screen.height)
         self.images[ref.sha256] = image
         parts = bytes(await self.page.evaluate_script(PARTS))
-        oracle = await self.page.evaluate_script(next_action(self.task.page))
+        oracle = await self.page.evaluate_script(self.page.next_script(self.task))
         return RecordedState(ref, parts, {}, (oracle["x"], oracle["y"]) if oracle and "x" in oracle else None)
 
     async def click(self, seen: RecordedState, part: int) -> ClickResult:
         """Return the result of a click on a part in the page's state."""
-        await self.act(click_on(seen, part), last=True)
-        return ClickResult(self.page.done, await self.page.evaluate() if self.page.done else 0.0)
+        self.screen = await self.act(click_on(seen, part), last=self.first_name is None)
+        self.at = None if self.page.done else await self.name()
+        return ClickResult(self.page.done, await self.page.evaluate() if self.page.done else 0.0, self.at)
 
     async def go(self, state: str) -> Screen:
-        """Reset and click the parts that lead to a state; return its screen."""
-        screen = await self.page.reset(self.task)
-        self.instruction = screen.instruction
-        reached = START
-        for part in parts_of(state):
-            screen = await self.act(click_on(self.states[reached], part))
-            reached = path_of(reached, part)
-        return screen
+        """Return the screen of a state; reset and click what leads there unless the page is in it."""
+        if self.at != state or self.screen is None:
+            self.screen = await self.page.reset(self.task)
+            self.instruction = self.screen.instruction
+            self.first_name = await self.page.evaluate_script(NAME)
+            for click in self.paths[state]:
+                self.screen = await self.act(click)
+            self.at = state
+        return self.screen
+
+    async def name(self) -> str | None:
+        """Return the name of the page's state, :data:`START` for the first; None if the page names none."""
+        found: str | None = await self.page.evaluate_script(NAME)
+        return START if found is not None and found == self.first_name else found
 
     async def act(self, action: Action, last: bool = False) -> Screen:
         """Execute an action; the ``last`` one needs no screen."""

@@ -1,7 +1,7 @@
 """Recorded problems: screens, and the effect of clicks on their parts. Without browser and torch.
 
-A problem is a state machine whose states are named by the parts clicked since the reset, such as ``"1/2"``. Clicks
-beside all parts and other actions change nothing.
+A problem is a state machine. Its states are named by the page's ``task.state()``, or by the parts clicked since the
+reset, such as ``"1/2"``. Clicks beside all parts and other actions change nothing.
 """
 
 import hashlib
@@ -24,10 +24,11 @@ SOURCES = ("benchmarks/learning/recording.py", "benchmarks/learning/screens.py",
 
 
 class ClickResult(msgspec.Struct, frozen=True):
-    """Result of a click on a part: end of the episode, and reward in [0, 1]."""
+    """Result of a click on a part: end of the episode, reward in [0, 1], and the state that the page names."""
 
     done: bool
     reward: float
+    state: str | None = None
 
 
 class RecordedState(msgspec.Struct, frozen=True):
@@ -74,7 +75,8 @@ class Recording(msgspec.Struct, frozen=True):
             return Landing(state, False, 0.0)
         if part not in recorded.clicks:
             raise UserError(f"{task_id}: a click on part {part} of state {state!r} is not recorded: record again")
-        result, after = recorded.clicks[part], path_of(state, part)
+        result = recorded.clicks[part]
+        after = path_of(state, part) if result.state is None else result.state
         known = after in self.problems[task_id].states
         return Landing(after if known else None, result.done, result.reward)
 
@@ -84,18 +86,13 @@ def path_of(state: str, part: int) -> str:
     return f"{state}/{part}" if state else str(part)
 
 
-def parts_of(state: str) -> list[int]:
-    """Return the parts whose clicks lead to a state."""
-    return [int(part) for part in state.split("/")] if state else []
-
-
-def file_of(folder: Path, tasks: TaskSet) -> Path:
-    """Return the recording's file, named by the tasks and the recording code."""
+def file_of(folder: Path, tasks: TaskSet, pages_folder: str = "") -> Path:
+    """Return the recording's file, named by the tasks, the recording code, and the pages of one's own."""
     everything = (*tasks.train, *tasks.heldout, *tasks.demonstration)
     state = hashlib.sha256(msgspec.json.encode(everything))
-    for source in SOURCES:
-        for file in files_of(ROOT / source):
-            state.update(file.read_bytes())
+    pages = sorted(Path(pages_folder).glob("*.html")) if pages_folder else []
+    for file in [*(file for source in SOURCES for file in files_of(ROOT / source)), *pages]:
+        state.update(file.read_bytes())
     return folder / f"screens-{state.hexdigest()[:16]}.msgpack"
 
 

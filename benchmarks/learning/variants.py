@@ -31,7 +31,12 @@ def read(file: Path = FILE) -> dict[str, Config]:
     own = deployment.parent / parse(tables, str(deployment)).tasks.file
     tasks = file.parent / listed.tasks if listed.tasks else own
     tables = merge_tables(merge_tables(tables, listed.base), {"tasks": {"file": str(tasks.resolve())}})
-    found = {BASE: parse(tables, f"{file}: the base")}
+    base = parse(tables, f"{file}: the base")
+    if pages := base.env.miniwob.pages_folder:
+        folder = str((deployment.parent / pages).resolve())
+        tables = merge_tables(tables, {"env": {"miniwob": {"pages_folder": folder}}})
+        base = parse(tables, f"{file}: the base")
+    found = {BASE: base}
     for name, overrides in listed.variants.items():
         made = parse(merge_tables(tables, overrides), f"{file}: variant {name!r}")
         if name == BASE or made == found[BASE]:
