@@ -20,7 +20,7 @@ from benchmarks.learning.screens import (
     Recording,
     path_of,
 )
-from dart_streams.actions import Action, Click
+from dart_streams.actions import Action, Click, Wait
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task, TaskSet
 from dart_streams.errors import UserError
@@ -28,7 +28,7 @@ from dart_streams.store.blobs import ref_of
 from workers.env.backends.miniwob.backend import MiniwobBackend
 from workers.env.backends.miniwob.capture import HEIGHT, WIDTH
 from workers.env.backends.miniwob.page import MiniwobPage
-from workers.env.environment import EnvironmentFault, Screen
+from workers.env.environment import EnvironmentFault
 
 CLICKABLE = "#area button, #area a, #area input, #area h3, .ui-dialog button"
 """Elements that are parts, in document order; other clicks have no effect on these pages."""
@@ -48,22 +48,28 @@ PARTS = f"""(() => {{
 }})()"""
 NAME = "typeof task === 'object' && task && typeof task.state === 'function' ? String(task.state()) : null"
 """Yields the name of the page's state; null if the page names none."""
+CHANGING = """((places) => places.findIndex(([x, y]) => {
+  const before = String(task.state());
+  document.elementFromPoint(x, y).click();
+  return String(task.state()) !== before || task.evaluate() !== null;
+}))"""
+"""Yields the index of the first place of which a click changes the page's state or ends it; -1 if none does."""
 
 
 class ProblemRecorder:
     """Records one task's problem on a page that it resets as needed."""
 
-    def __init__(self, page: MiniwobPage, task: Task, images: dict[str, bytes]) -> None:
+    def __init__(self, page: MiniwobPage, task: Task, images: dict[str, bytes], layouts: dict[str, bytes]) -> None:
+        self.layouts = layouts
         self.page = page
         self.task = task
         self.images = images
         self.states: dict[str, RecordedState] = {}
         self.paths: dict[str, tuple[Click, ...]] = {START: ()}
-        self.screen: Screen | None = None
         self.at: str | None = None
-        """State of the page and its ``screen``; None if a reset is due."""
+        """State of the page; None if a reset is due."""
         self.first_name: str | None = None
-        self.instruction = ""
+        self.instruction = self.executed = ""
         self.actions = 0
 
     async def record(self) -> RecordedProblem:
@@ -72,8 +78,9 @@ class ProblemRecorder:
         while waiting:
             state = waiting.pop(0)
             seen = await self.visit(state)
-            clicks: dict[int, ClickResult] = {}
-            for part in self.clicked(seen):
+            parts = self.clicked(seen)
+            clicks = await self.unchanging(state, seen, parts[:-1])
+            for part in parts[len(clicks) :]:
                 await self.go(state)
                 result = clicks[part] = await self.click(seen, part)
                 after = path_of(state, part) if result.state is None else result.state
@@ -92,41 +99,61 @@ class ProblemRecorder:
 
     async def visit(self, state: str) -> RecordedState:
         """Go to a state; return its screen and parts, without clicks."""
-        screen = await self.go(state)
+        await self.go(state)
+        screen = await self.page.step(Wait(), self.executed)  # executes nothing again
         image = screen.image
         assert image is not None
         ref = ref_of(image, screen.media_type, screen.width, screen.height)
         self.images[ref.sha256] = image
-        parts = bytes(await self.page.evaluate_script(PARTS))
+        parts = await self.parts()
         oracle = await self.page.evaluate_script(self.page.next_script(self.task))
         return RecordedState(ref, parts, {}, (oracle["x"], oracle["y"]) if oracle and "x" in oracle else None)
 
+    async def parts(self) -> bytes:
+        """Return the parts of the page; those of a page with named states follow from its elements."""
+        if self.first_name is None:
+            return bytes(await self.page.evaluate_script(PARTS))
+        elements = f"{self.task.page} {await self.page.evaluate_script('document.body.innerHTML')}"
+        if elements not in self.layouts:
+            self.layouts[elements] = bytes(await self.page.evaluate_script(PARTS))
+        return self.layouts[elements]
+
+    async def unchanging(self, state: str, seen: RecordedState, parts: Sequence[int]) -> dict[int, ClickResult]:
+        """Return the results of the first parts whose clicks change nothing, by one script if states are named."""
+        if self.first_name is None or not parts:
+            return {}
+        clicks = [click_on(seen, part) for part in parts]
+        found = int(await self.page.evaluate_script(f"{CHANGING}({[[click.x, click.y] for click in clicks]})"))
+        if found >= 0:
+            self.at = None
+        return dict.fromkeys(parts[:found] if found >= 0 else parts, ClickResult(False, 0.0, state))
+
     async def click(self, seen: RecordedState, part: int) -> ClickResult:
         """Return the result of a click on a part in the page's state."""
-        self.screen = await self.act(click_on(seen, part), last=self.first_name is None)
+        await self.act(click_on(seen, part), last=True)
         self.at = None if self.page.done else await self.name()
         return ClickResult(self.page.done, await self.page.evaluate() if self.page.done else 0.0, self.at)
 
-    async def go(self, state: str) -> Screen:
-        """Return the screen of a state; reset and click what leads there unless the page is in it."""
-        if self.at != state or self.screen is None:
-            self.screen = await self.page.reset(self.task)
-            self.instruction = self.screen.instruction
+    async def go(self, state: str) -> None:
+        """Reset and click what leads to a state, unless the page is in it."""
+        if self.at != state:
+            self.instruction = (await self.page.reset(self.task)).instruction
+            self.executed = ""
             self.first_name = await self.page.evaluate_script(NAME)
             for click in self.paths[state]:
-                self.screen = await self.act(click)
+                await self.act(click, last=self.first_name is not None)
             self.at = state
-        return self.screen
 
     async def name(self) -> str | None:
         """Return the name of the page's state, :data:`START` for the first; None if the page names none."""
         found: str | None = await self.page.evaluate_script(NAME)
         return START if found is not None and found == self.first_name else found
 
-    async def act(self, action: Action, last: bool = False) -> Screen:
-        """Execute an action; the ``last`` one needs no screen."""
+    async def act(self, action: Action, last: bool) -> None:
+        """Execute an action; the ``last`` one, or one on a page that names its states, needs no screen."""
         self.actions += 1
-        return await self.page.step(action, str(self.actions), last)
+        self.executed = str(self.actions)
+        await self.page.step(action, self.executed, last)
 
 
 def click_on(seen: RecordedState, part: int) -> Click:
@@ -142,6 +169,7 @@ async def record(config: Config, tasks: Sequence[Task], report: Callable[[int, i
     """Record the problems of tasks in a new browser; raise UserError after ``ATTEMPTS`` faults of one."""
     problems: dict[str, RecordedProblem] = {}
     images: dict[str, bytes] = {}
+    layouts: dict[str, bytes] = {}
     faults: Counter[str] = Counter()
     backend = MiniwobBackend(config)
     waiting = list(reversed(tasks))
@@ -151,7 +179,7 @@ async def record(config: Config, tasks: Sequence[Task], report: Callable[[int, i
             task = waiting.pop()
             page = await backend.open(task)
             try:
-                problems[task.task_id] = await ProblemRecorder(page, task, images).record()
+                problems[task.task_id] = await ProblemRecorder(page, task, images, layouts).record()
             except EnvironmentFault as fault:
                 faults[task.task_id] += 1
                 if faults[task.task_id] == ATTEMPTS:
