@@ -83,8 +83,10 @@ class AsyncStore:
         A cached screenshot is written again only if the store has lost it.
         """
         ref = ref_of(data, media_type, width, height)
-        if self.cache.get(ref.sha256) is not None and await self._has_blob(ref):
-            return ref
+        if self.cache.get(ref.sha256) is not None:
+            stored = await self._execute(statements.HAS_CHUNKS, (ref.sha256,))
+            if len(stored) == chunk_count(ref.size):
+                return ref
         writes = [
             self._execute(statements.PUT_CHUNK, (ref.sha256, n, piece)) for n, piece in enumerate(split_chunks(data))
         ]
@@ -95,10 +97,6 @@ class AsyncStore:
     def forget_blob(self, ref: BlobRef) -> None:
         """Have a screenshot written again at the next put; the stored one may be damaged."""
         self.cache.drop(ref.sha256)
-
-    async def _has_blob(self, ref: BlobRef) -> bool:
-        """Return whether the store has all chunks of a blob, without reading them."""
-        return len(await self._execute(statements.HAS_CHUNKS, (ref.sha256,))) == chunk_count(ref.size)
 
     async def get_blob(self, ref: BlobRef, patience_s: float = PATIENCE_S) -> bytes:
         """Return a screenshot; retry an incomplete one for ``patience_s``, then raise :class:`MissingBlob`."""
@@ -153,31 +151,17 @@ class AsyncStore:
             self._execute(statements.PUT_TRAJECTORY, by_id), self._execute(statements.PUT_BY_TASK, by_task)
         )
 
-    async def trajectory(self, trajectory_id: str) -> Trajectory | None:
-        """Return a finished trajectory, or None."""
-        rows = await self._execute(statements.GET_TRAJECTORY, (self.run, trajectory_id))
-        return statements.trajectory_of(self.run, rows[0][0]) if rows else None
-
-    async def trajectories_of(self, task_id: str) -> list[Trajectory]:
-        """Return a task's finished trajectories, oldest first."""
-        rows = await self._execute(statements.GET_BY_TASK, (self.run, task_id))
-        return [statements.trajectory_of(self.run, row[0]) for row in rows]
-
     async def _execute(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         async with self._in_flight:
             try:
-                return await self._send(query, values)
-            except DOWN as error:  # the policy is made for a failure only: it costs more than the call
-                if is_down(error):
-                    return await self._execute_again(query, values)
+                try:
+                    return await self._send(query, values)
+                except DOWN as error:  # the policy is made for a failure only: it costs more than the call
+                    if not is_down(error):
+                        raise
+                return await AsyncRetrying(**request_policy(self.wait_s))(self._send, query, values)
+            except InvalidRequest as error:
                 raise gone_error(error, self.run) or error from None
-
-    async def _execute_again(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Wait for a database that is away."""
-        try:
-            return await AsyncRetrying(**request_policy(self.wait_s))(self._send, query, values)
-        except InvalidRequest as error:
-            raise gone_error(error, self.run) or error from None
 
     async def _send(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         statement = self._prepared.get(query)

@@ -156,7 +156,8 @@ def open_keyspace(store: Store, *, create: bool = False) -> Session:
             what = f"lacks the tables {', '.join(lacking)}" if exists else "does not exist"
             raise SchemaIncomplete(f"keyspace {store.keyspace} {what}")
         if lacking:
-            apply_schema(session, store.keyspace)
+            for statement in schema_statements(store.keyspace):
+                session.execute(statement, timeout=30.0)
         session.set_keyspace(store.keyspace)
     except BaseException as error:
         session.cluster.shutdown()
@@ -232,12 +233,6 @@ def missing_tables(session: Session, keyspace: str) -> list[str]:
     existing = session.cluster.metadata.keyspaces.get(keyspace)
     tables = filter(None, map(table_of, schema_statements(keyspace)))
     return [table for table in tables if existing is None or table not in existing.tables]
-
-
-def apply_schema(session: Session, keyspace: str) -> None:
-    """Create the missing objects, one statement at a time."""
-    for statement in schema_statements(keyspace):
-        session.execute(statement, timeout=30.0)
 
 
 def schema_statements(keyspace: str) -> list[str]:

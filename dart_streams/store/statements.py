@@ -1,6 +1,6 @@
 """The store's queries, prepared once a session. All but the claim of an epoch are idempotent."""
 
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from cassandra.cluster import Session
@@ -16,13 +16,11 @@ HAS_CHUNKS = "SELECT chunk FROM blobs WHERE sha256 = ?"
 PUT_STEP = "INSERT INTO steps (run, trajectory_id, step, observation) VALUES (?, ?, ?, ?)"
 GET_STEPS = "SELECT observation FROM steps WHERE run = ? AND trajectory_id = ?"
 PUT_TRAJECTORY = "INSERT INTO trajectories (run, id, trajectory) VALUES (?, ?, ?)"
-GET_TRAJECTORY = "SELECT trajectory FROM trajectories WHERE run = ? AND id = ?"
 PUT_BY_TASK = "INSERT INTO trajectories_by_task (run, task_id, finished_at, id, trajectory) VALUES (?, ?, ?, ?, ?)"
 PUT_FINISHED = f"BEGIN UNLOGGED BATCH {PUT_TRAJECTORY}; {PUT_BY_TASK}; APPLY BATCH"
 """Both rows of a trajectory in one request; no more atomic than two requests."""
 FINISHED_BYTES = 2048
 """Maximum trajectory for :data:`PUT_FINISHED`: Cassandra warns of batches of 5 KiB and refuses 50 KiB."""
-GET_BY_TASK = "SELECT trajectory FROM trajectories_by_task WHERE run = ? AND task_id = ?"
 TRAINED_COLUMNS = ("train_step", "version", "epoch", "group_ids", "trajectory_ids", "metrics", "at_ms")
 PUT_TRAINED = f"INSERT INTO trained (run, {', '.join(TRAINED_COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 GET_TRAINED = f"SELECT {', '.join(TRAINED_COLUMNS)} FROM trained WHERE run = ? AND train_step >= 0"
@@ -34,11 +32,8 @@ CLAIM_FIRST, CLAIM_NEXT, CLAIM_HELD = f"{CLAIM} = null", f"{CLAIM} < ?", f"{CLAI
 PUT_TRAINED_BY_CLAIM = f"BEGIN BATCH {CLAIM_HELD}; {PUT_TRAINED}; APPLY BATCH"
 """A lightweight transaction on one partition: the step's row is written only while its trainer's claim holds."""
 
-T = TypeVar("T")
-
 _encoder = msgspec.json.Encoder()
 _observations = msgspec.json.Decoder(Observation)
-_trajectories = msgspec.json.Decoder(Trajectory)
 
 
 class DamagedRow(UserError):
@@ -46,23 +41,13 @@ class DamagedRow(UserError):
 
 
 def observation_of(run: str, trajectory_id: str, text: str) -> Observation:
-    """Decode a row of ``steps``; raise :class:`DamagedRow` if it is invalid."""
-    return decode_row(_observations, text, run, f"a step of trajectory {trajectory_id}")
-
-
-def trajectory_of(run: str, text: str) -> Trajectory:
-    """Decode the row of a trajectory; raise :class:`DamagedRow` if it is invalid."""
-    return decode_row(_trajectories, text, run, "a trajectory")
-
-
-def decode_row(decoder: "msgspec.json.Decoder[T]", text: str, run: str, what: str) -> T:
-    """Decode the JSON of a row; raise :class:`DamagedRow`, with the remedy, if it is invalid."""
+    """Decode a row of ``steps``; raise :class:`DamagedRow`, with the remedy, if it is invalid."""
     try:
-        return decoder.decode(text)
+        return _observations.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise DamagedRow(
-            f"the store's row of {what} of run {run} is damaged ({error}): the log has it whole, "
-            f"`dart-streams store rebuild --run {run}` writes it again"
+            f"the store's row of a step of trajectory {trajectory_id} of run {run} is damaged ({error}): "
+            f"the log has it whole, `dart-streams store rebuild --run {run}` writes it again"
         ) from None
 
 

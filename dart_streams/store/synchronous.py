@@ -37,10 +37,6 @@ class SyncStore:
         self.cache = BlobCache(cache_mb * 1024 * 1024)
         self._prepare = functools.cache(functools.partial(statements.prepare, session))
 
-    def get_blob(self, ref: BlobRef) -> bytes:
-        """Return a screenshot; raise :class:`~dart_streams.store.blobs.MissingBlob` if it is incomplete."""
-        return self.get_blobs([ref])[ref.sha256]
-
     def get_blobs(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
         """Return screenshots by sha256, read concurrently.
 
@@ -54,12 +50,8 @@ class SyncStore:
             self.cache.put(sha256, blobs[sha256])
         return blobs
 
-    def steps(self, trajectory_id: str) -> list[Observation]:
-        """Return a trajectory's observations by step; empty if there are none."""
-        return self.steps_many([trajectory_id])[trajectory_id]
-
     def steps_many(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
-        """Return the observations of several trajectories, read concurrently."""
+        """Return the observations of several trajectories by step, read concurrently; empty lists of unknown ones."""
         results = self._read_many(statements.GET_STEPS, [(self.run, identity) for identity in ids])
         return {
             identity: [statements.observation_of(self.run, identity, row[0]) for row in rows]
@@ -160,9 +152,7 @@ class SyncStore:
         try:
             result: T = Retrying(**request_policy(self.wait_s))(call)
         except InvalidRequest as error:
-            if (gone := gone_error(error, self.run)) is not None:
-                raise gone from None
-            raise
+            raise gone_error(error, self.run) or error from None
         return result
 
 

@@ -67,7 +67,7 @@ async def test_an_episode_is_published_step_by_step_with_stored_screenshots(conf
         assert [observation.step for observation in trajectory] == list(range(len(trajectory)))
         assert len({observation.order for observation in trajectory}) == 1
         for observation in trajectory:
-            assert store.get_blob(observation.screenshot).startswith(b"\x89PNG")
+            assert store.get_blobs([observation.screenshot])[observation.screenshot.sha256].startswith(b"\x89PNG")
         for number, observation in enumerate(trajectory[1:]):
             assert observation.taken.request_id == f"{observation.trajectory_id}/{number}/0"
             assert observation.taken.action == observation.taken.text

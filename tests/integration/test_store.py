@@ -24,6 +24,7 @@ from dart_streams.store.sessions import TableGone
 from dart_streams.store.statements import DamagedRow
 from tests import events
 from tests.command_line import invoke
+from tests.stored_rows import trajectories_in
 from topics.observations import EpisodeEnd, Observation
 from topics.trajectories import Trajectory
 from topics.values import BlobRef
@@ -72,7 +73,7 @@ async def test_a_screenshot_of_any_size_comes_back_as_it_was_to_every_reader(ses
     ref = await AsyncStore(session, run, 8).put_blob(data, "image/png", 3, 4)
     assert (ref.size, ref.width, ref.height, ref.media_type) == (size, 3, 4, "image/png")
     assert await AsyncStore(session, run, 8).get_blob(ref) == data
-    assert await asyncio.to_thread(SyncStore(session, run, 0).get_blob, ref) == data
+    assert SyncStore(session, run, 0).get_blobs([ref]) == {ref.sha256: data}
 
 
 async def test_a_blob_that_was_not_written_is_missing_for_both_readers(session, run):
@@ -114,7 +115,8 @@ async def test_a_torn_row_is_named_with_the_command_that_mends_it(session, run):
         "UPDATE steps SET observation = %s WHERE run = %s AND trajectory_id = 'torn' AND step = 0",
         (text[: len(text) // 2], run),
     )
-    for read in (lambda: store.steps("torn"), lambda: asyncio.to_thread(SyncStore(session, run, 1).steps, "torn")):
+    sync = SyncStore(session, run, 1)
+    for read in (lambda: store.steps("torn"), lambda: asyncio.to_thread(sync.steps_many, ["torn"])):
         with pytest.raises(
             DamagedRow, match=f"trajectory torn of run {run} .*`dart-streams store rebuild --run {run}`"
         ):
@@ -129,9 +131,12 @@ async def test_a_dropped_table_is_named_with_the_command_that_restores_it(keyspa
         store, sync = AsyncStore(own, run, 1), SyncStore(own, run, 1)
         if prepared:
             await store.write_step(observation("kept", 0))
-            await asyncio.to_thread(sync.steps, "kept")
+            await asyncio.to_thread(sync.steps_many, ["kept"])
         own.execute("DROP TABLE steps", timeout=60)
-        for use in (lambda: store.write_step(observation("lost", 0)), lambda: asyncio.to_thread(sync.steps, "lost")):
+        for use in (
+            lambda: store.write_step(observation("lost", 0)),
+            lambda: asyncio.to_thread(sync.steps_many, ["lost"]),
+        ):
             with pytest.raises(TableGone, match=rf"table steps is gone .*`dart-streams store rebuild --run {run}`"):
                 await use()
     finally:
@@ -176,9 +181,8 @@ async def test_trajectories_are_found_by_id_and_by_task_the_oldest_first(session
     late = msgspec.structs.replace(late, steps=actions, step_entropies=[0.123456789] * actions)
     for event in (late, early, other, late):
         await store.write_trajectory(event)
-    assert await store.trajectory("a") == late
-    assert await store.trajectories_of("simulated/box#1") == [early, late]
-    assert (await store.trajectory("c"), await store.trajectory("unknown")) == (other, None)
+    assert [trajectories_in(store, "trajectories", "id", name) for name in "acx"] == [[late], [other], []]
+    assert trajectories_in(store, "trajectories_by_task", "task_id", "simulated/box#1") == [early, late]
 
 
 def row_of(version: int, epoch: int) -> dict[str, Any]:
