@@ -26,7 +26,6 @@ from dart_streams.console.launch.supervisor import Supervisor
 from dart_streams.console.launch.training_run import TrainingRun
 from dart_streams.console.runs.process_usage import sample_usage
 from dart_streams.console.runs.run_folder import RunFolder
-from dart_streams.console.runs.trained_rows import TrainedRows
 from dart_streams.console.views.terminal import Display, Moment, summarize
 from dart_streams.errors import UserError
 from dart_streams.telemetry import setup
@@ -189,9 +188,7 @@ async def catch_signals(supervisor: Supervisor, notify: Callable[[str], None]) -
 @contextlib.asynccontextmanager
 async def show_run(run: TrainingRun, console: Console, page: Callable[[], str]) -> AsyncIterator[None]:
     """Display a run and sample its processes during the body; a failure ends neither. ``page`` returns an address."""
-    trained = TrainedRows(run.config)
-    display = Display(functools.partial(moment_of, run, page), console, trained.newest_metrics)
-
+    display = Display(functools.partial(moment_of, run, page), console)
     services = local.folder_of(run.config)
     jvms = {name: found[0].pid for name in SERVICES if (found := Home(services / name).find())}
 
@@ -215,12 +212,9 @@ async def show_run(run: TrainingRun, console: Console, page: Callable[[], str]) 
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        trained.close()
 
 
-def moment_of(
-    run: TrainingRun, page: Callable[[], str], lag: dict[tuple[str, str], int], trained: dict[str, float]
-) -> Moment:
+def moment_of(run: TrainingRun, page: Callable[[], str], lag: dict[tuple[str, str], int]) -> Moment:
     """Return the present state of a run for the display."""
     phase = run.journal.phases[-1] if run.journal.phases else None
     began = run.journal.phase("circle")
@@ -234,7 +228,6 @@ def moment_of(
         left_s=run.circle_end.remaining_s if run.circle_end else None,
         summary=summarize(run.follower.progress, now_ms(), slots, since_ms) if run.follower else None,
         lag=lag,
-        trained=trained,
         children=tuple((name, child.starts) for name, child in sorted(run.supervisor.children.items())),
         news=policy.tail().rpartition("\n")[2].strip() if policy else "",
         page=page(),

@@ -28,7 +28,7 @@ from topics.weights_serving import WeightsServing
 
 FOLLOWED: tuple[Topic, ...] = tuple(
     BY_NAME[name]
-    for name in ("rollout-orders", "observations", "trajectories", "curated", "weights", "weights-serving")
+    for name in ("rollout-orders", "observations", "trajectories", "curated", "trained", "weights", "weights-serving")
 )
 """Topics of display and report."""
 CIRCLE: tuple[Topic, ...] = tuple(topic for topic in ALL if topic is not curation_log.TOPIC)

@@ -57,7 +57,7 @@ class Retention(NamedTuple):
     orders: int
     """Finished training orders, with their trajectories."""
     groups: int
-    """Groups, and versions and switches of weights."""
+    """Groups, optimizer steps, and versions and switches of weights."""
 
 
 class RunState(ActivityState):
@@ -241,12 +241,15 @@ class RunState(ActivityState):
             self._index_step(known, list.remove)
         self.trained[event.train_step] = event
         self._index_step(event, list.append)
+        self._forget_oldest(self.trained, self.keep_groups, self._forget_step)
 
     def _index_step(self, step: TrainedStep, change: Callable[[list[int], int], None]) -> None:
-        for group_id in step.group_ids:
-            change(self.trained_with[group_id], step.train_step)
-        for identity in (*step.imitated, *itertools.chain.from_iterable(step.sft_updates)):
-            change(self.imitated_by[identity], step.train_step)
+        imitated = (*step.imitated, *itertools.chain.from_iterable(step.sft_updates))
+        for index, names in ((self.trained_with, step.group_ids), (self.imitated_by, imitated)):
+            for name in names:
+                change(index[name], step.train_step)
+                if not index[name]:
+                    del index[name]
 
     def _version(self, event: WeightVersion, record: LogRecord) -> None:
         if classify_announcement(self.epochs.get(event.model_id, -1), self.highest_version, event) in IGNORED:
@@ -308,6 +311,9 @@ class RunState(ActivityState):
             of_member.remove(group_id)
             if not of_member:
                 del self.groups_of[member.trajectory_id]
+
+    def _forget_step(self, number: int) -> None:
+        self._index_step(self.trained.pop(number), list.remove)
 
     def _forget_version(self, version: int) -> None:
         del self.versions[version]

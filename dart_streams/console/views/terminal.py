@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from rich.console import Console, Group, RenderableType
@@ -30,7 +30,8 @@ BARS = "▁▂▃▄▅▆▇█"
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A run in numbers: rates of the last half minute, ``success`` of the newest finished training episodes.
 
-    ``curve`` has the success rate of training episodes by time slice, None where none finished.
+    ``curve`` has the success rate of training episodes by time slice, None where none finished. ``trained`` has the
+    metrics of the newest optimizer step.
     """
 
     steps_per_s: float
@@ -47,6 +48,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     served: int | None
     staleness_mean: float | None
     staleness_max: int | None
+    trained: Mapping[str, float]
 
 
 def summarize(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) -> RunSummary:
@@ -74,6 +76,7 @@ def summarize(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) ->
         served=progress.served_version,
         staleness_mean=mean_or_none(ages),
         staleness_max=max(ages, default=None),
+        trained=progress.trained[max(progress.trained)].metrics if progress.trained else {},
     )
 
 
@@ -113,7 +116,6 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     left_s: float | None
     summary: RunSummary | None
     lag: dict[tuple[str, str], int]
-    trained: dict[str, float]
     children: tuple[tuple[str, int], ...]
     news: str = ""
     page: str = ""
@@ -153,7 +155,7 @@ def draw_table(moment: Moment, summary: RunSummary) -> RenderableType:
     table.add_row("environment", environment, "groups", groups)
     table.add_row("episodes", episodes, "version", version)
     table.add_row("evaluation", evaluation, "staleness", stale)
-    table.add_row("lag", lag, "trainer", format_metrics(moment.trained))
+    table.add_row("lag", lag, "trainer", format_metrics(summary.trained))
     return table
 
 
@@ -199,8 +201,8 @@ def format_line(moment: Moment) -> str:
         parts.append(f"version {summary.version}, served {format_value(summary.served)}")
     if summary.staleness_max is not None:
         parts.append(f"staleness {format_value(summary.staleness_mean, '.1f')} max {summary.staleness_max}")
-    if moment.trained:
-        parts.append(format_metrics(moment.trained))
+    if summary.trained:
+        parts.append(format_metrics(summary.trained))
     if lag := sum(open_lag(moment).values()):
         parts.append(f"lag {lag}")
     return " | ".join(parts)
@@ -211,7 +213,7 @@ def draw_sparkline(values: list[float | None]) -> str:
     return "".join(" " if v is None else BARS[min(len(BARS) - 1, int(v * len(BARS)))] for v in values)
 
 
-def format_metrics(trained: dict[str, float]) -> str:
+def format_metrics(trained: Mapping[str, float]) -> str:
     """Return the headline metrics of the newest optimizer step."""
     metrics = [f"{name} {trained[name]:.3g}" for name in training_metrics.HEADLINES if name in trained]
     return ", ".join(metrics) or "no step yet"
@@ -230,13 +232,11 @@ def format_value(value: float | None, spec: str = "") -> str:
 
 @dataclasses.dataclass
 class Display:
-    """Shows a run until it is cancelled; ``moment_of`` takes lag, and metrics that ``newest_metrics`` reads."""
+    """Shows a run until it is cancelled; ``moment_of`` takes lag."""
 
-    moment_of: Callable[[dict[tuple[str, str], int], dict[str, float]], Moment]
+    moment_of: Callable[[dict[tuple[str, str], int]], Moment]
     console: Console
-    newest_metrics: Callable[[], dict[str, float]]
     lag: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict, init=False)
-    trained: dict[str, float] = dataclasses.field(default_factory=dict, init=False)
 
     async def show(self) -> None:
         """Refresh the panel, or print a line every few seconds."""
@@ -249,12 +249,11 @@ class Display:
                 await asyncio.sleep(REFRESH_S)
 
     async def poll(self, lags: LagReader) -> None:
-        """Keep lag and trainer metrics up to date until cancelled."""
+        """Keep lag up to date until cancelled."""
         while True:
             self.lag = by_group(await lags.read())
-            self.trained = await asyncio.to_thread(self.newest_metrics)
             await asyncio.sleep(POLL_INTERVAL_S)
 
     def moment(self) -> Moment:
         """Return the state to display now."""
-        return self.moment_of(self.lag, self.trained)
+        return self.moment_of(self.lag)

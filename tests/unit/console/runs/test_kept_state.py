@@ -26,6 +26,7 @@ def episode_events(number: int) -> Iterator[Any]:
         yield seen(trajectory_id, step, order_id, "success" if step == 2 else None)
     yield finish(order_id, trajectory_id)
     yield group(number)
+    yield events.trained_step(number, group_ids=[f"g{number}"], imitated=[trajectory_id], metrics={"loss": number / 8})
     yield version(number, number)
     yield serving(number, START + number, 10.0)
 
@@ -55,7 +56,7 @@ def test_bounded_state_keeps_counts_and_open_episodes(number: int, keep: Retenti
     assert kept.is_whole == (number <= min(keep))
     trained = [end.order_id for end in kept.finished.values() if end.purpose == "train"]
     assert len(trained) == min(number, keep.orders)
-    assert len(kept.groups) == len(kept.versions) == min(number, keep.groups)
+    assert len(kept.groups) == len(kept.versions) == len(kept.trained) == min(number, keep.groups)
     assert {name for name in kept.finished if name.startswith("e")} == {"e0", "e1", "e2", "e3"}
 
 
@@ -70,10 +71,12 @@ def test_the_newest_are_kept():
     assert list(kept.trajectories) == ["t3", "t4"]
     assert kept.ended.keys() == {"t3", "t4"} == kept.newest_step.keys() == kept.groups_of.keys()
     assert list(kept.groups) == ["g3", "g4"]
+    assert list(kept.trained) == [3, 4]
+    assert (kept.trained_with, kept.imitated_by) == ({"g3": [3], "g4": [4]}, {"t3": [3], "t4": [4]})
     assert list(kept.versions) == [3, 4] == [number for number, _ in kept.served]
     assert kept.orders_of == {"g": {"o3", "o4"}}
-    assert summarize(kept, START + 60_000, 1).episodes == 5
-    assert summarize(kept, START + 60_000, 1).groups == 5
+    summary = summarize(kept, START + 60_000, 1)
+    assert (summary.episodes, summary.groups, summary.trained) == (5, 5, {"loss": 0.5})
 
 
 def test_switches_that_are_forgotten_alone_are_missing_too():

@@ -159,7 +159,7 @@ def test_a_log_line_on_a_terminal_shows_escapes(text: str, logs: Terminal):
 
 @hostile
 def test_the_display_of_a_run_shows_escapes(text: str):
-    nothing = {"left_s": None, "summary": None, "lag": {}, "trained": {}}
+    nothing = {"left_s": None, "summary": None, "lag": {}}
     texts = dict.fromkeys(("run_id", "phase", "news", "page"), text)
     moment = terminal.Moment(phase_s=1.0, children=((text, 2),), **texts, **nothing)
     on = console()

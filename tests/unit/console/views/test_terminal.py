@@ -22,6 +22,7 @@ SUMMARY = RunSummary(
     served=8,
     staleness_mean=0.8,
     staleness_max=2,
+    trained={"loss": 0.0123, "reward": 0.55},
 )
 MOMENT = Moment(
     run_id="20261121-093000-ab12",
@@ -30,7 +31,6 @@ MOMENT = Moment(
     left_s=350,
     summary=SUMMARY,
     lag={("env", "rollout-orders"): 12, ("recorder", "observations"): 0},
-    trained={"loss": 0.0123, "reward": 0.55},
     children=(("env-0", 1), ("trainer", 2)),
 )
 
@@ -63,9 +63,7 @@ def test_the_address_of_the_page_is_the_first_line():
 
 
 def test_the_panel_is_drawn_before_anything_is_known():
-    early = Moment(
-        run_id="r", phase="policy", phase_s=3, left_s=None, summary=None, lag={}, trained={}, children=(), news="3/9"
-    )
+    early = Moment(run_id="r", phase="policy", phase_s=3, left_s=None, summary=None, lag={}, children=(), news="3/9")
     assert "policy  0:03" in drawn(early)
     assert "3/9" in drawn(early)
     assert format_line(early) == "policy 0:03 | 3/9"
