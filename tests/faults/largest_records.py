@@ -37,12 +37,12 @@ def largest_value(kind: Any) -> Any:
         case msgspec.inspect.UnionType(types=types):
             return largest_value(next(member for member in types if not isinstance(member, msgspec.inspect.NoneType)))
         case msgspec.inspect.LiteralType(values=values):
-            return max(values, key=len)
-        case msgspec.inspect.IntType(le=most):
+            return max(map(str, values), key=len)
+        case msgspec.inspect.IntType(le=int(most)):
             return most
-        case msgspec.inspect.FloatType(ge=least):
+        case msgspec.inspect.FloatType(ge=(int() | float()) as least):
             return REAL if least < 0 else SHARE
-        case msgspec.inspect.StrType(max_length=most):
+        case msgspec.inspect.StrType(max_length=int(most)):
             return "\1" * min(most, MAX_REASON)
         case msgspec.inspect.ListType():
             return []
