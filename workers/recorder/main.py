@@ -20,21 +20,19 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaTimeoutError
 from opentelemetry import metrics
 
 from dart_streams import crash_points
 from dart_streams.bus import dead_letters
-from dart_streams.bus.clients import Publisher, commit_within, create_consumer, event_of, has_reached, start_within
+from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable, Unencodable
 from dart_streams.bus.log_gaps import LogGaps
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
-from dart_streams.deadline import Deadline
 from dart_streams.episodes.trajectory_summary import Incomplete, broken_trajectory, is_whole, summarize
 from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry import names
@@ -46,6 +44,7 @@ from topics.observations import Observation
 from topics.trajectories import Trajectory
 from workers.recorder.written_steps import WrittenSteps
 from workers.runtime import lifecycle
+from workers.runtime.batch_consumer import BatchConsumer
 from workers.runtime.ordered_consumer import Delivery
 
 log = structlog.get_logger()
@@ -64,8 +63,6 @@ MAX_WRITTEN = 4096
 """Maximum number of kept observations of running trajectories; others are read from the store."""
 COMMIT_INTERVAL_S = 3.0
 """Minimum interval between commits; the next recorder repeats uncommitted batches without effect."""
-POLL_TIMEOUT_MS = 500
-"""Maximum wait of a poll, and so the delay of a stop."""
 
 
 def run(config: Config, worker_id: str) -> int:
@@ -174,61 +171,23 @@ class ObservationWriter:
         return trajectory
 
 
-class Recorder:
-    """The loop: poll a batch, write it, commit.
+class Recorder(BatchConsumer):
+    """Writes each batch concurrently."""
 
-    A batch is written concurrently and is durable as a whole. So it commits whole batches, unlike
-    :mod:`workers.runtime.ordered_consumer`, which commits records.
-    """
+    group = GROUP
+    max_records = BATCH
+    commit_interval_s = COMMIT_INTERVAL_S
 
     def __init__(
         self, records: AIOKafkaConsumer, writer: ObservationWriter, stalls: StallDetector, drain_s: float
     ) -> None:
-        self.records = records
+        super().__init__(records, stalls, drain_s)
         self.writer = writer
-        self.stalls = stalls
-        self.drain_s = drain_s
         self.gaps = LogGaps(log)
-        self.durable: dict[TopicPartition, int] = {}
-        self.committed_s = 0.0
 
-    async def serve(self, stop: asyncio.Event) -> None:
-        """Record batches until ``stop`` is set, then up to the present ends, within ``drain_s``."""
-        while not stop.is_set():
-            await self._record_batch()
-        deadline = Deadline(self.drain_s)
-        ends = await self.records.end_offsets(self.records.assignment())
-        while not deadline.expired and not await has_reached(self.records, self._assigned(ends)):
-            await self._record_batch()
-        await self._commit()
-
-    async def _record_batch(self) -> None:
-        polled = await self.records.getmany(timeout_ms=POLL_TIMEOUT_MS, max_records=BATCH)
-        self.stalls.check()
+    async def handle(self, polled: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> str:
+        """Write a batch, and return its environment hosts."""
         for partition, batch in polled.items():
             await self.gaps.check(self.records, partition, batch[0].offset, batch[-1].offset)
-        if polled:
-            hosts = await self.writer.write([record for batch in polled.values() for record in batch])
-            self.durable |= {partition: batch[-1].offset + 1 for partition, batch in polled.items()}
-            self.stalls.note_arrival(", ".join(sorted(hosts)))
-        if time.monotonic() - self.committed_s >= COMMIT_INTERVAL_S:
-            await self._commit()
-
-    def _assigned(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the offsets of the partitions that are still assigned."""
-        return {partition: offsets[partition] for partition in offsets.keys() & self.records.assignment()}
-
-    async def _commit(self) -> None:
-        """Commit the durable offsets of the assigned partitions; after a refused commit, batches are repeated."""
-        offsets = self._assigned(self.durable)
-        self.durable, self.committed_s = {}, time.monotonic()
-        if not offsets:
-            return
-        try:
-            await commit_within(self.records, offsets)
-            crash_points.reach("recorder-committed")
-        except (CommitFailedError, IllegalStateError) as error:
-            log.info("commit refused", reason=str(error) or type(error).__name__)
-        except KafkaTimeoutError as error:
-            self.durable = offsets | self.durable
-            log.warning("commit failed", reason=str(error))
+        hosts = await self.writer.write([record for batch in polled.values() for record in batch])
+        return ", ".join(sorted(hosts))

@@ -14,19 +14,17 @@ resumes there and repeats at most the steps after the last flush.
 import asyncio
 import contextlib
 import functools
-import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import structlog
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaTimeoutError
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from dart_streams.bus.clients import Publisher, commit_within, create_consumer, event_of, has_reached, start_within
+from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
 from dart_streams.config.tracker import TrackerTool
-from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError
 from dart_streams.store import AsyncStore, MissingBlob, connect_async
 from dart_streams.telemetry.stall_detector import StallDetector
@@ -34,13 +32,13 @@ from topics import trained
 from topics.trained import TrainedStep
 from topics.transitions import is_ignored
 from workers.runtime import lifecycle
+from workers.runtime.batch_consumer import BatchConsumer
 from workers.tracker.filmstrip import caption_of, draw_filmstrip
 from workers.tracker.points import SampleTrajectory, TrackerRun, point_of, sample_trajectories
 
 log = structlog.get_logger()
 
 GROUP = "tracker"
-POLL_TIMEOUT_MS = 500
 BATCH = 200
 
 
@@ -108,8 +106,11 @@ def open_run(config: Config, tool: TrackerTool) -> TrackerRun:
             return TrackioRun(Path(target), project, name)
 
 
-class TrackedRun:
-    """The loop: poll, log, flush, commit."""
+class TrackedRun(BatchConsumer):
+    """Logs the steps of each batch; the tool makes them durable before a commit."""
+
+    group = GROUP
+    max_records = BATCH
 
     def __init__(
         self,
@@ -119,41 +120,27 @@ class TrackedRun:
         store: AsyncStore | None,
         stalls: StallDetector,
     ) -> None:
+        super().__init__(records, stalls, config.run.drain_s / 2)
         self.settings = config.tracker
-        self.drain_s = config.run.drain_s / 2
-        self.records = records
+        self.commit_interval_s = tool.flush_s
         self.tool = tool
         self.store = store
-        self.stalls = stalls
         self.epoch = -1
-        self.logged: dict[TopicPartition, int] = {}
-        self.flushed_s = time.monotonic()
 
-    async def serve(self, stop: asyncio.Event) -> None:
-        """Track steps until ``stop`` is set, then up to the present end, within half of ``run.drain_s``."""
-        while not stop.is_set():
-            await self._track_batch()
-        deadline = Deadline(self.drain_s)
-        ends = await self.records.end_offsets(self.records.assignment())
-        while not deadline.expired and not await has_reached(self.records, ends):
-            await self._track_batch()
-        await self._commit()
+    async def handle(self, polled: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> str:
+        """Log the steps of a batch, and return the place of the last."""
+        for record in (record for batch in polled.values() for record in batch):
+            try:
+                step: TrainedStep = event_of(trained.TOPIC, record)
+            except Undecodable as error:
+                log.warning("not an optimizer step", offset=record.offset, reason=str(error))
+            else:
+                await self._track(step)
+        return f"{record.topic}@{record.offset}"
 
-    async def _track_batch(self) -> None:
-        polled = await self.records.getmany(timeout_ms=POLL_TIMEOUT_MS, max_records=BATCH)
-        self.stalls.check()
-        for partition, records in polled.items():
-            for record in records:
-                try:
-                    step: TrainedStep = event_of(trained.TOPIC, record)
-                except Undecodable as error:
-                    log.warning("not an optimizer step", offset=record.offset, reason=str(error))
-                else:
-                    await self._track(step)
-                self.logged[partition] = record.offset + 1
-            self.stalls.note_arrival(f"{partition.topic}@{records[-1].offset}")
-        if self.logged and time.monotonic() - self.flushed_s >= self.tool.flush_s:
-            await self._commit()
+    async def flush(self) -> None:
+        """Make all logged steps durable in the tool."""
+        await asyncio.to_thread(self.tool.flush)
 
     async def _track(self, step: TrainedStep) -> None:
         if is_ignored(step.epoch, self.epoch):
@@ -183,18 +170,3 @@ class TrackedRun:
             caption=caption_of(observations),
             picture=await asyncio.to_thread(draw_filmstrip, observations, dict(zip(refs, data, strict=True))),
         )
-
-    async def _commit(self) -> None:
-        """Flush the tool, then commit the offsets; after a refused commit, steps are logged again."""
-        await asyncio.to_thread(self.tool.flush)
-        offsets = {where: offset for where, offset in self.logged.items() if where in self.records.assignment()}
-        self.logged, self.flushed_s = {}, time.monotonic()
-        if not offsets:
-            return
-        try:
-            await commit_within(self.records, offsets)
-        except (CommitFailedError, IllegalStateError) as error:
-            log.info("commit refused", reason=str(error) or type(error).__name__)
-        except KafkaTimeoutError as error:
-            self.logged = offsets | self.logged
-            log.warning("commit failed", reason=str(error))

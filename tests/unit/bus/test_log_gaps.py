@@ -1,6 +1,5 @@
 """Log gaps: records removed unread are logged, records read by another member are not."""
 
-import math
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock
@@ -101,11 +100,10 @@ async def test_the_recorder_names_the_observations_that_are_gone(monkeypatch):
     batch = [SimpleNamespace(offset=7), SimpleNamespace(offset=8)]
     records = SimpleNamespace(getmany=AsyncMock(return_value={place: batch}))
     recorder = Recorder(records, AsyncMock(write=AsyncMock(return_value=set())), MagicMock(), 1.0)
-    recorder.committed_s = math.inf
     with structlog.testing.capture_logs() as lines:
         recorder.gaps = LogGaps(structlog.get_logger())
         committed = AsyncMock(return_value={place: OffsetAndMetadata(3, "")})
         monkeypatch.setattr(log_gaps, "committed_within", committed)
-        await recorder._record_batch()
+        await recorder._take_batch()
     assert removed(lines) == ["dart.observations[0]@3 to 6"]
     assert recorder.gaps.next == {place: 9}

@@ -1,0 +1,90 @@
+"""A member of a consumer group that handles whole batches.
+
+A batch is durable as a whole, so its offsets are committed as a whole. :mod:`workers.runtime.ordered_consumer` commits
+records instead.
+"""
+
+import abc
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+import structlog
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaTimeoutError
+
+from dart_streams import crash_points
+from dart_streams.bus.clients import commit_within, has_reached
+from dart_streams.deadline import Deadline
+from dart_streams.telemetry.stall_detector import StallDetector
+
+POLL_TIMEOUT_MS = 500
+"""Maximum wait of a poll, and so the delay of a stop."""
+
+log = structlog.get_logger()
+
+
+class BatchConsumer(abc.ABC):
+    """The loop: poll at most ``max_records``, :meth:`handle` them, and commit every ``commit_interval_s``.
+
+    Uncommitted batches are delivered again after a crash.
+    """
+
+    group: str
+    max_records: int
+    commit_interval_s: float
+
+    def __init__(self, records: AIOKafkaConsumer, stalls: StallDetector, drain_s: float) -> None:
+        self.records = records
+        self.stalls = stalls
+        self.drain_s = drain_s
+        self.handled: dict[TopicPartition, int] = {}
+        self.committed_s = time.monotonic()
+
+    @abc.abstractmethod
+    async def handle(self, polled: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> str:
+        """Handle a batch and return its source; repeats must have no effect."""
+
+    async def flush(self) -> None:
+        """Make the effects of the handled batches durable."""
+        return
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Handle batches until ``stop`` is set, then up to the present ends, within ``drain_s``."""
+        while not stop.is_set():
+            await self._take_batch()
+        deadline = Deadline(self.drain_s)
+        ends = await self.records.end_offsets(self.records.assignment())
+        while not deadline.expired and not await has_reached(self.records, self._assigned(ends)):
+            await self._take_batch()
+        await self._commit()
+
+    async def _take_batch(self) -> None:
+        polled = await self.records.getmany(timeout_ms=POLL_TIMEOUT_MS, max_records=self.max_records)
+        self.stalls.check()
+        if polled:
+            source = await self.handle(polled)
+            self.handled |= {partition: batch[-1].offset + 1 for partition, batch in polled.items()}
+            self.stalls.note_arrival(source)
+        if self.handled and time.monotonic() - self.committed_s >= self.commit_interval_s:
+            await self._commit()
+
+    def _assigned(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the offsets of the partitions that are still assigned."""
+        return {partition: offsets[partition] for partition in offsets.keys() & self.records.assignment()}
+
+    async def _commit(self) -> None:
+        """Commit the handled offsets of the assigned partitions; after a refused commit, batches are repeated."""
+        await self.flush()
+        offsets = self._assigned(self.handled)
+        self.handled, self.committed_s = {}, time.monotonic()
+        if not offsets:
+            return
+        try:
+            await commit_within(self.records, offsets)
+            crash_points.reach(f"{self.group}-committed")
+        except (CommitFailedError, IllegalStateError) as error:
+            log.info("commit refused", reason=str(error) or type(error).__name__)
+        except KafkaTimeoutError as error:
+            self.handled = offsets | self.handled
+            log.warning("commit failed", reason=str(error))
