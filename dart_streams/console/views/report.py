@@ -21,7 +21,6 @@ from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.live_source import LiveSource
 from dart_streams.console.views.page.source import SHOWN
 from dart_streams.console.views.report_metrics import ReportInputs
-from dart_streams.store import SyncStore, connect
 
 LOST_UNKNOWN = "lost orders unknown: the broker did not return the committed offsets of the env workers"
 
@@ -76,19 +75,12 @@ def fold_rest(progress: RunState, bus: Bus) -> None:
 
 
 def read_inputs(folder: RunFolder, progress: RunState, lags: list[Lag] | None) -> ReportInputs:
-    """Read the inputs of a report from the run's folder and store."""
-    config = folder.config()
-    session = connect(config.store)
-    try:
-        trained = SyncStore(session, config.bus.run, config.store.blob_cache_mb).trained()
-    finally:
-        session.cluster.shutdown()
+    """Read the inputs of a report from the run's folder."""
     return ReportInputs(
-        config=config,
+        config=folder.config(),
         tasks=folder.tasks(),
         journal=folder.journal(),
         progress=progress,
-        trained=trained,
         readings=MetricsReader(folder.path / "metrics"),
         lags=lags,
         usage=read_usage(folder.path / "metrics" / USAGE_FILE),

@@ -23,6 +23,7 @@ from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.time_slices import SLICE_MS
 from dart_streams.console.runs.weight_versions import served_weights
 from dart_streams.telemetry import names
+from topics.trained import TrainedStep
 from topics.values import OutcomeKind
 
 MAX_FAULTS = 20
@@ -31,16 +32,20 @@ MAX_REASON_CHARACTERS = 300
 
 
 class ReportInputs(msgspec.Struct, frozen=True):
-    """The inputs of a report: a run's fold, journal, optimizer steps, metrics, committed offsets and process costs."""
+    """The inputs of a report: a run's fold, journal, metrics, committed offsets and process costs."""
 
     config: Config
     tasks: TaskSet
     journal: PhaseLog
     progress: RunState
-    trained: list[dict[str, Any]]
     readings: MetricsReader
     lags: list[Lag] | None
     usage: list[ProcessUsage]
+
+    @property
+    def trained(self) -> list[TrainedStep]:
+        """The optimizer steps in order."""
+        return [step for _, step in sorted(self.progress.trained.items())]
 
     @property
     def circle(self) -> RunPhase:
@@ -192,21 +197,20 @@ def slot_utilization(inputs: ReportInputs) -> float | None:
 
 
 def staleness_fields(inputs: ReportInputs) -> dict[str, Any]:
-    """Return the staleness of trajectories at training, in versions, from the trainer's rows and ``curated``."""
-    ages = [age for row in inputs.trained for age in ages_of(inputs, row)]
+    """Return the staleness of trajectories at training, in versions, from ``trained`` and ``curated``."""
+    ages = [age for step in inputs.trained for age in ages_of(inputs, step)]
     return {"mean": round_optional(mean_or_none(ages)), "max": max(ages, default=None)}
 
 
-def ages_of(inputs: ReportInputs, row: dict[str, Any]) -> list[int]:
+def ages_of(inputs: ReportInputs, step: TrainedStep) -> list[int]:
     """Return the age of each trajectory of an optimizer step: the trained version less the oldest that acted.
 
-    A step trains the version before that of its row. Trajectories from the experience pool are old on purpose and do
+    A step trains the version before its own. Trajectories from the experience pool are old on purpose and do
     not count.
     """
-    trained_version = int(row["version"]) - 1
-    groups = [inputs.progress.groups[name][0] for name in row["group_ids"] if name in inputs.progress.groups]
+    groups = [inputs.progress.groups[name][0] for name in step.group_ids if name in inputs.progress.groups]
     return [
-        max(0, trained_version - member.version_min)
+        max(0, step.version - 1 - member.version_min)
         for group in groups
         for member in group.members
         if member.source == "online" and member.version_min is not None
@@ -287,9 +291,9 @@ def step_times(inputs: ReportInputs) -> dict[str, Any]:
 
 
 def count_trajectories(inputs: ReportInputs) -> dict[str, Any]:
-    """Count the outcomes of training trajectories, from ``trajectories`` and the trainer's rows."""
+    """Count the outcomes of training trajectories, from ``trajectories`` and ``trained``."""
     train = {t.trajectory_id: t for t in inputs.progress.finished.values() if t.purpose == "train"}
-    used = {identity for row in inputs.trained for identity in row["trajectory_ids"]}
+    used = {identity for step in inputs.trained for identity in step.trajectory_ids}
     outcomes: Counter[OutcomeKind] = Counter(t.outcome for t in train.values())
     return {
         "finished": len(train),
@@ -311,7 +315,7 @@ def env_faults(inputs: ReportInputs) -> list[dict[str, Any]]:
 
 
 def trainer_fields(inputs: ReportInputs) -> dict[str, Any]:
-    """Return the trainer's figures from its rows, over the training phase.
+    """Return the trainer's figures from ``trained``, over the training phase.
 
     ``mismatch`` is the gap between the log-probabilities of engine and trainer for the same weights (nats a token),
     ``drift`` the gap to the trained weights. ``kl_reference`` is the divergence from the initial policy (nats a token),
@@ -319,7 +323,7 @@ def trainer_fields(inputs: ReportInputs) -> dict[str, Any]:
     """
     settings = inputs.config.trainer
     start_ms, end_ms = inputs.span_ms
-    inside = [row["metrics"] for row in inputs.trained if start_ms <= row["at_ms"] <= end_ms]
+    inside = [step.metrics for step in inputs.trained if start_ms <= step.at_ms <= end_ms]
     learned = [row for row in inside if not row.get("supervised")]
     same_version = [row for row in inside if row.get("same_version_tokens")]
     busy_ms = sum(row.get(part, 0.0) for row in inside for part in ("train_ms", "publish_ms", "checkpoint_ms"))

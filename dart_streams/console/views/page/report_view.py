@@ -157,7 +157,7 @@ def slot_shares(inputs: ReportInputs) -> Curves:
 
 def staleness_curves(inputs: ReportInputs) -> Curves:
     """Return the staleness of trajectories at training, in versions, by optimizer step."""
-    rows = [(float(row["train_step"]), ages) for row in inputs.trained if (ages := ages_of(inputs, row))]
+    rows = [(float(step.train_step), ages) for step in inputs.trained if (ages := ages_of(inputs, step))]
     means, oldest = [mean_or_none(ages) for _, ages in rows], [float(max(ages)) for _, ages in rows]
     return Curves([step for step, _ in rows], round_lines(mean=means, oldest=oldest))
 
@@ -172,10 +172,10 @@ def pause_curve(inputs: ReportInputs) -> Curves:
 def learning_curves(inputs: ReportInputs) -> Curves:
     """Return the published metrics of :data:`LEARNING` by optimizer step."""
     left_out = set() if inputs.config.trainer.kl_beta else {"kl_reference"}
-    rows = [row["metrics"] for row in inputs.trained]
+    rows = [step.metrics for step in inputs.trained]
     known = [name for name in LEARNING if name not in left_out and any(name in row for row in rows)]
     values = {name: [row.get(name) for row in rows] for name in known}
-    return Curves([float(row["train_step"]) for row in inputs.trained], round_lines(**values))
+    return Curves([float(step.train_step) for step in inputs.trained], round_lines(**values))
 
 
 def outcome_shares(inputs: ReportInputs) -> Curves:

@@ -95,7 +95,6 @@ class RunSource(Protocol):
             tasks=self.task_set(),
             journal=self.journal(),
             progress=self.state,
-            trained=[msgspec.to_builtins(self.state.trained[number]) for number in sorted(self.state.trained)],
             readings=readings,
             lags=lags,
             usage=usage,

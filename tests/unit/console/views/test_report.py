@@ -67,7 +67,6 @@ class MadeUpRun:
     def __init__(self, seed: int = 0) -> None:
         self.rng = random.Random(seed)
         self.progress = RunState()
-        self.trained: list[dict] = []
 
     def record(self, at_ms, event):
         fold(event, progress=self.progress, at_ms=at_ms)
@@ -118,34 +117,26 @@ class MadeUpRun:
             at = START + version * LENGTH // 41
             near = [t for t in ids if t.finished_ms < at][-40:]
             self.record(at - 100, group_of(f"g{version}", near))
-            self.trained.append(
-                {
-                    "train_step": version,
-                    "version": version,
-                    "epoch": 1,
-                    "group_ids": [f"g{version}"],
-                    "trajectory_ids": [t.trajectory_id for t in near],
-                    "metrics": {
-                        "loss": self.rng.gauss(0.0, 0.01),
-                        "reward": 0.3 + version * 0.01 + self.rng.gauss(0, 0.03),
-                        "entropy": 0.8 - version * 0.008,
-                        "grad_norm": 0.6 + self.rng.random() * 0.3,
-                        "train_ms": 5000.0,
-                        "publish_ms": 100.0,
-                        "clip_share": 0.02 + self.rng.random() * 0.02,
-                        "kl_reference": 0.001 * version,
-                        "truncated_share": 0.25,
-                        "updates": 2.0,
-                        "rows": 4.0,
-                        "tokens_computed": 300.0,
-                        "tokens_distinct": 200.0,
-                        "images_encoded": 5.0,
-                        "images_distinct": 4.0,
-                        "same_version_mismatch": 0.002 + self.rng.random() * 0.001,
-                    },
-                    "at_ms": at,
-                }
-            )
+            metrics = {
+                "loss": self.rng.gauss(0.0, 0.01),
+                "reward": 0.3 + version * 0.01 + self.rng.gauss(0, 0.03),
+                "entropy": 0.8 - version * 0.008,
+                "grad_norm": 0.6 + self.rng.random() * 0.3,
+                "train_ms": 5000.0,
+                "publish_ms": 100.0,
+                "clip_share": 0.02 + self.rng.random() * 0.02,
+                "kl_reference": 0.001 * version,
+                "truncated_share": 0.25,
+                "updates": 2.0,
+                "rows": 4.0,
+                "tokens_computed": 300.0,
+                "tokens_distinct": 200.0,
+                "images_encoded": 5.0,
+                "images_distinct": 4.0,
+                "same_version_mismatch": 0.002 + self.rng.random() * 0.001,
+            }
+            names = {"group_ids": [f"g{version}"], "trajectory_ids": [t.trajectory_id for t in near]}
+            self.record(at, events.trained_step(version, **names, metrics=metrics, at_ms=at))
 
     def serve(self):
         for version in range(41):
@@ -188,7 +179,6 @@ def made_up(tmp_path: Path) -> tuple[RunFolder, ReportInputs]:
         tasks=tasks,
         journal=PhaseLog(tuple(phases), 0, 40, "complete"),
         progress=run.progress,
-        trained=run.trained,
         readings=MetricsReader(folder.path / "metrics"),
         lags=[Lag("env", "rollout-orders", 0, ordered, ordered)],
         usage=[
@@ -295,7 +285,8 @@ def test_the_report_has_computed_tokens_for_each_distinct_one(materials):
     computed = report_metrics.build_report(materials)["trainer"]["computed"]
     assert (computed["tokens_per_distinct"], computed["images_per_distinct"]) == (1.5, 1.25)
     assert computed["tokens_computed"] == 300 * computed["rows"] / 4
-    old = msgspec.structs.replace(materials, trained=[{**row, "metrics": {"loss": 0.0}} for row in materials.trained])
+    step = events.trained_step(metrics={"loss": 0.0}, at_ms=materials.trained[0].at_ms)
+    old = msgspec.structs.replace(materials, progress=fold(step))
     assert report_metrics.build_report(old)["trainer"]["computed"] is None
 
 
@@ -310,7 +301,7 @@ def test_an_order_is_lost_only_if_it_was_committed_and_finished_nowhere(material
 
 
 def test_a_report_of_a_run_that_did_nothing_has_no_figures_but_is_whole(materials):
-    empty = msgspec.structs.replace(materials, progress=RunState(), trained=[], journal=PhaseLog(), usage=[], lags=[])
+    empty = msgspec.structs.replace(materials, progress=RunState(), journal=PhaseLog(), usage=[], lags=[])
     report = report_metrics.build_report(empty)
     assert report.keys() >= CONTRACT
     assert report["success_before"] is None
