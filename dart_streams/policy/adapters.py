@@ -85,11 +85,8 @@ def with_adapter(base: Mapping[str, Tensor], tensors: Mapping[str, Tensor], scal
     if len(tensors) != 2 * len(layers):
         raise TornAdapter(f"{len(tensors)} tensors of {len(layers)} layers")
     for layer in sorted(layers):
-        weight, down, up = (
-            weights.get(f"{layer}.weight"),
-            tensors[f"{PREFIX}{layer}{DOWN}"],
-            tensors.get(f"{PREFIX}{layer}{UP}"),
-        )
+        weight, down = weights.get(f"{layer}.weight"), tensors[f"{PREFIX}{layer}{DOWN}"]
+        up = tensors.get(f"{PREFIX}{layer}{UP}")
         if weight is None or up is None or weight.shape != (up.shape[0], down.shape[1]) or up.shape[1] != len(down):
             raise TornAdapter(f"{layer} is of no layer that there is")
         weights[f"{layer}.weight"] = merge_weight(weight, down, up, scaling)

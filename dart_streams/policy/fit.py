@@ -26,7 +26,11 @@ def check(model_dir: Path, min_pixels: int, max_pixels: int) -> str:
     kind = class_of(load_configuration(model_dir))
     refuse_unusable(kind)
     renderer = Renderer(model_dir, min_pixels, max_pixels)
-    renderer.prompt(sample_conversation())
+    # Turns of every kind: an instruction, then a history of screens and answers.
+    instruction, screen = probe.probe_turns()
+    answer = MessagePart(role="assistant", text=probe.ANSWER)
+    system = MessagePart(role="system", text=native.SYSTEM)
+    renderer.prompt([system, instruction, screen, answer, screen, answer, answer, screen])
     image = renderer.expansion(160, 210)
     if renderer.image_token not in image:
         raise UnsupportedModel(
@@ -66,10 +70,3 @@ def refuse_unusable(kind: Any) -> None:
             f"{kind.__name__} takes no mm_encoder_outputs in transformers {transformers.__version__}: images that "
             "were encoded once cannot be given to it"
         )
-
-
-def sample_conversation() -> list[MessagePart]:
-    """Return turns of every kind: an instruction, then a history of screens and answers."""
-    instruction, image = probe.probe_turns()
-    answer = MessagePart(role="assistant", text=probe.ANSWER)
-    return [MessagePart(role="system", text=native.SYSTEM), instruction, image, answer, image, answer, answer, image]

@@ -122,23 +122,20 @@ def align_coordinates(weight_VD: Tensor) -> None:
     """Overwrite the embeddings of coordinate tokens with random waves of their value."""
     value_S = torch.arange(SIDE, dtype=torch.float32)
     shortest, longest = map(math.log, PERIODS)
-    for rows in coordinate_ids():
+    known = build_tokenizer().get_vocab()
+    for end in NUMBER_ENDS:
+        rows = [known[f"{number}{end}"] for number in range(SIDE)]
         period_D = torch.empty(weight_VD.shape[1]).uniform_(shortest, longest).exp()
         phase_D = torch.rand(weight_VD.shape[1]) * 2 * math.pi
         wave_SD = torch.cos(2 * math.pi * value_S[:, None] / period_D + phase_D)
         weight_VD[rows] = wave_SD * math.sqrt(2) * WAVE_SIZE
 
 
-def known_words() -> list[str]:
-    """Return the words that are single tokens, alone and after a space, in a fixed order."""
-    return list(dict.fromkeys([*INSTRUCTIONS.split(), *NAMES.split()]))
-
-
 def build_tokenizer() -> Tokenizer:
     """Return the tokenizer; deterministic."""
     pieces = [*OPENINGS, *CLOSINGS, *ROLES]
     pieces += [f"{number}{end}" for end in NUMBER_ENDS for number in range(SIDE)]
-    pieces += [space + word for word in known_words() for space in ("", " ")]
+    pieces += [space + word for word in [*INSTRUCTIONS.split(), *NAMES.split()] for space in ("", " ")]
     vocabulary = {token: index for index, token in enumerate(SPECIAL)}
     for token in [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map(byte_level, pieces)]:
         vocabulary.setdefault(token, len(vocabulary))
@@ -152,12 +149,6 @@ def build_tokenizer() -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
     return tokenizer
-
-
-def coordinate_ids() -> list[list[int]]:
-    """Return, for each kind of number token, the ids of 0 up to ``SIDE``."""
-    known = build_tokenizer().get_vocab()
-    return [[known[f"{number}{end}"] for number in range(SIDE)] for end in NUMBER_ENDS]
 
 
 def piece_pattern() -> str:

@@ -236,14 +236,8 @@ class Learner:
         images = {ref.sha256 for group in groups for item in group.samples for ref in item.images}
         own = [now - then for now, then in zip(self._computed(), before, strict=True)]
         distinct = sum(group.distinct_tokens for group in groups)
-        total = self.ranks.total([*own, distinct, len(images)])
-        return {
-            "rows": total[0],
-            "tokens_computed": total[1],
-            "images_encoded": total[2],
-            "tokens_distinct": total[3],
-            "images_distinct": total[4],
-        }
+        names = ("rows", "tokens_computed", "images_encoded", "tokens_distinct", "images_distinct")
+        return dict(zip(names, self.ranks.total([*own, distinct, len(images)]), strict=True))
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the whole state on rank 0 with adapters merged; empty on other ranks."""

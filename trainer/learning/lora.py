@@ -1,6 +1,5 @@
 """LoRA by peft: adapters on linear layers; frozen weights are rounded first, so that engines have the same."""
 
-import contextlib
 import json
 from collections.abc import Iterator
 from typing import Any, cast
@@ -107,24 +106,16 @@ def scaling_in(policy: nn.Module) -> float:
     return next(float(layer.scaling[NAME]) for _, layer in layers_of(policy))
 
 
-@contextlib.contextmanager
-def merge_adapters(policy: nn.Module, published: torch.dtype) -> Iterator[None]:
-    """Merge adapters into the layers' sharded weights, as served, within the block. Collective."""
-    saved: list[tuple[Tensor, Tensor]] = []
-    try:
-        for name, layer in layers_of(policy):
-            weight, down, up = matrices_of(layer)
-            weight_oI, up_oR = local_shard(weight), local_shard(up)
-            if len(weight_oI) != len(up_oR):
-                raise RuntimeError(f"{name}: {len(weight_oI)} rows of W and {len(up_oR)} of B on this rank")
-            made_oI = adapters.merge_weight(weight_oI.to(published), full_tensor(down), up_oR, layer.scaling[NAME])
-            saved += [(weight_oI, weight_oI.clone()), (up_oR, up_oR.clone())]
-            weight_oI.copy_(made_oI)
-            up_oR.zero_()
-        yield
-    finally:
-        for tensor, before in saved:
-            tensor.copy_(before)
+def merged_shards(policy: nn.Module, published: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield this rank's shards of W and B, and their values with adapters merged as served. Collective."""
+    for name, layer in layers_of(policy):
+        weight, down, up = matrices_of(layer)
+        weight_oI, up_oR = local_shard(weight), local_shard(up)
+        if len(weight_oI) != len(up_oR):
+            raise RuntimeError(f"{name}: {len(weight_oI)} rows of W and {len(up_oR)} of B on this rank")
+        scaling = layer.scaling[NAME]
+        yield weight_oI, adapters.merge_weight(weight_oI.to(published), full_tensor(down), up_oR, scaling)
+        yield up_oR, torch.zeros_like(up_oR)
 
 
 def peft_config(policy: nn.Module, settings: Lora, base: str) -> bytes:

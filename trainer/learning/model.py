@@ -193,26 +193,24 @@ def gather_state(policy: nn.Module, keep: bool, dtype: torch.dtype | None = None
 def as_published(scorer: Scorer, dtype: torch.dtype) -> Iterator[None]:
     """Hold the published weights within the block: rounded, with adapters merged. Collective."""
     reshard(scorer)
-    change = lora.merge_adapters if lora.has_adapters(scorer.policy) else round_parameters
-    with torch.no_grad(), change(scorer.policy, dtype):
+    change = lora.merged_shards if lora.has_adapters(scorer.policy) else rounded_shards
+    exact: list[tuple[Tensor, Tensor]] = []
+    with torch.no_grad():
         try:
+            for shard, published in change(scorer.policy, dtype):
+                exact.append((shard, shard.clone()))
+                shard.copy_(published)
             yield
         finally:
+            for shard, value in exact:
+                shard.copy_(value)
             reshard(scorer)  # Otherwise the next pass uses gathered copies of the published weights.
 
 
-@contextlib.contextmanager
-def round_parameters(policy: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Round the parameters to ``dtype`` within the block; a copy restores them."""
-    shards = [lora.local_shard(parameter) for parameter in policy.parameters()]
-    rounded = [(shard, shard.clone()) for shard in shards if shard.dtype != dtype]
-    try:
-        for shard, exact in rounded:
-            shard.copy_(exact.to(dtype))
-        yield
-    finally:
-        for shard, exact in rounded:
-            shard.copy_(exact)
+def rounded_shards(policy: nn.Module, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield this rank's shards of another type than ``dtype``, and their values rounded to it."""
+    shards = map(lora.local_shard, policy.parameters())
+    return ((shard, shard.to(dtype)) for shard in shards if shard.dtype != dtype)
 
 
 def reshard(scorer: Scorer) -> None:
