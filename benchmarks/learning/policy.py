@@ -12,9 +12,8 @@ from dart_streams.policy import recipe, tiny
 from dart_streams.policy.rendering import Renderer, renderer_of
 from trainer.data.prefetch import GroupReader
 from trainer.data.samples import ReadyGroup
-from trainer.data.successes import RememberedSuccess, sft_group
 from trainer.warmup.build import SEED, scratch, warm_up
-from trainer.warmup.demonstrations import demonstration_orders
+from trainer.warmup.demonstrations import demonstration_orders, read_success
 
 
 def warm_policy(config: Config, tasks: TaskSet, recording: Recording, parent: Path) -> Path:
@@ -39,8 +38,5 @@ def demonstration_groups(config: Config, tasks: TaskSet, recording: Recording, r
         shown = summarize(observations)
         if shown.outcome == "success":
             screens.observations[shown.trajectory_id] = observations
-            success = RememberedSuccess(
-                trajectory_id=shown.trajectory_id, task_id=shown.task_id, selected=list(range(shown.steps))
-            )
-            groups.append(reader.read(sft_group(order.order_id, [success])))
+            groups.append(read_success(reader, shown))
     return groups

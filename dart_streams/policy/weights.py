@@ -72,7 +72,7 @@ def fetch(part: WeightPart, cache: Path) -> Path:
     """
     storage = weight_storage.open_storage(part.uri)
     if storage.is_local:
-        verify(Path(storage.folder) / FILES[part.kind], part)
+        verify(storage, part)
         return Path(storage.folder)
     target = cache / f"{storage.folder.rpartition('/')[2]}-{part.kind}-{part.digest_of_file[:16]}"
     if not (target / FILES[part.kind]).is_file():
@@ -133,15 +133,13 @@ def digest_tensors(state_dict: Mapping[str, torch.Tensor]) -> str:
     return state.hexdigest()
 
 
-def verify(file: Path, part: WeightPart) -> None:
-    """Raise unless ``file`` is the one of ``part``."""
-    if not file.is_file():
-        raise MissingWeights(f"version {part.version}: no {part.kind} weights at {part.uri} ({file} does not exist)")
-    compare(digest_file(file), part)
-
-
-def compare(sha256: str, part: WeightPart) -> None:
-    """Raise WrongDigest unless a SHA-256 matches ``part``."""
+def verify(storage: Storage, part: WeightPart) -> None:
+    """Raise unless the file in ``storage`` is the one of ``part``; reads all of it."""
+    try:
+        with storage.reached():
+            sha256 = storage.digest(FILES[part.kind])
+    except FileNotFoundError:
+        raise MissingWeights(f"version {part.version}: no {part.kind} weights at {part.uri}") from None
     if sha256 != part.digest_of_file:
         raise WrongDigest(
             f"version {part.version} ({part.kind}) at {part.uri}: sha256 {sha256}, published {part.digest_of_file}"
@@ -153,16 +151,11 @@ def find_damage(part: WeightPart) -> str:
 
     Raises :class:`~dart_streams.policy.weight_storage.StorageUnreachable` if the store is unavailable.
     """
-    storage = weight_storage.open_storage(part.uri)
     try:
-        with storage.reached():
-            sha256 = storage.digest(FILES[part.kind])
-        compare(sha256, part)
+        verify(weight_storage.open_storage(part.uri), part)
     except weight_storage.StorageUnreachable:
         raise
-    except FileNotFoundError:
-        return f"version {part.version}: no {part.kind} weights at {part.uri}"
-    except (WrongDigest, OSError) as error:
+    except (WrongDigest, MissingWeights, OSError) as error:
         return str(error)
     return ""
 
@@ -182,7 +175,7 @@ def download(storage: Storage, target: Path, part: WeightPart) -> None:
             for name in BESIDE:
                 with contextlib.suppress(FileNotFoundError):
                     storage.filesystem.get_file(f"{storage.folder}/{name}", str(partial / name))
-        verify(partial / file, part)
+        verify(weight_storage.open_storage(str(partial)), part)
         partial.replace(target)
 
 
