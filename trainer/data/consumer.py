@@ -16,7 +16,6 @@ from kafka.errors import KafkaError
 from dart_streams.bus import admin, sync_clients, sync_dead_letters
 from dart_streams.bus.codec import Undecodable, decode
 from dart_streams.config import Bus
-from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
 from topics import curated, weights
 from topics.curated import CuratedGroup
@@ -173,14 +172,11 @@ class CuratedConsumer:
 
     def take(self, timeout_s: float) -> Arrival | None:
         """Return the next group, or None after ``timeout_s``; raises as :meth:`check` does."""
-        deadline = Deadline(timeout_s)
-        while True:
-            self.check()
-            try:
-                return self._queue.get(timeout=min(POLL_TIMEOUT_MS / 1000, deadline.remaining_s))
-            except queue.Empty:
-                if deadline.expired:
-                    return None
+        self.check()
+        try:
+            return self._queue.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
 
     def check(self) -> None:
         """Raise :class:`Fenced`, :class:`Overtaken`, or the error that ended the thread."""

@@ -61,22 +61,14 @@ class GroupReader:
                 blobs = self.store.get_blobs(wanted.values())
             except MissingBlob as missing:
                 del wanted[missing.ref.sha256]
-                usable = [item for item in selection.samples if missing.ref not in item.images]
-                selection.refuse(MISSING_BLOB, str(missing), len(selection.samples) - len(usable))
-                selection.samples = usable
-        self._refuse_unusable(selection, blobs)
-        return {ref.sha256: blobs[ref.sha256] for item in selection.samples for ref in item.images}
-
-    def _refuse_unusable(self, selection: Selection, images: dict[str, bytes]) -> None:
-        """Remove samples whose screenshot cannot be a model input."""
-        for sha256, data in images.items():
+                selection.refuse_screenshot(missing.ref.sha256, MISSING_BLOB, str(missing))
+        for sha256, data in blobs.items():
             try:
                 self.renderer.expansion(*pictures.decode_picture(data).size)
             except ValueError as error:
-                usable = [item for item in selection.samples if all(ref.sha256 != sha256 for ref in item.images)]
                 detail = f"screenshot {sha256[:12]} is no input of the model: {error}"
-                selection.refuse(UNUSABLE_IMAGE, detail, len(selection.samples) - len(usable))
-                selection.samples = usable
+                selection.refuse_screenshot(sha256, UNUSABLE_IMAGE, detail)
+        return {ref.sha256: blobs[ref.sha256] for item in selection.samples for ref in item.images}
 
 
 class Prefetcher:

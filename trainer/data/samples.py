@@ -90,6 +90,12 @@ class Selection(msgspec.Struct, kw_only=True):
         self.refused[reason] += count
         self.example = self.example or detail
 
+    def refuse_screenshot(self, sha256: str, reason: str, detail: str) -> None:
+        """Refuse the samples that show a screenshot."""
+        usable = [item for item in self.samples if all(ref.sha256 != sha256 for ref in item.images)]
+        self.refuse(reason, detail, len(self.samples) - len(usable))
+        self.samples = usable
+
 
 def share(group: CuratedGroup, rank: int, ranks: int) -> list[Member]:
     """Return the members that this rank trains, balanced by number of steps; deterministic on every rank."""

@@ -125,8 +125,7 @@ def load(
 
     ``recompute`` enables activation checkpointing. ``version`` is a directory with other weights. ``adapted`` are
     trainer settings whose ``lora`` freezes the model and adds adapters, or whose ``freeze_vision`` freezes the vision
-    tower. Raises :class:`UserError` if the model cannot
-    be trained.
+    tower. Raises :class:`UserError` if the model cannot be trained.
     """
     refuse_missing(folder)
     transformers_logging.disable_progress_bar()
