@@ -92,11 +92,18 @@ CHAT_TEMPLATE = """\
 
 
 def build(folder: Path, seed: int = 0, architecture: str = "qwen2_5_vl", width: int = WIDTH) -> None:
-    """Write the untrained policy as a Hugging Face directory."""
+    """Write the untrained policy as a Hugging Face directory; leaves the global random state alone."""
     folder.mkdir(parents=True)
     write_tokenizer(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(image_settings(architecture), indent=2))
-    write_model(folder, seed, build_configuration(architecture, width))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForImageTextToText.from_config(build_configuration(architecture, width))
+        for embeddings in (model.get_input_embeddings(), model.get_output_embeddings()):
+            align_coordinates(embeddings.get_parameter("weight").data)
+    model.generation_config.do_sample = True
+    transformers_logging.disable_progress_bar()
+    model.save_pretrained(folder)
 
 
 def build_configuration(architecture: str = "qwen2_5_vl", width: int = WIDTH) -> PreTrainedConfig:
@@ -104,18 +111,6 @@ def build_configuration(architecture: str = "qwen2_5_vl", width: int = WIDTH) ->
     ids = {token: index for index, token in enumerate(SPECIAL)}
     text = text_settings(build_tokenizer().get_vocab_size(), ids[EOS], ids[PAD], width)
     return ARCHITECTURES[architecture](text, ids)
-
-
-def write_model(folder: Path, seed: int, config: PreTrainedConfig) -> None:
-    """Write configuration and initialized float32 weights; leaves the global random state alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = AutoModelForImageTextToText.from_config(config)
-        for embeddings in (model.get_input_embeddings(), model.get_output_embeddings()):
-            align_coordinates(embeddings.get_parameter("weight").data)
-    model.generation_config.do_sample = True
-    transformers_logging.disable_progress_bar()
-    model.save_pretrained(folder)
 
 
 def align_coordinates(weight_VD: Tensor) -> None:

@@ -208,7 +208,8 @@ class Learner:
         plan: Sequence[tuple[Iterable[MicroBatch], Iterable[Tensor] | None, float]] = [(batches, None, total)]
         if len(parts) * self.settings.epochs > 1:
             collated = list(batches)
-            old_BA = step.score_batches(self.scorer, collated, self.ranks, should_stop)
+            with torch.no_grad():
+                old_BA = [self.scorer(batch)[0] for batch in step.unless_stopped(collated, self.ranks, should_stop)]
             cuts = [0, *itertools.accumulate(map(len, parts))]
             pieces = [slice(start, end) for start, end in itertools.pairwise(cuts)]
             counts = [float(count(batch.mask_BA, self.settings.aggregate or "tokens")) for batch in collated]

@@ -70,14 +70,6 @@ def unless_stopped(
         yield batch.to(ranks.device)
 
 
-def score_batches(
-    scorer: nn.Module, batches: Iterable[MicroBatch], ranks: Ranks, should_stop: Callable[[], bool]
-) -> list[Tensor]:
-    """Return each micro-batch's log-probabilities (B, A) under the present weights, without gradient."""
-    with torch.no_grad():
-        return [scorer(batch)[0] for batch in unless_stopped(batches, ranks, should_stop)]
-
-
 def accumulate(
     scorer: nn.Module,
     batches: Iterable[MicroBatch],
