@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from dart_streams.actions import Click, Hotkey, KeyDown, MouseDown, Move, Type
 from dart_streams.config import Env, tasks
-from tests.environments import playing
+from tests.environments import opened, playing
 from tests.integration.miniwob_backend import (
     browser,
     largest_difference,
@@ -108,37 +108,29 @@ NOTHING = [None, None, None, "", "", ""]
 @pytest.mark.parametrize("isolation", ["document", "problem"])
 async def test_an_episode_under_way_shares_nothing_with_another(shared, restarting, isolation, name):
     backend, chosen = {"document": shared, "problem": restarting}[isolation], task(name, 0)
-    first = await backend.open(chosen)
-    before = await first.reset(chosen)
-    await first.evaluate_script(LEAVE)
-    await play_oracle(first, chosen)
-    second = await backend.open(chosen)
-    assert second.pooled.context != first.pooled.context
-    after = await second.reset(chosen)
-    assert (after.image, after.instruction, after.done) == (before.image, before.instruction, False)
-    assert await second.evaluate_script(LEFT) == NOTHING
-    assert await second.evaluate() == 0
-    await first.close()
-    await second.close()
+    async with opened(backend, chosen) as (first, before):
+        await first.evaluate_script(LEAVE)
+        await play_oracle(first, chosen)
+        async with opened(backend, chosen) as (second, after):
+            assert second.pooled.context != first.pooled.context
+            assert (after.image, after.instruction, after.done) == (before.image, before.instruction, False)
+            assert await second.evaluate_script(LEFT) == NOTHING
+            assert await second.evaluate() == 0
 
 
 @pytest.mark.parametrize("name", sorted(RESTARTABLE))
 async def test_a_seat_that_is_used_again_is_as_new(shared, name):
     chosen = task(name, 0)
-    first = await shared.open(chosen)
-    before = await first.reset(chosen)
-    await play_oracle(first, chosen)
-    await first.evaluate_script(LEAVE)
-    await first.close()
-    again = await shared.open(chosen)
-    assert again.pooled.context == first.pooled.context
-    after = await again.reset(chosen)
-    assert (after.image, after.instruction, after.done) == (before.image, before.instruction, False)
-    assert await again.evaluate_script(LEFT) == NOTHING
-    assert await again.evaluate() == 0
-    steps = await play_oracle(again, chosen)
-    assert await again.evaluate() == 1, f"after {steps} steps"
-    await again.close()
+    async with opened(shared, chosen) as (first, before):
+        await play_oracle(first, chosen)
+        await first.evaluate_script(LEAVE)
+    async with opened(shared, chosen) as (again, after):
+        assert again.pooled.context == first.pooled.context
+        assert (after.image, after.instruction, after.done) == (before.image, before.instruction, False)
+        assert await again.evaluate_script(LEFT) == NOTHING
+        assert await again.evaluate() == 0
+        steps = await play_oracle(again, chosen)
+        assert await again.evaluate() == 1, f"after {steps} steps"
 
 
 STATE = """(() => {
@@ -185,9 +177,7 @@ async def test_a_problem_that_is_started_again_is_as_in_a_new_document(shared, r
             used = again
             first, other = await fresh.reset(chosen), await used.reset(chosen)
             assert other == first, f"seed {seed}: {where_different(first, other)}"
-            expected = await state(fresh)
-            found = await state(used)
-            assert found == expected
+            assert await state(used) == await state(fresh)
             steps = 0
             async for action in fresh.demonstrate(chosen):
                 steps += 1
@@ -201,29 +191,24 @@ async def test_a_problem_that_is_started_again_is_as_in_a_new_document(shared, r
 
 async def test_a_kept_document_has_the_icons_of_what_it_never_showed(shared, one_seat):
     """Another document of its process, loaded meanwhile, takes images that no rule keeps out of the memory cache."""
-    chosen, other = task("choose-date-easy", 1), task("click-test", 1)
+    chosen, other = task("choose-date-easy", 1), TASK
     for loaded in (chosen, other):
         async with playing(one_seat, loaded):
             pass
-    kept, fresh = await one_seat.open(chosen), await shared.open(chosen)
-    assert await kept.reset(chosen) == await fresh.reset(chosen)
-    assert kept.target.episodes > 1
-    picker = await anext(aiter(fresh.demonstrate(chosen)))
-    screens = [await page.step(picker, "picker") for page in (kept, fresh)]
-    assert largest_difference(*screens) <= 1, where_different(*screens)
-    await kept.close()
-    await fresh.close()
+    async with opened(one_seat, chosen) as (kept, again), opened(shared, chosen) as (fresh, first):
+        assert again == first
+        assert kept.target.episodes > 1
+        picker = await anext(aiter(fresh.demonstrate(chosen)))
+        screens = [await page.step(picker, "picker") for page in (kept, fresh)]
+        assert largest_difference(*screens) <= 1, where_different(*screens)
 
 
 async def test_a_document_that_was_left_is_loaded_again(restarting):
-    page = await restarting.open(TASK)
-    first = await page.reset(TASK)
-    await page.pooled.devtools.navigate(page.target.session, "about:blank")
-    await page.close()
-    again = await restarting.open(TASK)
-    assert again.pooled.context == page.pooled.context
-    assert await again.reset(TASK) == first
-    await again.close()
+    async with opened(restarting, TASK) as (page, first):
+        await page.pooled.devtools.navigate(page.target.session, "about:blank")
+    async with opened(restarting, TASK) as (again, screen):
+        assert again.pooled.context == page.pooled.context
+        assert screen == first
 
 
 @pytest.mark.parametrize("name", sorted(RESTARTABLE))
@@ -237,9 +222,9 @@ async def test_an_episode_leaves_nothing_to_another_page_of_its_seat(shared, one
     page, fresh = await one_seat.open(chosen), await shared.open(chosen)
     assert page.pooled.context == other.pooled.context
     left = page.target.session
-    found, expected = await page.reset(chosen), await fresh.reset(chosen)
+    screen, expected = await page.reset(chosen), await fresh.reset(chosen)
     assert page.target.session != left
-    assert found == expected, where_different(found, expected)
+    assert screen == expected, where_different(screen, expected)
     assert await state(page) == await state(fresh)
     await play_oracle(page, chosen)
     assert await page.evaluate() == 1
@@ -268,16 +253,15 @@ async def test_with_little_memory_a_seat_keeps_the_documents_shown_last(monkeypa
     async with browser(isolation="problem", slots=1) as backend:
         names = sorted(RESTARTABLE)[: DOCUMENTS_MIN + 2]
         for name in names + names:
-            page = await backend.open(task(name, 1))
-            assert (await page.reset(task(name, 1))).instruction
-            assert await page.evaluate_script("localStorage.length + sessionStorage.length") == 0
-            await page.evaluate_script(LEAVE)
-            await page.close()
+            async with opened(backend, task(name, 1)) as (page, screen):
+                assert screen.instruction
+                assert await page.evaluate_script("localStorage.length + sessionStorage.length") == 0
+                await page.evaluate_script(LEAVE)
         assert await documents_in(backend) == DOCUMENTS_MIN
 
 
 async def test_a_page_with_a_fault_is_not_used_again(shared):
-    async with playing(shared, task("click-test", 1)) as page:
+    async with playing(shared, TASK) as page:
         with pytest.raises(EnvironmentFault):
             await page.evaluate_script("throw new Error('broken')")
     other = await shared.open(TASK)
@@ -377,14 +361,14 @@ async def test_the_last_screen_is_left_out_where_it_is_not_wanted():
 async def test_a_crashed_page_is_a_fault_at_once_and_others_go_on():
     async with browser(call_timeout_s=120.0) as backend:
         doomed, other = await backend.open(TASK), await backend.open(TASK)
-        await doomed.reset(task("click-test", 1))
-        await other.reset(task("click-test", 1))
+        await doomed.reset(TASK)
+        await other.reset(TASK)
         with pytest.raises(EnvironmentFault, match="crashed"):  # which the time-out would not say
             await doomed.pooled.devtools.call("Page.crash", doomed.target.session)
         with pytest.raises(EnvironmentFault):
             await doomed.step(Click(1, 1), "a")
         await doomed.close()
-        assert await play_oracle(other, task("click-test", 1)) == 1
+        assert await play_oracle(other, TASK) == 1
         healed = await backend.open(TASK)
         await healed.reset(task("click-test", 2))
 
@@ -401,16 +385,16 @@ def call_timeout(page: MiniwobPage, seconds: float) -> Iterator[None]:
 
 async def test_an_endless_script_is_a_fault_after_the_time_out():
     async with browser(call_timeout_s=60.0) as backend:
-        async with playing(backend, task("click-test", 1)) as page:
+        async with playing(backend, TASK) as page:
             with call_timeout(page, 2.0), pytest.raises(EnvironmentFault, match="no answer within 2 s"):
                 await page.evaluate_script("while (true) {}")
-        assert (await (await backend.open(TASK)).reset(task("click-test", 1))).instruction
+        assert (await (await backend.open(TASK)).reset(TASK)).instruction
 
 
 async def test_a_killed_browser_is_replaced_and_leaves_no_process_and_no_profile():
     async with browser(call_timeout_s=120.0) as backend:
         page = await backend.open(TASK)
-        await page.reset(task("click-test", 1))
+        await page.reset(TASK)
         old = backend.browsers[0].browser
         children = psutil.Process(old.process.pid).children(recursive=True)
         os.kill(old.process.pid, signal.SIGKILL)
@@ -418,7 +402,7 @@ async def test_a_killed_browser_is_replaced_and_leaves_no_process_and_no_profile
             await page.evaluate_script("new Promise(() => {})")
             await page.pooled.devtools.call("Browser.getVersion")
         healed = await backend.open(TASK)
-        assert (await healed.reset(task("click-test", 1))).instruction
+        assert (await healed.reset(TASK)).instruction
         _, alive = await asyncio.to_thread(psutil.wait_procs, children, 60)
         assert not alive
         assert not old.profile.exists()
@@ -466,7 +450,7 @@ async def test_episodes_go_on_in_one_browser_while_another_is_replaced(monkeypat
 
     async with browser(isolation="problem", slots=4, browsers=2) as backend:
         pages = [await backend.open(TASK) for _ in range(4)]
-        assert [one.under_way for one in backend.browsers] == [2, 2]
+        assert [pool.under_way for pool in backend.browsers] == [2, 2]
         monkeypatch.setattr(Browser, "launch", launch_later)
         os.kill(backend.browsers[0].browser.process.pid, signal.SIGKILL)
         lost = [page for page in pages if page.browser is backend.browsers[0]]

@@ -13,6 +13,7 @@ from dart_streams.actions import Click
 from dart_streams.config import Capture, tasks
 from dart_streams.config.tasks import Task
 from dart_streams.errors import ServiceUnavailable
+from tests.environments import opened
 from tests.integration.miniwob_backend import browser, pixels, task
 from workers.env.backends.miniwob import browser as browser_module
 from workers.env.backends.miniwob.backend import MiniwobBackend
@@ -42,38 +43,35 @@ CONCURRENT = 8
 async def both() -> AsyncIterator[list[MiniwobBackend]]:
     """A backend for each way of taking screens."""
     async with (
-        browser(isolation="problem", capture="begin-frame") as one,
-        browser(isolation="problem", capture="screenshot") as other,
+        browser(isolation="problem", capture="begin-frame") as frames,
+        browser(isolation="problem", capture="screenshot") as shots,
     ):
-        yield [one, other]
+        yield [frames, shots]
 
 
 def sample(name: str) -> list[Task]:
     """Return tasks of a page: seeds of its own, and the first of each split of the demonstration."""
     own = [task(name, seed) for seed in range(SEEDS)]
     families = [family for family in DEMONSTRATION.pages if family.page == name]
-    return own + [one for family in families for split in SPLITS for one in family.tasks(split)[1 : 1 + SEEDS]]
+    return own + [chosen for family in families for split in SPLITS for chosen in family.tasks(split)[1 : 1 + SEEDS]]
 
 
 async def play(backend: MiniwobBackend, chosen: Task) -> tuple[list[Screen], float]:
     """Click somewhere, then let the oracle play; return all screens and the reward."""
     rng = random.Random(chosen.task_id)
-    page = await backend.open(chosen)
-    screens = [await page.reset(chosen)]
-    screens.append(await page.step(Click(rng.randrange(WIDTH), rng.randrange(50, HEIGHT)), "anywhere"))
-    async for action in page.demonstrate(chosen):
-        screens.append(await page.step(action, str(len(screens))))
-        if screens[-1].done or len(screens) > 12:
-            break
-    reward = await page.evaluate()
-    await page.close()
-    return screens, reward
+    async with opened(backend, chosen) as (page, first):
+        screens = [first, await page.step(Click(rng.randrange(WIDTH), rng.randrange(50, HEIGHT)), "anywhere")]
+        async for action in page.demonstrate(chosen):
+            screens.append(await page.step(action, str(len(screens))))
+            if screens[-1].done or len(screens) > 12:
+                break
+        return screens, await page.evaluate()
 
 
-def check_same(name: str, number: int, one: Screen, other: Screen) -> None:
+def check_same(name: str, number: int, frame: Screen, shot: Screen) -> None:
     """Fail where the screens after ``number`` actions differ by more than antialiased edges may after an action."""
-    assert (one.instruction, one.done) == (other.instruction, other.done)
-    difference = np.abs(pixels(one).astype(int) - pixels(other).astype(int)).max(axis=2)
+    assert (frame.instruction, frame.done) == (shot.instruction, shot.done)
+    difference = np.abs(pixels(frame).astype(int) - pixels(shot).astype(int)).max(axis=2)
     count, most = int((difference > 0).sum()), int(difference.max())
     pixels_allowed, difference_allowed = TOLERANCE.get(name, (0, 0)) if number else (0, 0)
     edges = count <= pixels_allowed and most <= difference_allowed
@@ -88,14 +86,14 @@ async def test_a_frame_for_each_screen_shows_what_a_screenshot_shows(both, name)
 
     async def play_in_both(chosen: Task) -> int:
         async with limit:
-            (frames, reward), (shots, other_reward) = await asyncio.gather(*(play(one, chosen) for one in both))
+            (frames, reward), (shots, other_reward) = await asyncio.gather(*(play(backend, chosen) for backend in both))
         assert (len(frames), reward) == (len(shots), other_reward)
         for number, (frame, shot) in enumerate(zip(frames, shots, strict=True)):
             check_same(name, number, frame, shot)
         return len(frames)
 
     chosen = sample(name)
-    assert sum(await asyncio.gather(*(play_in_both(one) for one in chosen))) >= 2 * len(chosen)
+    assert sum(await asyncio.gather(*map(play_in_both, chosen))) >= 2 * len(chosen)
 
 
 async def first_screen(capture: Capture) -> tuple[str, Screen]:

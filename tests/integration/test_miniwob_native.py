@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from dart_streams.actions import Action, Click, Drag, Hotkey, MouseDown, MouseUp, Move, Scroll, Type
 from dart_streams.deadline import Deadline
-from tests.environments import playing
+from tests.environments import opened, playing
 from tests.integration.miniwob_backend import browser, pixels, task
 from workers.env.backends.miniwob import browser as browser_module
 from workers.env.backends.miniwob.backend import MiniwobBackend
@@ -347,9 +347,7 @@ async def awaited_value(page: MiniwobPage, case: Case) -> Any:
 async def test_what_has_a_window_of_its_own_is_carried_out(browsers, name, capture):
     case, backend = CASES[name], browsers[capture]
     browser_before, pages_before = backend.browsers[0].browser, await pages_of(backend)
-    page = await backend.open(TASK)
-    try:
-        fresh = await page.reset(TASK)
+    async with opened(backend, TASK) as (page, fresh):
         await page.evaluate_script(SET_UP.format(html=case.html, before=case.before))
         screens = [await page.step(Move(0, 0), "start")]
         for number, step in enumerate(case.steps):
@@ -358,14 +356,9 @@ async def test_what_has_a_window_of_its_own_is_carried_out(browsers, name, captu
         if case.opened >= 0:
             assert changed(screens[case.opened], screens[case.opened + 1]) >= OPENED_PIXELS
         assert await awaited_value(page, case) == case.wanted
-    finally:
-        await page.close()
-    again = await backend.open(TASK)
-    assert again.pooled is page.pooled
-    try:
-        assert (await again.reset(TASK)).image == fresh.image
-    finally:
-        await again.close()
+    async with opened(backend, TASK) as (again, screen):
+        assert again.pooled is page.pooled
+        assert screen.image == fresh.image
     assert backend.browsers[0].browser is browser_before
     assert len(await pages_of(backend)) <= len(pages_before) + 1, "windows were left open"
 
@@ -375,18 +368,16 @@ async def test_what_has_a_window_of_its_own_is_carried_out(browsers, name, captu
 async def test_a_page_may_leave_its_document_at_any_moment_of_a_step(browsers, capture):
     """Chromium never answers a wheel or a screenshot during a navigation, and rejects a script."""
     for delay_ms in range(0, 60, 4):
-        page = await browsers[capture].open(TASK)
-        await page.reset(TASK)
-        await page.evaluate_script(f"setTimeout(() => {{ location.href = 'about:blank'; }}, {delay_ms}); 0")
-        steps, deadline = 0, Deadline(LATE_S)
-        while await page.evaluate_script("document.title") or steps < 2:
-            steps += 1
-            screen = await page.step(Scroll(9, 99, "down"), f"{steps}")
-            assert (screen.done, pixels(screen).shape) == (False, (HEIGHT, WIDTH, 3))
-            assert not deadline.expired
-        assert (pixels(screen) == 255).all()
-        assert await page.evaluate_script("[innerWidth, innerHeight]") == [LAYOUT_WIDTH, LAYOUT_HEIGHT]
-        await page.close()
+        async with playing(browsers[capture], TASK) as page:
+            await page.evaluate_script(f"setTimeout(() => {{ location.href = 'about:blank'; }}, {delay_ms}); 0")
+            steps, deadline = 0, Deadline(LATE_S)
+            while await page.evaluate_script("document.title") or steps < 2:
+                steps += 1
+                screen = await page.step(Scroll(9, 99, "down"), f"{steps}")
+                assert (screen.done, pixels(screen).shape) == (False, (HEIGHT, WIDTH, 3))
+                assert not deadline.expired
+            assert (pixels(screen) == 255).all()
+            assert await page.evaluate_script("[innerWidth, innerHeight]") == [LAYOUT_WIDTH, LAYOUT_HEIGHT]
 
 
 async def pages_of(backend: MiniwobBackend) -> list[str]:
@@ -401,16 +392,14 @@ async def pages_of(backend: MiniwobBackend) -> list[str]:
 async def test_choose_list_is_solved_by_the_mouse_and_by_keys(browsers, capture):
     for seed in range(4):
         chosen = task("choose-list", seed)
-        page = await browsers[capture].open(chosen)
-        before = await page.reset(chosen)
-        wanted = await page.evaluate_script("/Select (.*) from/.exec(core.getUtterance())[1]")
-        opened = await page.step(await carried_out(page, At("#options")), "open")
-        assert changed(before, opened) >= OPENED_PIXELS
-        steps: Sequence[Step] = [Option(wanted)] if seed % 2 else [*keys(*wanted), *keys("enter")]
-        for number, step in enumerate([*steps, At(".secondary-action")]):
-            ended = await page.step(await carried_out(page, step), f"{number}")
-        assert (ended.done, await page.evaluate()) == (True, 1.0), wanted
-        await page.close()
+        async with opened(browsers[capture], chosen) as (page, before):
+            wanted = await page.evaluate_script("/Select (.*) from/.exec(core.getUtterance())[1]")
+            shown_list = await page.step(await carried_out(page, At("#options")), "open")
+            assert changed(before, shown_list) >= OPENED_PIXELS
+            steps: Sequence[Step] = [Option(wanted)] if seed % 2 else [*keys(*wanted), *keys("enter")]
+            for number, step in enumerate([*steps, At(".secondary-action")]):
+                ended = await page.step(await carried_out(page, step), f"{number}")
+            assert (ended.done, await page.evaluate()) == (True, 1.0), wanted
 
 
 @pytest.mark.parametrize("capture", CAPTURES)
