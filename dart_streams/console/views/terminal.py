@@ -28,24 +28,18 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in numbers: rates of the last half minute, ``success`` of the newest finished training episodes.
+    """A run's state and its rates of the last half minute.
 
     ``curve`` has the success rate of training episodes by time slice, None where none finished. ``trained`` has the
     metrics of the newest optimizer step.
     """
 
+    state: RunState
     steps_per_s: float
     utilization: float
-    episodes: int
     finished_eval: int
     ordered_eval: int
-    open_episodes: int
-    success: float | None
     curve: tuple[float | None, ...]
-    groups: int
-    groups_consumed: int
-    version: int | None
-    served: int | None
     staleness_mean: float | None
     staleness_max: int | None
     trained: Mapping[str, float]
@@ -62,18 +56,12 @@ def summarize(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) ->
     ages = [age for _, age in curated_ages(progress)[-RECENT_MEMBERS:]]
     finished_eval, ordered_eval = newest_evaluation(progress)
     return RunSummary(
+        state=progress,
         steps_per_s=steps / (WINDOW_SLICES * SLICE_MS / 1000),
         utilization=min(1.0, busy_ms / (slots * WINDOW_SLICES * SLICE_MS)),
-        episodes=progress.train_finished,
         finished_eval=finished_eval,
         ordered_eval=ordered_eval,
-        open_episodes=len(progress.open),
-        success=progress.recent_success,
         curve=success_curve(progress, max(since_ms // SLICE_MS, min(progress.slices, default=newest)), newest),
-        groups=progress.groups_curated,
-        groups_consumed=progress.groups_consumed,
-        version=progress.newest_version,
-        served=progress.served_version,
         staleness_mean=mean_or_none(ages),
         staleness_max=max(ages, default=None),
         trained=progress.trained[max(progress.trained)].metrics if progress.trained else {},
@@ -131,7 +119,7 @@ def draw_panel(moment: Moment) -> RenderableType:
         parts.append(Text.assemble(("watch    ", "bold"), (moment.page, "cyan")))
     if moment.summary is not None:
         bars = draw_sparkline(smooth(moment.summary.curve, CURVE_POINTS)) or "(no training episode has finished yet)"
-        success = f"  {format_value(moment.summary.success, '.0%')} of the last episodes"
+        success = f"  {format_value(moment.summary.state.recent_success, '.0%')} of the last episodes"
         parts.append(Text.assemble(("success  ", "bold"), (bars, "green"), success))
         parts.append(draw_table(moment, moment.summary))
     if moment.news:
@@ -142,13 +130,14 @@ def draw_panel(moment: Moment) -> RenderableType:
 
 def draw_table(moment: Moment, summary: RunSummary) -> RenderableType:
     """Draw the summary in two columns of names and values."""
+    state = summary.state
     table = Table.grid(padding=(0, 2), expand=True)
     for style in ("dim", "", "dim", ""):
         table.add_column(style=style)
     environment = f"{summary.steps_per_s:.1f} steps/s, slots busy {summary.utilization:.0%}"
-    groups = f"{summary.groups} curated, {summary.groups_consumed} consumed"
-    episodes = f"{summary.episodes} finished, {summary.open_episodes} open"
-    version = f"{format_value(summary.version)} trained, {format_value(summary.served)} served"
+    groups = f"{state.groups_curated} curated, {state.groups_consumed} consumed"
+    episodes = f"{state.train_finished} finished, {len(state.open)} open"
+    version = f"{format_value(state.newest_version)} trained, {format_value(state.served_version)} served"
     evaluation = f"{summary.finished_eval}/{summary.ordered_eval}" if summary.ordered_eval else "none yet"
     stale = f"{format_value(summary.staleness_mean, '.1f')} mean, {format_value(summary.staleness_max)} max"
     lag = ", ".join(f"{group} {records}" for group, records in sorted(open_lag(moment).items())) or "none"
@@ -169,7 +158,7 @@ def open_lag(moment: Moment) -> dict[str, int]:
     result: dict[str, int] = {}
     for (group, topic), records in moment.lag.items():
         if topic == action_requests.TOPIC.name and moment.summary is not None:
-            records = min(records, moment.summary.open_episodes)
+            records = min(records, len(moment.summary.state.open))
         if records and (group in living or not living):
             result[group] = result.get(group, 0) + records
     return result
@@ -191,14 +180,15 @@ def format_line(moment: Moment) -> str:
     summary = moment.summary
     if summary is None:
         return f"{start} | {moment.news}" if moment.news else start
+    state = summary.state
     parts = [start, f"{summary.steps_per_s:.1f} steps/s", f"slots busy {summary.utilization:.0%}"]
     if summary.ordered_eval and summary.finished_eval < summary.ordered_eval:
         parts.append(f"evaluation {summary.finished_eval}/{summary.ordered_eval}")
-    if summary.episodes:
-        parts.append(f"{summary.episodes} episodes, success {format_value(summary.success, '.0%')}")
-        parts.append(f"groups {summary.groups_consumed}/{summary.groups}")
-    if summary.version is not None:
-        parts.append(f"version {summary.version}, served {format_value(summary.served)}")
+    if state.train_finished:
+        parts.append(f"{state.train_finished} episodes, success {format_value(state.recent_success, '.0%')}")
+        parts.append(f"groups {state.groups_consumed}/{state.groups_curated}")
+    if (version := state.newest_version) is not None:
+        parts.append(f"version {version}, served {format_value(state.served_version)}")
     if summary.staleness_max is not None:
         parts.append(f"staleness {format_value(summary.staleness_mean, '.1f')} max {summary.staleness_max}")
     if summary.trained:

@@ -212,7 +212,7 @@ def test_a_span_of_a_wrong_clock_costs_neither_memory_nor_time(started: int):
     tracemalloc.stop()
     assert peak < 4 * 2**20
     assert len(summary.curve) <= MAX_SPAN_MS // SLICE_MS
-    assert summary.episodes == 2
+    assert progress.train_finished == 2
 
 
 @given(st.randoms(use_true_random=False))
@@ -239,7 +239,7 @@ def test_a_summary_shows_rates_of_the_last_half_minute():
     summary = summarize(progress, START + 30_000, slots=2)
     assert summary.steps_per_s == pytest.approx(1.0)
     assert summary.utilization == pytest.approx(0.5)
-    assert summary.success == pytest.approx(2 / 3)
+    assert progress.recent_success == pytest.approx(2 / 3)
 
 
 def test_a_sparkline_has_gaps_where_nothing_finished():

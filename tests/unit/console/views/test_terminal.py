@@ -5,21 +5,27 @@ import io
 import msgspec
 from rich.console import Console
 
+from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views.terminal import Moment, RunSummary, draw_panel, format_clock, format_line, open_lag
+from tests.events import rollout_order
+from tests.unit.console.runs.test_run_log import group
+from tests.unit.console.runs.test_run_state import START, finish, fold, seen, serving, version
 
+STATE = fold(
+    *(rollout_order(f"o{n}") for n in range(100)),
+    *(finish(f"o{n}", f"t{n}", reward=float(n < 61)) for n in range(100)),
+    *(seen(f"open-{n}", 0, f"next-{n}") for n in range(15)),
+    *(group(n) for n in range(80)),
+    version(9, 72),
+    serving(8, START),
+)
 SUMMARY = RunSummary(
+    state=STATE,
     steps_per_s=14.3,
     utilization=0.93,
-    episodes=812,
     finished_eval=240,
     ordered_eval=240,
-    open_episodes=15,
-    success=0.61,
     curve=(0.3, 0.4, None, 0.6),
-    groups=80,
-    groups_consumed=72,
-    version=9,
-    served=8,
     staleness_mean=0.8,
     staleness_max=2,
     trained={"loss": 0.0123, "reward": 0.55},
@@ -71,7 +77,7 @@ def test_the_panel_is_drawn_before_anything_is_known():
 
 def test_the_line_says_the_same():
     assert format_line(MOMENT) == (
-        "circle 3:10, 5:50 left | 14.3 steps/s | slots busy 93% | 812 episodes, success 61% | "
+        "circle 3:10, 5:50 left | 14.3 steps/s | slots busy 93% | 100 episodes, success 61% | "
         "groups 72/80 | version 9, served 8 | staleness 0.8 max 2 | reward 0.55, loss 0.0123 | lag 12"
     )
 
@@ -99,7 +105,7 @@ def test_an_action_request_counts_only_while_an_episode_may_wait_for_it():
     lag = {("rollout", "action-requests"): 40}
     children = (("env-0", 1), ("rollout-0", 1))
     assert open_lag(msgspec.structs.replace(MOMENT, lag=lag, children=children)) == {"rollout": 15}
-    nobody_waits = msgspec.structs.replace(SUMMARY, open_episodes=0)
+    nobody_waits = msgspec.structs.replace(SUMMARY, state=RunState())
     moment = msgspec.structs.replace(MOMENT, lag=lag, children=children, summary=nobody_waits)
     assert open_lag(moment) == {}
 
