@@ -23,12 +23,12 @@ import time
 from collections.abc import Mapping, Sequence
 
 import structlog
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import ConsumerRecord, TopicPartition
 from opentelemetry import metrics
 
 from dart_streams import crash_points
 from dart_streams.bus import dead_letters
-from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
+from dart_streams.bus.clients import Publisher, event_of
 from dart_streams.bus.codec import Undecodable, Unencodable
 from dart_streams.bus.log_gaps import LogGaps
 from dart_streams.bus.topic_watch import watch_topics
@@ -38,7 +38,6 @@ from dart_streams.store import AsyncStore, connect_async
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter
 from dart_streams.telemetry.spans import ActiveSpan, UseSpan, context_of
-from dart_streams.telemetry.stall_detector import StallDetector
 from topics import observations, trajectories
 from topics.observations import Observation
 from topics.trajectories import Trajectory
@@ -80,23 +79,12 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     session = await connect_async(config.store)
     resources.callback(session.cluster.shutdown)
     store = AsyncStore(session, config.bus.run, cache_mb=0, wait_s=config.store.wait_s)
-    records = create_consumer(
-        config.bus,
-        observations.TOPIC,
-        group=GROUP,
-        client_id=worker_id,
-        fetch_min_bytes=FETCH_MIN_BYTES,
-        fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
-    )
-    resources.push_async_callback(records.stop)
-    await start_within(records, config.bus)
-    name = config.bus.prefix + observations.TOPIC.name
-    stalls = StallDetector(log, f"observations on {name}", config.telemetry.stall_s)
+    writer = ObservationWriter(store, publisher)
+    recorder = await resources.enter_async_context(Recorder(config, worker_id, writer))
     log.info("recording")
     used = (observations.TOPIC, trajectories.TOPIC)
     return lifecycle.Worker(
-        Recorder(records, ObservationWriter(store, publisher), stalls, config.run.drain_s / 2).serve,
-        {"topics": functools.partial(watch_topics, publisher, used, [trajectories.TOPIC])},
+        recorder.serve, {"topics": functools.partial(watch_topics, publisher, used, [trajectories.TOPIC])}
     )
 
 
@@ -174,14 +162,12 @@ class ObservationWriter:
 class Recorder(BatchConsumer):
     """Writes each batch concurrently."""
 
-    group = GROUP
     max_records = BATCH
     commit_interval_s = COMMIT_INTERVAL_S
 
-    def __init__(
-        self, records: AIOKafkaConsumer, writer: ObservationWriter, stalls: StallDetector, drain_s: float
-    ) -> None:
-        super().__init__(records, stalls, drain_s)
+    def __init__(self, config: Config, worker_id: str, writer: ObservationWriter) -> None:
+        fetch = {"fetch_min_bytes": FETCH_MIN_BYTES, "fetch_max_wait_ms": FETCH_MAX_WAIT_MS}
+        super().__init__(config, worker_id, observations.TOPIC, GROUP, **fetch)
         self.writer = writer
         self.gaps = LogGaps(log)
 

@@ -8,15 +8,18 @@ import abc
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import structlog
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaTimeoutError
 
 from dart_streams import crash_points
-from dart_streams.bus.clients import commit_within, has_reached
+from dart_streams.bus.clients import commit_within, create_consumer, has_reached, start_within
+from dart_streams.config import Config
 from dart_streams.deadline import Deadline
 from dart_streams.telemetry.stall_detector import StallDetector
+from topics import Topic
 
 POLL_TIMEOUT_MS = 500
 """Maximum wait of a poll, and so the delay of a stop."""
@@ -25,21 +28,30 @@ log = structlog.get_logger()
 
 
 class BatchConsumer(abc.ABC):
-    """The loop: poll at most ``max_records``, :meth:`handle` them, and commit every ``commit_interval_s``.
+    """Reads ``topic``: polls up to ``max_records``, calls :meth:`handle`, and commits every ``commit_interval_s``.
 
-    Uncommitted batches are delivered again after a crash.
+    Uncommitted batches are delivered again after a crash. ``settings`` are the client's.
     """
 
-    group: str
     max_records: int
     commit_interval_s: float
 
-    def __init__(self, records: AIOKafkaConsumer, stalls: StallDetector, drain_s: float) -> None:
-        self.records = records
-        self.stalls = stalls
-        self.drain_s = drain_s
+    def __init__(self, config: Config, worker_id: str, topic: Topic, group: str, **settings: Any) -> None:
+        self.bus = config.bus
+        self.group = group
+        self.records = create_consumer(config.bus, topic, group=group, client_id=worker_id, **settings)
+        self.stalls = StallDetector(log, f"records of {config.bus.prefix}{topic.name}", config.telemetry.stall_s)
+        self.drain_s = config.run.drain_s / 2
         self.handled: dict[TopicPartition, int] = {}
         self.committed_s = time.monotonic()
+
+    async def __aenter__(self) -> Self:
+        """Join the group; raise ServiceUnavailable if the broker does not answer."""
+        await start_within(self.records, self.bus)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.records.stop()
 
     @abc.abstractmethod
     async def handle(self, polled: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> str:
@@ -50,7 +62,7 @@ class BatchConsumer(abc.ABC):
         return
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Handle batches until ``stop`` is set, then up to the present ends, within ``drain_s``."""
+        """Handle batches until ``stop`` is set, then up to the present ends, within half of ``run.drain_s``."""
         while not stop.is_set():
             await self._take_batch()
         deadline = Deadline(self.drain_s)

@@ -18,16 +18,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import structlog
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import ConsumerRecord, TopicPartition
 
-from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
+from dart_streams.bus.clients import Publisher, event_of
 from dart_streams.bus.codec import Undecodable
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
 from dart_streams.config.tracker import TrackerTool
 from dart_streams.errors import ConfigError
 from dart_streams.store import AsyncStore, MissingBlob, connect_async
-from dart_streams.telemetry.stall_detector import StallDetector
 from topics import trained
 from topics.trained import TrainedStep
 from topics.transitions import is_ignored
@@ -64,15 +63,9 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         session = await connect_async(config.store)
         resources.callback(session.cluster.shutdown)
         store = AsyncStore(session, config.bus.run, cache_mb=0, wait_s=config.store.wait_s)
-    records = create_consumer(config.bus, trained.TOPIC, group=f"{GROUP}-{settings.tool}", client_id=worker_id)
-    resources.push_async_callback(records.stop)
-    await start_within(records, config.bus)
+    tracked = await resources.enter_async_context(TrackedRun(config, worker_id, opened_run, store))
     log.info("tracking", tool=settings.tool, target=str(target_of(config)))
-    stalls = StallDetector(log, f"steps on {config.bus.prefix}{trained.TOPIC.name}", config.telemetry.stall_s)
-    return lifecycle.Worker(
-        TrackedRun(config, records, opened_run, store, stalls).serve,
-        {"topics": functools.partial(watch_topics, publisher, [trained.TOPIC])},
-    )
+    return lifecycle.Worker(tracked.serve, {"topics": functools.partial(watch_topics, publisher, [trained.TOPIC])})
 
 
 def target_of(config: Config) -> str:
@@ -109,18 +102,10 @@ def open_run(config: Config, tool: TrackerTool) -> TrackerRun:
 class TrackedRun(BatchConsumer):
     """Logs the steps of each batch; the tool makes them durable before a commit."""
 
-    group = GROUP
     max_records = BATCH
 
-    def __init__(
-        self,
-        config: Config,
-        records: AIOKafkaConsumer,
-        tool: TrackerRun,
-        store: AsyncStore | None,
-        stalls: StallDetector,
-    ) -> None:
-        super().__init__(records, stalls, config.run.drain_s / 2)
+    def __init__(self, config: Config, worker_id: str, tool: TrackerRun, store: AsyncStore | None) -> None:
+        super().__init__(config, worker_id, trained.TOPIC, f"{GROUP}-{config.tracker.tool}")
         self.settings = config.tracker
         self.commit_interval_s = tool.flush_s
         self.tool = tool

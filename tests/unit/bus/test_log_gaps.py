@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock, MagicMock
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -98,8 +98,8 @@ async def test_an_environment_worker_names_the_orders_that_are_gone(monkeypatch)
 async def test_the_recorder_names_the_observations_that_are_gone(monkeypatch):
     place = TopicPartition("dart.observations", 0)
     batch = [SimpleNamespace(offset=7), SimpleNamespace(offset=8)]
-    records = SimpleNamespace(getmany=AsyncMock(return_value={place: batch}))
-    recorder = Recorder(records, AsyncMock(write=AsyncMock(return_value=set())), MagicMock(), 1.0)
+    recorder = Recorder(parse({}), "recorder-0", AsyncMock(write=AsyncMock(return_value=set())))
+    recorder.records = SimpleNamespace(getmany=AsyncMock(return_value={place: batch}))
     with structlog.testing.capture_logs() as lines:
         recorder.gaps = LogGaps(structlog.get_logger())
         committed = AsyncMock(return_value={place: OffsetAndMetadata(3, "")})
