@@ -96,7 +96,7 @@ async def run_trainer(config: Config) -> None:
                 ids = spans.train_step_span(config.bus.run, version)
                 with spans.ActiveSpan(names.SPAN_TRAIN_STEP, ids=ids, parent=spans.ROOT, links=links) as span:
                     span.set_attributes(ATTR_VERSION=version, ATTR_TRAIN_STEP=version)
-                    await asyncio.to_thread(store.write_trained, version, row)
+                    await asyncio.to_thread(store.write_trained_by_claim, config.policy.model_id, epoch, version, row)
                     await publisher.publish(weights.TOPIC, version_of(config, version, consumed, epoch))
                     await publisher.publish(trained.TOPIC, TrainedStep(train_step=version, **row))
                 groups = []

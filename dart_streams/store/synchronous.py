@@ -58,14 +58,11 @@ class SyncStore:
             for identity, rows in zip(ids, results, strict=True)
         }
 
-    def write_trained(self, train_step: int, row: dict[str, Any]) -> None:
-        """Write an optimizer step: the columns of ``trained`` except ``train_step``."""
-        columns = row | {"train_step": train_step}
-        values = (self.run, *(columns[name] for name in statements.TRAINED_COLUMNS))
-        self._retrying(lambda: self.session.execute(self._prepare(statements.PUT_TRAINED), values))
-
     def write_trained_by_claim(self, model_id: str, epoch: int, train_step: int, row: dict[str, Any]) -> bool:
-        """Do as :meth:`write_trained` if ``epoch`` is the newest claimed one; return whether it was."""
+        """Write an optimizer step if ``epoch`` is the newest claimed one; return whether it was.
+
+        ``row`` has the columns of ``trained`` except ``train_step``.
+        """
         columns = row | {"train_step": train_step}
         values = (self.run, *(columns[name] for name in statements.TRAINED_COLUMNS))
         held = (model_id, epoch, self.run, model_id, epoch)
@@ -81,7 +78,7 @@ class SyncStore:
         return self._retrying(write)
 
     def trained(self) -> list[dict[str, Any]]:
-        """Return the run's optimizer steps in order, with the columns of :meth:`write_trained`."""
+        """Return the run's optimizer steps in order, with the columns of ``trained``."""
         rows = self._read_many(statements.GET_TRAINED, [(self.run,)])[0]
         return [trained_row(row) for row in rows]
 

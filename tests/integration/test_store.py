@@ -191,10 +191,9 @@ def row_of(version: int, epoch: int) -> dict[str, Any]:
 
 
 def test_optimizer_steps_are_kept_in_order(store):
-    row = row_of(1, 1) | {"metrics": {"loss": 0.5}}
-    store.write_trained(2, row | {"version": 2})
-    store.write_trained(1, row)
-    store.write_trained(1, row)
+    row = row_of(1, store.claim_epoch("tiny")) | {"metrics": {"loss": 0.5}}
+    for step in (2, 1, 1):
+        assert store.write_trained_by_claim("tiny", 1, step, row | {"version": step})
     assert store.trained() == [row | {"train_step": 1}, row | {"train_step": 2, "version": 2}]
 
 
@@ -259,7 +258,7 @@ def test_claims_are_no_rows_of_the_projection_and_go_with_the_run(store, session
 
 
 def test_a_schema_that_is_there_is_applied_again_without_harm(services, store):
-    store.write_trained(1, row_of(1, 1))
+    assert store.write_trained_by_claim("tiny", store.claim_epoch("tiny"), 1, row_of(1, 1))
     create_schema(services.config().store)
     assert len(store.trained()) == 1
 
