@@ -27,6 +27,7 @@ from dart_streams.policy import exporting, probe, weights
 from dart_streams.policy.rendering import Renderer
 from tests import events
 from tests.model import plain_transformers
+from tests.model.engines import stop_engine
 from tests.model.families import FAMILIES
 from tests.model.two_ranks import COUNTED_BY_RANK, StepSetup, step_of
 from topics.action_requests import ActionRequest
@@ -146,17 +147,6 @@ def rendered(family: Family, said: list[MessagePart]) -> str:
     return str(processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
 
 
-async def end(engine: Any) -> None:
-    """Stop an engine, and have vLLM leave its process groups, for those of the next."""
-    from vllm.distributed import parallel_state
-
-    await engine.stop()
-    parallel_state.destroy_model_parallel()
-    if parallel_state._WORLD is not None:
-        parallel_state._WORLD.destroy()
-    parallel_state._WORLD = None
-
-
 def test_a_prompt_has_the_text_that_the_models_own_processor_makes(family):
     said = turns(1, images=3)
     said[1] = MessagePart(role="user", text="Click on Tab #2.")
@@ -232,7 +222,7 @@ def served_and_trained(family: Family, config: Config, loop: asyncio.Runner, ran
         assert again.metrics["same_version_mismatch"] < TOLERANCE
         return Trained(asked, version, second.probe)
     finally:
-        loop.run(end(engine))
+        loop.run(stop_engine(engine))
 
 
 def test_a_family_trains_serves_switches_and_is_exported(family, loop, tmp_path):

@@ -30,6 +30,7 @@ from workers.rollout.engine import Generation
 
 os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
 
+from tests.model.engines import stop_engine
 from tests.model.held_answers import LONG, hold, until_begun
 from tests.model.test_vllm_engine import SCREENS, Policies, close, read, serve
 from trainer.version_writer import VersionWriter
@@ -134,7 +135,8 @@ def engine(policies: OtherPolicies, config: Config, loop: asyncio.Runner) -> Ite
     started = VllmEngine(config, read)
     loop.run(started.start(policies.versions[0]))
     yield started
-    loop.run(started.stop())
+    loop.run(stop_engine(started))
+    torch.distributed.destroy_process_group()  # vLLM's, for the next test's own
 
 
 @pytest.fixture(scope="module")

@@ -237,8 +237,14 @@ class Learner:
         images = {ref.sha256 for group in groups for item in group.samples for ref in item.images}
         own = [now - then for now, then in zip(self._computed(), before, strict=True)]
         distinct = sum(group.distinct_tokens for group in groups)
-        names = ("rows", "tokens_computed", "images_encoded", "tokens_distinct", "images_distinct")
-        return dict(zip(names, self.ranks.total([*own, distinct, len(images)]), strict=True))
+        rows, tokens, encoded, distinct, shown = self.ranks.total([*own, distinct, len(images)])
+        return {
+            "rows": rows,
+            "tokens_computed": tokens,
+            "images_encoded": encoded,
+            "tokens_distinct": distinct,
+            "images_distinct": shown,
+        }
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the whole state on rank 0 with adapters merged; empty on other ranks."""

@@ -52,8 +52,7 @@ class DesktopEnvironment:
 
     async def evaluate(self) -> float:
         """Return 1 if the task is solved, else 0."""
-        content, _ = await self._request("GET", "outcome")
-        outcome = msgspec.json.decode(content, type=SessionOutcome)
+        outcome = await self._outcome()
         elements = await self._elements() if self._task().reads_elements and outcome.exit_code is None else []
         return float(self._task().solved(outcome, elements))
 
@@ -80,6 +79,10 @@ class DesktopEnvironment:
         if self.problem is None:
             raise EnvironmentFault("the desktop was not reset to a task")
         return self.problem
+
+    async def _outcome(self) -> SessionOutcome:
+        content, _ = await self._request("GET", "outcome")
+        return msgspec.json.decode(content, type=SessionOutcome)
 
     async def _elements(self) -> list[Element]:
         content, _ = await self._request("GET", "elements")
