@@ -25,6 +25,7 @@ forking = multiprocessing.get_context("fork")
 
 def serve(answers: int) -> None:
     """Serve until the requests end; running evaluations are killed then."""
+    signal.signal(signal.SIGCHLD, lambda *_: multiprocessing.active_children())  # reaps those that ended
     for line in sys.stdin.buffer:
         forking.Process(target=run_evaluation, args=(json.loads(line), answers)).start()
     for supervisor in multiprocessing.active_children():
@@ -33,6 +34,7 @@ def serve(answers: int) -> None:
 
 def run_evaluation(request: dict[str, Any], answers: int) -> None:
     """Evaluate in a child process, kill it at its deadline, and write the result."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     end_with_parent()
     reader, writer = forking.Pipe(duplex=False)
     evaluation = forking.Process(target=evaluate_here, args=(request, writer))
