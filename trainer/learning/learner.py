@@ -235,9 +235,9 @@ class Learner:
     def _pass_cost(self, before: PassCost, groups: Sequence[ReadyGroup]) -> dict[str, float]:
         """Return what a pass over ``groups`` has computed since ``before``, over all ranks. Collective."""
         images = {ref.sha256 for group in groups for item in group.samples for ref in item.images}
-        own = [now - then for now, then in zip(self._computed(), before, strict=True)]
-        distinct = sum(group.distinct_tokens for group in groups)
-        rows, tokens, encoded, distinct, shown = self.ranks.total([*own, distinct, len(images)])
+        own = [float(now - then) for now, then in zip(self._computed(), before, strict=True)]
+        own += [sum(group.distinct_tokens for group in groups), len(images)]
+        rows, tokens, encoded, distinct, shown = self.ranks.total(own)
         return {
             "rows": rows,
             "tokens_computed": tokens,
