@@ -28,7 +28,7 @@ from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.metrics_reader import MetricsReader
 from dart_streams.console.runs.process_usage import USAGE_FILE, ProcessUsage, cpu_seconds, read_usage
 from dart_streams.console.views import report
-from dart_streams.console.views.report_metrics import round_optional
+from dart_streams.console.views.optional_numbers import round_optional
 from dart_streams.errors import UserError
 from dart_streams.telemetry import names
 

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from benchmarks.multi_turn import trajectories
 from trainer.data.rows import RowKinds
 
 WINDOWS: Mapping[str, dict[str, int]] = {
-    "sliding 5": {"max_images": 5, "max_texts": 4},
-    "blocks 3 to 7": {"max_images": 7, "min_images": 3, "max_texts": 6, "min_texts": 2},
+    "sliding 5": trajectories.WINDOWS["sliding"],
+    "blocks 3 to 7": trajectories.WINDOWS["blocks"],
     "sliding 3": {"max_images": 3, "max_texts": 2},
     "blocks 2 to 4": {"max_images": 4, "min_images": 2, "max_texts": 3, "min_texts": 1},
     "sliding 1": {"max_images": 1, "max_texts": 0},

@@ -1,20 +1,18 @@
 """A recorded trajectory with long answers, as the trainer's data of one group."""
 
 import random
-from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from benchmarks.gpu.plans import WINDOWS
-from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog
+from benchmarks.multi_turn.trajectories import ready_group
+from benchmarks.synthetic_groups import BacklogShape, Maker
 from dart_streams.config import Config
 from dart_streams.policy.rendering import Renderer
 from topics.observations import ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder
 from topics.values import VersionSpan
-from trainer.data import distinct, samples
 from trainer.data.samples import ReadyGroup
 
 ANSWER = 150
@@ -48,18 +46,3 @@ def make_group(config: Config, renderer: Renderer, steps: int, screen: tuple[int
     """Return a group of one trajectory of ``steps``, as the trainer reads it from the store."""
     made = LongAnswers(config, renderer, BacklogShape(1, steps, *screen, lengths=(steps,))).group(1)
     return ready_group(made, config, renderer)
-
-
-def ready_group(made: SyntheticBacklog, config: Config, renderer: Any) -> ReadyGroup:
-    """Return a group as the trainer selects its samples; raise ValueError if it refuses any."""
-    selected = samples.select(made.group, made.group.members, made.observations, renderer, config.policy)
-    if selected.refused:
-        raise ValueError(f"{selected.refused}: {selected.example}")
-    return ReadyGroup(
-        group=made.group,
-        samples=selected.samples,
-        images=made.blobs,
-        refused=Counter(),
-        read_ms=0.0,
-        distinct_tokens=distinct.count_distinct(selected.samples, made.observations, renderer, config.policy),
-    )

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -66,19 +65,8 @@ def run_setting(window: str, alone: bool) -> dict[str, Any]:
 
 def measure_step(learner: Any, config: Config, renderer: Any, lengths: Sequence[int]) -> dict[str, Any]:
     """Return the figures of a step on trajectories of these lengths."""
-    from trainer.data.distinct import count_distinct
-    from trainer.data.samples import ReadyGroup, select
-
     made = trajectories.record_group(config, renderer, lengths, seed=len(lengths))
-    selection = select(made.group, made.group.members, made.observations, renderer, config.policy)
-    group = ReadyGroup(
-        group=made.group,
-        samples=selection.samples,
-        images=made.blobs,
-        refused=Counter(),
-        read_ms=0.0,
-        distinct_tokens=count_distinct(selection.samples, made.observations, renderer, config.policy),
-    )
+    group = trajectories.ready_group(made, config, renderer)
     cpu = time.process_time()
     metrics = learner.learn([group], 0, lambda: False).metrics
     cpu = time.process_time() - cpu

@@ -1,5 +1,6 @@
 """Recorded trajectories of many steps, and the windows of the prompts that are compared on them. Torch-free."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ from dart_streams.config import Config, Policy
 from dart_streams.episodes import prompts
 from topics.observations import Observation
 from topics.values import MessagePart
+from trainer.data.distinct import count_distinct
+from trainer.data.samples import ReadyGroup, select
 
 SINGLE = (30,)
 """Steps of the one long trajectory."""
@@ -49,6 +52,21 @@ def record_group(config: Config, renderer: Any, lengths: Sequence[int], seed: in
     """
     shape = BacklogShape(len(lengths), max(lengths), *SCREEN, lengths=tuple(lengths))
     return Maker(config, renderer, shape).group(seed)
+
+
+def ready_group(made: SyntheticBacklog, config: Config, renderer: Any) -> ReadyGroup:
+    """Return a group as the trainer selects its samples; raise ValueError if it refuses any."""
+    selected = select(made.group, made.group.members, made.observations, renderer, config.policy)
+    if selected.refused:
+        raise ValueError(f"{selected.refused}: {selected.example}")
+    return ReadyGroup(
+        group=made.group,
+        samples=selected.samples,
+        images=made.blobs,
+        refused=Counter(),
+        read_ms=0.0,
+        distinct_tokens=count_distinct(selected.samples, made.observations, renderer, config.policy),
+    )
 
 
 def step_prompts(observations: Sequence[Observation], policy: Policy) -> list[list[MessagePart]]:

@@ -118,7 +118,7 @@ class Renderer:
         )
         skeleton = self._skeleton(shape)
         shown = [turn for turn in turns if turn.image is None]
-        known = {text: self._without_end(tokens) for text, tokens in (generated or {}).items()}
+        known = {text: self.without_end(tokens) for text, tokens in (generated or {}).items()}
         if any(turn.role == "assistant" and turn.text not in known for turn in shown):
             known = {}
         texts = (
@@ -141,10 +141,12 @@ class Renderer:
         if prompt.sha == sha:
             return prompt
         taken = [observation.taken for observation in observations if observation.taken is not None]
-        spliced = self.prompt(turns, {action.text: action.tokens for action in taken if action.tokens})
+        generated = {action.text: action.tokens for action in taken if action.tokens}
+        spliced = self.prompt(turns, generated) if generated else prompt
         return spliced if spliced.sha == sha else prompt
 
-    def _without_end(self, tokens: Sequence[int]) -> list[int]:
+    def without_end(self, tokens: Sequence[int]) -> list[int]:
+        """Return an answer's tokens without its end, which it lacks if it was cut."""
         return list(tokens[:-1] if tokens and tokens[-1] == self.eos else tokens)
 
     def answer_tokens(self, text: str) -> list[int]:

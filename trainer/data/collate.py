@@ -107,7 +107,6 @@ class Collator:
         """Return the samples in micro-batches of at most ``rows`` rows and ``tokens`` tokens (see :func:`pack`)."""
         sizes = {sha256: pictures.size_of(data) for group in groups for sha256, data in group.images.items()}
         samples = [item for group in groups for item in group.samples]
-
         built = [(row, self._prompt_length(row.trunk, sizes)) for row in self.rows.build(samples)]
         parts = [part for row, trunk in built for part in split_row(row, tokens - trunk)]
         lengths = [

@@ -325,8 +325,7 @@ def compare_history(renderer: Renderer, dialect: Dialect, tokens: Sequence[int],
     shown = dialect.history_text(text)
     if shown != text:
         return "rewritten"
-    generated = list(tokens[:-1] if tokens and tokens[-1] == renderer.eos else tokens)
-    return "same" if renderer.answer_tokens(shown)[:-1] == generated else "other"
+    return "same" if renderer.answer_tokens(shown)[:-1] == renderer.without_end(tokens) else "other"
 
 
 def remove_all_but(current: Path, cache: Path) -> None:

@@ -3,10 +3,7 @@
 Other programs read the keys without a nested table; the rest is for the page.
 """
 
-import math
-import statistics
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +19,8 @@ from dart_streams.console.runs.run_folder import PhaseLog, RunPhase
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.time_slices import SLICE_MS
 from dart_streams.console.runs.weight_versions import served_weights
+from dart_streams.console.views.optional_numbers import mean_or_none, median_or_none, round_optional
+from dart_streams.console.views.trainer_figures import trainer_fields
 from dart_streams.telemetry import names
 from topics.trained import TrainedStep
 from topics.values import OutcomeKind
@@ -67,6 +66,12 @@ class ReportInputs(msgspec.Struct, frozen=True):
         return (self.span_ms[1] - self.span_ms[0]) / 1000
 
     @property
+    def trained_metrics(self) -> list[dict[str, float]]:
+        """The metrics of the optimizer steps within the training phase."""
+        start_ms, end_ms = self.span_ms
+        return [step.metrics for step in self.trained if start_ms <= step.at_ms <= end_ms]
+
+    @property
     def slices(self) -> range:
         """The whole time slices of the training phase."""
         start_ms, end_ms = self.span_ms
@@ -101,7 +106,7 @@ def build_report(inputs: ReportInputs) -> dict[str, Any]:
         "env_fault_kinds": progress.env_fault_kinds.most(MAX_FAULTS),
         "deaths": [msgspec.to_builtins(death) for death in inputs.journal.deaths],
         "groups": {"curated": len(progress.groups), "consumed": progress.groups_consumed},
-        "trainer": trainer_fields(inputs),
+        "trainer": trainer_fields(inputs.config.trainer, inputs.trained_metrics, inputs.circle_s),
         "cpu_s": cpu_seconds(inputs.usage, *inputs.span_ms),
         "wall_s": phase_seconds(inputs),
         "outcome": inputs.journal.outcome,
@@ -314,87 +319,6 @@ def env_faults(inputs: ReportInputs) -> list[dict[str, Any]]:
     ]
 
 
-def trainer_fields(inputs: ReportInputs) -> dict[str, Any]:
-    """Return the trainer's figures from ``trained``, over the training phase.
-
-    ``mismatch`` is the gap between the log-probabilities of engine and trainer for the same weights (nats a token),
-    ``drift`` the gap to the trained weights. ``kl_reference`` is the divergence from the initial policy (nats a token),
-    null without ``trainer.kl_beta``. Figures of the objective leave out supervised steps.
-    """
-    settings = inputs.config.trainer
-    start_ms, end_ms = inputs.span_ms
-    inside = [step.metrics for step in inputs.trained if start_ms <= step.at_ms <= end_ms]
-    learned = [row for row in inside if not row.get("supervised")]
-    same_version = [row for row in inside if row.get("same_version_tokens")]
-    busy_ms = sum(row.get(part, 0.0) for row in inside for part in ("train_ms", "publish_ms", "checkpoint_ms"))
-    return {
-        "idle_share": round_optional(1 - busy_ms / (inputs.circle_s * 1000)) if busy_ms and inputs.circle_s else None,
-        "train_ms": round_optional(median_or_none(metric_column(inside, "train_ms")), 1),
-        "publish_ms": round_optional(median_or_none(metric_column(inside, "publish_ms")), 1),
-        "mismatch": mean_and_max(metric_column(same_version, "same_version_mismatch")),
-        "drift": mean_and_max(metric_column(learned, "mismatch")),
-        "objective": {
-            "name": settings.objective,
-            "clip_low": settings.clip_low,
-            "clip_high": settings.clip_high,
-            "kl_beta": settings.kl_beta,
-        },
-        "updates": int(sum(updates)) if (updates := metric_column(inside, "updates")) else None,
-        "clip_share": mean_and_max(metric_column(learned, "clip_share")),
-        "truncated_share": mean_and_max(metric_column(learned, "truncated_share")),
-        "kl_reference": mean_and_max(metric_column(learned, "kl_reference")) if settings.kl_beta else None,
-        "stale_groups": int(sum(metric_column(inside, "stale_groups"))),
-        "not_finite_groups": int(sum(metric_column(inside, "not_finite_groups"))),
-        "updates_not_finite": int(sum(metric_column(inside, "updates_not_finite"))),
-        "imitation": imitation_fields(inside),
-        "computed": computed_fields(inside),
-    }
-
-
-def computed_fields(rows: list[dict[str, float]]) -> dict[str, Any] | None:
-    """Return what a pass over all steps computes, and what of it is distinct; None in runs that did not count it."""
-    counts = {
-        name: int(sum(metric_column(rows, name)))
-        for name in ("rows", "tokens_computed", "tokens_distinct", "images_encoded", "images_distinct")
-    }
-    if not counts["tokens_distinct"]:
-        return None
-    return {
-        **counts,
-        "tokens_per_distinct": round(counts["tokens_computed"] / counts["tokens_distinct"], 3),
-        "images_per_distinct": round_optional(
-            counts["images_encoded"] / counts["images_distinct"] if counts["images_distinct"] else None, 3
-        ),
-    }
-
-
-def imitation_fields(rows: list[dict[str, float]]) -> dict[str, Any] | None:
-    """Return the figures of imitation beside the batches and in supervised phases; None without imitation.
-
-    ``share`` is the share of imitated tokens; ``nll`` is in nats a token, of the first and the last such step.
-    """
-    beside, phases = metric_column(rows, "imitation_nll"), metric_column(rows, "sft_nll")
-    if not beside and not phases:
-        return None
-    return {
-        "steps": len(beside),
-        "weight": round_optional(mean_or_none(metric_column(rows, "imitation_weight"))),
-        "share": round_optional(mean_or_none(metric_column(rows, "imitation_share"))),
-        "nll": {"first": round_optional(beside[0]), "last": round_optional(beside[-1])} if beside else None,
-        "phases": {"steps": len(phases), "updates": int(sum(metric_column(rows, "sft_updates")))},
-    }
-
-
-def metric_column(rows: list[dict[str, float]], name: str) -> list[float]:
-    """Return the values of a metric in the rows that have it."""
-    return [row[name] for row in rows if name in row]
-
-
-def mean_and_max(values: list[float]) -> dict[str, float | None]:
-    """Return the mean and the maximum of values."""
-    return {"mean": round_optional(mean_or_none(values), 5), "max": round_optional(max(values, default=None), 5)}
-
-
 def phase_seconds(inputs: ReportInputs) -> dict[str, float]:
     """Return the duration of each phase in seconds, from the journal; phases of a resumed run add up."""
     seconds: dict[str, float] = {}
@@ -402,18 +326,3 @@ def phase_seconds(inputs: ReportInputs) -> dict[str, float]:
         if phase.ended_ms is not None:
             seconds[phase.name] = round(seconds.get(phase.name, 0.0) + (phase.ended_ms - phase.started_ms) / 1000, 2)
     return seconds
-
-
-def median_or_none(values: Sequence[float]) -> float | None:
-    """Return the median; None without values."""
-    return statistics.median(values) if values else None
-
-
-def mean_or_none(values: Sequence[float]) -> float | None:
-    """Return the mean; None without values."""
-    return math.fsum(values) / len(values) if values else None
-
-
-def round_optional(value: float | None, digits: int = 4) -> float | None:
-    """Return a rounded value, or None."""
-    return None if value is None else round(value, digits)

@@ -15,7 +15,7 @@ from dart_streams.bus.lag import LagReader, by_group
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, split_span
 from dart_streams.console.runs.weight_versions import curated_ages
-from dart_streams.console.views.report_metrics import mean_or_none
+from dart_streams.console.views.optional_numbers import mean_or_none
 from topics import action_requests, training_metrics
 
 REFRESH_S = 0.5

@@ -26,7 +26,7 @@ LISTS = {
     "benchmarks/learning/play.py": "METRICS",
 }
 """Lists of metrics that readers show; their modules need torch or are slow to import."""
-REPORT = "dart_streams/console/views/report_metrics.py"
+REPORT = "dart_streams/console/views/trainer_figures.py"
 BEFORE = {"supervised"}
 """Metrics of old bundles that the report still reads; the trainer no longer publishes them."""
 MOST_WORDS = 25
@@ -80,7 +80,7 @@ def text_of_target(node: ast.Assign) -> str:
 def reported() -> set[str]:
     """Return the names that the report reads from the trainer's rows."""
     names = set()
-    for node in nodes(REPORT, ("trainer_fields", "imitation_fields")):
+    for node in nodes(REPORT, ("trainer_fields", "computed_fields", "imitation_fields")):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "metric_column":
             names.add(text(node.args[1]))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":

@@ -11,8 +11,9 @@ from dart_streams.console.runs.evaluation import EvaluationEpisode, EvaluationRe
 from dart_streams.console.runs.run_folder import RunPhase, format_toml
 from dart_streams.console.runs.time_slices import SLICE_MS
 from dart_streams.console.views import report_metrics
+from dart_streams.console.views.optional_numbers import mean_or_none
 from dart_streams.console.views.page.episodes import EpisodePair, pair_episodes
-from dart_streams.console.views.report_metrics import ReportInputs, ages_of, mean_or_none
+from dart_streams.console.views.report_metrics import ReportInputs, ages_of
 from dart_streams.telemetry import names
 from topics.values import OutcomeKind
 

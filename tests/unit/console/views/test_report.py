@@ -21,7 +21,7 @@ from dart_streams.console.runs.process_usage import ProcessUsage
 from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, RunPhase, create
 from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views import report_metrics
+from dart_streams.console.views import report_metrics, trainer_figures
 from dart_streams.console.views.page import export, training
 from dart_streams.console.views.page.assets import Asset, load_assets
 from dart_streams.console.views.page.report_view import choose_samples, report_view
@@ -414,11 +414,11 @@ def test_the_report_has_figures_of_imitation_if_any_step_imitated():
         {"loss": 0.1, "imitation_nll": 2.0, "imitation_share": 0.25, **imitating},
         {"loss": 0.1, "imitation_nll": 1.5, "imitation_share": 0.35, "sft_nll": 1.0, "sft_updates": 4.0, **imitating},
     ]
-    assert report_metrics.imitation_fields(rows) == {
+    assert trainer_figures.imitation_fields(rows) == {
         "steps": 2,
         "weight": 0.5,
         "share": 0.3,
         "nll": {"first": 2.0, "last": 1.5},
         "phases": {"steps": 1, "updates": 4},
     }
-    assert report_metrics.imitation_fields(rows[:1]) is None
+    assert trainer_figures.imitation_fields(rows[:1]) is None
