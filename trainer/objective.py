@@ -1,31 +1,38 @@
 """Policy objectives as pure functions of tensors: clipped losses, importance weights, KL, entropy.
 
 Three policies meet: *new* (differentiated), *old* (the trainer's at the start of the optimizer step) and *rollout* (the
-engine's at generation). The ratio corrects new against old, the importance weight old against rollout. Sources: PPO
-(arXiv 1707.06347), clip-higher (DAPO, arXiv 2503.14476), dual clip (arXiv 1912.09729), truncated importance sampling
-(DART, arXiv 2509.23866), GSPO (arXiv 2507.18071), CISPO (arXiv 2506.13585), the k3 estimator (Schulman, "Approximating
-KL divergence").
+engine's at generation). The ratio corrects new against old, the importance weight (:mod:`trainer.corrections`) old
+against rollout. Objectives in :data:`ROLLOUT_ANCHORED` take the rollout policy as old, without importance weights.
+Sources: PPO (arXiv 1707.06347), clip-higher (DAPO, arXiv 2503.14476), dual clip (arXiv 1912.09729), GSPO (arXiv
+2507.18071), CISPO (arXiv 2506.13585), DPPO (arXiv 2602.04879), the k3 estimator (Schulman, "Approximating KL
+divergence").
 
 Shapes: B sequences, A answer tokens, V vocabulary. Tensors without suffix are (B, A) or broadcastable to it. Masked
 positions contribute nothing, even if they hold inf or nan.
 """
 
+import functools
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from dart_streams.config import Trainer
 from dart_streams.config.clip_bounds import CLIP_BOUNDS
 
 Metrics = dict[str, Tensor]
 Aggregate = Literal["tokens", "sequences"]
 """Mean of the loss: over tokens, or over sequences of their token means."""
 PPO, GSPO, CISPO = (CLIP_BOUNDS[name] for name in ("ppo", "gspo", "cispo"))
+DPPO_TV, DPPO_KL = CLIP_BOUNDS["dppo_tv"], CLIP_BOUNDS["dppo_kl"]
 
 MAX_LOG_RATIO = 20.0
 """Clamp of log-ratios (nats) before ``exp``, without gradient beyond it, as in verl: exp(89) overflows float32."""
 MAX_KL = 10.0
 """Maximum KL estimate of a token (nats), without gradient beyond it, as verl's ``low_var_kl``."""
+LEAST_REST = 1e-8
+"""Minimum probability of all other tokens in a binary KL, as in verl: a token's own may be 1."""
 
 
 def policy_loss(
@@ -119,6 +126,91 @@ def clipped_weight_loss(
     bound_BA = ratio_BA.clamp(1.0 - clip_low, 1.0 + clip_high)
     objective_BA = bound_BA * advantage.detach() * mask_values(new_logp, keep_BA)
     return mean_loss(objective_BA, bound_BA != ratio_BA, log_ratio_BA, weight, keep_BA, denominator, aggregate)
+
+
+def total_variation_loss(
+    new_logp: Tensor,
+    old_logp: Tensor,
+    advantage: Tensor,
+    mask: Tensor,
+    weight: Tensor,
+    clip_low: float = DPPO_TV.low.default,
+    clip_high: float = DPPO_TV.high.default,
+    denominator: float | Tensor | None = None,
+    aggregate: Aggregate = "tokens",
+) -> tuple[Tensor, Metrics]:
+    """Return DPPO's loss ``-weight * M * ratio * advantage``, with the binary total variation.
+
+    ``M`` is 0 for a token that an update would move farther from the old policy, once its probability differs from the
+    old one by more than the bound: ``clip_high`` upward, ``clip_low`` downward. Otherwise it is 1. ``old_logp`` are the
+    engine's. Source: arXiv 2602.04879, equations 11 to 13; bounds of its authors' example in verl.
+    """
+    keep_BA = token_mask(new_logp, mask, advantage)
+    new_BA, old_BA = mask_values(new_logp.detach(), keep_BA), mask_values(old_logp.detach(), keep_BA)
+    shift_BA = new_BA.exp() - old_BA.exp()
+    away_BA = torch.where(advantage > 0, shift_BA > clip_high, shift_BA < -clip_low)
+    return divergence_loss(new_logp, old_logp, advantage, away_BA, weight, keep_BA, denominator, aggregate)
+
+
+def binary_kl_loss(
+    new_logp: Tensor,
+    old_logp: Tensor,
+    advantage: Tensor,
+    mask: Tensor,
+    weight: Tensor,
+    clip_low: float = DPPO_KL.low.default,
+    clip_high: float = DPPO_KL.high.default,
+    denominator: float | Tensor | None = None,
+    aggregate: Aggregate = "tokens",
+) -> tuple[Tensor, Metrics]:
+    """Return DPPO's loss, as :func:`total_variation_loss`, with the binary KL(old || new) in nats.
+
+    The distributions are those of the token against all others. Source: arXiv 2602.04879, equations 11, 12 and 14.
+    """
+    keep_BA = token_mask(new_logp, mask, advantage)
+    new_BA, old_BA = mask_values(new_logp.detach(), keep_BA), mask_values(old_logp.detach(), keep_BA)
+    rest_BA = [(-torch.expm1(logp_BA)).clamp(min=LEAST_REST) for logp_BA in (old_BA, new_BA)]
+    kl_BA = old_BA.exp() * clamp_log_ratio(old_BA - new_BA, keep_BA) + rest_BA[0] * (rest_BA[0] / rest_BA[1]).log()
+    away_BA = torch.where(
+        advantage > 0, (kl_BA > clip_high) & (new_BA > old_BA), (kl_BA > clip_low) & (new_BA < old_BA)
+    )
+    return divergence_loss(new_logp, old_logp, advantage, away_BA, weight, keep_BA, denominator, aggregate)
+
+
+def divergence_loss(
+    new_logp: Tensor,
+    old_logp: Tensor,
+    advantage: Tensor,
+    masked_BA: Tensor,
+    weight: Tensor,
+    keep_BA: Tensor,
+    denominator: float | Tensor | None,
+    aggregate: Aggregate,
+) -> tuple[Tensor, Metrics]:
+    """Return the loss ``-weight * ratio * advantage`` without ``masked_BA``, which ``clip_fraction`` counts."""
+    log_ratio_BA = clamp_log_ratio(new_logp - old_logp.detach(), keep_BA)
+    objective_BA = torch.where(masked_BA, 0.0, log_ratio_BA.exp() * advantage.detach())
+    return mean_loss(objective_BA, masked_BA, log_ratio_BA, weight, keep_BA, denominator, aggregate)
+
+
+OBJECTIVES: Mapping[str, Callable[..., tuple[Tensor, Metrics]]] = {
+    "ppo": policy_loss,
+    "gspo": sequence_loss,
+    "cispo": clipped_weight_loss,
+    "dppo_tv": total_variation_loss,
+    "dppo_kl": binary_kl_loss,
+}
+"""Objectives by configured name."""
+ROLLOUT_ANCHORED = frozenset(("dppo_tv", "dppo_kl"))
+"""Objectives whose old policy is the rollout policy, where its log-probabilities are known."""
+
+
+def configured_loss(settings: Trainer) -> Callable[..., tuple[Tensor, Metrics]]:
+    """Return the configured objective with its clip bounds and its aggregation."""
+    clip = {"clip_low": settings.clip_low, "clip_high": settings.clip_high}
+    dual = {"dual_clip": settings.dual_clip.factor} if settings.dual_clip.factor else {}
+    aggregate = settings.aggregate or "tokens"
+    return functools.partial(OBJECTIVES[settings.objective], **clip, **dual, aggregate=aggregate)
 
 
 def clipped_objective(

@@ -26,6 +26,8 @@ class ClipBounds(NamedTuple):
 SEQUENCE_MOST = 0.01
 """The limit between bounds of a sequence's mean ratio (GSPO's is 30 times lower) and of a token's (DAPO's is 20
 times higher)."""
+LEAST_KL = 1e-3
+"""The least bound of a token's divergence (nats), above those of a sequence's mean ratio."""
 
 CLIP_BOUNDS = {
     "ppo": ClipBounds("each token's ratio", ClipBound(0.2, SEQUENCE_MOST), ClipBound(0.28, SEQUENCE_MOST)),
@@ -37,9 +39,18 @@ CLIP_BOUNDS = {
         ClipBound(1.0, 1.0, 1.0),
         ClipBound(0.28, SEQUENCE_MOST),
     ),
+    "dppo_tv": ClipBounds(
+        "the shift of a token's probability",
+        ClipBound(0.15, SEQUENCE_MOST, 1.0),
+        ClipBound(0.15, SEQUENCE_MOST, 1.0),
+    ),
+    "dppo_kl": ClipBounds(
+        "a token's binary KL divergence (nats)", ClipBound(0.05, LEAST_KL), ClipBound(0.05, LEAST_KL)
+    ),
 }
 """Bounds by objective, from DAPO's clip-higher (arXiv 2503.14476), as in DART, and GSPO (arXiv 2507.18071). CISPO's
-paper (arXiv 2506.13585) gives no upper bound: it is that of ``ppo``."""
+paper (arXiv 2506.13585) gives no upper bound: it is that of ``ppo``. DPPO's (arXiv 2602.04879) are those of its
+authors' example in verl."""
 
 
 def resolve_bounds(objective: str, low: float | None, high: float | None) -> tuple[float, float]:

@@ -26,11 +26,32 @@ class Truncate(Optional, frozen=True):
 
 
 class Mask(Optional, frozen=True):
-    """The correction ``mask``: tokens whose ratio of trainer to engine is out of bounds count as 0."""
+    """The correction ``mask``, IcePop's (arXiv 2510.18855): tokens with a ratio out of bounds count as 0."""
 
     low: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """The smallest ratio that counts."""
     high: Annotated[float, Meta(ge=1, le=MOST)] = 5.0
+    """The largest ratio that counts."""
+
+
+class GeometricMask(Optional, frozen=True):
+    """The correction ``geometric_mask``: answers whose geometric mean ratio is out of bounds count as 0."""
+
+    low: Annotated[float, Meta(ge=0, le=1)] = 0.99
+    """The smallest mean ratio of trainer to engine that counts."""
+    high: Annotated[float, Meta(ge=1, le=MOST)] = 1.01
+    """The largest mean ratio that counts."""
+
+
+class SequenceMask(Optional, frozen=True):
+    """The correction ``sequence_mask``: the weight of an answer is its ratio, the product over its tokens.
+
+    An answer whose ratio is out of bounds counts as 0.
+    """
+
+    low: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """The smallest ratio of trainer to engine that counts."""
+    high: Annotated[float, Meta(ge=1, le=MOST)] = 2.0
     """The largest ratio that counts."""
 
 
@@ -127,18 +148,22 @@ class Trainer(Section, frozen=True):
     """AdamW's learning rate."""
     grad_clip: AboveZero = 1.0
     """Maximum norm of the gradient."""
-    objective: Literal["ppo", "gspo", "cispo"] = "ppo"
-    """``ppo`` clips each token's ratio, ``gspo`` a sequence's mean ratio, ``cispo`` the weight alone."""
+    objective: Literal["ppo", "gspo", "cispo", "dppo_tv", "dppo_kl"] = "ppo"
+    """``ppo`` clips each token's ratio, ``gspo`` a sequence's mean ratio, ``cispo`` the weight alone. ``dppo_tv`` and
+    ``dppo_kl`` mask tokens by their divergence from the engine's policy, with the correction ``none``."""
     clip_low: NonNegative | None = None
-    """Ratios are clipped below 1 - ``clip_low``; by default 0.2, for ``gspo`` 0.0003, for ``cispo`` 1 (no bound)."""
+    """Ratios are clipped below 1 - ``clip_low``; by default 0.2, for ``gspo`` 0.0003, for ``cispo`` 1 (no bound). For
+    ``dppo_tv`` (0.15) and ``dppo_kl`` (0.05) it bounds the divergence downward."""
     clip_high: NonNegative | None = None
-    """Ratios are clipped above 1 + ``clip_high``; by default 0.28, for ``gspo`` 0.0004."""
+    """Ratios are clipped above 1 + ``clip_high``; by default 0.28, for ``gspo`` 0.0004. For ``dppo_tv`` (0.15) and
+    ``dppo_kl`` (0.05) it bounds the divergence upward."""
     aggregate: Literal["tokens", "sequences"] | None = None
     """The loss is a mean over all ``tokens`` of an update, or over the token means of its ``sequences`` (answers); by
     default ``tokens``, for ``gspo`` ``sequences``."""
-    correction: Literal["truncate", "mask", "none"] = "truncate"
+    correction: Literal["truncate", "mask", "geometric_mask", "sequence_mask", "none"] = "truncate"
     """Correction of trainer against engine: ``truncate`` importance weights, ``mask`` tokens with a ratio out of
-    bounds, or ``none``."""
+    bounds, mask whole answers by their mean ratio (``geometric_mask``) or its product (``sequence_mask``), or
+    ``none``."""
     kl_beta: NonNegative = 0.0
     """Weight of the KL divergence from the initial policy; 0 keeps no reference model."""
     entropy_coef: Real = 0.0
@@ -164,6 +189,8 @@ class Trainer(Section, frozen=True):
     dual_clip: DualClip = DualClip()
     truncate: Truncate = Truncate()
     mask: Mask = Mask()
+    geometric_mask: GeometricMask = GeometricMask()
+    sequence_mask: SequenceMask = SequenceMask()
     c3po: C3po = C3po()
     imitate: Imitate = Imitate()
     entropulse: Entropulse = Entropulse()
@@ -182,9 +209,15 @@ class Trainer(Section, frozen=True):
         msgspec.structs.force_setattr(self, "clip_high", high)
         if self.aggregate is None:
             msgspec.structs.force_setattr(self, "aggregate", "sequences" if self.objective == "gspo" else "tokens")
-        if (factor := self.dual_clip.factor) and (self.objective == "cispo" or factor <= 1):
+        if (factor := self.dual_clip.factor) and (self.objective not in ("ppo", "gspo") or factor <= 1):
             raise ValueError(
-                "dual_clip.factor must be above 1 (0 is off), and cispo has none: it clips weights, not gradients"
+                f"dual_clip.factor must be above 1 (0 is off), and {self.objective} has none: leave it out with an "
+                "objective other than ppo and gspo"
+            )
+        if self.objective.startswith("dppo") and self.correction != "none":
+            raise ValueError(
+                f"objective = {self.objective!r} is the ratio of trainer to engine itself, without the correction "
+                f'{self.correction!r}: set correction = "none"'
             )
         if self.lora.rank and self.publish.full_every > 1:
             raise ValueError(

@@ -7,8 +7,8 @@ import torch
 
 from dart_streams.config import parse
 from dart_streams.errors import ConfigError
-from trainer.learning.step import OBJECTIVES, importance_weights
 from trainer.objective import (
+    OBJECTIVES,
     clipped_weight_loss,
     count,
     kl_k3,
@@ -25,12 +25,6 @@ def row(*values: float) -> torch.Tensor:
 def loss_of(new_logp: float, old_logp: float, advantage: float, weight: float = 1.0) -> float:
     loss, _ = policy_loss(row(new_logp), row(old_logp), row(advantage), row(1.0), row(weight))
     return loss.item()
-
-
-@pytest.mark.parametrize(("cap", "weight"), [(2.0, 2.0), (5.0, math.e)])
-def test_a_larger_cap_lets_larger_weights_through(cap, weight):
-    settings = parse({"trainer": {"truncate": {"cap": cap}}}).trainer
-    assert importance_weights(row(-1.0), row(-2.0), settings)[0].item() == pytest.approx(weight, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -64,29 +58,6 @@ def test_only_the_new_log_probabilities_get_a_gradient():
     loss, _ = policy_loss(tensors[0], tensors[1], tensors[2], row(1.0), row(1.0))
     loss.backward()
     assert [tensor.grad is not None for tensor in tensors] == [True, False, False]
-
-
-@pytest.mark.parametrize(("ratio", "weight"), [(0.4, 0.0), (0.5001, 0.5001), (1.0, 1.0), (4.9, 4.9), (5.1, 0.0)])
-def test_a_masked_weight_is_the_plain_ratio_or_nothing(ratio, weight):
-    settings = parse({"trainer": {"correction": "mask"}}).trainer
-    assert importance_weights(row(math.log(ratio)), row(0.0), settings)[0].item() == pytest.approx(weight, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("correction", "weights", "altered"),
-    [
-        ("truncate", [1.0, 0.3679, 0.0183, 1.0], [True, False, False, False]),
-        ("mask", [2.7183, 0.0, 0.0, 1.0], [False, True, True, False]),
-        ("none", [1.0, 1.0, 1.0, 1.0], [False, False, False, False]),
-    ],
-)
-def test_the_correction_of_engine_against_trainer_is_configured(correction, weights, altered):
-    settings = parse({"trainer": {"correction": correction}}).trainer
-    old = row(-1.0, -2.0, -5.0, -1.0).requires_grad_()
-    corrected, changed = importance_weights(old, row(-2.0, -1.0, -1.0, -1.0), settings)
-    assert not corrected.requires_grad
-    assert corrected[0].tolist() == pytest.approx(weights, abs=1e-4)
-    assert changed[0].bool().tolist() == altered
 
 
 @pytest.mark.parametrize(
@@ -225,7 +196,6 @@ def test_micro_batches_of_every_objective_add_up_to_the_whole(name, aggregate):
     [
         {"dual_clip": {"factor": 0.5}},
         {"dual_clip": {"factor": 3.0}, "objective": "cispo"},
-        {"mask": {"low": 1.5}},
         {"objective": "grpo"},
     ],
 )

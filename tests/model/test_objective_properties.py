@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dart_streams.config import Trainer, parse
+from dart_streams.config.clip_bounds import CLIP_BOUNDS
+from trainer.corrections import CORRECTIONS
 from trainer.data.collate import MicroBatch
-from trainer.learning.step import OBJECTIVES, Sums, batch_loss
+from trainer.learning.step import Sums, batch_loss
+from trainer.objective import OBJECTIVES, ROLLOUT_ANCHORED
 
 VERSION = 3
 PADDING = (math.nan, math.inf, -math.inf, 0.0, -5.0, 1e300)
@@ -67,17 +70,21 @@ def answers(draw: st.DrawFn) -> Answer:
 
 
 @st.composite
-def trainers(draw: st.DrawFn) -> Trainer:
+def trainers(draw: st.DrawFn, unmasked: bool = False) -> Trainer:
+    """Draw settings; ``unmasked`` ones have bounds that no divergence reaches."""
     objective = draw(st.sampled_from(sorted(OBJECTIVES)))
     table: dict[str, Any] = {
         "objective": objective,
-        "correction": draw(st.sampled_from(["truncate", "mask", "none"])),
+        "correction": "none" if objective in ROLLOUT_ANCHORED else draw(st.sampled_from(sorted(CORRECTIONS))),
         "kl_beta": draw(st.sampled_from([0.0, 0.1])),
         "entropy_coef": draw(st.sampled_from([0.0, 0.01])),
         "aggregate": draw(st.sampled_from(["tokens", "sequences"])),
     }
-    if objective != "cispo":
+    if objective in ("ppo", "gspo"):
         table["dual_clip"] = {"factor": draw(st.sampled_from([0.0, 3.0]))}
+    if unmasked and objective in ROLLOUT_ANCHORED:
+        most = CLIP_BOUNDS[objective].low.most
+        table |= dict.fromkeys(("clip_low", "clip_high"), min(most, 1e6))
     return parse({"trainer": table}).trainer
 
 
@@ -151,19 +158,24 @@ def test_a_padded_micro_batch_is_the_sum_of_its_sequences(batch, trainer, first,
 
 
 @settings(max_examples=100, deadline=None)
-@given(answers().filter(lambda item: bool(item.new)), trainers())
+@given(answers().filter(lambda item: bool(item.new)), trainers(unmasked=True))
 def test_the_first_update_has_the_gradient_of_weighted_reinforce(item, trainer):
-    """All ratios are 1 then, where no bound acts: neither those of its own nor those of another objective."""
+    """All ratios to the old policy are 1 then, where no bound acts; those to the engine's are DPPO's weight."""
     update = outcome([item], trainer, True, 1.0, len(item.new), [0.0])
     counts = len(item.new) if trainer.aggregate == "sequences" else 1
     plain = Scored(rows([item.new], len(item.new), [0.0]), rows([item.entropy], len(item.new), [0.0]))
     new, width = plain.logp_BA, len(item.new)
     ratio = (new.detach() - rows([item.rollout], width, [0.0])).exp()
+    mean, product = ratio.log().mean().exp(), ratio.prod()
     weight = {
         "truncate": ratio.clamp(max=trainer.truncate.cap),
         "mask": torch.where((ratio >= trainer.mask.low) & (ratio <= trainer.mask.high), ratio, 0.0),
+        "geometric_mask": torch.ones_like(ratio) * (0.99 <= mean <= 1.01),
+        "sequence_mask": torch.ones_like(ratio) * product * (0.5 <= product <= 2.0),
         "none": torch.ones_like(ratio),
     }[trainer.correction]
+    if trainer.objective in ROLLOUT_ANCHORED:
+        weight = ratio
     if not item.corrected:
         weight = torch.ones_like(weight)
     away = rows([item.reference], width, [0.0]) - new

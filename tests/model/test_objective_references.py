@@ -9,9 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.learning.step import OBJECTIVES
+from trainer.objective import OBJECTIVES
 
-BOUNDS = {"ppo": (0.2, 0.28), "gspo": (3e-4, 4e-4), "cispo": (1.0, 0.28)}
+BOUNDS = {
+    "ppo": (0.2, 0.28),
+    "gspo": (3e-4, 4e-4),
+    "cispo": (1.0, 0.28),
+    "dppo_tv": (0.15, 0.2),
+    "dppo_kl": (0.05, 0.1),
+}
 
 
 class Answer(NamedTuple):
@@ -60,7 +66,35 @@ def cispo_terms(answer: Answer) -> list[float]:
     return [clip(math.exp(new - old), *BOUNDS["cispo"]) * answer.advantage * new for new, old in pairs]
 
 
-TERMS: dict[str, Callable[[Answer], list[float]]] = {"ppo": ppo_terms, "gspo": gspo_terms, "cispo": cispo_terms}
+def total_variation(old: float, new: float) -> float:
+    """DPPO, arXiv 2602.04879, equation 13: the difference of the token's probabilities."""
+    return abs(math.exp(old) - math.exp(new))
+
+
+def binary_kl(old: float, new: float) -> float:
+    """DPPO, arXiv 2602.04879, equation 14: KL of the token against all others; 1e-8 keeps their share above 0."""
+    p, rest_old, rest_new = math.exp(old), max(-math.expm1(old), 1e-8), max(-math.expm1(new), 1e-8)
+    return p * (old - new) + rest_old * math.log(rest_old / rest_new)
+
+
+def dppo_terms(answer: Answer, divergence: Callable[[float, float], float], low: float, high: float) -> list[float]:
+    """DPPO, arXiv 2602.04879, equations 11 and 12: M r A, M = 0 where an update would go on beyond the bound."""
+    terms = []
+    for new, old in zip(answer.new, answer.old, strict=True):
+        ratio = math.exp(new - old)
+        beyond = divergence(old, new) > (high if answer.advantage > 0 else low)
+        away = ratio > 1 if answer.advantage > 0 else ratio < 1
+        terms.append(0.0 if beyond and away else ratio * answer.advantage)
+    return terms
+
+
+TERMS: dict[str, Callable[[Answer], list[float]]] = {
+    "ppo": ppo_terms,
+    "gspo": gspo_terms,
+    "cispo": cispo_terms,
+    "dppo_tv": lambda answer: dppo_terms(answer, total_variation, *BOUNDS["dppo_tv"]),
+    "dppo_kl": lambda answer: dppo_terms(answer, binary_kl, *BOUNDS["dppo_kl"]),
+}
 
 
 def reference_loss(name: str, batch: Sequence[Answer], aggregate: str) -> float:

@@ -30,7 +30,13 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 )
 """From the ground up. Packages on one floor do not import each other. ``dart_streams`` stands for its loose modules."""
 INNER_FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "trainer": (("trainer.objective", "trainer.ranks"), ("trainer.data",), ("trainer.learning",), ("trainer",)),
+    "trainer": (
+        ("trainer.objective", "trainer.ranks"),
+        ("trainer.corrections",),
+        ("trainer.data",),
+        ("trainer.learning",),
+        ("trainer",),
+    ),
     "workers": (
         ("workers.runtime",),
         ("workers.env", "workers.rollout", "workers.recorder", "workers.curator", "workers.tracker"),

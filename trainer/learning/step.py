@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -11,29 +11,19 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from dart_streams.config import Trainer
+from trainer.corrections import importance_weights
 from trainer.data.collate import MicroBatch
 from trainer.learning.top_tokens import TopTokens
 from trainer.objective import (
+    ROLLOUT_ANCHORED,
     Aggregate,
-    Metrics,
     aggregate_values,
-    clipped_weight_loss,
+    configured_loss,
     kl_k3,
     mask_values,
     masked_sum,
-    policy_loss,
-    sequence_loss,
 )
 from trainer.ranks import Ranks
-
-OBJECTIVES: Mapping[str, Callable[..., tuple[Tensor, Metrics]]] = {
-    "ppo": policy_loss,
-    "gspo": sequence_loss,
-    "cispo": clipped_weight_loss,
-}
-"""Objectives by configured name."""
-TRUNCATION_MARGIN = 1e-3
-"""Share by which a ratio exceeds the cap to count as truncated: ten times the float noise of equal weights."""
 
 
 class Stopped(Exception):
@@ -116,18 +106,10 @@ def batch_loss(
     new_logp_BA, entropy_BA = (mask_values(values_BA, mask_BA) for values_BA in scorer(batch))
     old_logp_BA = new_logp_BA.detach() if old_logp_BA is None else mask_values(old_logp_BA, mask_BA)
     rollout_logp_BA = torch.where(batch.corrected_BA, batch.rollout_logp_BA, old_logp_BA)
-    weight_BA, altered_BA = importance_weights(old_logp_BA, rollout_logp_BA, settings)
-    policy, metrics = OBJECTIVES[settings.objective](
-        new_logp_BA,
-        old_logp_BA,
-        batch.advantage_B1,
-        mask_BA,
-        weight_BA,
-        settings.clip_low,
-        settings.clip_high,
-        denominator=total,
-        aggregate=aggregate,
-        **({"dual_clip": settings.dual_clip.factor} if settings.dual_clip.factor else {}),
+    weight_BA, altered_BA = importance_weights(old_logp_BA, rollout_logp_BA, mask_BA, settings)
+    anchor_BA = rollout_logp_BA if settings.objective in ROLLOUT_ANCHORED else old_logp_BA
+    policy, metrics = configured_loss(settings)(
+        new_logp_BA, anchor_BA, batch.advantage_B1, mask_BA, weight_BA, denominator=total
     )
     entropy = aggregate_values(entropy_BA, mask_BA, aggregate) / total
     kl = kl_to(reference, batch, new_logp_BA, aggregate) / total
@@ -162,21 +144,6 @@ def kl_to(reference: nn.Module | None, batch: MicroBatch, new_logp_BA: Tensor, a
     with torch.no_grad():
         reference_logp_BA, _ = reference(batch)
     return aggregate_values(kl_k3(new_logp_BA, reference_logp_BA, batch.mask_BA), batch.mask_BA, aggregate)
-
-
-def importance_weights(old_BA: Tensor, rollout_BA: Tensor, settings: Trainer) -> tuple[Tensor, Tensor]:
-    """Return each token's importance weight, and where it differs from the plain ratio; (B, A) each, no gradient.
-
-    The weight is ``exp(old - rollout)``: truncated at the cap (DART), or 0 where it is out of bounds (IcePop).
-    """
-    ratio_BA = (old_BA - rollout_BA).detach().exp()
-    if settings.correction == "truncate":
-        cap = settings.truncate.cap
-        return ratio_BA.clamp(max=cap), ratio_BA > cap * (1.0 + TRUNCATION_MARGIN)
-    if settings.correction == "mask":
-        kept_BA = (ratio_BA >= settings.mask.low) & (ratio_BA <= settings.mask.high)
-        return torch.where(kept_BA, ratio_BA, 0.0), ~kept_BA
-    return torch.ones_like(ratio_BA), torch.zeros_like(ratio_BA)
 
 
 def apply(scorer: nn.Module, optimizer: torch.optim.Optimizer, grad_clip: float) -> float:

@@ -37,6 +37,8 @@ def test_bounds_left_out_are_the_objectives_own():
         ({"objective": "cispo", "clip_low": 0.2}, r"clip_low = 0\.2 does not fit .*'cispo'.*from above only"),
         ({"objective": "cispo", "clip_high": 4e-4}, r"clip_high = 0\.0004 does not fit .*'cispo'.*at least 0\.01"),
         ({"clip_low": 3e-4}, r"clip_low = 0\.0003 does not fit .*'ppo'.*at least 0\.01"),
+        ({"objective": "dppo_tv", "clip_low": 3e-4}, r"clip_low = 0\.0003 does not fit .*'dppo_tv'.*0\.01 to 1"),
+        ({"objective": "dppo_kl", "clip_high": 3e-4}, r"clip_high = 0\.0003 does not fit .*'dppo_kl'.*least 0\.001"),
         ({"clip_high": float("nan")}, r"clip_high"),
     ],
 )
@@ -54,7 +56,8 @@ def test_bounds_of_another_objective_are_refused_with_what_fits(trainer: dict[st
 def test_what_is_read_is_resolved_reads_again_as_the_same(
     objective: str, low: float | None, high: float | None, other: str
 ):
-    given_bounds = {name: value for name, value in (("clip_low", low), ("clip_high", high)) if value is not None}
+    given_bounds: dict[str, object] = {"correction": "none"}  # Without it DPPO's objectives are refused.
+    given_bounds |= {name: value for name, value in (("clip_low", low), ("clip_high", high)) if value is not None}
     try:
         config = parse({"trainer": {"objective": objective, **given_bounds}})
     except ConfigError:
@@ -72,7 +75,7 @@ def test_what_is_read_is_resolved_reads_again_as_the_same(
 
 def test_a_resolved_file_of_each_objective_is_read_as_it_was_written(tmp_path: Path):
     for objective in CLIP_BOUNDS:
-        config = parse({"trainer": {"objective": objective}})
+        config = parse({"trainer": {"objective": objective, "correction": "none"}})
         tables = without_nulls(msgspec.to_builtins(config))
         file = tmp_path / f"{objective}.toml"
         file.write_text(tomli_w.dumps(tables))
