@@ -17,9 +17,10 @@ NEWER = observations.TOPIC.version + 1
 def main(folder: str, worker_id: str) -> int:
     """Run the worker until it is killed."""
     observations.TOPIC = msgspec.structs.replace(observations.TOPIC, version=NEWER)
-    from workers.env.main import run
+    from workers.env.main import connect
+    from workers.runtime import lifecycle
 
-    return run(RunFolder(Path(folder)).config(), worker_id)
+    return lifecycle.run(connect, RunFolder(Path(folder)).config(), worker_id)
 
 
 if __name__ == "__main__":

@@ -114,9 +114,10 @@ def test_a_process_exits_with_what_its_run_returns(tmp_path: Path, monkeypatch: 
         "def run(config, worker_id):\n    return 7 if worker_id == 'w' else 1\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(process.MODULES, "rollout", "pretend_worker")
     importlib.invalidate_caches()
     with pytest.raises(SystemExit) as ended:
-        process.become("pretend_worker", Config(), "w")
+        process.run_worker("rollout", name="w")
     assert ended.value.code == 7
 
 

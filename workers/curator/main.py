@@ -58,11 +58,6 @@ COMMIT_INTERVAL_S = 3.0
 log = structlog.get_logger()
 
 
-def run(config: Config, worker_id: str) -> int:
-    """Run the curator until SIGTERM or SIGINT; return the exit code."""
-    return lifecycle.run(connect, config, worker_id)
-
-
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
     """Check tasks and topics, bind the agents and start Faust; return the worker.
 

@@ -39,11 +39,6 @@ HOST = "127.0.0.1"
 log = structlog.get_logger()
 
 
-def run(config: Config, worker_id: str) -> int:
-    """Run server ``worker_id`` until SIGTERM or SIGINT; return the exit code."""
-    return lifecycle.run(connect, config, worker_id)
-
-
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
     """Listen, and return the worker, which prepares desktops while it serves.
 

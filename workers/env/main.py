@@ -42,11 +42,6 @@ GROUP = "env"
 log = structlog.get_logger()
 
 
-def run(config: Config, worker_id: str) -> int:
-    """Run environment worker ``worker_id`` until SIGTERM or SIGINT; return the exit code."""
-    return lifecycle.run(connect, config, worker_id)
-
-
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
     """Connect to the broker, the store and the backend; return the worker, ready to play.
 

@@ -64,11 +64,6 @@ COMMIT_INTERVAL_S = 3.0
 """Minimum interval between commits; the next recorder repeats uncommitted batches without effect."""
 
 
-def run(config: Config, worker_id: str) -> int:
-    """Run recorder ``worker_id`` until SIGTERM or SIGINT; return the exit code."""
-    return lifecycle.run(connect, config, worker_id)
-
-
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
     """Connect to the broker and the store, and return the worker.
 

@@ -41,11 +41,6 @@ GROUP = "tracker"
 BATCH = 200
 
 
-def run(config: Config, worker_id: str) -> int:
-    """Run the tracker until SIGTERM or SIGINT; return the exit code."""
-    return lifecycle.run(connect, config, worker_id)
-
-
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
     """Open the tool's run and resume from the committed offset.
 

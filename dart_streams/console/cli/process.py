@@ -6,15 +6,12 @@ import importlib
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import Annotated, Literal
 
 import typer
 
 from dart_streams.console.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.console.cli.output import show
-
-if TYPE_CHECKING:
-    from dart_streams.config import Config
 
 Kind = Literal["env", "rollout", "recorder", "curator", "monitor", "tracker", "desktops"]
 MODULES = {"monitor": "dart_streams.console.monitor.main", "desktops": "workers.desktop_server.main"}
@@ -29,7 +26,11 @@ def run_worker(
     ] = "",
 ) -> None:
     """Run one worker process until SIGTERM or Ctrl-C drains it."""
-    become(MODULES.get(kind, f"workers.{kind}.main"), read_config(config), worker_name(kind, name))
+    from workers.runtime import lifecycle
+
+    main = importlib.import_module(MODULES.get(kind, f"workers.{kind}.main"))
+    process = read_config(config), worker_name(kind, name)
+    sys.exit(main.run(*process) if kind == "rollout" else lifecycle.run(main.connect, *process))
 
 
 def train(
@@ -45,7 +46,7 @@ def train(
     differs by more than 1e-5.
     """
     if replay is None:
-        become("trainer.main", read_config(config))
+        sys.exit(importlib.import_module("trainer.main").run(read_config(config)))
     result = importlib.import_module("dart_streams.console.bundles.retrain").run(replay, steps, first)
     show(result, as_json=as_json)
     if not all(step.equal for step in result):
@@ -55,8 +56,3 @@ def train(
 def worker_name(kind: Kind, name: str) -> str:
     """Return a worker's name, with ``{host}`` filled in: replicas of one container differ by their host alone."""
     return name.replace("{host}", socket.gethostname()) or f"{kind}-0"
-
-
-def become(module: str, config: Config, *arguments: str) -> NoReturn:
-    """Call ``run(config, *arguments)`` of a process's main module, and exit with its result."""
-    sys.exit(importlib.import_module(module).run(config, *arguments))

@@ -36,11 +36,6 @@ silent_gauge = meter.create_gauge(names.MONITOR_SILENT_S, "s")
 stall_counter = meter.create_counter(names.MONITOR_STALLS)
 
 
-def run(config: Config, worker_id: str) -> int:
-    """Run the monitor until SIGTERM or SIGINT; return the exit code."""
-    return lifecycle.run(connect, config, worker_id)
-
-
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:
     """Connect the monitor; raise ServiceUnavailable if the broker does not answer or has no topics in time."""
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
