@@ -9,8 +9,6 @@ from typing import Any
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import Lag
 from dart_streams.config import Bus
-from dart_streams.console.runs.metrics_reader import MetricsReader
-from dart_streams.console.runs.process_usage import USAGE_FILE, read_usage
 from dart_streams.console.runs.run_folder import RunFolder
 from dart_streams.console.runs.run_follower import RunFollower, follow_run
 from dart_streams.console.runs.run_log import read_log
@@ -20,7 +18,6 @@ from dart_streams.console.views.page import export
 from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.live_source import LiveSource
 from dart_streams.console.views.page.source import SHOWN
-from dart_streams.console.views.report_metrics import ReportInputs
 
 LOST_UNKNOWN = "lost orders unknown: the broker did not return the committed offsets of the env workers"
 
@@ -56,11 +53,10 @@ async def rewrite(folder: RunFolder, plots: Path | None) -> str:
 
 async def write_files(folder: RunFolder, progress: RunState, lags: list[Lag] | None, plots: Path | None) -> str:
     """Write report.json and report.html, and return the headline."""
-    inputs = await asyncio.to_thread(read_inputs, folder, progress, lags)
-    report = report_metrics.build_report(inputs)
+    source = LiveSource(folder.config(), folder, (progress, lags))
+    report = report_metrics.build_report(await source.report_inputs())
     (folder.path / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    await asyncio.to_thread(fold_rest, progress, inputs.config.bus)
-    source = LiveSource(inputs.config, folder, inputs)
+    await asyncio.to_thread(fold_rest, progress, source.config.bus)
     try:
         await export.write(source, load_assets(plots), folder.path / "report.html")
     finally:
@@ -72,19 +68,6 @@ def fold_rest(progress: RunState, bus: Bus) -> None:
     """Fold the topics that the page shows and a running run does not follow."""
     for record in read_log(bus, [topic for topic in SHOWN if topic.name not in progress.activity]):
         progress.apply(record.metadata, record.event)
-
-
-def read_inputs(folder: RunFolder, progress: RunState, lags: list[Lag] | None) -> ReportInputs:
-    """Read the inputs of a report from the run's folder."""
-    return ReportInputs(
-        config=folder.config(),
-        tasks=folder.tasks(),
-        journal=folder.journal(),
-        progress=progress,
-        readings=MetricsReader(folder.path / "metrics"),
-        lags=lags,
-        usage=read_usage(folder.path / "metrics" / USAGE_FILE),
-    )
 
 
 def format_headline(report: dict[str, Any], path: Path) -> str:

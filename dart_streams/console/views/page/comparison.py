@@ -4,38 +4,12 @@ from typing import Any
 
 import msgspec
 
-from dart_streams.config import Config
-from dart_streams.config.tasks import TaskSet
 from dart_streams.console.runs import evaluation
 from dart_streams.console.runs.evaluation import EvaluationResult
-from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views.page.episodes import EpisodePair, PlayedEpisode, pair_episodes
+from dart_streams.console.views.page.source import RunSource
 from dart_streams.console.views.report_metrics import change_fields, rate_fields
 from topics.trajectories import Trajectory
-
-
-class EvaluatedRun(msgspec.Struct, frozen=True):
-    """A run, and the inputs of its evaluations."""
-
-    name: str
-    config: Config
-    tasks: TaskSet
-    state: RunState
-
-    @property
-    def versions(self) -> list[int]:
-        """The weight versions that were evaluated, the oldest first."""
-        return evaluation.evaluated_versions(self.state)
-
-    def default_version(self, *, oldest: bool = False) -> int | None:
-        """Return the newest or the oldest evaluated version, None without one."""
-        return self.versions[0 if oldest else -1] if self.versions else None
-
-    def result(self, version: int | None, temperature: float | None) -> EvaluationResult | None:
-        """Return the evaluation of a version, None without one."""
-        if version is None or version not in self.versions:
-            return None
-        return evaluation.read(self.config, self.tasks, self.state, version, temperature)
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,12 +44,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(
-    first: EvaluatedRun, second: EvaluatedRun, versions: tuple[int | None, int | None], temperature: float | None
+    first: RunSource, second: RunSource, versions: tuple[int | None, int | None], temperature: float | None
 ) -> Comparison:
     """Compare two evaluations: by default the oldest and the newest of one run, or the newest of each of two."""
-    version_a = first.default_version(oldest=first is second) if versions[0] is None else versions[0]
-    version_b = second.default_version() if versions[1] is None else versions[1]
-    result_a, result_b = first.result(version_a, temperature), second.result(version_b, temperature)
+    result_a = read_result(first, versions[0], temperature, 0 if first is second else -1)
+    result_b = read_result(second, versions[1], temperature, -1)
     rates_a, rates_b = result_a.per_page if result_a else {}, result_b.per_page if result_b else {}
     pages = [
         PageRates(
@@ -99,12 +72,21 @@ def compare(
     )
 
 
-def evaluated_side(run: EvaluatedRun, result: EvaluationResult | None) -> Side:
+def read_result(
+    run: RunSource, version: int | None, temperature: float | None, default: int
+) -> EvaluationResult | None:
+    """Return the evaluation of a version, or of the evaluated one at the index ``default``; None without one."""
+    evaluated = evaluation.evaluated_versions(run.state)
+    wanted = evaluated[default] if version is None and evaluated else version
+    return evaluation.read(run.config, run.task_set(), run.state, wanted, temperature) if wanted in evaluated else None
+
+
+def evaluated_side(run: RunSource, result: EvaluationResult | None) -> Side:
     """Return one side of a comparison."""
     return Side(
         run=run.name,
         version=result.version if result else None,
-        versions=run.versions,
+        versions=evaluation.evaluated_versions(run.state),
         overall=rate_fields(result.overall) if result else {},
         faults=result.faults if result else 0,
     )
@@ -125,7 +107,7 @@ def pair_tasks(first: dict[str, Trajectory], second: dict[str, Trajectory]) -> l
     return sorted(pairs, key=lambda pair: (-abs(reward(pair.a) - reward(pair.b)), pair.task_id))
 
 
-def compare_training_task(task_id: str, first: EvaluatedRun, second: EvaluatedRun) -> EpisodePair:
+def compare_training_task(task_id: str, first: RunSource, second: RunSource) -> EpisodePair:
     """Return the first and the newest training episode of a task, or the newest of each of two runs."""
     episodes_a, episodes_b = training_episodes(first, task_id), training_episodes(second, task_id)
     return pair_episodes(
@@ -135,7 +117,7 @@ def compare_training_task(task_id: str, first: EvaluatedRun, second: EvaluatedRu
     )
 
 
-def training_episodes(run: EvaluatedRun, task_id: str) -> list[Trajectory]:
+def training_episodes(run: RunSource, task_id: str) -> list[Trajectory]:
     """Return the training episodes of a task with a reward, the oldest first."""
     episodes = [
         episode

@@ -41,7 +41,7 @@ def page_header(source: RunSource) -> PageHeader:
     newest = now_ms // SLICE_MS
     window = [state.slices[n].steps for n in range(newest - RATE_SLICES, newest) if n in state.slices]
     return PageHeader(
-        run=source.config.bus.run.removeprefix("dart."),
+        run=source.name,
         kind=source.kind,
         ready=source.progress.ready,
         text=source.progress.text,

@@ -56,17 +56,20 @@ log = structlog.get_logger()
 
 
 class LiveSource(RunSource):
-    """A run on its broker and store; with the ``inputs`` of a report it has their fold, and reads neither."""
+    """A run on its broker and store; one that has ``ended`` with its fold and lags reads neither again."""
 
     kind: Literal["run", "bundle"] = "run"
 
-    def __init__(self, config: Config, folder: RunFolder | None, inputs: ReportInputs | None = None) -> None:
+    def __init__(
+        self, config: Config, folder: RunFolder | None, ended: tuple[RunState, list[Lag] | None] | None = None
+    ) -> None:
         self.config = config
         self._bus = config.bus
         self._folder = folder
-        self._inputs = inputs
-        self.state = inputs.progress if inputs else RunState()
-        self.progress = Progress(True) if inputs else Progress(False, "reading begins")
+        self._inputs: ReportInputs | None = None
+        self._ended = ended is not None
+        self.state = ended[0] if ended else RunState()
+        self.progress = Progress(True) if ended else Progress(False, "reading begins")
         self._wanted = asyncio.Event()
         self._viewed_s = 0.0
         self._asked_s = 0.0
@@ -74,7 +77,7 @@ class LiveSource(RunSource):
         self._connecting = asyncio.Lock()
         self._reading_lags = asyncio.Lock()
         self._timeline: tuple[float, Timeline] | None = None
-        self._lags: tuple[float, list[Lag] | None] = (math.inf, inputs.lags) if inputs else (-LAGS_MAX_AGE_S, [])
+        self._lags: tuple[float, list[Lag] | None] = (math.inf, ended[1]) if ended else (-LAGS_MAX_AGE_S, [])
         self._lag_reader: LagReader | None = None
         self._tasks: TaskSet | None = None
         self._connections = contextlib.AsyncExitStack()
@@ -203,13 +206,15 @@ class LiveSource(RunSource):
         return self._tasks or TaskSet([])
 
     async def report_inputs(self) -> ReportInputs:
-        """Return the inputs of a report; a run's metrics are large, so they are read again each time."""
+        """Return the inputs of a report; the metrics of a run that goes on are read again each time."""
         if self._inputs is not None:
             return self._inputs
         metrics = self.folder.path / "metrics" if self.folder is not None else None
         readings = await asyncio.to_thread(MetricsReader, metrics)
         usage = read_usage(metrics / USAGE_FILE) if metrics is not None else []
-        return self.inputs_with(readings, await self.lags(), usage)
+        inputs = self.inputs_with(readings, await self.lags(), usage)
+        self._inputs = inputs if self._ended else None
+        return inputs
 
     async def dead_letters(self, topic: Topic | None) -> list[DeadLetterSummary] | list[DeadLetter]:
         """Return the number of dead letters by topic, or the letters of one topic."""

@@ -46,6 +46,11 @@ class RunSource(Protocol):
     progress: Progress
 
     @property
+    def name(self) -> str:
+        """The name of the run."""
+        return self.config.bus.run.removeprefix("dart.")
+
+    @property
     def now_ms(self) -> int:
         """The present in epoch milliseconds; for a bundle, the time of its last record."""
 

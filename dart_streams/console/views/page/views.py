@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dart_streams.console.views.page import episodes, training
-from dart_streams.console.views.page.comparison import Comparison, EvaluatedRun, compare, compare_training_task
+from dart_streams.console.views.page.comparison import Comparison, compare, compare_training_task
 from dart_streams.console.views.page.header import page_header
 from dart_streams.console.views.page.records import (
     MAX_EXPORTED,
@@ -59,7 +59,7 @@ class PageViews:
             "find": lambda query: episodes.find_page(read_id(query), source.state),
             "report": lambda _: self.report(),
             "compare": self.compare,
-            "compared-task": lambda query: compare_training_task(read_id(query), *self.compared_runs(query)),
+            "compared-task": lambda query: compare_training_task(read_id(query), source, self.run_of(query)),
         }
 
     async def answer(self, name: str, query: Query) -> Any:
@@ -77,14 +77,9 @@ class PageViews:
             raise NotFound("there is no other run: start the page with --against RUN|BUNDLE")
         return self.other
 
-    def compared_runs(self, query: Query) -> tuple[EvaluatedRun, EvaluatedRun]:
-        """Return this run and the run of the query, which may be the same object."""
-        first, second = evaluated_run(self.source), self.run_of(query)
-        return first, first if second is self.source else evaluated_run(second)
-
     def describe_run(self) -> dict[str, Any]:
         """Return the header, the configuration, and the name of the other run."""
-        other = evaluated_run(self.other).name if self.other is not None else None
+        other = self.other.name if self.other is not None else None
         return {"header": page_header(self.source), "config": self.source.config, "other": other}
 
     def trajectories(self, query: Query) -> episodes.TrajectoryPage:
@@ -133,19 +128,13 @@ class PageViews:
 
     def compare(self, query: Query) -> Comparison:
         """Compare versions ``a`` and ``b`` at temperature ``t``; with ``of=other``, b is from the other run."""
-        first, second = self.compared_runs(query)
+        other = self.run_of(query)
         a, b = (read_number(query, name) if query.get(name) else None for name in ("a", "b"))
         wanted = query.get("t", "")
-        temperature = next((t for t in first.config.evaluation.temperatures if f"{t:g}" == wanted), None)
+        temperature = next((t for t in self.source.config.evaluation.temperatures if f"{t:g}" == wanted), None)
         if wanted and temperature is None:
             raise NotFound(f"the run has no evaluation at temperature {wanted[:20]!r}")
-        return compare(first, second, (a, b), temperature)
-
-
-def evaluated_run(source: RunSource) -> EvaluatedRun:
-    """Return a source as a side of a comparison."""
-    name = source.config.bus.run.removeprefix("dart.")
-    return EvaluatedRun(name, source.config, source.task_set(), source.state)
+        return compare(self.source, other, (a, b), temperature)
 
 
 def read_filter(query: Query) -> dict[str, str]:

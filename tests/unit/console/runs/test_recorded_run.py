@@ -10,7 +10,7 @@ from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.views.page import episodes
 from dart_streams.console.views.page.alarms import find_alarms
 from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.comparison import EvaluatedRun, compare
+from dart_streams.console.views.page.comparison import compare
 from dart_streams.console.views.page.training import view_group
 from tests.integration.recorded_run import RecordedRun, played, record, settings
 from topics import curated, rollout_orders, trained, trajectories
@@ -27,15 +27,17 @@ def source(request, tmp_path_factory) -> BundleSource:
 
 
 def test_the_last_evaluation_keeps_all_successes_of_the_first(source: BundleSource):
-    run = EvaluatedRun("recorded", source.config, source.task_set(), source.state)
-    found = compare(run, run, (None, None), None)
+    found = compare(source, source, (None, None), None)
     learnt = [(pair.a.outcome, pair.b.outcome) for pair in found.tasks if pair.a and pair.b]
     assert Counter(learnt) == {("failure", "success"): 3, ("success", "success"): 1}
     assert learnt[0] == ("failure", "success"), "those that differ come first"
     assert found.a.faults == found.b.faults == 0
     assert len(found.pages) == 2
     assert found.change is not None and found.change["low"] > 0
-    first, last = (evaluation.read(run.config, run.tasks, run.state, version) for version in run.versions)
+    first, last = (
+        evaluation.read(source.config, source.task_set(), source.state, version)
+        for version in evaluation.evaluated_versions(source.state)
+    )
     unlearnt = [one.index for one, other in zip(first.episodes, last.episodes, strict=True) if gain(one, other) < 0]
     assert unlearnt, "of all pairs some got worse"
 

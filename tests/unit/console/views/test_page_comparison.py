@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.config import parse
-from dart_streams.config.tasks import TaskSet
 from dart_streams.console.runs.bundle import Bundle
-from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.runs.evaluation import evaluated_versions
 from dart_streams.console.views.page.bundle_source import BundleSource
-from dart_streams.console.views.page.comparison import EvaluatedRun, compare, pair_tasks
+from dart_streams.console.views.page.comparison import compare, pair_tasks
+from dart_streams.console.views.page.live_source import LiveSource
 from tests.integration.recorded_run import record, settings
 from tests.unit.console.views.test_page_server import signed_in, view
 
@@ -21,10 +21,6 @@ def runs(tmp_path_factory) -> tuple[BundleSource, BundleSource]:
     lengths = {"long.dart": 60, "longer.dart": 90}
     paths = [record(folder / name, rollouts, settings(step_ms=1)) for name, rollouts in lengths.items()]
     return BundleSource(Bundle(paths[0])).read(), BundleSource(Bundle(paths[1])).read()
-
-
-def run_of(source: BundleSource, name: str = "one") -> EvaluatedRun:
-    return EvaluatedRun(name, source.config, source.task_set(), source.state)
 
 
 async def test_before_and_after_have_the_reports_own_rates_and_intervals(runs):
@@ -41,8 +37,9 @@ async def test_before_and_after_have_the_reports_own_rates_and_intervals(runs):
 
 
 def test_the_other_way_round_the_change_is_the_opposite(runs):
-    run = run_of(runs[0])
-    low, high = run.versions[0], run.versions[-1]
+    run = runs[0]
+    versions = evaluated_versions(run.state)
+    low, high = versions[0], versions[-1]
     there, back = compare(run, run, (low, high), None), compare(run, run, (high, low), None)
     assert there.change is not None and back.change is not None
     assert there.change["mean"] == pytest.approx(-back.change["mean"])
@@ -51,9 +48,9 @@ def test_the_other_way_round_the_change_is_the_opposite(runs):
 
 
 def test_each_held_out_task_is_there_once(runs):
-    run = run_of(runs[0])
+    run = runs[0]
     found = compare(run, run, (None, None), None).tasks
-    assert len({pair.task_id for pair in found}) == len(found) == len(run.tasks.heldout)
+    assert len({pair.task_id for pair in found}) == len(found) == len(run.task_set().heldout)
 
 
 @given(
@@ -107,10 +104,10 @@ async def test_a_training_task_is_compared_by_its_first_and_newest_episode(runs)
 
 
 def test_a_version_that_was_not_evaluated_has_no_rate(runs):
-    run = run_of(runs[0])
+    run = runs[0]
     found = compare(run, run, (None, 999), None)
     assert (found.b.version, found.b.overall, found.change) == (None, {}, None)
     assert all(page.b == {} and page.change is None for page in found.pages)
-    nothing = EvaluatedRun("empty", parse({}, "the test"), TaskSet([]), RunState())
+    nothing = LiveSource(parse({}, "the test"), None)
     empty = compare(nothing, nothing, (None, None), None)
     assert (empty.a.version, empty.pages, empty.tasks) == (None, [], [])
