@@ -5,10 +5,14 @@ Actions that UI-TARS models lack (moves, other buttons, more clicks, notches of 
 
 import re
 from collections.abc import Callable
+from typing import TypeVar
 
 from dart_streams.actions import typed
 
 Point = tuple[int, int]
+Word = TypeVar("Word", bound=str)
+BUTTONS: tuple[typed.Button, ...] = ("left", "middle", "right")
+DIRECTIONS: tuple[typed.Direction, ...] = ("up", "down", "left", "right")
 
 
 class Unparsable(ValueError):
@@ -91,7 +95,7 @@ def parse(answer: str) -> typed.Action:
     missing = set(parameters) - arguments.keys() - set(optional)
     if unknown or missing:
         raise Unparsable(f"{name} takes {list(parameters)}, not {sorted(arguments)}")
-    return build(arguments)
+    return build(CallArguments(arguments))
 
 
 def split_call(text: str) -> tuple[str, dict[str, str]]:
@@ -127,20 +131,12 @@ def parse_point(box: str) -> Point:
     return round((numbers[0] + numbers[2]) / 2), round((numbers[1] + numbers[3]) / 2)
 
 
-def parse_direction(text: str) -> typed.Direction:
-    """Return a scroll direction, or raise :class:`Unparsable`."""
-    match text.strip().lower():
-        case "up" | "down" | "left" | "right" as known:
-            return known
-    raise Unparsable(f"unknown direction {text[:80]!r}: known are up, down, left, right")
-
-
-def parse_button(text: str) -> typed.Button:
-    """Return a mouse button, or raise :class:`Unparsable`."""
-    match text.strip().lower():
-        case "left" | "middle" | "right" as known:
-            return known
-    raise Unparsable(f"unknown button {text[:80]!r}: known are left, middle, right")
+def parse_word(text: str, what: str, known: tuple[Word, ...]) -> Word:
+    """Return the known word, or raise :class:`Unparsable`."""
+    for word in known:
+        if text.strip().lower() == word:
+            return word
+    raise Unparsable(f"unknown {what} {text[:80]!r}: known are {', '.join(known)}")
 
 
 def parse_number(text: str, most: int) -> int:
@@ -148,22 +144,6 @@ def parse_number(text: str, most: int) -> int:
     if WHOLE.fullmatch(text) is None or not 1 <= int(text) <= most:
         raise Unparsable(f"not a whole number from 1 to {most}: {text[:80]!r}")
     return int(text)
-
-
-def parse_keys(text: str) -> tuple[str, ...]:
-    """Return the keys of a hotkey, or raise :class:`Unparsable` if there is none."""
-    pressed = tuple(text.split())
-    if not pressed:
-        raise Unparsable("hotkey names no key")
-    return pressed
-
-
-def parse_key(text: str) -> str:
-    """Return the only key, or raise :class:`Unparsable`."""
-    pressed = parse_keys(text)
-    if len(pressed) > 1:
-        raise Unparsable(f"more than one key: {text[:80]!r}")
-    return pressed[0]
 
 
 def quote(text: str) -> str:
@@ -197,62 +177,83 @@ ARGUMENT = re.compile(
 # ASCII only: of the other digits and spaces, float() refuses some.
 NUMBER = r"\s*\d{1,5}(?:\.\d{1,6})?\s*"
 BOX = re.compile(rf"[(\[](?P<numbers>{NUMBER},{NUMBER}(?:,{NUMBER},{NUMBER})?)[)\]]", re.ASCII)
-
 WHOLE = re.compile(r"[0-9]{1,4}")
 
-Arguments = dict[str, str]
+
+class CallArguments:
+    """Reads the arguments of a call; a dialect may read them otherwise."""
+
+    def __init__(self, given: dict[str, str]) -> None:
+        self.given = given
+
+    def text(self, key: str) -> str:
+        """Return an argument, empty if it is not given."""
+        return self.given.get(key, "")
+
+    def place(self, key: str = "start_box") -> Point:
+        """Return the point of a box."""
+        return parse_point(self.given[key])
+
+    def button(self) -> typed.Button:
+        """Return the mouse button."""
+        return parse_word(self.given.get("button", "left"), "button", BUTTONS)
+
+    def click(self) -> typed.Action:
+        """Return the click that the arguments describe."""
+        return typed.Click(*self.place(), self.button(), parse_number(self.given.get("count", "1"), MOST_CLICKS))
+
+    def direction(self) -> typed.Direction:
+        """Return the direction of a scroll."""
+        return parse_word(self.given["direction"], "direction", DIRECTIONS)
+
+    def amount(self) -> int | None:
+        """Return the notches of a scroll."""
+        return parse_number(self.given["amount"], MOST_NOTCHES) if "amount" in self.given else None
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys of a combination."""
+        pressed = tuple(self.given["key"].split())
+        if not pressed:
+            raise Unparsable("hotkey names no key")
+        return pressed
+
+    def held(self, action: type[typed.KeyDown] | type[typed.KeyUp]) -> typed.Action:
+        """Return the press or release of a key."""
+        pressed = self.keys()
+        if len(pressed) > 1:
+            raise Unparsable(f"more than one key: {self.given['key'][:80]!r}")
+        return action(pressed[0])
+
+
+def click_builder(button: typed.Button, count: int) -> Callable[[CallArguments], typed.Action]:
+    """Return the builder of one kind of click."""
+    return lambda call: typed.Click(*call.place(), button, count)
+
+
 Parameters = tuple[str, ...]
 
-
-def click_builder(button: typed.Button, count: int) -> Callable[[Arguments], typed.Action]:
-    """Return the builder of one kind of click."""
-    return lambda a: typed.Click(*parse_point(a["start_box"]), button, count)
-
-
-GRAMMAR: dict[str, tuple[Parameters, Parameters, Callable[[Arguments], typed.Action]]] = {
-    "click": (
-        ("start_box", "button", "count"),
-        ("button", "count"),
-        lambda a: typed.Click(
-            *parse_point(a["start_box"]),
-            parse_button(a.get("button", "left")),
-            parse_number(a.get("count", "1"), MOST_CLICKS),
-        ),
-    ),
+GRAMMAR: dict[str, tuple[Parameters, Parameters, Callable[[CallArguments], typed.Action]]] = {
+    "click": (("start_box", "button", "count"), ("button", "count"), lambda call: call.click()),
     **{name: (("start_box",), (), click_builder(*kind)) for kind, name in CLICK_NAMES.items() if name != "click"},
-    "move": (("start_box",), (), lambda a: typed.Move(*parse_point(a["start_box"]))),
+    "move": (("start_box",), (), lambda call: typed.Move(*call.place())),
     "drag": (
         ("start_box", "end_box", "button"),
         ("button",),
-        lambda a: typed.Drag(
-            *parse_point(a["start_box"]), *parse_point(a["end_box"]), parse_button(a.get("button", "left"))
-        ),
+        lambda call: typed.Drag(*call.place(), *call.place("end_box"), call.button()),
     ),
-    "mouse_down": (
-        ("start_box", "button"),
-        ("button",),
-        lambda a: typed.MouseDown(*parse_point(a["start_box"]), parse_button(a.get("button", "left"))),
-    ),
-    "mouse_up": (
-        ("start_box", "button"),
-        ("button",),
-        lambda a: typed.MouseUp(*parse_point(a["start_box"]), parse_button(a.get("button", "left"))),
-    ),
+    "mouse_down": (("start_box", "button"), ("button",), lambda call: typed.MouseDown(*call.place(), call.button())),
+    "mouse_up": (("start_box", "button"), ("button",), lambda call: typed.MouseUp(*call.place(), call.button())),
     "scroll": (
         ("start_box", "direction", "amount"),
         ("amount",),
-        lambda a: typed.Scroll(
-            *parse_point(a["start_box"]),
-            parse_direction(a["direction"]),
-            parse_number(a["amount"], MOST_NOTCHES) if "amount" in a else None,
-        ),
+        lambda call: typed.Scroll(*call.place(), call.direction(), call.amount()),
     ),
-    "hotkey": (("key",), (), lambda a: typed.Hotkey(parse_keys(a["key"]))),
-    "press": (("key",), (), lambda a: typed.KeyDown(parse_key(a["key"]))),
-    "release": (("key",), (), lambda a: typed.KeyUp(parse_key(a["key"]))),
-    "type": (("content",), (), lambda a: typed.Type(a["content"])),
+    "hotkey": (("key",), (), lambda call: typed.Hotkey(call.keys())),
+    "press": (("key",), (), lambda call: call.held(typed.KeyDown)),
+    "release": (("key",), (), lambda call: call.held(typed.KeyUp)),
+    "type": (("content",), (), lambda call: typed.Type(call.text("content"))),
     "wait": ((), (), lambda _: typed.Wait()),
-    "finished": (("content",), ("content",), lambda a: typed.Finished(a.get("content", ""))),
+    "finished": (("content",), ("content",), lambda call: typed.Finished(call.text("content"))),
     "call_user": ((), (), lambda _: typed.CallUser()),
 }
 """Parameters, optional parameters and builder of each action."""

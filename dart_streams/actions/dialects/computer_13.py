@@ -33,7 +33,7 @@ from dart_streams.actions.dialects.json_calls import (
     split_key_name,
     text_field,
 )
-from dart_streams.actions.grammar import MOST_CLICKS, Unparsable, parse_button
+from dart_streams.actions.grammar import BUTTONS, MOST_CLICKS, Unparsable, parse_word
 
 SYSTEM = """You use a computer to carry out an instruction. At each step you see the screen as it is, of {width} by \
 {height}, and answer with the next action: one JSON object in a code block, after a short thought if you like.
@@ -217,7 +217,8 @@ class InterpretedObject:
 
     def button(self) -> typed.Button:
         """Return the mouse button."""
-        return parse_button(text_field(self.fields, "button")) if self.fields.get("button") is not None else "left"
+        given = self.fields.get("button") is not None
+        return parse_word(text_field(self.fields, "button"), "button", BUTTONS) if given else "left"
 
     def click(self, kind: typed.Button | None = None, count: int | None = None) -> None:
         """Add a click."""

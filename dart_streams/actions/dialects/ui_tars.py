@@ -5,14 +5,13 @@ these models lack are written as in :mod:`dart_streams.actions.grammar`.
 """
 
 import re
-from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
 from dart_streams.actions import grammar, keys, typed
 from dart_streams.actions.dialects import ui_tars_prompts
-from dart_streams.actions.dialects.calls import Call, Parameters, Scanner
+from dart_streams.actions.dialects.calls import Call, Scanner
 from dart_streams.actions.dialects.dialect import (
     FULL_WIDTH,
     TAGS,
@@ -26,7 +25,7 @@ from dart_streams.actions.dialects.dialect import (
     written_numbers,
     written_place,
 )
-from dart_streams.actions.grammar import Unparsable
+from dart_streams.actions.grammar import GRAMMAR, Unparsable
 
 Style = Literal["point", "box"]
 
@@ -73,13 +72,13 @@ class UiTars(ConfiguredDialect, frozen=True, kw_only=True):
         return PLAIN_BOX.sub(r"\1='<|box_start|>\2<|box_end|>'", answer) if self.style == "box" else answer
 
 
-class InterpretedCall:
-    """Converts a call to an action of the answer."""
+class InterpretedCall(grammar.CallArguments):
+    """Converts a call to an action of the answer; coordinates default to the pointer."""
 
     def __init__(self, builder: AnswerBuilder, call: Call) -> None:
+        super().__init__({})
         self.builder = builder
         self.call = call
-        self.arguments: dict[str, str] = {}
 
     def add(self) -> None:
         """Add the action; raise :class:`Unparsable` if an argument is missing."""
@@ -87,16 +86,18 @@ class InterpretedCall:
         if name in LOOSE_NAMES:
             self.builder.note("name", f"{name} is not a UI-TARS action: read as {LOOSE_NAMES[name]}")
             name = LOOSE_NAMES[name]
-        parameters, required, build = GRAMMAR[NAMES.get(name, name)]
+        meant = NAMES.get(name, name)
+        parameters, optional, build = GRAMMAR[meant]
         for key, value in self.call.arguments.items():
             key = PARAMETER_ALIASES.get(key, key)
             if key not in parameters:
                 self.builder.note("argument", f"{name} takes {list(parameters)}, not {key!r}")
             elif value or key == "content":
-                self.arguments[key] = value
-        if "start_box" in parameters and "start_box" not in self.arguments and (place := self.place_elsewhere()):
-            self.arguments["start_box"] = place
-        if missing := [key for key in required if key not in self.arguments]:
+                self.given[key] = value
+        if "start_box" in parameters and "start_box" not in self.given and (place := self.place_elsewhere()):
+            self.given["start_box"] = place
+        optional += ("start_box",) if meant in AT_POINTER else ()
+        if missing := [key for key in parameters if key not in self.given and key not in optional]:
             raise Unparsable(f"{name} lacks {', '.join(missing)}")
         self.builder.add(build(self))
 
@@ -105,18 +106,14 @@ class InterpretedCall:
         given = self.call.arguments
         if {"x", "y"} <= given.keys():
             return f"({given['x']},{given['y']})"
-        places = [value for key, value in given.items() if key not in self.arguments and written_numbers(value)]
+        places = [value for key, value in given.items() if key not in self.given and written_numbers(value)]
         return places[0] if len(places) == 1 else ""
-
-    def text(self, key: str) -> str:
-        """Return an argument, empty if it is not given."""
-        return self.arguments.get(key, "")
 
     def place(self, key: str = "start_box") -> Place:
         """Return the pixel of coordinates or of a box's center; the pointer's if they are not given."""
-        if key not in self.arguments:
+        if key not in self.given:
             return self.builder.pointer
-        written = self.arguments[key]
+        written = self.given[key]
         numbers = written_numbers(written)
         if numbers is None:
             raise Unparsable(f"not a place like (x,y) or <point>x y</point>: {written[:80]!r}", "place")
@@ -129,10 +126,6 @@ class InterpretedCall:
             self.builder.note("place", f"not quite a place: {written[:80]!r}")
         return self.builder.place(numbers)
 
-    def button(self) -> typed.Button:
-        """Return the mouse button."""
-        return grammar.parse_button(self.text("button") or "left")
-
     def keys(self) -> tuple[str, ...]:
         """Return the keys of a combination, written ``ctrl c`` or ``ctrl+c``."""
         names = split_keys(self.text("key"))
@@ -140,10 +133,6 @@ class InterpretedCall:
             self.builder.note("key", f"keys of a combination are apart by a space: {names[0][:80]!r}")
             return apart
         return names
-
-    def hotkey(self) -> typed.Action:
-        """Return the combination."""
-        return typed.Hotkey(self.keys())
 
     def held(self, action: type[typed.KeyDown] | type[typed.KeyUp]) -> typed.Action:
         """Return the press or release of a key; several keys become a combination."""
@@ -153,19 +142,9 @@ class InterpretedCall:
         self.builder.note("key", f"{self.call.name} takes one key: {self.text('key')[:80]!r}")
         return typed.Hotkey(names)
 
-    def clicked(self, button: typed.Button, count: int) -> typed.Action:
-        """Return a click."""
-        return typed.Click(*self.place(), button, count)
-
-    def click(self) -> typed.Action:
-        """Return the click that the arguments describe."""
-        return self.clicked(self.button(), grammar.parse_number(self.text("count") or "1", grammar.MOST_CLICKS))
-
-    def scroll(self) -> typed.Action:
-        """Return a scroll."""
-        written = self.text("amount")
-        amount = None if not written else self.builder.amount(grammar.parse_number(written, 9999))
-        return typed.Scroll(*self.place(), grammar.parse_direction(self.text("direction")), amount)
+    def amount(self) -> int | None:
+        """Return the notches of a scroll within the possible ones."""
+        return self.builder.amount(grammar.parse_number(self.given["amount"], 9999)) if "amount" in self.given else None
 
 
 def split_hyphens(name: str) -> tuple[str, ...] | None:
@@ -183,32 +162,8 @@ def in_points(text: str) -> str:
     return text
 
 
-Build = Callable[[InterpretedCall], typed.Action]
-
-GRAMMAR: dict[str, tuple[Parameters, Parameters, Build]] = {
-    "click": (("start_box", "button", "count"), ("start_box",), InterpretedCall.click),
-    "left_double": (("start_box",), ("start_box",), lambda call: call.clicked("left", 2)),
-    "left_triple": (("start_box",), ("start_box",), lambda call: call.clicked("left", 3)),
-    "right_single": (("start_box",), ("start_box",), lambda call: call.clicked("right", 1)),
-    "middle_single": (("start_box",), ("start_box",), lambda call: call.clicked("middle", 1)),
-    "move": (("start_box",), ("start_box",), lambda call: typed.Move(*call.place())),
-    "drag": (
-        ("start_box", "end_box", "button"),
-        ("start_box", "end_box"),
-        lambda call: typed.Drag(*call.place(), *call.place("end_box"), call.button()),
-    ),
-    "mouse_down": (("start_box", "button"), (), lambda call: typed.MouseDown(*call.place(), call.button())),
-    "mouse_up": (("start_box", "button"), (), lambda call: typed.MouseUp(*call.place(), call.button())),
-    "scroll": (("start_box", "direction", "amount"), ("direction",), InterpretedCall.scroll),
-    "hotkey": (("key",), ("key",), InterpretedCall.hotkey),
-    "press": (("key",), ("key",), lambda call: call.held(typed.KeyDown)),
-    "release": (("key",), ("key",), lambda call: call.held(typed.KeyUp)),
-    "type": (("content",), ("content",), lambda call: typed.Type(call.text("content"))),
-    "wait": ((), (), lambda _: typed.Wait()),
-    "finished": (("content",), (), lambda call: typed.Finished(call.text("content"))),
-    "call_user": ((), (), lambda _: typed.CallUser()),
-}
-"""Parameters, required parameters and builder of each action; coordinates default to the pointer."""
+AT_POINTER = ("mouse_down", "mouse_up", "scroll")
+"""Actions that may lack coordinates."""
 NAMES = {
     "left_single": "click",
     "hover": "move",
