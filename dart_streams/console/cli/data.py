@@ -117,7 +117,7 @@ def episodes_of(
     config: Config, source: Bundle | None, index: ExportIndex, progress: Progress
 ) -> Iterator[EpisodeSource]:
     """Yield a run's steps: those of the store, or of the bundle through the index."""
-    from dart_streams.console.datasets.episode_export import IndexedEpisodes, StoreEpisodes
+    from dart_streams.console.datasets.episode_export import IndexedEpisodes
     from dart_streams.store import SyncStore
 
     if source is not None:
@@ -125,7 +125,7 @@ def episodes_of(
         yield IndexedEpisodes(index, source, add_bar(progress, "observations", section.items if section else 0))
         return
     with store_session(config) as session:
-        yield StoreEpisodes(SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s))
+        yield SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
 
 
 def progress_bars() -> Progress:

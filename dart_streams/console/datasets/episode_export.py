@@ -61,29 +61,8 @@ class EpisodeFilter(msgspec.Struct, frozen=True, kw_only=True):
         return first and (self.last_version is None or episode.version_max <= self.last_version)
 
 
-class StoreEpisodes:
-    """Steps and screenshots in the store."""
-
-    def __init__(self, store: SyncStore) -> None:
-        self.store = store
-
-    def observations(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
-        """Return the observations of episodes, in order."""
-        return self.store.steps_many(ids)
-
-    def images(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
-        """Return screenshots by sha256; raise :class:`UserError` if one is missing."""
-        try:
-            return self.store.get_blobs(refs)
-        except MissingBlob as missing:
-            raise UserError(
-                f"{missing}: is this the store that the run used (store.hosts, store.keyspace)? A bundle that was "
-                "captured with --blobs has its screenshots: export that with --bundle"
-            ) from None
-
-
 class IndexedEpisodes:
-    """Steps and screenshots of a bundle, once they are in the index."""
+    """Reads steps and screenshots of a bundle from the index as :class:`SyncStore` reads those of a run."""
 
     def __init__(self, index: ExportIndex, bundle: Bundle, report: Progress = lambda _: None) -> None:
         if not bundle.has("blobs"):
@@ -93,11 +72,11 @@ class IndexedEpisodes:
         index.add_observations(report_progress(read_events(bundle, [observations.TOPIC]), report))
         index.add_blobs((blob.sha256, blob.data) for blob in bundle.blobs())
 
-    def observations(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
+    def steps_many(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
         """Return the observations of episodes, in order."""
         return {identity: self.index.observations(identity) for identity in ids}
 
-    def images(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
+    def get_blobs(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
         """Return screenshots by sha256; raise :class:`UserError` if one is missing."""
         wanted = list(refs)
         images = dict(self.index.blobs(wanted))
@@ -106,7 +85,7 @@ class IndexedEpisodes:
         return images
 
 
-EpisodeSource = StoreEpisodes | IndexedEpisodes
+EpisodeSource = SyncStore | IndexedEpisodes
 
 
 class ExportResult(msgspec.Struct, kw_only=True):
@@ -157,9 +136,15 @@ class EpisodeExport:
 
     def _read(self, batch: Sequence[Trajectory]) -> Iterator[RecordedEpisode]:
         """Yield the episodes of a batch that have all of their steps."""
-        steps = self.episodes.observations([episode.trajectory_id for episode in batch])
+        steps = self.episodes.steps_many([episode.trajectory_id for episode in batch])
         shown = itertools.chain.from_iterable(steps.values())
-        images = self.episodes.images({step.screenshot for step in shown if step.screenshot is not None})
+        try:
+            images = self.episodes.get_blobs({step.screenshot for step in shown if step.screenshot is not None})
+        except MissingBlob as missing:
+            raise UserError(
+                f"{missing}: is this the store that the run used (store.hosts, store.keyspace)? A bundle that was "
+                "captured with --blobs has its screenshots: export that with --bundle"
+            ) from None
         for episode in batch:
             episode_steps = steps[episode.trajectory_id]
             if not is_whole(episode_steps):

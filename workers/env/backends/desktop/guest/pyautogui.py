@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections import namedtuple
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 ADDRESS = "\0dart-desktop-input"
@@ -129,43 +129,31 @@ def click(
     _rest()
 
 
-def leftClick(x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
-    """Click the left button."""
-    click(x, y)
+def _click_function(clicks: int, only: str = "") -> Callable[..., None]:
+    """Return a function that clicks a chosen button, or the ``only`` one."""
+
+    def click_so(x: Any = None, y: Any = None, interval: float = 0.0, button: Any = LEFT, *_: Any, **__: Any) -> None:
+        click(x, y, clicks, interval, only or button)
+
+    return click_so
 
 
-def rightClick(x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
-    """Click the right button."""
-    click(x, y, button=RIGHT)
+leftClick, rightClick, middleClick = (_click_function(1, button) for button in (LEFT, RIGHT, MIDDLE))
+doubleClick, tripleClick = _click_function(2), _click_function(3)
 
 
-def middleClick(x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
-    """Click the middle button."""
-    click(x, y, button=MIDDLE)
+def _button_function(kind: str) -> Callable[..., None]:
+    """Return a function that presses or releases a button."""
+
+    def act(x: Any = None, y: Any = None, button: Any = PRIMARY, duration: float = 0.0, *_: Any, **__: Any) -> None:
+        _move_if_given(x, y, duration)
+        _desktop.send([kind, _button_name(button)])
+        _rest()
+
+    return act
 
 
-def doubleClick(x: Any = None, y: Any = None, interval: float = 0.0, button: Any = LEFT, *_: Any, **__: Any) -> None:
-    """Click twice."""
-    click(x, y, 2, interval, button)
-
-
-def tripleClick(x: Any = None, y: Any = None, interval: float = 0.0, button: Any = LEFT, *_: Any, **__: Any) -> None:
-    """Click three times."""
-    click(x, y, 3, interval, button)
-
-
-def mouseDown(x: Any = None, y: Any = None, button: Any = PRIMARY, duration: float = 0.0, *_: Any, **__: Any) -> None:
-    """Press a button and hold it."""
-    _move_if_given(x, y, duration)
-    _desktop.send(["press", _button_name(button)])
-    _rest()
-
-
-def mouseUp(x: Any = None, y: Any = None, button: Any = PRIMARY, duration: float = 0.0, *_: Any, **__: Any) -> None:
-    """Release a button."""
-    _move_if_given(x, y, duration)
-    _desktop.send(["release", _button_name(button)])
-    _rest()
+mouseDown, mouseUp = _button_function("press"), _button_function("release")
 
 
 def dragTo(
@@ -197,33 +185,34 @@ def dragRel(xOffset: int = 0, yOffset: int = 0, duration: float = 0.0, *further:
 drag = dragRel
 
 
-def scroll(clicks: float, x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
-    """Turn the wheel, up if positive."""
-    _move_if_given(x, y)
-    _turn_wheel("up" if clicks > 0 else "down", clicks)
+def _wheel_function(positive: str, negative: str) -> Callable[..., None]:
+    """Return a function that turns the wheel."""
+
+    def turn(clicks: float, x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
+        _move_if_given(x, y)
+        if notches := min(abs(int(clicks)), NOTCH_LIMIT):
+            _desktop.send(["scroll", positive if clicks > 0 else negative, notches])
+        _rest()
+
+    return turn
 
 
-vscroll = scroll
+scroll = vscroll = _wheel_function("up", "down")
+hscroll = _wheel_function("right", "left")
 
 
-def hscroll(clicks: float, x: Any = None, y: Any = None, *_: Any, **__: Any) -> None:
-    """Turn the wheel sideways, right if positive."""
-    _move_if_given(x, y)
-    _turn_wheel("right" if clicks > 0 else "left", clicks)
+def _key_function(kind: str) -> Callable[..., None]:
+    """Return a function that presses or releases a key."""
+
+    def act(key: str, *_: Any, **__: Any) -> None:
+        if (name := _key_name(key)) is not None:
+            _desktop.send([kind, name])
+        _rest()
+
+    return act
 
 
-def keyDown(key: str, *_: Any, **__: Any) -> None:
-    """Press a key and hold it."""
-    if (name := _key_name(key)) is not None:
-        _desktop.send(["down", name])
-    _rest()
-
-
-def keyUp(key: str, *_: Any, **__: Any) -> None:
-    """Release a key."""
-    if (name := _key_name(key)) is not None:
-        _desktop.send(["up", name])
-    _rest()
+keyDown, keyUp = _key_function("down"), _key_function("up")
 
 
 def press(keys: Any, presses: int = 1, interval: float = 0.0, *_: Any, **__: Any) -> None:
@@ -298,12 +287,6 @@ def _move_gradually(to: Point, duration: float) -> None:
             _desktop.send(["move", x, y])
             time.sleep(duration / steps)
     _desktop.send(["move", to.x, to.y])
-
-
-def _turn_wheel(direction: str, clicks: float) -> None:
-    if notches := min(abs(int(clicks)), NOTCH_LIMIT):
-        _desktop.send(["scroll", direction, notches])
-    _rest()
 
 
 def _button_name(button: Any) -> str:
