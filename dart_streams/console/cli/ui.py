@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
+from dart_streams.background import cancel_tasks
 from dart_streams.console.cli.options import AsJson, RunConfig, State, find_run, read_config
 from dart_streams.console.cli.output import log_to_stderr, note, show_json
 from dart_streams.deadline import Deadline
@@ -240,9 +241,7 @@ async def write_file(source: RunSource, other: RunSource | None, path: Path) -> 
             await wait_until_read(one, task)
         await export.write(source, load_assets(plots), path, other)
     finally:
-        for task in reading:
-            task.cancel()
-        await asyncio.gather(*reading, return_exceptions=True)
+        await cancel_tasks(*reading)
         for one in sources:
             await one.close()
 

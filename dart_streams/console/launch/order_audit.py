@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import structlog
 from aiokafka.errors import KafkaError
 
+from dart_streams.background import run_beside
 from dart_streams.bus.clients import Publisher, has_reached
 from dart_streams.bus.flush_barrier import FlushBarrier
 from dart_streams.bus.lag import lag_reader
@@ -73,12 +74,8 @@ async def audit_orders(
 ) -> AsyncIterator[AwaitedOrderAudit]:
     """Audit in the background while the body lasts."""
     audit = AwaitedOrderAudit(follower, publisher)
-    task = asyncio.create_task(keep_auditing(audit, notify), name="audit orders")
-    try:
+    async with run_beside(keep_auditing(audit, notify)):
         yield audit
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def keep_auditing(audit: AwaitedOrderAudit, notify: Callable[[str], None]) -> None:

@@ -15,6 +15,7 @@ from typing import TextIO
 import msgspec
 from rich.console import Console
 
+from dart_streams.background import cancel_tasks, run_beside
 from dart_streams.bus.lag import lag_reader
 from dart_streams.clock import now_ms
 from dart_streams.console.launch import process_registry
@@ -86,8 +87,7 @@ class Session:
                     phases.result()
                     outcome = "complete"
                 else:
-                    phases.cancel()
-                    await asyncio.gather(phases, return_exceptions=True)
+                    await cancel_tasks(phases)
                     if supervisor.gave_up.done():
                         supervisor.gave_up.result()
                     outcome = "interrupted"
@@ -115,12 +115,8 @@ class Session:
         file.unlink(missing_ok=True)
         if self.processes is not None:
             await supervisor.start(self.processes.ui)
-        announcing = asyncio.create_task(self.announce_page(file), name="announce the page")
-        try:
+        async with run_beside(self.announce_page(file)):
             yield
-        finally:
-            announcing.cancel()
-            await asyncio.gather(announcing, return_exceptions=True)
 
     async def announce_page(self, file: Path) -> None:
         """Show the page's address whenever the file has a new one."""
@@ -201,17 +197,8 @@ async def show_run(run: TrainingRun, console: Console, page: Callable[[], str]) 
         async with lag_reader(run.config.bus) as lags:
             await display.poll(lags)
 
-    tasks = [
-        asyncio.create_task(display.show(), name="display"),
-        asyncio.create_task(read_lag(), name="read lag"),
-        asyncio.create_task(sample_usage(run.supervisor.folder, process_roots), name="usage"),
-    ]
-    try:
+    async with run_beside(display.show(), read_lag(), sample_usage(run.supervisor.folder, process_roots)):
         yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def moment_of(run: TrainingRun, page: Callable[[], str], lag: dict[tuple[str, str], int]) -> Moment:

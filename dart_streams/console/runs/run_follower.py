@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
+from dart_streams.background import cancel_tasks
 from dart_streams.bus.clients import POLL_TIMEOUT_MS, Publisher, open_topics, read_to_end
 from dart_streams.bus.codec import Undecodable
 from dart_streams.bus.lag import Lag, lag_reader
@@ -75,8 +76,7 @@ class TopicFollower(Generic[State]):
     async def stop(self) -> None:
         """Stop the reader task."""
         if self.reader is not None:
-            self.reader.cancel()
-            await asyncio.gather(self.reader, return_exceptions=True)
+            await cancel_tasks(self.reader)
 
     async def poll(self) -> None:
         """Fold the next records."""

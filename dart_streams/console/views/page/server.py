@@ -19,6 +19,7 @@ import structlog
 from aiohttp import WSMsgType, web
 from aiohttp.typedefs import Handler
 
+from dart_streams.background import run_beside
 from dart_streams.console.views.page.assets import Asset, media_type_of
 from dart_streams.console.views.page.guard import Guard, add_headers
 from dart_streams.console.views.page.header import page_header
@@ -115,14 +116,10 @@ class PageServer:
         """
         socket = web.WebSocketResponse(heartbeat=20.0, max_msg_size=1024, compress=False)
         await socket.prepare(request)
-        pusher = asyncio.create_task(self.push(socket, request.query), name="push")
-        try:
+        async with run_beside(self.push(socket, request.query)):
             async for message in socket:
                 if message.type is WSMsgType.ERROR:
                     break
-        finally:
-            pusher.cancel()
-            await asyncio.gather(pusher, return_exceptions=True)
         return socket
 
     async def push(self, socket: web.WebSocketResponse, query: Query) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from dart_streams.background import cancel_tasks
 from workers.env import metrics
 from workers.env.backends.desktop.sandbox import Sandbox
 from workers.env.environment import EnvironmentFault
@@ -68,9 +69,7 @@ class DesktopPool:
     async def stop(self) -> None:
         """End all sandboxes."""
         ending, self._free, self._taken = [*self._free, *self._taken], [], set()
-        for preparation in self._preparing.values():
-            preparation.cancel()
-        await asyncio.gather(*self._preparing.values(), return_exceptions=True)
+        await cancel_tasks(*self._preparing.values())
         self._preparing.clear()
         await asyncio.gather(*(sandbox.stop() for sandbox in ending))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import structlog
 
+from dart_streams.background import cancel_tasks
 from dart_streams.config import Capture
 from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.miniwob.capture import BeginFrames, Screenshots
@@ -158,9 +159,7 @@ class Browser:
 
     async def kill(self) -> None:
         """Kill the browser and all its children, and remove its profile."""
-        for watch in self._watches:
-            watch.cancel()
-        await asyncio.gather(*self._watches, return_exceptions=True)
+        await cancel_tasks(*self._watches)
         await self.devtools.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)

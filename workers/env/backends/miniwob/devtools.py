@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from dart_streams.background import cancel_tasks
 from workers.env.environment import EnvironmentFault
 
 MESSAGE_BYTES = 64 * 1024 * 1024
@@ -155,8 +156,7 @@ class DevTools:
         if not self.closed:
             self.reason = reason
         self._writer.close()
-        self._reading.cancel()
-        await asyncio.gather(self._reading, return_exceptions=True)
+        await cancel_tasks(self._reading)
 
     async def _read(self) -> None:
         try:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
+from dart_streams.background import cancel_tasks
 from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.desktop import command_line
 from workers.env.backends.osworld.evaluator_cache import EvaluatorCache
@@ -118,8 +119,7 @@ class EvaluatorSidecar:
     async def stop(self) -> None:
         """Stop the sidecar and remove its cache; never raises."""
         if self._starting is not None:
-            self._starting.cancel()
-            await asyncio.gather(self._starting, return_exceptions=True)
+            await cancel_tasks(self._starting)
         await self._kill()
         self._files.remove()
 
@@ -185,9 +185,7 @@ class EvaluatorSidecar:
     async def _kill(self) -> None:
         if self.process is not None:
             await end_process(self.process)
-        for reader in self._readers:
-            reader.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
+        await cancel_tasks(*self._readers)
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_result(SidecarReply(id=0, fault="the sidecar was killed"))
