@@ -94,30 +94,27 @@ def field_of(fields: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def number_of(answer: Mapping[str, Any], path: str) -> float:
-    """Return the finite number at a path, 0 if there is none; raise EnvironmentFault for any other value."""
+def read_field(answer: Mapping[str, Any], path: str, what: str, *kinds: type) -> Any:
+    """Return the value at a path, None if there is none; raise EnvironmentFault unless it is of these types."""
     value = field_of(answer, path)
-    if value is None:
-        return 0.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise EnvironmentFault(f"{path} is {describe_value(value)}: it is a number")
-    return float(value)
+    if value is not None and (type(value) not in kinds or (isinstance(value, float) and not math.isfinite(value))):
+        raise EnvironmentFault(f"{path} is {describe_value(value)}: it is {what}")
+    return value
+
+
+def number_of(answer: Mapping[str, Any], path: str) -> float:
+    """Return the finite number at a path, 0 if there is none."""
+    return float(read_field(answer, path, "a number", int, float) or 0)
 
 
 def flag_of(answer: Mapping[str, Any], path: str) -> bool:
-    """Return the boolean at a path, False if there is none; raise EnvironmentFault for any other value."""
-    value = field_of(answer, path)
-    if not isinstance(value, bool | None):
-        raise EnvironmentFault(f"{path} is {describe_value(value)}: it is true or false")
-    return bool(value)
+    """Return the boolean at a path, False if there is none."""
+    return bool(read_field(answer, path, "true or false", bool))
 
 
 def text_of(answer: Mapping[str, Any], path: str) -> str:
-    """Return the text at a path, empty if there is none; raise EnvironmentFault for any other value."""
-    value = field_of(answer, path)
-    if not isinstance(value, str | None):
-        raise EnvironmentFault(f"{path} is {describe_value(value)}: it is a text")
-    return value or ""
+    """Return the text at a path, empty if there is none."""
+    return read_field(answer, path, "a text", str) or ""
 
 
 def clamp_reward(reward: float) -> float:
