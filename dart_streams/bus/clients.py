@@ -20,6 +20,7 @@ from dart_streams.bus import compressed_batches, refused_batches
 from dart_streams.bus.clock_refusal import clock_refused, is_accepted_now
 from dart_streams.bus.codec import Encoded, Header, decode, encode
 from dart_streams.bus.readiness import await_broker_async, until_ready
+from dart_streams.bus.sticky_assignment import StickyAssignor
 from dart_streams.bus.topic_ids import topic_ids
 from dart_streams.bus.topology import MAX_LETTER_BYTES
 from dart_streams.clock import now_ms
@@ -286,6 +287,7 @@ def create_consumer(bus: Bus, *topics: Topic, group: str | None, client_id: str,
         "heartbeat_interval_ms": 3_000,
         "max_poll_interval_ms": 600_000,
         "metadata_max_age_ms": METADATA_MAX_AGE_MS,
+        "partition_assignment_strategy": (StickyAssignor(),),
     }
     return AIOKafkaConsumer(
         *names,

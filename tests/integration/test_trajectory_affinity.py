@@ -2,16 +2,17 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 
 import pytest
 
-from dart_streams.bus.clients import Publisher
+from dart_streams.bus.clients import Publisher, partition_of
 from dart_streams.config import Config
 from tests.events import weight_version
 from tests.integration.test_rollout_worker import QUICK, answered, ask, connected, quick, request, worker
 from tests.topic_reader import TopicReader
-from tests.worker_runs import BOUND_S
-from topics import actions
+from tests.worker_runs import BOUND_S, worker_process
+from topics import action_requests, actions
 
 TRAJECTORIES = 24
 WORKERS = 4
@@ -54,10 +55,37 @@ async def test_a_trajectory_stays_with_its_worker_while_none_comes_or_goes(confi
     async with connected(config, actions.TOPIC, weight_version(3)) as (publisher, replies):
         rounds = Rounds(publisher, replies)
         async with contextlib.AsyncExitStack() as living:
-            for number in range(WORKERS - 1):
+            for number in range(WORKERS):
                 await living.enter_async_context(worker(config, f"rollout-{number}"))
-            async with worker(config, f"rollout-{WORKERS - 1}"):
+            owners = await rounds.settle(WORKERS)
+            assert [await rounds.play() for _ in range(5)] == [owners] * 5
+
+
+async def test_only_trajectories_of_a_killed_worker_move_and_as_few_to_a_new_one(config, tmp_path):
+    async with connected(config, actions.TOPIC, weight_version(3)) as (publisher, replies):
+        rounds = Rounds(publisher, replies)
+        async with contextlib.AsyncExitStack() as living:
+            with worker_process("rollout", config, tmp_path) as process:
+                for number in range(1, WORKERS):
+                    await living.enter_async_context(worker(config, f"rollout-{number}"))
                 owners = await rounds.settle(WORKERS)
-                assert [await rounds.play() for _ in range(5)] == [owners] * 5
-            after = await rounds.settle(WORKERS - 1)
-            assert [await rounds.play() for _ in range(5)] == [after] * 5
+                process.kill()
+                without = await rounds.settle(WORKERS - 1)
+            assert moved(owners, without) == {name for name, owner in owners.items() if owner == "rollout-0"}
+            await living.enter_async_context(worker(config, f"rollout-{WORKERS}"))
+            again = await rounds.settle(WORKERS)
+            assert moved(without, again) == {name for name, owner in again.items() if owner == f"rollout-{WORKERS}"}
+            for shares, counts in ((owners, [1, 1, 1, 1]), (without, [1, 1, 2]), (again, [1, 1, 1, 1])):
+                assert partition_counts(shares) == counts
+
+
+def moved(before: dict[str, str], after: dict[str, str]) -> set[str]:
+    """Return the trajectories that changed their worker."""
+    return {name for name in before if before[name] != after[name]}
+
+
+def partition_counts(owners: dict[str, str]) -> list[int]:
+    """Return the numbers of partitions of the workers, in order."""
+    partitions = range(action_requests.TOPIC.partitions)
+    places = {(owner, partition_of(name.encode(), partitions, partitions)) for name, owner in owners.items()}
+    return sorted(Counter(owner for owner, _ in places).values())
