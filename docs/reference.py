@@ -16,6 +16,7 @@ import msgspec
 import typer.main
 from msgspec.structs import FieldInfo
 
+from dart_streams.config import recipes
 from dart_streams.config.deployment import Config
 from dart_streams.config.files import struct_of
 from dart_streams.config.section import MOST, Section
@@ -82,7 +83,7 @@ class Key(NamedTuple):
     @property
     def place(self) -> str:
         """The key's whole place, for instance ``curation.budget.base``."""
-        return f"{self.table}.{self.field.name}"
+        return f"{self.table}.{self.field.name}".lstrip(".")
 
     @property
     def is_core(self) -> bool:
@@ -94,6 +95,9 @@ def iterate_keys(section: type[Section] = Config, place: str = "", defaults: Any
     """Yield every key, a table's own before those of the tables in it; ``defaults`` is the table's default."""
     nested: list[tuple[type[Section], str, Any]] = []
     for field in msgspec.structs.fields(section):
+        if section is Config and field.name == recipes.SETTINGS:
+            nested += [(kind, f"{recipes.SETTINGS}.{name}", None) for name, kind in recipe_settings()]
+            continue
         struct, is_list = struct_of(field.type)
         default = field.default if defaults is None else getattr(defaults, field.name)
         if struct is None or is_list:
@@ -102,6 +106,12 @@ def iterate_keys(section: type[Section] = Config, place: str = "", defaults: Any
             nested.append((struct, f"{place}.{field.name}".lstrip("."), None if is_list else default))
     for struct, where, inner in nested:
         yield from iterate_keys(struct, where, inner)
+
+
+def recipe_settings() -> list[tuple[str, type[Section]]]:
+    """Return the recipes that have settings, with their types."""
+    kinds = [(name, recipes.settings_type(name)) for name in recipes.known_recipes()]
+    return [(name, kind) for name, kind in kinds if msgspec.structs.fields(kind)]
 
 
 def field_docstrings(section: type[Section]) -> dict[str, str]:
@@ -175,7 +185,7 @@ def format_tables(*, core: bool) -> Iterator[str]:
     seen: dict[type[Section], list[Key]] = {}
     for place, own in by_table.items():
         section = own[0].section
-        yield f"\n### [{place}]\n\n"
+        yield f"\n### [{place}]\n\n" if place else "\n### Top level\n\n"
         if first := seen.get(section):
             other = [
                 f"`{a.field.name} = {format_toml(a.default)}`" for a, b in zip(own, first, strict=True) if a[3] != b[3]

@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 
 from dart_streams.config import Config, parse
-from dart_streams.config.files import parse_as, read_tables
+from dart_streams.config.files import parse_as
+from dart_streams.config.recipes import override_tables
+from dart_streams.config.tables import merge_tables, read_tables
 from dart_streams.errors import ConfigError
 
 BASE = "base"
@@ -38,20 +40,11 @@ def read(file: Path = FILE) -> dict[str, Config]:
         base = parse(tables, f"{file}: the base")
     found = {BASE: base}
     for name, overrides in listed.variants.items():
-        made = parse(merge_tables(tables, overrides), f"{file}: variant {name!r}")
+        made = parse(override_tables(tables, overrides), f"{file}: variant {name!r}")
         if name == BASE or made == found[BASE]:
             raise ConfigError(f"{file}: variant {name!r} must differ from the base")
         found[name] = made
     return found
-
-
-def merge_tables(tables: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested tables with overrides applied."""
-    result = dict(tables)
-    for key, value in overrides.items():
-        both = isinstance(value, dict) and isinstance(result.get(key), dict)
-        result[key] = merge_tables(result[key], value) if both else value
-    return result
 
 
 def select_variants(known: Mapping[str, Config], names: Sequence[str]) -> dict[str, Config]:

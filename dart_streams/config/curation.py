@@ -1,10 +1,10 @@
-"""The data manager, and tables of other papers' rules."""
+"""The data manager: DART's rules. Those of other papers are recipes."""
 
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from dart_streams.config.section import Count, NonNegative, Optional, Positive, Section, Seed, Share
+from dart_streams.config.section import Count, Section, Seed, Share
 from topics.values import MOST_ROLLOUTS
 
 
@@ -51,42 +51,6 @@ class Dispatch(Section, frozen=True):
     """``informative`` prefers tasks of a success rate near one half; ``even`` takes all tasks in turn."""
 
 
-class MobileRl(Optional, frozen=True):
-    """Rules of MobileRL (arXiv 2509.18119)."""
-
-    shortest_path: Share = 0.0
-    """The share of its reward that a success loses by its excess length over the group's shortest (alpha)."""
-    rest_after: Count = 0
-    """Failures in a row after which a task rests; 0: never."""
-    rest_passes: Count = 3
-    """Length of a rest, in passes over all tasks."""
-
-
-class CurriculumPhase(Optional, frozen=True):
-    """A phase of a curriculum."""
-
-    groups: Positive
-    """Groups in this phase."""
-    max_steps: Positive
-    """Only tasks with at most this many steps."""
-
-
-class CraftGui(Optional, frozen=True):
-    """The curriculum of CRAFT-GUI."""
-
-    phases: tuple[CurriculumPhase, ...] = ()
-    """Phases in order, easy tasks first; after the last one all tasks take part."""
-
-
-class UiS1(Optional, frozen=True):
-    """UI-S1's credit of single steps (arXiv 2509.11543)."""
-
-    step_weight: NonNegative = 0.0
-    """Weight of the advantage of a step's future return, added to its trajectory's; 0 adds none."""
-    discount: Share = 0.5
-    """Discount of the return, a step."""
-
-
 class Curation(Section, frozen=True):
     """The data manager."""
 
@@ -97,6 +61,3 @@ class Curation(Section, frozen=True):
     entropy: Entropy = Entropy()
     pool: Pool = Pool()
     dispatch: Dispatch = Dispatch()
-    mobilerl: MobileRl = MobileRl()
-    craft_gui: CraftGui = CraftGui()
-    ui_s1: UiS1 = UiS1()

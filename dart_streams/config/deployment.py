@@ -1,7 +1,7 @@
 """A deployment: every table of the configuration file."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -100,6 +100,10 @@ class Ui(Optional, frozen=True):
 class Config(Section, frozen=True):
     """A whole deployment."""
 
+    recipe: tuple[str, ...] = ()
+    """Recipes by name: one, or a list. Their settings apply where the file has none, and their rules replace DART's."""
+    recipes: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Settings of the recipes: a table for each, such as ``[recipes.mobilerl]``."""
     run: Run = Run()
     bus: Bus = Bus()
     store: Store = Store()

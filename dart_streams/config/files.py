@@ -1,77 +1,64 @@
 """Reading of configuration files: TOML into frozen structs, reporting every error of a file at once."""
 
 import difflib
-import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
-from dart_streams.config import hardware
+from dart_streams.config import hardware, recipes
 from dart_streams.config.connections import anchor_paths
 from dart_streams.config.deployment import Config
 from dart_streams.config.recorded import upgrade_recorded
-from dart_streams.config.text import text_of
+from dart_streams.config.tables import read_tables
 from dart_streams.errors import ConfigError
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-MAX_DEPTH = 32
-"""Levels of tables and lists in a file, a multiple of what any key has."""
-TOO_DEEP = f"is nested too deeply: tables and lists may have {MAX_DEPTH} levels"
 
-
-def load(path: Path, *, recorded: bool = False) -> Config:
+def load(path: Path, *, recorded: bool = False, recipe: Sequence[str] = ()) -> Config:
     """Read a configuration file; ``recorded`` accepts the keys of earlier versions, as run folders have them.
 
+    The keys of the recipes ``recipe`` win over the file's; those of recipes that the file names do not.
     Raises :class:`ConfigError` with every error if the file is missing, is no TOML, or has wrong keys or values.
     """
     data = read_tables(path, f"no configuration file {path}: name one, for instance deploy/config/demo.toml")
-    data = hardware.size_tables(data, hardware.read_machine())
-    config = parse(upgrade_recorded(data, str(path)) if recorded else data, source=str(path))
+    data = upgrade_recorded(data, str(path)) if recorded else data
+    data = recipes.override_tables(data, {recipes.CHOICE: list(recipe)}) if recipe else recipes.merge_recipes(data)
+    config = parse(hardware.size_tables(data, hardware.read_machine()), source=str(path))
     return anchor_paths(config, path.parent)
-
-
-def read_tables(path: Path, missing: str) -> dict[str, Any]:
-    """Read a TOML file; raise :class:`ConfigError`, with the text ``missing`` if it is not there."""
-    try:
-        tables = tomllib.loads(text_of(path.read_bytes(), str(path)))
-    except FileNotFoundError:
-        raise ConfigError(missing) from None
-    except OSError as error:
-        raise ConfigError(f"{path} can't be read: {error.strerror}") from None
-    except RecursionError:
-        raise ConfigError(f"{path} {TOO_DEEP}") from None
-    except ValueError as error:  # of TOML, or of a number with thousands of digits
-        raise ConfigError(f"{path} is not TOML: {error}") from None
-    if depth_of(tables) > MAX_DEPTH:
-        raise ConfigError(f"{path} {TOO_DEEP}")
-    return tables
-
-
-def depth_of(tables: dict[str, Any]) -> int:
-    """Return the depth of nested tables and lists, without recursion: a dotted key may have thousands of parts."""
-    depth, level = 0, list[Any]([tables])
-    while level:
-        depth += 1
-        inner = [value for outer in level for value in (outer.values() if isinstance(outer, dict) else outer)]
-        level = [value for value in inner if isinstance(value, dict | list)]
-    return depth
 
 
 def parse(data: dict[str, Any], source: str = "configuration") -> Config:
     """Turn tables into a :class:`Config`; raise :class:`ConfigError` with every wrong key."""
-    return parse_as(Config, data, source)
+    data = recipes.merge_recipes(data)
+    refuse(config_errors(data), source)
+    return msgspec.convert(data, Config)
+
+
+def config_errors(data: dict[str, Any]) -> list[str]:
+    """Return the errors of tables, of recipes' settings too."""
+    errors = [*errors_of(Config, data), *recipes.unnamed_settings(data)]
+    for name in recipes.chosen_recipes(data):
+        own = data.get(recipes.SETTINGS, {})
+        table = own.get(name, {}) if isinstance(own, dict) else {}
+        errors += errors_of(recipes.settings_type(name), table, f"{recipes.SETTINGS}.{name}")
+    return errors
 
 
 def parse_as(struct: type[T], data: Any, source: str) -> T:
     """Turn tables into ``struct``; raise :class:`ConfigError` with every wrong key."""
-    if errors := list(errors_of(struct, data)):
+    refuse(list(errors_of(struct, data)), source)
+    return msgspec.convert(data, struct)
+
+
+def refuse(errors: list[str], source: str) -> None:
+    """Raise :class:`ConfigError` with the errors of a file, if there are any."""
+    if errors:
         text = f" {errors[0]}" if len(errors) == 1 else "".join(f"\n  {error}" for error in errors)
         raise ConfigError(f"{source}:{text}")
-    return msgspec.convert(data, struct)
 
 
 def errors_of(struct: type[msgspec.Struct], data: Any, place: str = "") -> Iterator[str]:

@@ -70,7 +70,7 @@ def of_groups(config: "Config", max_steps: int) -> dict[str, Largest]:
     """Return the sizes of records of whole episodes and groups."""
     curation, trainer = config.curation, config.trainer
     rollouts = curation.budget.base
-    step = INDEX + (NUMBER if curation.ui_s1.step_weight else 0)
+    step = INDEX + (NUMBER if config.recipe else 0)  # A recipe may credit steps.
     member = ID + 4 * NUMBER + PART
     # With C3PO a step takes what dispatch admits, if each group has few tokens.
     groups = trainer.groups_per_step * (1 + (curation.max_staleness if trainer.c3po.tokens_per_step else 0))

@@ -1,9 +1,9 @@
 """Configurations that earlier versions recorded in bundles and run folders, with every key that they had."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from dart_streams.config.clip_bounds import resolve_bounds
+from dart_streams.config.tables import key_values, put_key
 from dart_streams.errors import ConfigError
 
 RENAMED: dict[str, tuple[str, ...]] = {
@@ -12,12 +12,14 @@ RENAMED: dict[str, tuple[str, ...]] = {
     "env.call_timeout_s": ("env.miniwob.call_timeout_s", "env.simulated.call_timeout_s"),
     "rollout.kv_cache_gib": ("rollout.vllm.kv_cache_gib",),
     "rollout.parity_nats": ("rollout.vllm.parity_nats",),
-    "curation.reward.shortest_path": ("curation.mobilerl.shortest_path",),
-    "curation.dispatch.rest_after": ("curation.mobilerl.rest_after",),
-    "curation.dispatch.rest_passes": ("curation.mobilerl.rest_passes",),
-    "curation.dispatch.phases": ("curation.craft_gui.phases",),
-    "curation.credit.step_weight": ("curation.ui_s1.step_weight",),
-    "curation.credit.discount": ("curation.ui_s1.discount",),
+    "curation.reward.shortest_path": ("recipes.mobilerl.shortest_path",),
+    "curation.mobilerl.shortest_path": ("recipes.mobilerl.shortest_path",),
+    "curation.dispatch.phases": ("recipes.craft-gui.phases",),
+    "curation.craft_gui.phases": ("recipes.craft-gui.phases",),
+    "curation.credit.step_weight": ("recipes.ui-s1.step_weight",),
+    "curation.ui_s1.step_weight": ("recipes.ui-s1.step_weight",),
+    "curation.credit.discount": ("recipes.ui-s1.discount",),
+    "curation.ui_s1.discount": ("recipes.ui-s1.discount",),
     "evaluation.temperature": ("evaluation.temperatures",),
     "trainer.entropy_beta": ("trainer.entropy_coef",),
     "trainer.dual_clip": ("trainer.dual_clip.factor",),
@@ -32,6 +34,8 @@ RENAMED: dict[str, tuple[str, ...]] = {
 """Present places of renamed keys."""
 CONSTANTS: dict[str, Any] = {
     "curation.difficulty.window": 16,
+    "curation.dispatch.rest_after": 0,
+    "curation.mobilerl.rest_after": 0,
     "curation.length.margin": 0,
     "curation.entropy.enabled": True,
     "curation.pool.size": 4,
@@ -42,9 +46,16 @@ CONSTANTS: dict[str, Any] = {
     "trainer.weight_decay": 0.0,
 }
 """Values of former keys that decide what a run does: a recorded configuration must have the same."""
+SWITCHES: dict[str, tuple[str, Any]] = {
+    "mobilerl": ("shortest_path", 0.0),
+    "craft-gui": ("phases", []),
+    "ui-s1": ("step_weight", 0.0),
+}
+"""Recipes that were tables of every configuration: the key and the value that switched each off."""
 IGNORED = frozenset(
     (
         *("run.evaluate", "trainer.pulse.kept", "store.blob_cache_mb", "env.request_attempts", "env.loop_limit"),
+        *("curation.dispatch.rest_passes", "curation.mobilerl.rest_passes"),
         *("rollout.heartbeat_s", "rollout.liveness_s", "rollout.retry_s", "trainer.prefetch_mb"),
         *("trainer.mismatch_alarm", "trainer.entropulse.kept", "telemetry.metrics_every_s"),
     )
@@ -65,6 +76,7 @@ def upgrade_recorded(tables: dict[str, Any], source: str) -> dict[str, Any]:
         if key not in CONSTANTS and key not in IGNORED:
             for place in RENAMED.get(key, (key,)):
                 put_key(result, place, [value] if key == "evaluation.temperature" else value)
+    choose_recipes(result)
     trainer = result.get("trainer", {})
     try:
         resolve_bounds(trainer.get("objective", "ppo"), trainer.get("clip_low"), trainer.get("clip_high"))
@@ -73,20 +85,14 @@ def upgrade_recorded(tables: dict[str, Any], source: str) -> dict[str, Any]:
     return result
 
 
-def key_values(tables: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each key's whole place and value."""
-    for key, value in tables.items():
-        if isinstance(value, dict):
-            yield from key_values(value, f"{place}{key}.")
-        else:
-            yield f"{place}{key}", value
-
-
-def put_key(tables: dict[str, Any], place: str, value: Any) -> None:
-    """Set a key unless it is set; raise :class:`ConfigError` if a table of its place is a value."""
-    *sections, key = place.split(".")
-    for section in sections:
-        tables = tables.setdefault(section, {})
-        if not isinstance(tables, dict):
-            raise ConfigError(f"{place}: {section} is a value, not a table")
-    tables.setdefault(key, value)
+def choose_recipes(tables: dict[str, Any]) -> None:
+    """Choose the recipes whose tables are switched on in a configuration from before recipes; remove the others."""
+    settings, chosen = tables.get("recipes", {}), list(tables.get("recipe", ()))
+    for name, (key, off) in SWITCHES.items():
+        if name in settings and name not in chosen:
+            if settings[name].get(key, off) == off:
+                del settings[name]
+            else:
+                chosen.append(name)
+    if chosen:
+        tables["recipe"] = chosen

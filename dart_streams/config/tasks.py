@@ -12,8 +12,9 @@ from msgspec import Meta
 
 from dart_streams import stateless_random
 from dart_streams.config import Config, record_sizes
-from dart_streams.config.files import parse_as, read_tables
+from dart_streams.config.files import parse_as
 from dart_streams.config.section import Seed, Share, StepLimit
+from dart_streams.config.tables import read_tables
 from dart_streams.config.text import json_of, text_of
 from dart_streams.errors import ConfigError
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dart_streams.config import Curation
+from dart_streams.config.curation import Budget
 from dart_streams.config.tasks import TaskSet
+from dart_streams.curation.hooks import Memories, Own, Rules
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from topics import rollout_budgets
 from topics.rollout_budgets import RolloutBudget
@@ -21,9 +22,10 @@ ROUNDING = 1e-9
 
 
 class BudgetState(msgspec.Struct):
-    """The agent's progress."""
+    """The agent's progress, and the recipes' memories."""
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
+    memories: Memories = {}
 
 
 def rollouts_for(success_rate: float | None, base: int = 8, threshold: float = 0.6) -> int:
@@ -43,15 +45,14 @@ def length_cap(success_lengths: Sequence[int], default: int) -> int:
     return max(success_lengths, default=default)
 
 
-def apply(
-    state: BudgetState, record: InputRecord, settings: Curation, tasks: TaskSet
-) -> tuple[BudgetState, list[Decision]]:
+def apply(state: BudgetState, record: InputRecord, tasks: TaskSet, rules: Rules) -> tuple[BudgetState, list[Decision]]:
     """Turn one task's difficulty into the budget of its next group."""
     difficulty: TaskDifficulty = record.event
     known = difficulty.task_id in tasks
     limit = tasks.get(difficulty.task_id).max_steps if known else max(1, tasks.most_steps)
-    rollouts, why_rollouts = rollouts_of(difficulty, settings)
-    max_steps, why_steps = steps_of(difficulty, settings, limit)
+    rules.remember(state.memories, difficulty)
+    rollouts, why_rollouts = rules.rollouts(state.memories, difficulty)
+    max_steps, why_steps = rules.step_limit(state.memories, difficulty, limit)
     orders, steps = count_noun(rollouts, "rollout"), count_noun(max_steps, "step")
     budget = RolloutBudget(
         task_id=difficulty.task_id,
@@ -63,9 +64,9 @@ def apply(
     return state, [Decision(rollout_budgets.TOPIC, cause_id(NAME, record), budget)]
 
 
-def rollouts_of(difficulty: TaskDifficulty, settings: Curation) -> tuple[int, str]:
+def rollouts_of(own: Own, difficulty: TaskDifficulty) -> tuple[int, str]:
     """Return the number of rollouts, and the reason as text."""
-    budget = settings.budget
+    budget: Budget = own.settings.budget
     if not budget.dynamic:
         return max(1, budget.base), "as always (curation.budget.dynamic is off)"
     rollouts = rollouts_for(difficulty.success_rate, budget.base, budget.threshold)
@@ -74,9 +75,9 @@ def rollouts_of(difficulty: TaskDifficulty, settings: Curation) -> tuple[int, st
     return rollouts, f"because {difficulty.successes:.3g} of the last {difficulty.attempts} succeeded"
 
 
-def steps_of(difficulty: TaskDifficulty, settings: Curation, limit: int) -> tuple[int, str]:
+def steps_of(own: Own, difficulty: TaskDifficulty, limit: int) -> tuple[int, str]:
     """Return the step limit of a rollout, at most the task's ``limit``, and the reason as text."""
-    if not settings.length.dynamic:
+    if not own.settings.length.dynamic:
         return limit, "the task's limit (curation.length.dynamic is off)"
     longest = difficulty.longest_success
     if longest is None:

@@ -5,9 +5,11 @@ faults only pass through, since dispatch learns of every finish from here. Evalu
 not count: an oracle's shortest path as a length cap would end rollouts that are about to succeed.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
-from dart_streams.curation.advantages import checked_reward
+from dart_streams.curation.hooks import Memories, Own, Rules
 from dart_streams.curation.order_tracker import Limits, OrderTracker, format_order_id, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from topics import task_difficulty
@@ -33,14 +35,20 @@ class DifficultyState(msgspec.Struct):
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
     orders: OrderTracker = msgspec.field(default_factory=OrderTracker, name="book")
     tasks: dict[str, Finishes] = {}
+    memories: Memories = {}
+
+
+def success_rate(own: Own, rewards: Sequence[float]) -> float | None:
+    """Return the mean reward; None without one."""
+    return sum(rewards) / len(rewards) if rewards else None
 
 
 def apply(
-    state: DifficultyState, record: InputRecord, window: int, limits: Limits
+    state: DifficultyState, record: InputRecord, window: int, limits: Limits, rules: Rules
 ) -> tuple[DifficultyState, list[Decision]]:
     """Apply one trajectory; raise InvalidEvent if its reward or order is invalid."""
     trajectory: Trajectory = record.event
-    reward = checked_reward(trajectory)
+    reward = rules.reward(state.memories, trajectory)
     if trajectory.purpose == "eval":
         return state, []
     if trajectory.purpose == "train":
@@ -52,24 +60,24 @@ def apply(
             # Dispatch never received the finish, so it still waits for an earlier attempt.
             ended = state.orders.ended_attempt(key, limits.attempts)
             trajectory = msgspec.structs.replace(trajectory, order_id=format_order_id(ended), attempt=ended.attempt)
+    rules.remember(state.memories, trajectory)
     task = state.tasks.setdefault(trajectory.task_id, Finishes())
     if reward is not None and trajectory.purpose == "train":
         task.rewards.append(reward)
         del task.rewards[:-window]
         if is_success(reward):
             task.longest_success = max(trajectory.steps, task.longest_success or 0)
-    return state, [Decision(task_difficulty.TOPIC, cause_id(NAME, record), difficulty_of(task, trajectory))]
+    rate = rules.success_rate(state.memories, task.rewards)
+    return state, [Decision(task_difficulty.TOPIC, cause_id(NAME, record), difficulty_of(task, trajectory, rate))]
 
 
-def difficulty_of(task: Finishes, trajectory: Trajectory) -> TaskDifficulty:
+def difficulty_of(task: Finishes, trajectory: Trajectory, success_rate: float | None) -> TaskDifficulty:
     """Return a task's difficulty after ``trajectory``."""
-    attempts = len(task.rewards)
-    successes = sum(task.rewards)
     return TaskDifficulty(
         task_id=trajectory.task_id,
-        attempts=attempts,
-        successes=successes,
-        success_rate=successes / attempts if attempts else None,
+        attempts=len(task.rewards),
+        successes=sum(task.rewards),
+        success_rate=success_rate,
         longest_success=task.longest_success,
         cause=Cause(
             trajectory_id=trajectory.trajectory_id,

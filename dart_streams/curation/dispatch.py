@@ -12,11 +12,14 @@ once; the next one waits until all its groups have ended, the trainer has consum
 the resulting version.
 """
 
+from functools import partial
+
 import msgspec
 
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
 from dart_streams.curation import difficulty, staleness
+from dart_streams.curation.hooks import Admission, Memories, Own, Rules, TaskFinish
 from dart_streams.curation.order_tracker import (
     Limits,
     OrderKey,
@@ -27,7 +30,7 @@ from dart_streams.curation.order_tracker import (
     parse_order_id,
 )
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord
-from dart_streams.curation.task_scheduler import TaskScheduler, TaskState, in_phase, next_task
+from dart_streams.curation.task_scheduler import TaskScheduler, TaskState, next_task
 from topics import curated, rollout_orders
 from topics.curated import CuratedGroup
 from topics.rollout_budgets import RolloutBudget
@@ -75,9 +78,10 @@ class DispatchState(msgspec.Struct):
     abandoned: int = 0
     serving: dict[str, int] = {}
     batch_end: int = 0
+    memories: Memories = {}
 
 
-class Settings(msgspec.Struct, frozen=True):
+class DispatchSettings(msgspec.Struct, frozen=True):
     """The settings of dispatch; ``limits_of_tasks`` has the step limit of each training task."""
 
     config: Config
@@ -87,7 +91,7 @@ class Settings(msgspec.Struct, frozen=True):
     task_ids: tuple[str, ...]
 
     @classmethod
-    def of(cls, config: Config, tasks: TaskSet) -> "Settings":
+    def of(cls, config: Config, tasks: TaskSet) -> "DispatchSettings":
         """Return the settings of a deployment."""
         return cls(
             config=config,
@@ -98,12 +102,14 @@ class Settings(msgspec.Struct, frozen=True):
         )
 
 
-def apply(state: DispatchState, record: InputRecord, settings: Settings) -> tuple[DispatchState, list[Decision]]:
+def apply(
+    state: DispatchState, record: InputRecord, settings: DispatchSettings, rules: Rules
+) -> tuple[DispatchState, list[Decision]]:
     """Apply one budget, curated group, weight version or worker's version, and refill the backlog."""
     event = record.event
     decisions: list[Decision] = []
     if isinstance(event, RolloutBudget):
-        decisions = finish(state, event, settings)
+        decisions = finish(state, event, settings, rules)
     elif isinstance(event, CuratedGroup):
         count_curated(state, event.group_id, settings.limits.horizon)
     elif isinstance(event, WeightVersion):
@@ -111,7 +117,7 @@ def apply(state: DispatchState, record: InputRecord, settings: Settings) -> tupl
     elif isinstance(event, WeightsServing):
         state.serving[event.worker_id] = event.version
     if state.version is not None and settings.task_ids:
-        decisions += refill_backlog(state, settings)
+        decisions += refill_backlog(state, settings, rules)
     return state, decisions
 
 
@@ -147,7 +153,7 @@ def accept_weights(state: DispatchState, weights: WeightVersion) -> None:
         state.version = weights.version
 
 
-def finish(state: DispatchState, budget: RolloutBudget, settings: Settings) -> list[Decision]:
+def finish(state: DispatchState, budget: RolloutBudget, settings: DispatchSettings, rules: Rules) -> list[Decision]:
     """Store a task's budget and apply the finish behind it; order a fault with attempts left again."""
     task = state.tasks.get(budget.task_id)
     if task is None and budget.task_id in settings.limits_of_tasks:
@@ -159,12 +165,14 @@ def finish(state: DispatchState, budget: RolloutBudget, settings: Settings) -> l
         return []
     kind = state.orders.finish(key, outcome, settings.limits.attempts)
     if kind == "ordered":
-        return [order_rollout(state, settings, key._replace(attempt=key.attempt + 1))]
+        return [order_rollout(state, settings, rules, key._replace(attempt=key.attempt + 1))]
     if kind in ("rewarded", "exhausted"):
         state.open_orders -= 1
         if task is not None and kind == "rewarded":
             task.add_finish(outcome == "success", difficulty.WINDOW)
-        if key.number not in state.orders.open:
+        ended = key.number not in state.orders.open
+        rules.remember(state.memories, TaskFinish(budget.task_id, key.number, outcome == "success", ended))
+        if ended:
             close_group(state, key.number)
     return []
 
@@ -177,29 +185,46 @@ def close_group(state: DispatchState, number: int) -> None:
     state.tasks[group.task_id].open -= 1
 
 
-def refill_backlog(state: DispatchState, settings: Settings) -> list[Decision]:
+def refill_backlog(state: DispatchState, settings: DispatchSettings, rules: Rules) -> list[Decision]:
     """Open groups while the mode admits more."""
     decisions: list[Decision] = []
-    while admits(state, settings.config):
+    while admits(state, settings.config, rules):
         if settings.config.curation.dispatch.mode == "coupled" and state.next_group >= state.batch_end:
             state.batch_end = state.next_group + settings.config.trainer.groups_per_step
-        decisions += open_group(state, settings)
+        decisions += open_group(state, settings, rules)
     return decisions
 
 
-def admits(state: DispatchState, config: Config) -> bool:
+def admits(state: DispatchState, config: Config, rules: Rules) -> bool:
     """Return whether another group may be opened."""
     curation, batch = config.curation, config.trainer.groups_per_step
     if curation.dispatch.mode == "coupled":
         return state.next_group < state.batch_end or begins_batch(state, config.rollout.workers)
-    unconsumed = max(0, state.curated - state.consumed)
-    share = staleness.curated_share([*map(state.counted.__contains__, state.closed)])
-    if not staleness.admits(len(state.groups), unconsumed, share, batch, curation.max_staleness):
-        return False
+    admission = Admission(
+        open_groups=len(state.groups),
+        open_orders=state.open_orders,
+        unconsumed=max(0, state.curated - state.consumed),
+        curated_share=staleness.curated_share([*map(state.counted.__contains__, state.closed)]),
+        groups_per_step=batch,
+        max_staleness=curation.max_staleness,
+        backlog=order_backlog(config),
+    )
     if curation.dispatch.mode == "task-wise":
         slots = config.env.workers * config.env.slots
-        return not state.groups or state.reserved + curation.budget.base <= slots
-    return state.open_orders < order_backlog(config)
+        fits = not state.groups or state.reserved + curation.budget.base <= slots
+        return fits and is_fresh_enough(admission)
+    return rules.admits(state.memories, admission)
+
+
+def is_fresh_enough(admission: Admission) -> bool:
+    """Return whether another group keeps the staleness bound."""
+    open_groups, unconsumed, share = admission.open_groups, admission.unconsumed, admission.curated_share
+    return staleness.admits(open_groups, unconsumed, share, admission.groups_per_step, admission.max_staleness)
+
+
+def has_room(own: Own, admission: Admission) -> bool:
+    """Return whether another group keeps the staleness bound, and the backlog of orders is not full."""
+    return admission.open_orders < admission.backlog and is_fresh_enough(admission)
 
 
 def begins_batch(state: DispatchState, workers: int) -> bool:
@@ -212,11 +237,12 @@ def begins_batch(state: DispatchState, workers: int) -> bool:
     return state.next_group >= state.batch_end and state.consumed >= state.next_group and serving >= workers
 
 
-def open_group(state: DispatchState, settings: Settings) -> list[Decision]:
+def open_group(state: DispatchState, settings: DispatchSettings, rules: Rules) -> list[Decision]:
     """Open the next group: choose its task and order its samples."""
     number, curation = state.next_group, settings.config.curation
-    eligible = in_phase(settings.task_ids, settings.limits_of_tasks, number, curation)
-    task_id, probe = next_task(state.scheduler, state.tasks, eligible, number, curation)
+    eligible = rules.eligible_tasks(state.memories, number, settings.limits_of_tasks, settings.task_ids)
+    weight = partial(rules.task_weight, state.memories)
+    task_id, probe = next_task(state.scheduler, state.tasks, eligible or settings.task_ids, number, curation, weight)
     task, limit = state.tasks[task_id], settings.limits_of_tasks[task_id]
     size = 1 if probe else task.rollouts or curation.budget.base
     for old, open_samples in state.orders.open_up_to(number, size, settings.limits.horizon).items():
@@ -229,10 +255,10 @@ def open_group(state: DispatchState, settings: Settings) -> list[Decision]:
     state.reserved += size
     task.open += 1
     task.last_group = number
-    return [order_rollout(state, settings, OrderKey(number, sample, 0)) for sample in range(size)]
+    return [order_rollout(state, settings, rules, OrderKey(number, sample, 0)) for sample in range(size)]
 
 
-def order_rollout(state: DispatchState, settings: Settings, key: OrderKey) -> Decision:
+def order_rollout(state: DispatchState, settings: DispatchSettings, rules: Rules, key: OrderKey) -> Decision:
     """Return the order of one rollout of an open group, under the order's id."""
     group = state.groups[key.number]
     event = RolloutOrder(
@@ -247,4 +273,4 @@ def order_rollout(state: DispatchState, settings: Settings, key: OrderKey) -> De
         sampling=settings.sampling,
         after_version=state.version or 0,
     )
-    return Decision(rollout_orders.TOPIC, event.order_id, event)
+    return Decision(rollout_orders.TOPIC, event.order_id, rules.order(state.memories, event))

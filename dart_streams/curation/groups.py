@@ -18,7 +18,8 @@ import msgspec
 from dart_streams import stateless_random
 from dart_streams.config import Curation
 from dart_streams.curation import advantages
-from dart_streams.curation.advantages import checked_reward, shortest_path
+from dart_streams.curation.hooks import Memories, Own, Rules
+from dart_streams.curation.members import Finish, GroupMember, PooledSuccess
 from dart_streams.curation.order_tracker import Limits, OrderTracker, format_group_id, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from dart_streams.curation.staleness import is_stale
@@ -31,27 +32,6 @@ from topics.trajectories import Trajectory
 NAME = "groups"
 POOL_SIZE = 4
 """Stored successes of a task."""
-
-
-class Finish(msgspec.Struct, frozen=True):
-    """A rewarded rollout of an open group."""
-
-    sample: int
-    trajectory_id: str
-    reward: float
-    steps: int
-    step_entropies: list[float]
-    version_min: int | None
-    version_max: int | None
-
-
-class PooledSuccess(msgspec.Struct, frozen=True):
-    """A successful trajectory, demonstrated or online; ``steps`` counts actions."""
-
-    trajectory_id: str
-    order_id: str
-    reward: float
-    steps: int
 
 
 class Counts(msgspec.Struct):
@@ -78,16 +58,17 @@ class GroupsState(msgspec.Struct):
     groups: dict[int, list[Finish]] = {}
     pools: dict[str, list[PooledSuccess]] = {}
     counts: Counts = msgspec.field(default_factory=Counts)
+    memories: Memories = {}
 
 
 def apply(
-    state: GroupsState, record: InputRecord, settings: Curation, limits: Limits
+    state: GroupsState, record: InputRecord, settings: Curation, limits: Limits, rules: Rules
 ) -> tuple[GroupsState, list[Decision]]:
     """Apply one trajectory; decide on its group if that completes it. Raise InvalidEvent if it is invalid."""
     trajectory: Trajectory = record.event
-    reward = checked_reward(trajectory)
+    reward = rules.reward(state.memories, trajectory)
     if trajectory.purpose == "train":
-        group = finish(state, trajectory, reward, settings, limits)
+        group = finish(state, trajectory, reward, settings, limits, rules)
         return state, [Decision(curated.TOPIC, cause_id(NAME, record), group)] if group else []
     if trajectory.purpose == "demonstration" and reward is not None:
         store_success(state, trajectory, reward, settings)
@@ -95,7 +76,7 @@ def apply(
 
 
 def finish(
-    state: GroupsState, trajectory: Trajectory, reward: float | None, settings: Curation, limits: Limits
+    state: GroupsState, trajectory: Trajectory, reward: float | None, settings: Curation, limits: Limits, rules: Rules
 ) -> CuratedGroup | None:
     """Add a finish to its group; return the group if that completes it and it is published."""
     key = order_key_of(trajectory)
@@ -105,6 +86,7 @@ def finish(
     if state.orders.finish(key, trajectory.outcome, limits.attempts) == "repeated":
         state.counts.repeated += 1
         return None
+    rules.remember(state.memories, trajectory)
     if trajectory.version_max is not None:
         state.newest_version = max(state.newest_version, trajectory.version_max)
     if reward is not None and trajectory.untrainable:
@@ -127,7 +109,7 @@ def finish(
     if key.number in state.orders.open:
         return None
     members, group_id = state.groups.pop(key.number, []), format_group_id(key.number)
-    group = decide(state, group_id, trajectory.task_id, members, settings)
+    group = decide(state, group_id, trajectory.task_id, members, settings, rules)
     if group is None and settings.dispatch.mode == "coupled":
         return CuratedGroup(group_id=group_id, task_id=trajectory.task_id, members=[], mean=0.0, std=0.0)
     return group
@@ -161,7 +143,7 @@ def draw_from_pool(pool: list[PooledSuccess], task_id: str, group_id: str, seed:
 
 
 def decide(
-    state: GroupsState, group_id: str, task_id: str, members: list[Finish], settings: Curation
+    state: GroupsState, group_id: str, task_id: str, members: list[Finish], settings: Curation, rules: Rules
 ) -> CuratedGroup | None:
     """Return the group to train on; None if it is dropped, with the reason counted."""
     counts = state.counts
@@ -180,10 +162,10 @@ def decide(
     if stored is not None:
         counts.injected += 1
         del fresh[stateless_random.number("replaced", settings.dispatch.seed, task_id, group_id) % len(fresh)]
-    elif not has_signal(fresh, settings):
+    elif not rules.keep_group(state.memories, fresh, shaped_rewards(fresh, state.memories, rules)):
         counts.equal += 1
         return None
-    group = group_of(group_id, task_id, fresh, stored, settings)
+    group = group_of(group_id, task_id, fresh, stored, state.memories, rules)
     # Validated configurations leave room for it; a curator that could not publish foreign ones would never go on.
     if len(msgspec.json.encode(group)) > curated.TOPIC.max_message_bytes:
         counts.too_large += 1
@@ -193,20 +175,25 @@ def decide(
 
 
 def group_of(
-    group_id: str, task_id: str, online: list[Finish], stored: PooledSuccess | None, settings: Curation
+    group_id: str,
+    task_id: str,
+    online: list[Finish],
+    stored: PooledSuccess | None,
+    memories: Memories,
+    rules: Rules,
 ) -> CuratedGroup:
     """Return the group with advantages over all its steps and the selected steps of online members.
 
     A stored success keeps all its steps: the policy does not take them yet, and entropies may be missing.
     """
-    members: list[Finish | PooledSuccess] = [*online, stored] if stored else [*online]
-    rewards, steps = shaped_rewards(members, settings), [member.steps for member in members]
-    mean, std = advantages.reward_statistics(rewards, steps)
-    selected = selected_steps(online, settings)
+    members: list[GroupMember] = [*online, stored] if stored else [*online]
+    rewards = shaped_rewards(members, memories, rules)
+    mean, std = advantages.reward_statistics(rewards, [member.steps for member in members])
+    selected = rules.select_steps(memories, online)
     if stored:
         selected.append(list(range(stored.steps)))
-    of_trajectories = advantages.step_level_advantages(rewards, steps)
-    of_steps = step_advantages(rewards, steps, of_trajectories, settings)
+    of_trajectories = rules.advantages(memories, members, rewards)
+    of_steps = rules.step_advantages(memories, members, rewards, of_trajectories)
     return CuratedGroup(
         group_id=group_id,
         task_id=task_id,
@@ -216,9 +203,7 @@ def group_of(
     )
 
 
-def member_of(
-    member: Finish | PooledSuccess, advantage: float, step_advantages: list[float], selected: list[int]
-) -> Member:
+def member_of(member: GroupMember, advantage: float, step_advantages: list[float], selected: list[int]) -> Member:
     """Return a member of a group; ``step_advantages`` has one entry a step, or none."""
     versions = (member.version_min, member.version_max) if isinstance(member, Finish) else (None, None)
     return Member(
@@ -233,36 +218,26 @@ def member_of(
     )
 
 
-def has_signal(members: Sequence[Finish], settings: Curation) -> bool:
-    """Return whether the shaped rewards differ, or the returns of credited steps."""
-    rewards = shaped_rewards(members, settings)
-    if len(set(rewards)) > 1:
-        return True
-    steps = [member.steps for member in members]
-    return settings.ui_s1.step_weight != 0 and advantages.returns_differ(rewards, steps, settings.ui_s1.discount)
+def shaped_rewards(members: Sequence[GroupMember], memories: Memories, rules: Rules) -> list[float]:
+    """Return the rewards behind the advantages."""
+    return rules.shape_rewards(memories, members, [member.reward for member in members])
 
 
-def step_advantages(
-    rewards: Sequence[float], steps: Sequence[int], of_trajectories: Sequence[float], settings: Curation
-) -> list[list[float]]:
-    """Return each member's advantage of each step, its trajectory's included; empty if steps are not credited."""
-    weight = settings.ui_s1.step_weight
-    if not weight:
-        return [[] for _ in rewards]
-    of_steps = advantages.single_step_advantages(rewards, steps, settings.ui_s1.discount)
-    return [[whole + weight * step for step in own] for whole, own in zip(of_trajectories, of_steps, strict=True)]
+def has_signal(own: Own, members: Sequence[GroupMember], rewards: Sequence[float]) -> bool:
+    """Return whether the rewards differ."""
+    return len(set(rewards)) > 1
 
 
-def shaped_rewards(members: Sequence[Finish | PooledSuccess], settings: Curation) -> list[float]:
-    """Return the rewards behind the advantages; members are published with their own rewards."""
-    return shortest_path([m.reward for m in members], [m.steps for m in members], settings.mobilerl.shortest_path)
+def group_advantages(own: Own, members: Sequence[GroupMember], rewards: Sequence[float]) -> list[float]:
+    """Return each member's advantage, over all steps of the group."""
+    return advantages.step_level_advantages(rewards, [member.steps for member in members])
 
 
-def selected_steps(online: list[Finish], settings: Curation) -> list[list[int]]:
+def selected_steps(own: Own, online: Sequence[Finish]) -> list[list[int]]:
     """Return the indexes of each member's steps to train on: all, unless each step has an entropy."""
     usable = [len(member.step_entropies) == member.steps for member in online]
     entropies = [member.step_entropies if has else [] for member, has in zip(online, usable, strict=True)]
-    chosen = high_entropy_steps(entropies, settings.entropy.keep)
+    chosen = high_entropy_steps(entropies, own.settings.entropy.keep)
     return [
         kept if has else list(range(member.steps)) for member, has, kept in zip(online, usable, chosen, strict=True)
     ]

@@ -6,27 +6,33 @@ groups. A task that always succeeds has no signal: it only gets an occasional pr
 once its rate falls.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import msgspec
 
 from dart_streams import stateless_random
 from dart_streams.config import Curation
+from dart_streams.curation.hooks import Own, Turn
 
 MIN_WEIGHT = 0.1
 """Minimum weight, of a task that nearly always or never succeeds."""
 PATIENCE = 4
 """Passes within which each task is chosen at least once."""
+MAX_PASSES = 64
+"""Passes without a turn after which a task is chosen whatever its weight; the rules of a recipe may pass all over."""
 PROBE_EVERY = 32
 """One of this many groups probes a solved task: rare enough to be cheap, and forgetting is noticed."""
+
+
+TurnWeight = Callable[[Turn], float]
 
 
 class TaskState(msgspec.Struct):
     """Dispatch's view of a task: budget, recent finishes (true for a success), and groups.
 
     ``rollouts`` and ``max_steps`` are None before the first budget; ``open`` counts open groups, ``failures``
-    consecutive failed finishes; the task rests until pass ``rests_until``.
+    consecutive failed finishes.
     """
 
     rollouts: int | None = None
@@ -37,7 +43,6 @@ class TaskState(msgspec.Struct):
     last_group: int = -1
     open: int = 0
     failures: int = 0
-    rests_until: int = 0
 
     def add_finish(self, success: bool, window: int) -> None:
         """Add a rewarded finish; ``solved`` is true after a full window of successes."""
@@ -70,7 +75,12 @@ def signal_weight(finishes: Sequence[bool]) -> float:
 
 
 def next_task(
-    scheduler: TaskScheduler, tasks: dict[str, TaskState], task_ids: tuple[str, ...], number: int, settings: Curation
+    scheduler: TaskScheduler,
+    tasks: dict[str, TaskState],
+    task_ids: tuple[str, ...],
+    number: int,
+    settings: Curation,
+    weight: TurnWeight,
 ) -> tuple[str, bool]:
     """Return the task of group ``number``, and whether it only gets a probe.
 
@@ -83,7 +93,7 @@ def next_task(
     probed = choose_probe(tasks, task_ids, number, settings)
     if probed is not None:
         return probed, True
-    chosen = next_in_pass(scheduler, tasks, task_ids, settings)
+    chosen = next_in_pass(scheduler, tasks, task_ids, settings, weight)
     if chosen is None:
         unsolved = [task_id for task_id in task_ids if not is_solved(state_of(tasks, task_id), settings)]
         chosen = min(unsolved, key=least_recent, default=None)
@@ -111,22 +121,29 @@ def is_solved(task: TaskState, settings: Curation) -> bool:
 
 
 def next_in_pass(
-    scheduler: TaskScheduler, tasks: dict[str, TaskState], task_ids: tuple[str, ...], settings: Curation
+    scheduler: TaskScheduler,
+    tasks: dict[str, TaskState],
+    task_ids: tuple[str, ...],
+    settings: Curation,
+    weight: TurnWeight,
 ) -> str | None:
-    """Return the next task of the passes that is not skipped; None if each is solved or has an open group."""
+    """Return the next task of the passes that takes its turn; None if each is solved or has an open group.
+
+    If no task takes a turn in :data:`MAX_PASSES` passes, the first free one of the last pass does.
+    """
     if not any(is_free(state_of(tasks, task_id), settings) for task_id in task_ids):
         return None
+    last = scheduler.pass_index + MAX_PASSES
     while True:
         if scheduler.position >= len(task_ids):
             scheduler.pass_index, scheduler.position = scheduler.pass_index + 1, 0
         task_id = shuffle_tasks(task_ids, settings.dispatch.seed, scheduler.pass_index)[scheduler.position]
         scheduler.position += 1
         task = state_of(tasks, task_id)
-        if 0 < settings.mobilerl.rest_after <= task.failures:
-            task.failures, task.rests_until = 0, scheduler.pass_index + settings.mobilerl.rest_passes
-        if scheduler.pass_index < task.rests_until or not is_free(task, settings):
+        if not is_free(task, settings):
             continue
-        if not is_skipped(task, settings, scheduler.pass_index, task_id):
+        drawn = stateless_random.share("turn lost", settings.dispatch.seed, scheduler.pass_index, task_id)
+        if drawn < weight(Turn(task_id, task, scheduler.pass_index)) or scheduler.pass_index >= last:
             task.skips = 0
             return task_id
         task.skips += 1
@@ -137,22 +154,8 @@ def is_free(task: TaskState, settings: Curation) -> bool:
     return not task.open and not is_solved(task, settings)
 
 
-def in_phase(task_ids: tuple[str, ...], limits: Mapping[str, int], number: int, settings: Curation) -> tuple[str, ...]:
-    """Return the tasks of the curriculum phase of group ``number``; all tasks after the last phase.
-
-    ``limits`` has each task's step limit. A phase without tasks admits all.
-    """
-    end = 0
-    for phase in settings.craft_gui.phases:
-        end += phase.groups
-        if number < end:
-            return tuple(task_id for task_id in task_ids if limits[task_id] <= phase.max_steps) or task_ids
-    return task_ids
-
-
-def is_skipped(task: TaskState, settings: Curation, pass_index: int, task_id: str) -> bool:
-    """Return whether this pass skips a task: at random by weight, never ``PATIENCE`` times in a row."""
-    dispatch = settings.dispatch
-    if dispatch.choice == "even" or task.skips + 1 >= PATIENCE:
-        return False
-    return stateless_random.share("turn lost", dispatch.seed, pass_index, task_id) >= signal_weight(task.finishes)
+def turn_weight(own: Own, turn: Turn) -> float:
+    """Return the probability that a task takes its turn: its signal, or 1 after ``PATIENCE`` - 1 skipped turns."""
+    if own.settings.dispatch.choice == "even" or turn.task.skips + 1 >= PATIENCE:
+        return 1.0
+    return signal_weight(turn.task.finishes)

@@ -110,7 +110,7 @@ def request(config: Config, _max_steps: int) -> dict[str, Any]:
 
 def group(config: Config, max_steps: int) -> dict[str, Any]:
     """Return the fields of a group of the largest size, of which every step of every member is selected."""
-    weighed = [REAL] * max_steps if config.curation.ui_s1.step_weight else []
+    weighed = [REAL] * max_steps if config.recipe else []
     member = largest_of(Member, trajectory_id=UUID, selected=list(range(max_steps)), step_advantages=weighed)
     return {"members": [member] * config.curation.budget.base}
 

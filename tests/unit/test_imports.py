@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("dart_streams.bus", "dart_streams.store", "dart_streams.episodes"),
     ("dart_streams.curation", "dart_streams.policy"),
     ("workers", "trainer"),
-    ("dart_streams.console",),
+    ("dart_streams.console", "dart_streams.recipes"),
     ("benchmarks",),
     ("examples",),
 )

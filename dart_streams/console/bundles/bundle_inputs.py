@@ -8,6 +8,7 @@ from dart_streams import config as configuration
 from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
+from dart_streams.config.recipes import override_tables
 from dart_streams.config.recorded import upgrade_recorded
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.runs.bundle import Bundle, BundleError
@@ -21,8 +22,10 @@ CONFIG, TASKS = "config.toml", "tasks.toml"
 def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
     """Return the run's configuration, with ``key=value`` settings over it; raise ConfigError for an invalid one."""
     tables = upgrade_recorded(tables_of(bundle, CONFIG), f"{bundle.path}: {CONFIG}")
+    given: dict[str, Any] = {}
     for setting in settings:
-        set_key(tables, setting)
+        set_key(given, setting)
+    tables = override_tables(tables, given)
     return configuration.parse(tables, source=" ".join(settings) or f"{bundle.path}: {CONFIG}")
 
 

@@ -56,7 +56,10 @@ def errors_in(file: Path) -> list[str]:
 
     from dart_streams.config import Config, Tasks, tasks
     from dart_streams.config.backends import BUILT_IN, find_backend
-    from dart_streams.config.files import errors_of, read_tables
+    from dart_streams.config.files import config_errors
+    from dart_streams.config.recipes import merge_recipes
+    from dart_streams.config.tables import read_tables
+    from dart_streams.curation.recipes import bind_rules
 
     try:
         tables = read_tables(file, f"no configuration file {file}")
@@ -64,13 +67,18 @@ def errors_in(file: Path) -> list[str]:
         return [str(error)]
     if "pages" in tables:
         return error_of(tasks.load, file)
-    errors = list(errors_of(Config, tables))
+    try:
+        tables = merge_recipes(tables)
+        errors = config_errors(tables)
+    except ConfigError as error:
+        return [str(error)]
     config = None if errors else msgspec.convert(tables, Config)
     section = tables.get("tasks", {})
     name = section.get("file", Tasks().file) if isinstance(section, dict) else Tasks().file
     task_file = file.parent / str(name)
     if config is None:
         return errors + error_of(tasks.load, task_file)
+    errors += error_of(bind_rules, config)
     if config.env.backend not in BUILT_IN:
         errors += error_of(find_backend, config.env.backend)
     errors += model_errors(config, task_file) + error_of(tasks.tasks_of, config, task_file)

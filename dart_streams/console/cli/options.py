@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,8 +38,11 @@ def split_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def read_config(path: Path | None) -> Config:
-    """Read a configuration with an absolute ``tasks.file``; without a path the demonstration's, or the defaults."""
+def read_config(path: Path | None, recipe: Sequence[str] = ()) -> Config:
+    """Read a configuration with an absolute ``tasks.file``; without a path the demonstration's, or the defaults.
+
+    The keys of ``recipe`` win over those of the file.
+    """
     import msgspec
 
     from dart_streams.config import Config, load
@@ -47,7 +51,7 @@ def read_config(path: Path | None) -> Config:
         path = next((path for path in (DEFAULT_CONFIG, CHECKOUT / DEFAULT_CONFIG) if path.exists()), None)
         if path is None:
             return Config()
-    config = load(path)
+    config = load(path, recipe=recipe)
     tasks = msgspec.structs.replace(config.tasks, file=str((path.parent / config.tasks.file).absolute()))
     return msgspec.structs.replace(config, tasks=tasks)
 

@@ -36,6 +36,9 @@ def run(
     init: Annotated[
         Path | None, typer.Option(help="Start from this model. \\[default: policy.path]", metavar="DIR")
     ] = None,
+    recipe: Annotated[
+        list[str] | None, typer.Option("--recipe", help="Recipe whose keys win over the file's; may be repeated.")
+    ] = None,
     attached: Annotated[
         bool, typer.Option("--attached", help="Start no processes: those of this deployment run already.")
     ] = False,
@@ -47,7 +50,7 @@ def run(
 
     A resumed run goes on with its own configuration and tasks. With another one, the keys that differ are shown. Those
     that its records, rows and checkpoints rest on are refused: store.keyspace, env.backend, the environment's rewards
-    and screen size, policy, warmup, curation, trainer.lora and trainer.weights_uri.
+    and screen size, policy, warmup, trainer.lora and trainer.weights_uri. So are recipes and the keys of curation.
     """
     from dart_streams.console.launch import run_start
     from dart_streams.telemetry import environment
@@ -60,7 +63,9 @@ def run(
         raise UserError("--state goes with --resume alone: else run.state_dir of the configuration says it")
     if reason := environment.disabled_reason(os.environ):
         note(f"nothing is measured: {reason}")
-    given = read_config(config or DEFAULT_CONFIG) if config or not resume else None
+    if recipe and resume:
+        raise UserError("--resume goes on with the run's own recipes: leave out --recipe")
+    given = read_config(config or DEFAULT_CONFIG, recipe or ()) if config or not resume else None
     if attached and given:
         run_start.run_attached(given, note, before_only=before)
         return

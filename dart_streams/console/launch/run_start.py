@@ -23,6 +23,7 @@ from dart_streams.console.runs.run_follower import follow_run
 from dart_streams.console.sizing import gpu_memory, model_files, model_fit
 from dart_streams.console.views import report as reports
 from dart_streams.console.views.console import PlainConsole
+from dart_streams.curation.recipes import bind_rules
 from dart_streams.episodes import context
 from dart_streams.errors import ConfigError
 from dart_streams.policy import recipe
@@ -32,6 +33,7 @@ def start_run(config: Config, name: str, notify: Notify, *, resume: bool) -> Non
     """Run a deployment to its end: a new run called ``name``, or the run of the configuration if ``resume``."""
     refuse_unfit_model(config)
     refuse_missing_key(config)
+    bind_rules(config)  # Contradictory recipes are refused before anything starts.
     runs = Path(config.run.state_dir).absolute() / "runs"
     ended, services = process_registry.end_leftovers(runs)
     if ended:

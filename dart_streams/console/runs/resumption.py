@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from dart_streams.config import Config
-from dart_streams.config.recorded import key_values
+from dart_streams.config.tables import key_values
 from dart_streams.errors import ConfigError
 
 OWN = frozenset({"run.id", "run.state_dir", "bus.prefix", "tasks.file"})
@@ -21,6 +21,8 @@ KEPT = {
     "policy.dialect": "its answers are written in it",
     "policy": "its prompts and its weights are of that policy",
     "warmup": "its first weights came of it",
+    "recipe": "its decisions follow from its rules, and are repeated from the log",
+    "recipes": "its decisions follow from its rules, and are repeated from the log",
     "curation": "its decisions follow from it, and are repeated from the log",
     "trainer.lora": "its checkpoints have those layers",
     "trainer.weights_uri": "its versions are there",

@@ -11,6 +11,7 @@ from dart_streams.config import Config
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.curation import dispatch, groups
 from dart_streams.curation.order_tracker import Limits, parse_order_id
+from dart_streams.curation.recipes import bind_rules
 from dart_streams.curation.reducer import InputRecord, InvalidEvent
 from topics import curated, curation_log, rollout_budgets, rollout_orders, task_difficulty, trajectories
 from topics.curation_log import Applied
@@ -65,6 +66,7 @@ class TaskHistory:
         self.budgets: dict[str, RolloutBudget] = {}
         self.groups: defaultdict[str, dict[str, GroupHistory]] = defaultdict(dict)
         self.reducer = groups.GroupsState()
+        self.rules = bind_rules(config)
         for entry in state.curation.values():
             if entry.agent == dispatch.NAME:
                 self._dispatched(entry, state)
@@ -102,7 +104,9 @@ class TaskHistory:
         before = msgspec.structs.replace(self.reducer.counts)
         record = InputRecord(trajectories.TOPIC.name, 0, 0, event)
         try:
-            self.reducer, _ = groups.apply(self.reducer, record, self.config.curation, Limits.of(self.config))
+            self.reducer, _ = groups.apply(
+                self.reducer, record, self.config.curation, Limits.of(self.config), self.rules
+            )
         except InvalidEvent:
             return
         group, counts = self.groups.get(event.task_id, {}).get(event.group_id), self.reducer.counts

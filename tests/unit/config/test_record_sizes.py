@@ -41,7 +41,15 @@ def test_every_topic_has_the_size_of_its_largest_record():
         ({"policy": {"max_tokens": 32_768}}, 100),
         ({"policy": {"max_tokens": 32_768, "max_texts": 14}}, 1),
         ({"policy": {"max_tokens": 500, "max_texts": 900, "max_images": 100}}, 1),
-        ({"curation": {"budget": {"base": 64}, "ui_s1": {"step_weight": 1.0}}}, 1_000),
+        (
+            {
+                "curation": {
+                    "budget": {"base": 64},
+                },
+                "recipe": "ui-s1",
+            },
+            1_000,
+        ),
         ({"curation": {"budget": {"base": 1024}}, "trainer": {"groups_per_step": 64}}, 300),
         ({"trainer": {"groups_per_step": 256, "c3po": {"tokens_per_step": 10**6}}}, 1),
         ({"trainer": {"entropulse": {"every": 1, "updates": 64, "trajectories": 512}}}, 1),
@@ -63,6 +71,7 @@ def number(most: int) -> st.SearchStrategy[int]:
 
 CONFIGURATIONS = st.fixed_dictionaries(
     {
+        "recipe": st.sampled_from(([], ["ui-s1"])),
         "policy": st.fixed_dictionaries(
             {"max_tokens": number(32_768), "max_texts": number(10**5), "max_images": number(10**5)}
         ),
@@ -70,7 +79,6 @@ CONFIGURATIONS = st.fixed_dictionaries(
         "curation": st.fixed_dictionaries(
             {
                 "budget": st.fixed_dictionaries({"base": number(2**16)}),
-                "ui_s1": st.fixed_dictionaries({"step_weight": st.sampled_from((0.0, 1.0))}),
                 "dispatch": st.fixed_dictionaries({"mode": st.sampled_from(("rollout-wise", "coupled"))}),
             }
         ),

@@ -19,10 +19,11 @@ def test_an_old_bundle_is_read_with_the_present_keys():
     recorded = tomllib.loads(bundle.text(CONFIG))
     assert recorded["curation"]["dispatch"]["patience"] == CONSTANTS["curation.dispatch.patience"]
     config = config_of(bundle)
-    assert config.curation.mobilerl.shortest_path == recorded["curation"]["reward"]["shortest_path"]
+    assert recorded["curation"]["reward"]["shortest_path"] == 0.0 and config.recipe == (), "no recipe was switched on"
     assert config.env.miniwob.call_timeout_s == config.env.simulated.call_timeout_s == recorded["env"]["call_timeout_s"]
     assert config.evaluation.temperatures == (recorded["evaluation"]["temperature"],)
-    assert config_of(bundle, ["curation.ui_s1.step_weight=0.5"]).curation.ui_s1.step_weight == 0.5
+    chosen = config_of(bundle, ["recipe=ui-s1", "recipes.ui-s1.step_weight=0.5"])
+    assert chosen.recipes == {"ui-s1": {"step_weight": 0.5}} and not chosen.curation.pool.enabled
 
 
 def test_a_run_folder_is_read_with_renamed_keys_and_a_written_file_is_not(tmp_path: Path):

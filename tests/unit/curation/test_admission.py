@@ -10,6 +10,7 @@ from benchmarks.curation_world import Odds, SimulatedCircle, task_set
 from dart_streams.config import Config, parse
 from dart_streams.curation.dispatch import DispatchState, OpenGroup, admits
 from dart_streams.curation.order_tracker import ENDED, parse_order_id
+from dart_streams.curation.recipes import bind_rules
 from dart_streams.errors import ConfigError
 
 SHAPES = st.fixed_dictionaries(
@@ -200,11 +201,13 @@ QUIET = Load(opened=0, open=0, unconsumed=0, consumed=0, orders=0, reserved=0, s
     ],
 )
 def test_each_mode_has_its_rule(mode, load, admitted):
-    assert admits(load.state(), deployment(mode)) is admitted
+    config = deployment(mode)
+    assert admits(load.state(), config, bind_rules(config)) is admitted
 
 
 def test_a_group_larger_than_all_slots_is_played_all_the_same():
-    assert admits(QUIET.state(), deployment("task-wise", slots=3))
+    config = deployment("task-wise", slots=3)
+    assert admits(QUIET.state(), config, bind_rules(config))
 
 
 def test_only_the_coupled_mode_reads_heartbeats():

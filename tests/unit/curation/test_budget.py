@@ -4,6 +4,7 @@ import pytest
 from benchmarks.curation_world import task_set
 from dart_streams.config import parse
 from dart_streams.curation import budget
+from dart_streams.curation.recipes import bind_rules
 from dart_streams.curation.reducer import InputRecord
 from topics.task_difficulty import Cause, TaskDifficulty
 
@@ -14,9 +15,9 @@ EASY = TaskDifficulty(
 
 
 def budget_of(difficulty=EASY, **curation):
-    settings = parse({"curation": curation}).curation
+    rules = bind_rules(parse({"curation": curation}))
     record = InputRecord("task-difficulty", 0, 7, difficulty)
-    _, [decision] = budget.apply(budget.BudgetState(), record, settings, task_set(1, max_steps=30))
+    _, [decision] = budget.apply(budget.BudgetState(), record, task_set(1, max_steps=30), rules)
     assert decision.id == "budget/task-difficulty/0/7"
     return decision.event
 

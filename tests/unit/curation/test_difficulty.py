@@ -5,6 +5,7 @@ from dart_streams.config import parse
 from dart_streams.curation import difficulty
 from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.order_tracker import Limits
+from dart_streams.curation.recipes import bind_rules
 from dart_streams.curation.reducer import InputRecord, InvalidEvent, advance
 from tests import events
 
@@ -24,11 +25,14 @@ def trajectory(order_id="g000000/0/0", outcome="success", reward=1.0, **fields):
     return events.trajectory(**known)
 
 
+RULES = bind_rules(parse({}))
+
+
 def after(*trajectories, window=16):
     """Return the last decision's event after these trajectories, None if the last one gave none."""
     state, decisions = difficulty.DifficultyState(), []
     for offset, event in enumerate(trajectories):
-        state, decisions = difficulty.apply(state, InputRecord("trajectories", 0, offset, event), window, LIMITS)
+        state, decisions = difficulty.apply(state, InputRecord("trajectories", 0, offset, event), window, LIMITS, RULES)
     return decisions[0].event if decisions else None
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from benchmarks.curation_world import task_set
 from dart_streams.config import parse
-from dart_streams.config.tasks import Page, TaskSet
 from dart_streams.curation import difficulty, dispatch, task_scheduler
 from dart_streams.curation.order_tracker import order_backlog
+from dart_streams.curation.recipes import bind_rules
 from dart_streams.curation.reducer import InputRecord
 from dart_streams.curation.staleness import admits, curated_share, group_capacity
 from tests import events
@@ -24,13 +24,15 @@ class Dispatch:
     def __init__(self, tasks=20, **tables):
         self.config = parse({"env": {"slots": 8}, **tables})
         self.tasks = task_set(tasks)
-        self.settings = dispatch.Settings.of(self.config, self.tasks)
+        self.settings = dispatch.DispatchSettings.of(self.config, self.tasks)
+        self.rules = bind_rules(self.config)
         self.state = dispatch.DispatchState()
         self.orders = []
         self.offset = 0
 
     def apply(self, event):
-        self.state, decisions = dispatch.apply(self.state, InputRecord("any", 0, self.offset, event), self.settings)
+        record = InputRecord("any", 0, self.offset, event)
+        self.state, decisions = dispatch.apply(self.state, record, self.settings, self.rules)
         self.offset += 1
         new = [decision.event for decision in decisions]
         assert [decision.id for decision in decisions] == [order.order_id for order in new]
@@ -341,45 +343,3 @@ def test_a_task_without_an_open_group_gets_one_within_the_bound(tasks, patience,
                 else:
                     waited = agent.state.next_group - free_since.setdefault(task_id, agent.state.next_group)
                     assert waited <= (patience + 1) * tasks, task_id
-
-
-@pytest.mark.parametrize(("passes", "share"), [(0, 0.25), (3, 0.08)])
-def test_a_task_that_keeps_failing_rests_for_some_passes_and_comes_back(passes, share, monkeypatch):
-    monkeypatch.setattr(task_scheduler, "PROBE_EVERY", 1000)
-    rest = {"rest_after": 8 if passes else 0, "rest_passes": passes}
-    agent = Dispatch(
-        tasks=4,
-        curation={"dispatch": {"choice": "even"}, "mobilerl": rest, "budget": {"dynamic": False}},
-        trainer={"groups_per_step": 99},
-    )
-    hopeless = "simulated/grid#0"
-    groups = agent.play(400, lambda order: order.task_id != hopeless and order.sample % 2)
-    assert groups.count(hopeless) / len(groups) == pytest.approx(share, abs=0.03)
-    assert hopeless in groups[-40:]
-
-
-def test_tasks_rest_although_all_of_them_fail():
-    rest = {"dispatch": {"choice": "even"}, "mobilerl": {"rest_after": 4, "rest_passes": 5}}
-    agent = Dispatch(tasks=3, curation=rest, trainer={"groups_per_step": 99})
-    assert Counter(agent.play(90, lambda order: False)).keys() == {f"simulated/grid#{seed}" for seed in range(3)}
-
-
-def test_a_curriculum_goes_from_short_tasks_to_all():
-    pages = [
-        Page(environment="simulated", page=name, max_steps=steps, train_seeds=(0, 4), heldout_seeds=(9, 10))
-        for name, steps in (("short", 2), ("middle", 5), ("long", 20))
-    ]
-    phases = [{"groups": 12, "max_steps": 2}, {"groups": 12, "max_steps": 5}]
-    agent = Dispatch(
-        curation={"dispatch": {"choice": "even"}, "craft_gui": {"phases": phases}}, trainer={"groups_per_step": 99}
-    )
-    agent.settings = dispatch.Settings.of(agent.config, TaskSet(pages))
-    groups = agent.play(48, lambda order: order.sample % 2)
-    assert {name.split("#")[0] for name in groups[:12]} == {"simulated/short"}
-    assert {name.split("#")[0] for name in groups[12:24]} == {"simulated/short", "simulated/middle"}
-    assert len({name.split("#")[0] for name in groups[24:]}) == 3
-
-
-def test_a_phase_without_tasks_is_none():
-    agent = Dispatch(curation={"craft_gui": {"phases": [{"groups": 9, "max_steps": 1}]}})
-    assert agent.weights()

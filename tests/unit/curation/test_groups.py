@@ -1,14 +1,10 @@
-import statistics
-
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dart_streams.config import parse
-from dart_streams.curation import advantages, groups
-from dart_streams.curation.advantages import shortest_path
+from dart_streams.curation import groups
 from dart_streams.curation.order_tracker import Limits
+from dart_streams.curation.recipes import bind_rules
 from dart_streams.curation.reducer import InputRecord
 from tests import events
 
@@ -18,8 +14,9 @@ LIMITS = Limits(attempts=2, horizon=256)
 class Groups:
     """The groups agent with an offset that counts by itself."""
 
-    def __init__(self, **curation):
-        self.settings = parse({"curation": curation}).curation
+    def __init__(self, tables=None, **curation):
+        config = parse({"curation": curation} | (tables or {}))
+        self.settings, self.rules = config.curation, bind_rules(config)
         self.state = groups.GroupsState()
         self.offset = 0
 
@@ -40,7 +37,7 @@ class Groups:
         trajectory = events.trajectory(**known | fields)
         record = InputRecord("trajectories", 0, self.offset, trajectory)
         self.offset += 1
-        self.state, decisions = groups.apply(self.state, record, self.settings, LIMITS)
+        self.state, decisions = groups.apply(self.state, record, self.settings, LIMITS, self.rules)
         assert len(decisions) <= 1
         return decisions[0].event if decisions else None
 
@@ -204,103 +201,11 @@ def test_evaluations_make_no_group():
     assert agent.state == groups.GroupsState()
 
 
-def test_a_shorter_success_is_worth_more_where_the_length_counts():
-    """Of successes in 2 and 4 steps with alpha 0.5 the second is worth 1 - 0.5 x (4 - 2) / 4 = 0.75."""
-    agent = Groups(mobilerl={"shortest_path": 0.5})
-    agent.see(0, 1.0, size=3, steps=2)
-    agent.see(1, 1.0, size=3, steps=4, step_entropies=[0.1] * 4)
-    group = agent.see(2, 0.0, size=3, steps=2)
-    mean, std = advantages.reward_statistics([1.0, 0.75, 0.0], [2, 4, 2])
-    assert [member.advantage for member in group.members] == pytest.approx(
-        [(worth - mean) / (std + 1e-6) for worth in (1.0, 0.75, 0.0)]
-    )
-    assert [member.reward for member in group.members] == [1.0, 1.0, 0.0]
-    assert (group.mean, group.std) == (mean, std)
-
-
-@pytest.mark.parametrize(("alpha", "kept"), [(0.0, False), (0.5, True)])
-def test_successes_of_different_length_teach_only_where_the_length_counts(alpha, kept):
-    agent = Groups(mobilerl={"shortest_path": alpha})
-    agent.see(0, 1.0, size=2, steps=2)
-    group = agent.see(1, 1.0, size=2, steps=4, step_entropies=[0.1] * 4)
-    assert (group is not None) == kept
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from([0.0, 0.4, 1.0]), st.integers(1, 30)), min_size=1, max_size=9),
-    st.floats(0.0, 1.0),
-)
-def test_the_length_changes_successes_only_and_never_below_nothing(members, alpha):
-    rewards, steps = [reward for reward, _ in members], [n for _, n in members]
-    worth = shortest_path(rewards, steps, alpha)
-    for reward, n, value in zip(rewards, steps, worth, strict=True):
-        assert value == reward if reward < 1.0 else 0.0 <= value <= reward
-        if reward == 1.0 and n == min(m for r, m in members if r == 1.0):
-            assert value == reward
-
-
-def test_a_steps_return_is_credited_against_the_groups_same_steps():
-    """With discount 0.5, a success in 1 step is worth 1 at step 0, one in 3 steps 0.25, and a failure nothing."""
-    agent = Groups(ui_s1={"step_weight": 1.0}, entropy={"keep": 1.0})
-    agent.see(0, 1.0, size=3, steps=1, step_entropies=[0.1])
-    agent.see(1, 1.0, size=3, steps=3, step_entropies=[0.1] * 3)
-    group = agent.see(2, 0.0, size=3, steps=2)
-    mean, std = 1.25 / 3, statistics.stdev([1.0, 0.25, 0.0])
-    short, long, failure = group.members
-    assert short.step_advantages == pytest.approx([short.advantage + (1.0 - mean) / std], abs=1e-4)
-    assert long.step_advantages[0] == pytest.approx(long.advantage + (0.25 - mean) / std, abs=1e-4)
-    assert long.step_advantages[1] == pytest.approx(long.advantage + 0.5**0.5, abs=1e-4)
-    assert long.step_advantages[2] == long.advantage
-    assert failure.step_advantages[1] == pytest.approx(failure.advantage - 0.5**0.5, abs=1e-4)
-
-
-def test_only_selected_steps_have_an_advantage_of_their_own():
-    agent = Groups(ui_s1={"step_weight": 1.0})
-    agent.see(0, 1.0, 2, steps=5, step_entropies=[0.1, 0.2, 0.3, 0.4, 0.5])
-    group = agent.see(1, 0.0, 2, steps=5, step_entropies=[0.6, 0.7, 0.8, 0.9, 1.0])
-    first, second = group.members
-    assert (first.selected, len(first.step_advantages), len(second.step_advantages)) == ([2, 3, 4], 3, 5)
-    whole = advantages.single_step_advantages([1.0, 0.0], [5, 5], 0.5)[0]
-    assert first.step_advantages == [first.advantage + whole[step] for step in first.selected]
-
-
-def test_a_stored_success_is_credited_as_well():
-    agent = Groups(ui_s1={"step_weight": 1.0})
-    agent.see(0, 1.0, purpose="demonstration", order_id="demo-0", trajectory_id="shown", steps=3, step_entropies=[])
-    group = agent.see_all(0.0, 0.0)
-    [taken] = [member for member in group.members if member.source == "pool"]
-    assert len(taken.step_advantages) == 3
-
-
 def test_without_credit_of_steps_the_event_is_as_it_was():
     agent = Groups()
     agent.see(0, 1.0, 2)
     group = agent.see(1, 0.0, 2)
     assert "step_advantages" not in msgspec.to_builtins(group)["members"][0]
-
-
-@pytest.mark.parametrize(
-    ("weight", "lengths", "kept"), [(1.0, (2, 4), True), (1.0, (2, 2), False), (0.0, (2, 4), False)]
-)
-def test_equal_successes_have_a_signal_only_where_steps_are_credited(weight, lengths, kept):
-    agent = Groups(ui_s1={"step_weight": weight})
-    agent.see(0, 1.0, 2, steps=lengths[0], step_entropies=[0.1] * lengths[0])
-    group = agent.see(1, 1.0, 2, steps=lengths[1], step_entropies=[0.1] * lengths[1])
-    assert (group is not None) == kept
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from([0.0, 0.4, 1.0]), st.integers(0, 9)), min_size=1, max_size=8),
-    st.floats(0.0, 1.0),
-)
-def test_step_advantages_are_one_a_step_and_sum_to_nothing_at_each_step(members, discount):
-    rewards, steps = [reward for reward, _ in members], [n for _, n in members]
-    credited = advantages.single_step_advantages(rewards, steps, discount)
-    assert [len(own) for own in credited] == steps
-    for step in range(max(steps)):
-        assert sum(own[step] for own in credited if step < len(own)) == pytest.approx(0.0, abs=1e-6)
-    if len(set(rewards)) == 1 and not advantages.returns_differ(rewards, steps, discount):
-        assert all(abs(gain) < 1e-6 for own in credited for gain in own)
 
 
 def test_a_rollout_without_tokens_is_no_member_and_counted():

@@ -25,7 +25,7 @@ PAGES = sorted(
     if path.name != "glossary.md" and not path.is_relative_to(ROOT / "docs/lab")
 )
 """Texts for readers; the glossary names the words that are not used, and the lab book is as it was written."""
-DEFINED_TWICE: dict[str, str] = {}
+DEFINED_TWICE = {"Settings": "each recipe has its own, found by this name"}
 """Class names that may stand for two things, each with the reason."""
 OWNER = re.compile(r"`((?:topics|dart_streams|workers|trainer)(?:\.\w+)*)` \|$")
 PRIVATE = re.compile(

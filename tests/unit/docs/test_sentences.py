@@ -14,6 +14,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "dart_streams/recipes").glob("*/README.md")),
     *sorted(page for page in DOCS.rglob("*.md") if page not in GENERATED and DOCS / "lab" not in page.parents),
 ]
 

@@ -17,7 +17,13 @@ from docs.reference import iterate_keys
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-TEXTS = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+TEXTS = [
+    *PAGES,
+    *sorted((ROOT / "dart_streams/recipes").glob("*/README.md")),
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+]
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]+`")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
@@ -185,5 +191,5 @@ def test_the_site_builds_without_a_warning(tmp_path: Path):
 def test_where_things_go_names_every_package():
     text = (DOCS / "development.md").read_text() + (DOCS / "pictures/floors.svg").read_text()
     for package in [path.parent for name in OURS for path in (ROOT / name).rglob("__init__.py")]:
-        if package.relative_to(ROOT).parts[:2] not in {("workers", "env"), ("dart_streams", "launch")}:
+        if package.relative_to(ROOT).parts[:2] not in {("workers", "env"), ("dart_streams", "recipes")}:
             assert package.name in text, package

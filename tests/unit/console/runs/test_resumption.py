@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dart_streams.config import Config, parse
-from dart_streams.config.recorded import key_values
+from dart_streams.config.tables import key_values
 from dart_streams.console.runs.resumption import KEPT, changed_keys, refuse_changes
 from dart_streams.errors import ConfigError
 

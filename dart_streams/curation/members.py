@@ -1,0 +1,28 @@
+"""Members of a group before it is curated: finished rollouts, and stored successes."""
+
+import msgspec
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """A rewarded rollout of an open group; ``screens`` has the screenshot's sha256 (16 hex digits) of each step."""
+
+    sample: int
+    trajectory_id: str
+    reward: float
+    steps: int
+    step_entropies: list[float]
+    version_min: int | None
+    version_max: int | None
+    screens: list[str] = []
+
+
+class PooledSuccess(msgspec.Struct, frozen=True):
+    """A successful trajectory, demonstrated or online; ``steps`` counts actions."""
+
+    trajectory_id: str
+    order_id: str
+    reward: float
+    steps: int
+
+
+GroupMember = Finish | PooledSuccess

@@ -1,0 +1,1 @@
+"""Methods of other papers, each a folder with settings, rules, a page and tests."""

@@ -1,0 +1,1 @@
+"""DART's own settings (arXiv 2509.23866)."""

@@ -1,0 +1,1 @@
+"""Self-imitation (arXiv 1806.05635)."""

@@ -1,0 +1,44 @@
+"""Agents of a recipe, alone and in a circle in memory, for its tests."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.curation_world import Odds, SimulatedCircle
+from dart_streams.config import Config, parse, tasks
+from dart_streams.config.recipes import override_tables
+from dart_streams.config.tables import read_tables
+from dart_streams.config.tasks import TaskSet
+from topics.curated import CuratedGroup
+from topics.rollout_orders import RolloutOrder
+
+ROOT = Path(__file__).parents[3]
+DEMONSTRATION = ROOT / "deploy/config/demo.toml"
+
+
+def recipe_config(*recipes: str, **tables: Any) -> Config:
+    """Return the demonstration's configuration with recipes, and tables over them."""
+    demonstration = read_tables(DEMONSTRATION, "no demonstration")
+    return parse(override_tables(demonstration, {"recipe": list(recipes), "env": {"slots": 16}} | tables))
+
+
+def task_set(config: Config) -> TaskSet:
+    """Return the demonstration's pages, with two tasks each, so that every task has its turn often."""
+    pages = tasks.load(DEMONSTRATION.parent / Path(config.tasks.file).name).pages
+    return TaskSet([msgspec.structs.replace(page, train_seeds=(0, 2)) for page in pages])
+
+
+def played(config: Config, rounds: int = 600) -> SimulatedCircle:
+    """Return the circle of a configuration after ``rounds`` rollouts."""
+    return SimulatedCircle(config, task_set(config), Odds(faults=0.02, lift=0.002)).play_rounds(rounds)
+
+
+def orders_in(circle: SimulatedCircle) -> list[RolloutOrder]:
+    """Return all rollout orders of a circle."""
+    return [written.event for written in circle.logs["rollout-orders"]]
+
+
+def groups_in(circle: SimulatedCircle) -> list[CuratedGroup]:
+    """Return all curated groups of a circle."""
+    return [written.event for written in circle.logs["curated"]]

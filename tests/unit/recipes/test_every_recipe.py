@@ -1,0 +1,87 @@
+"""Every recipe in a circle in memory: versions are made, and decisions replay to the same bytes."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from benchmarks.curation_world import Odds, SimulatedCircle
+from dart_streams.config import load, parse
+from dart_streams.config.recipes import known_recipes, recipe_folder, settings_type
+from dart_streams.curation.recipes import bind_rules
+from dart_streams.errors import ConfigError
+from tests.unit.recipes.agents import groups_in, played, recipe_config, task_set
+from tests.unit.recipes.packages import install_recipe
+
+RECIPES = known_recipes()
+
+
+class RestoredCircle(SimulatedCircle):
+    """A circle whose agents are restored from their stored states before each record."""
+
+    def apply(self, agent, record):
+        kind = agent.state
+        self.states[agent.name] = msgspec.json.decode(msgspec.json.encode(self.states[agent.name]), type=kind)
+        return super().apply(agent, record)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_trains_and_its_decisions_replay_to_the_same_bytes(name: str):
+    config = recipe_config(name)
+    circle = played(config)
+    assert circle.trainer.version >= 2
+    restored = RestoredCircle(config, task_set(config), Odds(faults=0.02, lift=0.002)).play_rounds(600)
+    assert digests(restored) == digests(circle)
+
+
+def digests(circle: SimulatedCircle) -> dict[str, str]:
+    """Return the digest of each agent's decisions."""
+    return {name: state.progress.digest for name, state in circle.states.items()}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_has_its_files_and_documented_settings(name: str):
+    folder = recipe_folder(name)
+    page = (folder / "README.md").read_text()
+    assert {line for line in page.splitlines() if line.startswith("## ")} >= {
+        "## What the paper does",
+        "## What differs here",
+        "## Values it is held to",
+    }
+    keys = [field.name for field in msgspec.structs.fields(settings_type(name))]
+    assert [key for key in keys if f"`{key}`" not in page] == [], "the page names each key"
+
+
+@pytest.fixture
+def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Install a package with a recipe that contradicts UI-S1, as pip does."""
+    rules = "from dart_streams.curation.hooks import Rules\nRULES = Rules(step_advantages=lambda *_: [])\n"
+    files = {"recipe.toml": "[curation.entropy]\nkeep = 0.5\n", "rules.py": rules}
+    install_recipe(tmp_path, monkeypatch, "other", files)
+    return "other"
+
+
+def test_unknown_and_contradictory_recipes_are_refused_with_both_names(other: str):
+    with pytest.raises(ConfigError, match="no recipe 'mobilrl': did you mean 'mobilerl'"):
+        parse({"recipe": "mobilrl"})
+    with pytest.raises(ConfigError, match="recipe does not name 'ui-s1'"):
+        parse({"recipes": {"ui-s1": {}}})
+    with pytest.raises(ConfigError, match=r"'ui-s1' sets curation.entropy.keep to 1.0 and 'other' to 0.5"):
+        parse({"recipe": ["ui-s1", other]})
+    both = parse({"recipe": ["ui-s1", other], "curation": {"entropy": {"keep": 0.7}}})
+    assert both.curation.entropy.keep == 0.7, "the file decides"
+    with pytest.raises(ConfigError, match="'ui-s1' and 'other' both replace the rule step_advantages"):
+        bind_rules(both)
+
+
+def test_two_recipes_of_different_rules_go_together():
+    config = recipe_config("mobilerl", "ui-s1", curation={"length": {"dynamic": False}})
+    group = groups_in(played(config))[0]
+    assert config.recipe == ("mobilerl", "ui-s1") and group.members[0].step_advantages
+
+
+def test_a_file_wins_over_its_recipe_and_the_command_line_over_both(tmp_path: Path):
+    file = tmp_path / "run.toml"
+    file.write_text('recipe = "ui-s1"\n[curation.entropy]\nkeep = 0.9\n')
+    assert load(file).curation.entropy.keep == 0.9
+    assert load(file, recipe=["ui-s1"]).curation.entropy.keep == 1.0
