@@ -16,6 +16,7 @@ SOURCES = (
     "dart_streams/actions",
     "dart_streams/curation",
     "dart_streams/policy",
+    "dart_streams/recipes",
     "dart_streams/episodes/prompts.py",
     "trainer/data",
     "trainer/learning",

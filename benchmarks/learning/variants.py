@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from dart_streams.config import Config, parse
+from dart_streams.config import Config, parse, recipes
 from dart_streams.config.files import parse_as
-from dart_streams.config.recipes import override_tables
 from dart_streams.config.tables import merge_tables, read_tables
 from dart_streams.errors import ConfigError
 
@@ -17,12 +16,16 @@ FILE = Path(__file__).with_name("variants.toml")
 
 
 class VariantFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A ``deployment`` and each variant's overrides; ``tasks`` and ``base`` override for all. Paths are relative."""
+    """A ``deployment`` and each variant's overrides; ``tasks`` and ``base`` override for all. Paths are relative.
+
+    With ``every_recipe`` each installed recipe is a variant too, unless it changes nothing here.
+    """
 
     deployment: str
     tasks: str = ""
     base: dict[str, Any] = {}
-    variants: dict[str, dict[str, Any]]
+    every_recipe: bool = False
+    variants: dict[str, dict[str, Any]] = {}
 
 
 def read(file: Path = FILE) -> dict[str, Config]:
@@ -40,10 +43,14 @@ def read(file: Path = FILE) -> dict[str, Config]:
         base = parse(tables, f"{file}: the base")
     found = {BASE: base}
     for name, overrides in listed.variants.items():
-        made = parse(override_tables(tables, overrides), f"{file}: variant {name!r}")
+        made = parse(recipes.override_tables(tables, overrides), f"{file}: variant {name!r}")
         if name == BASE or made == found[BASE]:
             raise ConfigError(f"{file}: variant {name!r} must differ from the base")
         found[name] = made
+    for name in recipes.known_recipes() if listed.every_recipe else ():
+        made = parse(recipes.override_tables(tables, {"recipe": name}), f"{file}: recipe {name!r}")
+        if msgspec.structs.replace(made, recipe=()) != base or recipes.rules_module(name):
+            found.setdefault(name, made)
     return found
 
 
