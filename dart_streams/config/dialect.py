@@ -38,19 +38,4 @@ class ActionDialect(Optional, frozen=True):
 
     def build(self) -> dialects.Dialect:
         """Return the dialect with these settings."""
-        places, strictness, several = self.coordinates, self.strictness, self.several
-        match self.name:
-            case "native":
-                return dialects.Native()
-            case "ui-tars":
-                return dialects.UiTars(
-                    coordinates=places,
-                    strictness=strictness,
-                    several=several,
-                    style=self.prompt,
-                    language=self.language,
-                )
-            case "qwen-computer-use":
-                return dialects.QwenComputerUse(coordinates=places, strictness=strictness, several=several)
-            case "computer_13":
-                return dialects.Computer13(coordinates=places, strictness=strictness, several=several)
+        return dialects.BY_NAME[self.name](**{key: getattr(self, key) for key in KEYS[self.name]})

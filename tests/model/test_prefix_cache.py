@@ -300,4 +300,4 @@ def test_an_answer_of_other_tokens_than_its_text_has_is_noticed(policies):
     assert compare_history(renderer, Native(), usual, text) == "same"
     assert compare_history(renderer, Native(), usual[:-1], text) == "same", "cut before its end"
     assert compare_history(renderer, Native(), other, text) == "other"
-    assert compare_history(renderer, UiTars(style="box"), usual, text) == "rewritten"
+    assert compare_history(renderer, UiTars(prompt="box"), usual, text) == "rewritten"

@@ -18,3 +18,9 @@ from dart_streams.actions.dialects.qwen_computer_use import QwenComputerUse
 from dart_streams.actions.dialects.ui_tars import Style, UiTars
 
 Name = Literal["native", "ui-tars", "qwen-computer-use", "computer_13"]
+BY_NAME: dict[Name, type[Dialect]] = {
+    "native": Native,
+    "ui-tars": UiTars,
+    "qwen-computer-use": QwenComputerUse,
+    "computer_13": Computer13,
+}

@@ -11,8 +11,7 @@ from dart_streams.actions import typed
 from dart_streams.actions.dialects import json_reader
 from dart_streams.actions.dialects.dialect import (
     AnswerBuilder,
-    ConfiguredDialect,
-    ParsedAnswer,
+    Dialect,
     Role,
     UnsupportedAction,
     View,
@@ -68,18 +67,15 @@ ENDS = re.compile(r"(?P<more>[\s}]*+)(?:(?P<closed>```)|(?=[,;]?\s*+(?P<next>\{)
 """Text that may follow an object in a code block."""
 
 
-class Computer13(ConfiguredDialect, frozen=True, kw_only=True):
+class Computer13(Dialect, frozen=True, kw_only=True):
     """Dialect ``computer_13``."""
 
-    def read(self, answer: str, view: View) -> ParsedAnswer:
-        """Parse an answer; raise :class:`Unparsable` if it has no action or ``strictness`` refuses it."""
-        builder = AnswerBuilder(view, self.coordinates)
+    def _add_actions(self, answer: str, builder: AnswerBuilder) -> None:
         for item in read_items(answer, builder):
             if isinstance(item, str):
                 builder.add(WORDS[item]())
             else:
                 InterpretedObject(builder, item).add()
-        return builder.build(self.strictness, self.several)
 
     def write(self, action: typed.Action, view: View) -> str:
         """Return the answer for ``action``; drags, scrolls and held buttons begin with a move."""

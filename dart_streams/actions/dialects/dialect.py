@@ -5,7 +5,7 @@ Parsers accept every unambiguous answer and note its issues: ``lenient`` keeps s
 
 import re
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -60,41 +60,36 @@ class ParsedAnswer(msgspec.Struct, frozen=True):
     wrong: tuple[ParseIssue, ...] = ()
 
 
-class Dialect(Protocol):
+class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """Reads and writes actions in a model's format."""
-
-    @property
-    def tokens(self) -> tuple[str, ...]:
-        """Special tokens of the model's vocabulary in prompts and answers."""
-
-    @property
-    def separate(self) -> bool:
-        """Whether each part of the prompt is a separate message, even after one of the same role."""
-
-    def read(self, answer: str, view: View) -> ParsedAnswer:
-        """Parse an answer; raise :class:`Unparsable` if it has no action or the strictness refuses it."""
-
-    def write(self, action: Action, view: View) -> str:
-        """Return the answer for ``action``; raise :class:`UnsupportedAction` if the dialect cannot express it."""
-
-    def system_messages(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
-        """Return the prompt's messages before the first screen, as (role, text)."""
-
-    def history_text(self, answer: str) -> str:
-        """Return an earlier answer as the prompt shows it."""
-
-
-class ConfiguredDialect(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a dialect, and a history of unchanged answers."""
 
     coordinates: Coordinates = "absolute"
     strictness: Strictness = "strict"
     several: MultipleActions = "first"
     tokens: tuple[str, ...] = ()
+    """Special tokens of the model's vocabulary in prompts and answers."""
     separate: bool = False
+    """Whether each part of the prompt is a separate message, even after one of the same role."""
+
+    def read(self, answer: str, view: View) -> ParsedAnswer:
+        """Parse an answer; raise :class:`Unparsable` if it has no action or ``strictness`` refuses it."""
+        builder = AnswerBuilder(view, self.coordinates)
+        self._add_actions(answer, builder)
+        return builder.build(self.strictness, self.several)
+
+    def _add_actions(self, answer: str, builder: "AnswerBuilder") -> None:
+        raise NotImplementedError
+
+    def write(self, action: Action, view: View) -> str:
+        """Return the answer for ``action``; raise :class:`UnsupportedAction` if the dialect cannot express it."""
+        raise NotImplementedError
+
+    def system_messages(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
+        """Return the prompt's messages before the first screen, as (role, text)."""
+        raise NotImplementedError
 
     def history_text(self, answer: str) -> str:
-        """Return ``answer`` unchanged."""
+        """Return an earlier answer as the prompt shows it."""
         return answer
 
 

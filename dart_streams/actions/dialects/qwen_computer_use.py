@@ -13,8 +13,7 @@ from dart_streams.actions import typed
 from dart_streams.actions.dialects import json_reader, qwen_prompt
 from dart_streams.actions.dialects.dialect import (
     AnswerBuilder,
-    ConfiguredDialect,
-    ParsedAnswer,
+    Dialect,
     Role,
     UnsupportedAction,
     View,
@@ -57,15 +56,12 @@ LOOSE_NAMES = {"click": "left_click", "move": "mouse_move", "drag": "left_click_
 """Aliases outside the tool's definition."""
 
 
-class QwenComputerUse(ConfiguredDialect, frozen=True, kw_only=True):
+class QwenComputerUse(Dialect, frozen=True, kw_only=True):
     """Dialect ``qwen-computer-use``."""
 
-    def read(self, answer: str, view: View) -> ParsedAnswer:
-        """Parse an answer; raise :class:`Unparsable` if it has no action or ``strictness`` refuses it."""
-        builder = AnswerBuilder(view, self.coordinates)
+    def _add_actions(self, answer: str, builder: AnswerBuilder) -> None:
         for call in tool_calls(answer, builder):
             InterpretedToolCall(builder, arguments_of(call, builder)).add()
-        return builder.build(self.strictness, self.several)
 
     def write(self, action: typed.Action, view: View) -> str:
         """Return the answer for ``action``; drags and scrolls begin with a move."""

@@ -16,8 +16,7 @@ from dart_streams.actions.dialects.dialect import (
     FULL_WIDTH,
     TAGS,
     AnswerBuilder,
-    ConfiguredDialect,
-    ParsedAnswer,
+    Dialect,
     Place,
     Role,
     View,
@@ -34,20 +33,17 @@ PLAIN_BOX = re.compile(r"\b(start_box|end_box)='(\([0-9]{1,5},\s?[0-9]{1,5}\))'"
 PARAMETER_ALIASES = {"point": "start_box", "start_point": "start_box", "end_point": "end_box", "hotkey": "key"}
 
 
-class UiTars(ConfiguredDialect, frozen=True, kw_only=True):
-    """Dialect ``ui-tars``; ``style`` is the prompt's coordinate format, and both formats are read."""
+class UiTars(Dialect, frozen=True, kw_only=True):
+    """Dialect ``ui-tars``; ``prompt`` is its coordinate format, and both formats are read."""
 
-    style: Style = "point"
+    prompt: Style = "point"
     language: str = "English"
     tokens: tuple[str, ...] = BOX_TOKENS
     separate: bool = True
 
-    def read(self, answer: str, view: View) -> ParsedAnswer:
-        """Parse an answer; raise :class:`Unparsable` if it has no action or ``strictness`` refuses it."""
-        builder = AnswerBuilder(view, self.coordinates)
+    def _add_actions(self, answer: str, builder: AnswerBuilder) -> None:
         for call in Scanner(answer, PARAMETERS, GRAMMAR, ("content",), builder.note).calls():
             InterpretedCall(builder, call).add()
-        return builder.build(self.strictness, self.several)
 
     def write(self, action: typed.Action, view: View) -> str:
         """Return the answer for ``action``, without a thought."""
@@ -58,18 +54,18 @@ class UiTars(ConfiguredDialect, frozen=True, kw_only=True):
         }
         placed = {name: value for names, place in changed.items() for name, value in zip(names, place, strict=True)}
         text = grammar.format(msgspec.structs.replace(action, **placed) if placed else action)
-        return self.history_text(text) if self.style == "box" else in_points(text)
+        return self.history_text(text) if self.prompt == "box" else in_points(text)
 
     def system_messages(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
         """Return the prompt's messages before the first screen, as published for UI-TARS-1.5."""
         return ("system", ui_tars_prompts.SYSTEM), (
             "user",
-            ui_tars_prompts.user_prompt(self.style, self.language, instruction),
+            ui_tars_prompts.user_prompt(self.prompt, self.language, instruction),
         )
 
     def history_text(self, answer: str) -> str:
         """Return an earlier answer with the tokens around its boxes, which decoding may have dropped."""
-        return PLAIN_BOX.sub(r"\1='<|box_start|>\2<|box_end|>'", answer) if self.style == "box" else answer
+        return PLAIN_BOX.sub(r"\1='<|box_start|>\2<|box_end|>'", answer) if self.prompt == "box" else answer
 
 
 class InterpretedCall(grammar.CallArguments):

@@ -15,7 +15,7 @@ from tests.unit.actions.test_grammar import every_action
 
 VIEW = View(10_000, 10_000)
 """Whose pixels are all that are drawn."""
-WRITERS = (Native(), UiTars(), UiTars(style="box"), QwenComputerUse(), Computer13())
+WRITERS = (Native(), UiTars(), UiTars(prompt="box"), QwenComputerUse(), Computer13())
 EXPRESSIBLE = {Native: 17, UiTars: 17, Computer13: 16, QwenComputerUse: 12}
 """Of the samples below."""
 SAMPLES = tuple(

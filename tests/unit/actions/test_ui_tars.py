@@ -114,7 +114,7 @@ def test_a_text_may_look_like_the_end_of_a_call(content):
 
 def test_actions_are_written_with_points_or_boxes():
     click, drag = Click(5, 6), Drag(1, 2, 3, 4)
-    box = UiTars(style="box")
+    box = UiTars(prompt="box")
     assert FIRST.write(click, VIEW) == "Action: click(point='<point>5 6</point>')"
     assert FIRST.write(drag, VIEW) == "Action: drag(start_point='<point>1 2</point>', end_point='<point>3 4</point>')"
     assert box.write(click, VIEW) == "Action: click(start_box='<|box_start|>(5,6)<|box_end|>')"
@@ -124,7 +124,7 @@ def test_actions_are_written_with_points_or_boxes():
 
 
 def test_earlier_answers_get_back_the_tokens_that_decoding_left_out():
-    box = UiTars(style="box")
+    box = UiTars(prompt="box")
     with_tokens = "Thought: x\nAction: click(start_box='<|box_start|>(5,6)<|box_end|>')"
     assert box.history_text("Thought: x\nAction: click(start_box='(5,6)')") == with_tokens
     assert box.history_text(with_tokens) == with_tokens

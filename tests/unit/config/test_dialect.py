@@ -26,7 +26,7 @@ def parsed(**dialect: str) -> config.Config:
         ({"name": "ui-tars"}, UiTars()),
         (
             {"name": "ui-tars", "coordinates": "relative", "prompt": "box", "language": "Chinese", "several": "all"},
-            UiTars(coordinates="relative", style="box", language="Chinese", several="all"),
+            UiTars(coordinates="relative", prompt="box", language="Chinese", several="all"),
         ),
         ({"name": "qwen-computer-use", "strictness": "lenient"}, QwenComputerUse(strictness="lenient")),
         ({"name": "computer_13", "coordinates": "relative"}, Computer13(coordinates="relative")),
