@@ -1,6 +1,7 @@
 """The store for asyncio processes: driver callbacks bridged to the event loop, bounded concurrency, retries."""
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import Any
 
@@ -9,10 +10,11 @@ from cassandra.cluster import Session
 from cassandra.query import PreparedStatement
 from tenacity import AsyncRetrying
 
+from dart_streams.config import Config, Store
 from dart_streams.deadline import Deadline
 from dart_streams.store import statements
 from dart_streams.store.blobs import BlobCache, MissingBlob, chunk_count, join_chunks, ref_of, split_chunks
-from dart_streams.store.sessions import DOWN, gone_error, is_down, request_policy
+from dart_streams.store.sessions import DOWN, connect_async, gone_error, is_down, request_policy
 from topics.observations import Observation
 from topics.trajectories import Trajectory
 from topics.values import BlobRef
@@ -60,6 +62,15 @@ class Bridge:
                 future.set_result(rows)
             else:
                 future.set_exception(error)
+
+
+async def open_store(
+    config: Config, resources: contextlib.AsyncExitStack, cache_mb: int = Store.blob_cache_mb
+) -> "AsyncStore":
+    """Return the rows of a configuration's run, connected until ``resources`` are closed."""
+    session = await connect_async(config.store)
+    resources.callback(session.cluster.shutdown)
+    return AsyncStore(session, config.bus.run, cache_mb, config.store.wait_s)
 
 
 class AsyncStore:

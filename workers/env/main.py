@@ -22,7 +22,7 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config, tasks
 from dart_streams.errors import ConfigError
-from dart_streams.store import AsyncStore, connect_async
+from dart_streams.store import open_store
 from topics import action_requests, actions, observations, rollout_orders
 from topics.rollout_orders import RolloutOrder
 from workers.env.backends.registry import backend_of
@@ -49,9 +49,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     """
     task_set = tasks.tasks_of(config)
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
-    session = await connect_async(config.store)
-    resources.callback(session.cluster.shutdown)
-    store = AsyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
+    store = await open_store(config, resources)
     backend = backend_of(config)
     resources.push_async_callback(backend.stop)
     await backend.start()

@@ -34,7 +34,7 @@ from dart_streams.bus.log_gaps import LogGaps
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
 from dart_streams.episodes.trajectory_summary import Incomplete, broken_trajectory, is_whole, summarize
-from dart_streams.store import AsyncStore, connect_async
+from dart_streams.store import AsyncStore, open_store
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instruments import ObservedCounter
 from dart_streams.telemetry.spans import ActiveSpan, UseSpan, context_of
@@ -71,9 +71,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     """
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
     await publisher.partitions_of(observations.TOPIC)
-    session = await connect_async(config.store)
-    resources.callback(session.cluster.shutdown)
-    store = AsyncStore(session, config.bus.run, cache_mb=0, wait_s=config.store.wait_s)
+    store = await open_store(config, resources, cache_mb=0)
     writer = ObservationWriter(store, publisher)
     recorder = await resources.enter_async_context(Recorder(config, worker_id, writer))
     log.info("recording")

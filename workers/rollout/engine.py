@@ -1,6 +1,6 @@
 """Interface of generation engines."""
 
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -44,20 +44,24 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     recalled: Recalled | None = None
 
 
-class Engine(Protocol):
+class Engine:
     """Engine with continuous batching: :meth:`generate` calls run concurrently, also during :meth:`load`."""
 
     async def start(self, version: WeightVersion) -> None:
         """Serve ``version`` after a first generation; raise :class:`LoadFault` if it does not load."""
+        raise NotImplementedError
 
     async def generate(self, request: ActionRequest) -> Generation:
         """Answer a request; raise :class:`EngineFault` if it fails, :class:`EngineDead` if all would."""
+        raise NotImplementedError
 
     async def load(self, version: WeightVersion) -> float:
         """Switch to ``version``; return the pause (ms). Raises :class:`LoadFault` and keeps serving the old weights."""
+        raise NotImplementedError
 
     def digest(self) -> str | None:
         """Return the SHA-256 (hex) of the served weights, computed from them; None without weights."""
+        return None
 
     async def check(self) -> None:
         """Raise :class:`EngineDead` if the engine has failed for good."""

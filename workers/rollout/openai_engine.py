@@ -25,12 +25,12 @@ from dart_streams.episodes import prompts
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.policy import recipe
 from dart_streams.screens import smart_resize
-from dart_streams.store import AsyncStore, MissingBlob, connect_async
+from dart_streams.store import MissingBlob, open_store
 from topics.action_requests import ActionRequest
 from topics.values import BlobRef, MessagePart, Sampling, VersionSpan
 from topics.weights import WeightVersion
 from workers.rollout import openai_chat
-from workers.rollout.engine import EngineFault, Generation, LoadFault
+from workers.rollout.engine import Engine, EngineFault, Generation, LoadFault
 from workers.rollout.openai_endpoint import ChatEndpoint, EndpointRefused, RequestRejected
 
 if TYPE_CHECKING:  # torch
@@ -47,7 +47,7 @@ TRIAL_SIDE = 56
 log = structlog.get_logger()
 
 
-class OpenaiEngine:
+class OpenaiEngine(Engine):
     """Generates with the endpoint of ``rollout.openai``; ``read`` reads screenshots, by default from the store."""
 
     def __init__(self, config: Config, read: ReadBlob | None = None) -> None:
@@ -68,10 +68,7 @@ class OpenaiEngine:
 
             self.renderer = renderer_of(recipe.model_folder(self.config), self.config.policy)
         if self.read is None:
-            store = self.config.store
-            session = await connect_async(store)
-            self._resources.callback(session.cluster.shutdown)
-            self.read = AsyncStore(session, self.config.bus.run, store.blob_cache_mb, store.wait_s).get_blob
+            self.read = (await open_store(self.config, self._resources)).get_blob
         await self._resources.enter_async_context(self.endpoint)
         await self._try_out()
         if self.renderer is not None:
@@ -97,13 +94,6 @@ class OpenaiEngine:
     async def load(self, version: WeightVersion) -> float:
         """Raise LoadFault: an endpoint loads no weights."""
         raise LoadFault(f"version {version.version} is not loaded: the weights of rollout.engine openai never change")
-
-    def digest(self) -> str | None:
-        """Return None: the endpoint does not name its weights."""
-        return None
-
-    async def check(self) -> None:
-        """Do nothing: an endpoint that is down may come back."""
 
     async def stop(self) -> None:
         """Close the connections."""

@@ -20,7 +20,7 @@ from dart_streams.screens import smart_resize
 from topics.action_requests import ActionRequest
 from topics.values import VersionSpan
 from topics.weights import WeightVersion
-from workers.rollout.engine import Generation
+from workers.rollout.engine import Engine, Generation
 
 VOCABULARY = 1024
 """Upper bound of synthetic token ids."""
@@ -31,7 +31,7 @@ POINT = re.compile(r"\((\d+),\s*(\d+)\)")
 PIECES = re.compile(r"\d|[A-Za-z]+|\s+|[^\w\s]|_")
 
 
-class ScriptedEngine:
+class ScriptedEngine(Engine):
     """Answers after ``latency_ms`` or the workload's time; a weight switch changes the reported version."""
 
     def __init__(self, config: Config) -> None:
@@ -66,7 +66,7 @@ class ScriptedEngine:
             logprobs=logprobs,
             entropies=entropies,
             versions=version_spans(self.switches, started, clock(), len(pieces)),
-            prompt_tokens=sum(pieces_in(turn.text or "") for turn in request.turns),
+            prompt_tokens=sum(len(PIECES.findall(turn.text or "")) for turn in request.turns),
             prompt_sha=hashlib.sha256(prompt.encode()).hexdigest(),
             prefill_ms=self.settings.latency_ms / max(1, len(pieces)),
         )
@@ -85,16 +85,6 @@ class ScriptedEngine:
         engine = self.workload.generation
         tokens = engine.tokens.draw(random.Random(f"{self.workload.seed} {request_id}"))
         return self.workload.clock_s(engine.takes_s(tokens, (self.in_flight - 1) / self.slots))
-
-    def digest(self) -> str | None:
-        """Return None: there are no weights."""
-        return None
-
-    async def check(self) -> None:
-        """Do nothing."""
-
-    async def stop(self) -> None:
-        """Do nothing."""
 
     def answer(self, request: ActionRequest) -> str:
         """Return the action text: a click in pixels of the newest image, resized as for the policy."""
@@ -164,12 +154,6 @@ def instructed_point(request: ActionRequest) -> tuple[int, int] | None:
 def token_of(piece: str) -> int:
     """Return the synthetic token id of a piece of text."""
     return int(1 + hash_fraction("token", piece) * (VOCABULARY - 1))
-
-
-@functools.lru_cache(maxsize=4096)
-def pieces_in(text: str) -> int:
-    """Return the number of tokens in a text."""
-    return len(PIECES.findall(text))
 
 
 def hash_fraction(*parts: str) -> float:

@@ -28,12 +28,12 @@ from dart_streams.errors import UserError
 from dart_streams.policy import probe, recipe, weight_location, weights
 from dart_streams.policy.rendering import Prompt, Renderer, count_longest, renderer_of
 from dart_streams.policy.resident_weights import ResidentWeights
-from dart_streams.store import AsyncStore, connect_async
+from dart_streams.store import open_store
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics.action_requests import ActionRequest
 from topics.values import Sampling
 from topics.weights import WeightVersion
-from workers.rollout.engine import EngineDead, EngineFault, Generation, LoadFault, Recalled
+from workers.rollout.engine import Engine, EngineDead, EngineFault, Generation, LoadFault, Recalled
 from workers.rollout.generated_answers import GeneratedAnswers
 from workers.rollout.images import EncodedImage, ImageCache, ReadBlob
 from workers.rollout.vllm_core import EngineRequest, VllmCore
@@ -187,7 +187,7 @@ class EngineThread:
                 future.set_exception(self.dead)
 
 
-class VllmEngine:
+class VllmEngine(Engine):
     """Generates with vLLM; ``read`` reads screenshots, by default from the store."""
 
     def __init__(self, config: Config, read: ReadBlob | None = None) -> None:
@@ -202,14 +202,13 @@ class VllmEngine:
         self.served_sha256: str | None = None
         self.thread: EngineThread | None = None
         self.mode = config.rollout.switch_mode
+        self._resources = contextlib.AsyncExitStack()
 
     async def start(self, version: WeightVersion) -> None:
         """Build the engine, load ``version``, and generate once to compile kernels."""
         folder = await self.fetch(version)
         if self.read is None:
-            store = self.config.store
-            session = await connect_async(store)
-            self.read = AsyncStore(session, self.config.bus.run, store.blob_cache_mb, store.wait_s).get_blob
+            self.read = (await open_store(self.config, self._resources)).get_blob
         if self.thread is None:
             seed = random.SystemRandom().getrandbits(31)
             set_bytes = self.schema.elements * self.schema.dtype.itemsize
@@ -300,6 +299,7 @@ class VllmEngine:
         if self.thread is not None:
             await self.thread.stop(STOP_TIMEOUT_S)
         self.cache.cleanup()
+        await self._resources.aclose()
 
     async def fetch(self, version: WeightVersion) -> Path:
         """Read ``version`` into memory, of deltas the missing ones; check it, and return its directory."""

@@ -26,7 +26,7 @@ from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
 from dart_streams.config.tracker import TrackerTool
 from dart_streams.errors import ConfigError
-from dart_streams.store import AsyncStore, MissingBlob, connect_async
+from dart_streams.store import AsyncStore, MissingBlob, open_store
 from topics import trained
 from topics.trained import TrainedStep
 from topics.transitions import is_ignored
@@ -53,11 +53,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     resources.push_async_callback(asyncio.to_thread, opened_run.close)
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id))
     await publisher.partitions_of(trained.TOPIC)
-    store = None
-    if settings.samples:
-        session = await connect_async(config.store)
-        resources.callback(session.cluster.shutdown)
-        store = AsyncStore(session, config.bus.run, cache_mb=0, wait_s=config.store.wait_s)
+    store = await open_store(config, resources, cache_mb=0) if settings.samples else None
     tracked = await resources.enter_async_context(TrackedRun(config, worker_id, opened_run, store))
     log.info("tracking", tool=settings.tool, target=str(target_of(config)))
     return lifecycle.Worker(tracked.serve, {"topics": functools.partial(watch_topics, publisher, [trained.TOPIC])})

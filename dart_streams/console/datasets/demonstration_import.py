@@ -25,7 +25,7 @@ from dart_streams.console.datasets.demonstrations import NotDemonstrable, Placed
 from dart_streams.console.datasets.episode_columns import Progress, RecordedEpisode
 from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
-from dart_streams.store import AsyncStore, connect_async
+from dart_streams.store import AsyncStore, open_store
 from topics import observations, trajectories
 
 CLIENT = "data-import"
@@ -82,9 +82,7 @@ async def publish(config: Config, episodes: Iterator[RecordedEpisode], result: I
         # A position is looked up on first use, which would be after the first announcement.
         for partition in announced.assignment():
             await announced.position(partition)
-        session = await connect_async(config.store)
-        resources.callback(session.cluster.shutdown)
-        store = AsyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
+        store = await open_store(config, resources)
         pending = PendingAnnouncements(config, announced, result)
         for episode in episodes:
             await pending.until_fewer_than(WINDOW)
