@@ -61,6 +61,7 @@ class Environment(Protocol):
 
     async def close(self) -> None:
         """Free what the episode holds; never raises."""
+        return
 
 
 class Oracle(Protocol):
@@ -93,12 +94,14 @@ class EnvironmentBackend(Protocol):
 
     async def start(self) -> None:
         """Start; raise :class:`~dart_streams.errors.ServiceUnavailable` with advice if that is impossible."""
+        return
 
     async def open(self, task: Task) -> Environment:
         """Return an environment for one episode of ``task``, which is then reset to it."""
 
     async def stop(self) -> None:
         """Free everything."""
+        return
 
 
 def screen_of(image: bytes, instruction: str, done: bool) -> Screen:

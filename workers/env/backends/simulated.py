@@ -23,7 +23,7 @@ from dart_streams.config import Config, Simulated
 from dart_streams.config.tasks import Task
 from dart_streams.config.workload import Course, Spread, Workload, draw_course, typical_steps
 from dart_streams.screens import smart_resize
-from workers.env.environment import EnvironmentFault, Screen, Size, rescale
+from workers.env.environment import Environment, EnvironmentBackend, EnvironmentFault, Screen, Size, rescale
 
 SIZE: Size = Simulated.screen
 BOX: Size = (36, 28)
@@ -32,7 +32,7 @@ COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e3
 Call = Literal["reset", "step", "evaluate"]
 
 
-class SimulatedBackend:
+class SimulatedBackend(EnvironmentBackend):
     """Makes simulated environments; it needs no service."""
 
     def __init__(self, config: Config) -> None:
@@ -40,20 +40,14 @@ class SimulatedBackend:
         workload = config.workload
         self.rng = random.Random() if workload is None else random.Random(workload.seed)
 
-    async def start(self) -> None:
-        """Do nothing."""
-
     async def open(self, task: Task) -> "SimulatedEnvironment":
         """Return a fresh environment for any task."""
         policy = self.config.policy
         policy_size = smart_resize(*SIZE, policy.min_pixels, policy.max_pixels)
         return SimulatedEnvironment(self.config, policy_size, random.Random(self.rng.random()))
 
-    async def stop(self) -> None:
-        """Do nothing."""
 
-
-class SimulatedEnvironment:
+class SimulatedEnvironment(Environment):
     """One simulated episode."""
 
     def __init__(self, config: Config, policy_size: Size, rng: random.Random) -> None:
@@ -96,9 +90,6 @@ class SimulatedEnvironment:
         """Return 1 if the box had its clicks and nothing else was clicked, else 0."""
         await self._simulate_call("evaluate", None)
         return float(self.clicks >= self.course.steps and not self.missed)
-
-    async def close(self) -> None:
-        """Do nothing."""
 
     async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
         """Click the box until the episode ends."""

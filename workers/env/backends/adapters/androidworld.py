@@ -18,7 +18,7 @@ from dart_streams.errors import ConfigError, ServiceUnavailable
 from workers.env.backends.adapters.action_formats import to_androidworld
 from workers.env.backends.adapters.settings import clamp_reward, convert_options, encode_image, number_of, text_of
 from workers.env.backends.connection import Connection
-from workers.env.environment import EnvironmentFault, Screen, screen_of
+from workers.env.environment import EnvironmentBackend, EnvironmentFault, Screen, screen_of
 from workers.env.returned_values import describe_value
 
 
@@ -39,7 +39,7 @@ def backend(config: Config) -> "AndroidWorldBackend":
     return AndroidWorldBackend(settings, config.env.selected.call_timeout_s)
 
 
-class AndroidWorldBackend:
+class AndroidWorldBackend(EnvironmentBackend):
     """The servers, each for one episode at a time."""
 
     def __init__(self, settings: AndroidWorldOptions, call_timeout_s: float) -> None:
@@ -61,9 +61,6 @@ class AndroidWorldBackend:
     async def open(self, task: Task) -> "AndroidWorldEnvironment":
         """Return an environment that has no server yet."""
         return AndroidWorldEnvironment(self)
-
-    async def stop(self) -> None:
-        """Do nothing: each episode gives its server back."""
 
 
 class AndroidWorldEnvironment:

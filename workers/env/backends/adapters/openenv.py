@@ -17,7 +17,7 @@ from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.adapters import action_formats
 from workers.env.backends.adapters.settings import RewardedEpisode, convert_options, field_of, text_of
 from workers.env.backends.connection import Connection
-from workers.env.environment import EnvironmentFault, Screen
+from workers.env.environment import EnvironmentBackend, EnvironmentFault, Screen
 
 MESSAGE_BYTES = 64 * 2**20
 CLOSE_S = 2.0
@@ -48,7 +48,7 @@ def backend(config: Config) -> "OpenEnvBackend":
     return OpenEnvBackend(convert_options(config, OpenEnvOptions), config.env.selected.call_timeout_s)
 
 
-class OpenEnvBackend:
+class OpenEnvBackend(EnvironmentBackend):
     """The backend of one OpenEnv server."""
 
     def __init__(self, settings: OpenEnvOptions, call_timeout_s: float) -> None:
@@ -66,9 +66,6 @@ class OpenEnvBackend:
     async def open(self, task: Task) -> "OpenEnvEnvironment":
         """Return an environment that is not connected yet."""
         return OpenEnvEnvironment(self.settings, self.call_timeout_s)
-
-    async def stop(self) -> None:
-        """Do nothing: each episode closes its connection."""
 
 
 class OpenEnvEnvironment(RewardedEpisode):

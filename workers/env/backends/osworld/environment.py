@@ -30,16 +30,17 @@ class TaskSession(Protocol):
     """One task in one episode. Each call raises EnvironmentFault if the machine fails or the deadline passes."""
 
     instruction: str
-    giving_up: float
+    giving_up: float = 0.0
     """Reward of an episode that the policy ends by ``call_user``."""
-    start_is_scored: bool
+    start_is_scored: bool = False
     """Whether the untouched start state is scored before the task is first played."""
 
     async def set_up(self, machine: Machine, deadline: Deadline) -> None:
         """Bring a fresh machine into the task's start state."""
 
     async def is_over(self, machine: Machine, deadline: Deadline) -> bool:
-        """Return whether the task has ended by itself."""
+        """Return whether the task has ended by itself; by default only the policy or the step limit ends it."""
+        return False
 
     async def evaluate(self, machine: Machine, deadline: Deadline) -> float:
         """Return the reward of the present state, in [0, 1]."""
@@ -49,6 +50,7 @@ class TaskSession(Protocol):
 
     async def close(self) -> None:
         """Free the resources of the episode; never raises."""
+        return
 
 
 class StartStates:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from dart_streams.actions import Action
 from dart_streams.deadline import Deadline
 from workers.env.backends.desktop.problem import Content, MissingElement, Problem, SessionOutcome, parse_elements
+from workers.env.backends.osworld.environment import TaskSession
 from workers.env.backends.osworld.machine import FileMissing, Machine
 from workers.env.backends.osworld.settling import wait_stable
 from workers.env.environment import EnvironmentFault
@@ -25,14 +26,12 @@ ENDING_S = 5.0
 """Time limit for an application to end after its window is gone."""
 
 
-class FamilyTaskSession:
-    """One problem on one machine, for one episode."""
+class FamilyTaskSession(TaskSession):
+    """One problem on one machine, for one episode. A test checks that each family's start scores 0."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.instruction = problem.instruction
-        self.giving_up = 0.0
-        self.start_is_scored = False  # A test checks that each family's start scores 0.
         self._home = ""
         self._windows = 0
         self._start: SessionOutcome | None = None
@@ -89,9 +88,6 @@ class FamilyTaskSession:
                 return
             yield action
             number += 1
-
-    async def close(self) -> None:
-        """Do nothing: the session has no resources."""
 
     async def _outcome(self, machine: Machine, deadline: Deadline, with_output: bool = False) -> SessionOutcome:
         code = await read_text(machine, CODE, deadline)

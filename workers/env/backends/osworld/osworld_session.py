@@ -15,6 +15,7 @@ from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.desktop import office_profile
 from workers.env.backends.desktop.command_line import HOME
 from workers.env.backends.osworld import browser_setup, steps
+from workers.env.backends.osworld.environment import TaskSession
 from workers.env.backends.osworld.machine import Machine, run_command
 from workers.env.backends.osworld.mirror import Mirror
 from workers.env.backends.osworld.oracles import oracle_of
@@ -73,7 +74,7 @@ class TaskResources(msgspec.Struct, frozen=True):
     ours: bool
 
 
-class OsworldTaskSession:
+class OsworldTaskSession(TaskSession):
     """One task on one machine, for one episode."""
 
     def __init__(self, task: OsworldTask, shared: TaskResources) -> None:
@@ -101,10 +102,6 @@ class OsworldTaskSession:
             if asks_devtools(self.task):
                 async with browser_setup.open_devtools(machine.endpoint) as client:
                     await browser_setup.list_tabs(client)  # Without a response evaluators would score 0.
-
-    async def is_over(self, machine: Machine, deadline: Deadline) -> bool:
-        """Return False: only the policy or the step limit ends a task of OSWorld."""
-        return False
 
     async def evaluate(self, machine: Machine, deadline: Deadline) -> float:
         """Execute the steps before the evaluation, and return the score of the state after them."""
