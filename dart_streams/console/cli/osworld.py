@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
-import os
+import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +16,7 @@ import typer
 from dart_streams.console.cli.options import AsJson, split_names
 from dart_streams.console.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.errors import UserError
+from dart_streams.fsync import replace_file
 
 if TYPE_CHECKING:
     from workers.env.backends.osworld.episode_check import TaskCheck, TaskChecker
@@ -210,9 +211,7 @@ def write_table(path: Path, checks: Sequence[TaskCheck]) -> None:
         raise UserError(f"{path} has no place for the table: a line {BEGIN} and a line {END}")
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    fresh = path.with_name(f".{path.name}{os.getpid()}")
-    fresh.write_text(f"{before}{BEGIN}\n\n{table_of(checks)}\n\n{END}{after}")
-    fresh.replace(path)
+    replace_file(path, f"{before}{BEGIN}\n\n{table_of(checks)}\n\n{END}{after}".encode())
 
 
 def table_of(checks: Sequence[TaskCheck]) -> str:
@@ -230,11 +229,10 @@ def table_of(checks: Sequence[TaskCheck]) -> str:
 
 def write_rows(path: Path, checks: Sequence[TaskCheck]) -> None:
     """Write the results into a CSV file, a row for each task."""
-    fresh = path.with_name(f".{path.name}{os.getpid()}")
-    with fresh.open("w", newline="") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(COLUMNS)
-        for check in checks:
-            scores = ["" if value is None else f"{value:g}" for value in (check.start, check.oracle)]
-            rows.writerow([check.page, check.verdict, "made" if check.made else "", *scores, check.reason])
-    fresh.replace(path)
+    file = io.StringIO()
+    rows = csv.writer(file, lineterminator="\n")
+    rows.writerow(COLUMNS)
+    for check in checks:
+        scores = ["" if value is None else f"{value:g}" for value in (check.start, check.oracle)]
+        rows.writerow([check.page, check.verdict, "made" if check.made else "", *scores, check.reason])
+    replace_file(path, file.getvalue().encode())

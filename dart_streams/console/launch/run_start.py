@@ -79,7 +79,7 @@ def run_attached(config: Config, notify: Notify, *, before_only: bool) -> None:
 
 def attached_session(folder: RunFolder, *, before_only: bool) -> Session:
     """Return the session of a run without processes of its own."""
-    return Session(folder, None, skip_report if before_only else write_report, PlainConsole(), before_only=before_only)
+    return Session(folder, None, write_report, PlainConsole(), before_only=before_only)
 
 
 def own_session(folder: RunFolder, *, owns_services: bool) -> Session:
@@ -97,12 +97,9 @@ def own_session(folder: RunFolder, *, owns_services: bool) -> Session:
 
 
 async def write_report(run: TrainingRun) -> None:
-    """Write the report of a run that has just ended, and print its headline."""
-    run.notify(await reports.finish(run.folder, run.follower, run.lags, jars.plots_folder(), run.notify))
-
-
-async def skip_report(_: TrainingRun) -> None:
-    """Write no report of an evaluation before training: the whole run has one."""
+    """Write the report of a run that has just ended, not of an evaluation before training, and print its headline."""
+    if not run.before_only:
+        run.notify(await reports.finish(run.folder, run.follower, run.lags, jars.plots_folder(), run.notify))
 
 
 def with_model(init: Path | None, config: Config) -> Config:

@@ -24,7 +24,7 @@ from dart_streams.console.launch.order_audit import AwaitedOrderAudit, audit_ord
 from dart_streams.console.launch.processes import ProcessSet
 from dart_streams.console.launch.supervisor import Supervisor
 from dart_streams.console.runs import open_orders
-from dart_streams.console.runs.run_folder import PhaseLog, RunFolder
+from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, write_json
 from dart_streams.console.runs.run_follower import RunFollower, follow_run
 from dart_streams.console.runs.run_state import Retention, RunState
 from dart_streams.deadline import Deadline
@@ -154,7 +154,7 @@ class TrainingRun:
         for line in await asyncio.to_thread(topic_identity.missing_topics, bus, known, self.folder.id):
             self.notify(line)
         changes = await asyncio.to_thread(admin.apply_all, bus, changelog_topics(self.config), keep_grown=True)
-        self.folder.write_topic_ids(await asyncio.to_thread(topic_identity.read, bus))
+        write_json(self.folder.topics_file, await asyncio.to_thread(topic_identity.read, bus))
         self.notify(f"{len(changes)} changes of topics {self.config.bus.prefix}* applied")
 
     async def start(self, follower: RunFollower, publisher: Publisher) -> set[str]:

@@ -6,7 +6,7 @@ import os
 import secrets
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +20,7 @@ from dart_streams.config import tasks as task_sets
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.runs.resumption import changed_keys, refuse_changes
 from dart_streams.errors import ConfigError, UserError
+from dart_streams.fsync import replace_file
 
 DEFAULT_STATE = Path(".dart")
 ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
@@ -128,10 +129,6 @@ class RunFolder:
         except FileNotFoundError:
             return {}
 
-    def write_topic_ids(self, ids: Mapping[str, str]) -> None:
-        """Replace the ids of the run's topics."""
-        write_json(self.topics_file, ids)
-
     def write_journal(self, journal: PhaseLog) -> None:
         """Replace the journal; raise UserError if it cannot be written."""
         try:
@@ -141,13 +138,6 @@ class RunFolder:
                 f"{self.journal_file} can't be written ({error.strerror or error}): make room there, then go on with "
                 f"`{self.resume_command}`"
             ) from error
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file in one step."""
-    fresh = path.with_suffix(".new")
-    fresh.write_bytes(data)
-    fresh.replace(path)
 
 
 def write_json(path: Path, value: Any) -> None:

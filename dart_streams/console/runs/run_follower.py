@@ -5,6 +5,7 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
 import structlog
@@ -39,10 +40,11 @@ FETCH_MS = 1000
 """Longest wait of a fetch; a fetch costs the broker as much as a record."""
 
 State = TypeVar("State", bound=ActivityState)
+Follower = TypeVar("Follower", bound="TopicFollower[Any]")
 
 
 class TopicFollower(Generic[State]):
-    """Folds topics into ``progress``; :func:`keep_reading` does so in the background.
+    """Folds topics into ``progress``; :func:`follow` does so in the background.
 
     Topics that are not ``decoded`` only count as activity. ``arrivals`` has the time (of ``clock``) and the sender of
     each topic's last record, and ``heartbeats`` the living rollout workers, both from ``since_s`` on.
@@ -105,24 +107,24 @@ class TopicFollower(Generic[State]):
 
 
 @contextlib.asynccontextmanager
-async def keep_reading(follower: TopicFollower[State]) -> AsyncIterator[None]:
-    """Read the topics, and go on reading during the body."""
-    await follower.read_to_end()
-    follower.since_s = follower.clock()
-    follower.reader = asyncio.create_task(follower.read(), name="read topics")
-    try:
-        yield
-    finally:
-        await follower.stop()
-
-
-@contextlib.asynccontextmanager
-async def follow_activity(bus: Bus, publisher: Publisher) -> AsyncIterator[TopicFollower[ActivityState]]:
-    """Yield a follower of the activity of the circle's topics."""
-    async with open_topics(bus, publisher, CIRCLE, FETCH_MS) as records:
-        follower = TopicFollower(bus, records, ActivityState())
-        async with keep_reading(follower):
+async def follow(
+    bus: Bus, publisher: Publisher, topics: tuple[Topic, ...], follower_of: Callable[[AIOKafkaConsumer], Follower]
+) -> AsyncIterator[Follower]:
+    """Yield a follower that has read the topics and keeps reading."""
+    async with open_topics(bus, publisher, topics, FETCH_MS) as records:
+        follower = follower_of(records)
+        await follower.read_to_end()
+        follower.since_s = follower.clock()
+        follower.reader = asyncio.create_task(follower.read(), name="read topics")
+        try:
             yield follower
+        finally:
+            await follower.stop()
+
+
+def follow_activity(bus: Bus, publisher: Publisher) -> AbstractAsyncContextManager[TopicFollower[ActivityState]]:
+    """Follow the activity of the circle's topics."""
+    return follow(bus, publisher, CIRCLE, lambda records: TopicFollower(bus, records, ActivityState()))
 
 
 HEARTBEAT = weights_serving.TOPIC.name
@@ -220,12 +222,8 @@ class RunFollower(TopicFollower[RunState]):
         waiting.check()
 
 
-@contextlib.asynccontextmanager
-async def follow_run(
+def follow_run(
     bus: Bus, publisher: Publisher, stall_s: float, topics: tuple[Topic, ...] = FOLLOWED, keep: Retention | None = None
-) -> AsyncIterator[RunFollower]:
-    """Yield a follower that has read the topics and keeps reading."""
-    async with open_topics(bus, publisher, topics, FETCH_MS) as records:
-        follower = RunFollower(bus, records, stall_s, keep=keep)
-        async with keep_reading(follower):
-            yield follower
+) -> AbstractAsyncContextManager[RunFollower]:
+    """Follow the state of a run."""
+    return follow(bus, publisher, topics, lambda records: RunFollower(bus, records, stall_s, keep=keep))

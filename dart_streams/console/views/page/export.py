@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 
-from dart_streams.console.runs.run_folder import replace_file
 from dart_streams.console.views.page.assets import Asset, media_type_of
 from dart_streams.console.views.page.columns import Packer, format_figure, shorten
 from dart_streams.console.views.page.episodes import TrajectoryView
@@ -28,6 +27,7 @@ from dart_streams.console.views.page.source import NotFound, RunSource
 from dart_streams.console.views.page.time_curves import TimeView
 from dart_streams.console.views.page.training import MetricCurves, TrainStepView
 from dart_streams.console.views.page.views import PageViews
+from dart_streams.fsync import replace_file
 
 WHOLE_VIEWS = ("run", "report", "steps", "metrics", "tasks", "time")
 """Views without parameters that the file has."""

@@ -21,11 +21,7 @@ class Recording:
     def __init__(self, session: DesktopSession) -> None:
         self.session = session
         self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def path(self) -> Path:
-        """Path of the file."""
-        return Path(tempfile.gettempdir()) / "osworld_recording.mp4"
+        self.path = Path(tempfile.gettempdir()) / "osworld_recording.mp4"
 
     def start(self) -> "dict[str, str]":
         """Start the recording; raise Refusal if ffmpeg is missing or ends at once."""
