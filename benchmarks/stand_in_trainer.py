@@ -14,6 +14,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
+from benchmarks.trained_rows import trained_rows
 from dart_streams.bus.clients import Publisher, create_consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.clock import now_ms
@@ -62,7 +63,7 @@ async def run_trainer(config: Config) -> None:
     store = SyncStore(session, config.bus.run, 1)
     records = create_consumer(config.bus, group=None, client_id="trainer")
     place = TopicPartition(config.bus.prefix + curated.TOPIC.name, 0)
-    rows = store.trained()
+    rows = trained_rows(session, config.bus.run)
     epoch = store.claim_epoch(config.policy.model_id)
     version, consumed = len(rows), int(rows[-1]["metrics"]["consumed"]) if rows else 0
     groups: list[CuratedGroup] = []

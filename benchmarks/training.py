@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 from benchmarks.private_services import private_services, write_config
 from benchmarks.synthetic_groups import Maker, SyntheticBacklog, write
+from benchmarks.trained_rows import trained_rows
 from dart_streams.bus import admin, sync_clients
 from dart_streams.bus.codec import encode
 from dart_streams.config import Config
 from dart_streams.errors import UserError
-from dart_streams.store import AsyncStore, SyncStore, connect, create_schema
+from dart_streams.store import AsyncStore, connect, create_schema
 from topics import curated
 
 WARM_SHARE = 0.2
@@ -113,7 +114,7 @@ def steps_of(config: Config) -> list[StepSample]:
     """Return the trainer's metrics of each step."""
     session = connect(config.store)
     try:
-        rows = SyncStore(session, config.bus.run, 1).trained()
+        rows = trained_rows(session, config.bus.run)
     finally:
         session.cluster.shutdown()
     found = [row["metrics"] for row in rows]

@@ -23,7 +23,6 @@ FINISHED_BYTES = 2048
 """Maximum trajectory for :data:`PUT_FINISHED`: Cassandra warns of batches of 5 KiB and refuses 50 KiB."""
 TRAINED_COLUMNS = ("train_step", "version", "epoch", "group_ids", "trajectory_ids", "metrics", "at_ms")
 PUT_TRAINED = f"INSERT INTO trained (run, {', '.join(TRAINED_COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-GET_TRAINED = f"SELECT {', '.join(TRAINED_COLUMNS)} FROM trained WHERE run = ? AND train_step >= 0"
 CLAIMS_STEP = -1
 """Row of ``trained`` that is no step: its ``metrics`` has the newest claimed epoch of each model."""
 GET_CLAIMS = f"SELECT metrics FROM trained WHERE run = ? AND train_step = {CLAIMS_STEP}"

@@ -77,11 +77,6 @@ class SyncStore:
             return False
         return self._retrying(write)
 
-    def trained(self) -> list[dict[str, Any]]:
-        """Return the run's optimizer steps in order, with the columns of ``trained``."""
-        rows = self._read_many(statements.GET_TRAINED, [(self.run,)])[0]
-        return [trained_row(row) for row in rows]
-
     def claimed_epoch(self, model_id: str) -> int:
         """Return the newest claimed epoch of a model in this run; 0 before the first."""
         query = SimpleStatement(
@@ -151,12 +146,3 @@ class SyncStore:
         except InvalidRequest as error:
             raise gone_error(error, self.run) or error from None
         return result
-
-
-def trained_row(row: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a row of ``trained`` by column; null collections become empty."""
-    columns = dict(zip(statements.TRAINED_COLUMNS, row, strict=True))
-    for name in ("group_ids", "trajectory_ids"):
-        columns[name] = list(columns[name] or [])
-    columns["metrics"] = dict(columns["metrics"] or {})
-    return columns

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from cassandra.cluster import Cluster
 
+from benchmarks.trained_rows import trained_rows
 from dart_streams.config import Store
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.repair import projection
@@ -194,7 +195,7 @@ def test_optimizer_steps_are_kept_in_order(store):
     row = row_of(1, store.claim_epoch("tiny")) | {"metrics": {"loss": 0.5}}
     for step in (2, 1, 1):
         assert store.write_trained_by_claim("tiny", 1, step, row | {"version": step})
-    assert store.trained() == [row | {"train_step": 1}, row | {"train_step": 2, "version": 2}]
+    assert trained_rows(store.session, store.run) == [row | {"train_step": 1}, row | {"train_step": 2, "version": 2}]
 
 
 def test_epochs_strictly_increase_also_when_trainers_start_together(store):
@@ -216,7 +217,10 @@ def test_a_step_of_a_fenced_trainer_is_refused(store):
     for step in (1, 2, 3):
         assert not store.write_trained_by_claim("tiny", first, step, row_of(9, first))
     assert store.write_trained_by_claim("tiny", second, 1, row_of(1, second)), "its own, once more"
-    assert [(row["train_step"], row["version"], row["epoch"]) for row in store.trained()] == [(1, 1, 2), (2, 2, 2)]
+    assert [(row["train_step"], row["version"], row["epoch"]) for row in trained_rows(store.session, store.run)] == [
+        (1, 1, 2),
+        (2, 2, 2),
+    ]
     assert store.claimed_epoch("tiny") == second
 
 
@@ -246,12 +250,12 @@ def test_only_an_unfenced_trainer_goes_on_after_a_rebuild(store, session, run):
     assert not store.write_trained_by_claim("tiny", older, 1, row_of(1, older))
     assert store.write_trained_by_claim("tiny", newer, 1, row_of(1, newer))
     assert not store.write_trained_by_claim("tiny", older, 1, row_of(1, older))
-    assert [row["epoch"] for row in store.trained()] == [newer]
+    assert [row["epoch"] for row in trained_rows(store.session, store.run)] == [newer]
 
 
 def test_claims_are_no_rows_of_the_projection_and_go_with_the_run(store, session, run):
     store.claim_epoch("tiny")
-    assert store.trained() == []
+    assert trained_rows(store.session, store.run) == []
     assert [row.table for row in projection.stored_rows(session, run)] == ["epochs"]
     projection.wipe(session, run)
     assert store.claim_epoch("tiny") == 1
@@ -260,7 +264,7 @@ def test_claims_are_no_rows_of_the_projection_and_go_with_the_run(store, session
 def test_a_schema_that_is_there_is_applied_again_without_harm(services, store):
     assert store.write_trained_by_claim("tiny", store.claim_epoch("tiny"), 1, row_of(1, 1))
     create_schema(services.config().store)
-    assert len(store.trained()) == 1
+    assert len(trained_rows(store.session, store.run)) == 1
 
 
 def test_a_process_makes_no_schema_and_names_the_command_that_does(keyspace):
@@ -277,7 +281,7 @@ def test_a_process_makes_no_schema_and_names_the_command_that_does(keyspace):
         connect(hasty)
     create_schema(keyspace)
     second = connect(keyspace)
-    assert SyncStore(second, "run", 1).trained() == []
+    assert trained_rows(second, "run") == []
     second.cluster.shutdown()
 
 
@@ -286,7 +290,7 @@ def test_processes_that_start_before_the_schema_wait_for_it(keyspace):
         waiting = [pool.submit(connect, keyspace) for _ in range(5)]
         pool.submit(create_schema, keyspace).result()
         sessions = [connecting.result() for connecting in waiting]
-    assert [SyncStore(session, "run", 1).trained() for session in sessions] == [[]] * 5
+    assert [trained_rows(session, "run") for session in sessions] == [[]] * 5
     for session in sessions:
         session.cluster.shutdown()
 

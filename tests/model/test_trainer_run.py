@@ -26,6 +26,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
 from benchmarks.synthetic_groups import BacklogShape, Maker, SyntheticBacklog, alter_group, write
+from benchmarks.trained_rows import trained_rows
 from dart_streams import crash_points
 from dart_streams.bus import sync_clients
 from dart_streams.bus.codec import Encoded, encode
@@ -38,7 +39,7 @@ from dart_streams.errors import UserError
 from dart_streams.policy import exporting, probe, recipe
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import Renderer
-from dart_streams.store import AsyncStore, SyncStore, connect
+from dart_streams.store import AsyncStore, connect
 from tests import events
 from tests.faults import disk
 from tests.model import plain_transformers
@@ -118,7 +119,7 @@ class Run:
         """Return the trainer's rows, which have only metrics of the table."""
         session = connect(self.config.store)
         try:
-            rows = SyncStore(session, self.config.bus.run, 1).trained()
+            rows = trained_rows(session, self.config.bus.run)
         finally:
             session.cluster.shutdown()
         assert not [name for row in rows for name in row["metrics"] if training_metrics.find(name) is None]
