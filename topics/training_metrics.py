@@ -56,12 +56,7 @@ ALL: tuple[TrainingMetric, ...] = (
         ("same_version_mismatch", "nats a token", "down", f"{GAP} for the same weights."),
         ("mismatch", "nats a token", "down", f"{GAP}; staleness adds to it."),
         ("kl_rollout", "nats a token", "down", "KL of the sampling policy from the policy at the start of the step."),
-        (
-            "same_version_tokens",
-            "tokens",
-            "neither",
-            "Mean tokens an update, sampled by the weights before the step.",
-        ),
+        ("same_version_tokens", "tokens", "neither", "Mean tokens an update, sampled by the weights before the step."),
     ),
     *metric_rows(
         "imitation",

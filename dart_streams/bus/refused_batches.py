@@ -8,12 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aiokafka import TopicPartition
-from aiokafka.errors import (
-    InvalidTimestampError,
-    KafkaError,
-    MessageSizeTooLargeError,
-    RecordListTooLargeError,
-)
+from aiokafka.errors import InvalidTimestampError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 from aiokafka.producer import sender
 from aiokafka.protocol.produce import ProduceRequest, ProduceRequest_v8
 

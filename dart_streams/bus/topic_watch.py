@@ -35,10 +35,7 @@ class TopicRecreated(UserError):
 
 
 async def watch_topics(
-    publisher: Publisher,
-    used: Sequence[Topic],
-    fixed: Collection[Topic] = (),
-    ids: Mapping[str, str] | None = None,
+    publisher: Publisher, used: Sequence[Topic], fixed: Collection[Topic] = (), ids: Mapping[str, str] | None = None
 ) -> None:
     """Watch the topics of a process until cancelled; ``fixed`` topics must keep their partition count.
 

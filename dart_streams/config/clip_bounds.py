@@ -40,9 +40,7 @@ CLIP_BOUNDS = {
         ClipBound(0.28, SEQUENCE_MOST),
     ),
     "dppo_tv": ClipBounds(
-        "the shift of a token's probability",
-        ClipBound(0.15, SEQUENCE_MOST, 1.0),
-        ClipBound(0.15, SEQUENCE_MOST, 1.0),
+        "the shift of a token's probability", ClipBound(0.15, SEQUENCE_MOST, 1.0), ClipBound(0.15, SEQUENCE_MOST, 1.0)
     ),
     "dppo_kl": ClipBounds(
         "a token's binary KL divergence (nats)", ClipBound(0.05, LEAST_KL), ClipBound(0.05, LEAST_KL)

@@ -74,11 +74,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def seeds(self) -> dict[Split, tuple[int, int]]:
         """The seed range of each split."""
-        return {
-            "train": self.train_seeds,
-            "heldout": self.heldout_seeds,
-            "demonstration": self.demonstration_seeds,
-        }
+        return {"train": self.train_seeds, "heldout": self.heldout_seeds, "demonstration": self.demonstration_seeds}
 
     @property
     def count(self) -> int:

@@ -218,10 +218,7 @@ class Renderer:
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    empty,
-                    chat_template=self.chat_template,
-                    tokenize=False,
-                    add_generation_prompt=answer_follows,
+                    empty, chat_template=self.chat_template, tokenize=False, add_generation_prompt=answer_follows
                 )
             )
         except TemplateError as error:

@@ -27,15 +27,7 @@ PERIODS = (8.0, 512.0)
 
 PAD = "<|endoftext|>"
 EOS = "<|im_end|>"
-SPECIAL = (
-    PAD,
-    "<|im_start|>",
-    EOS,
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-)
+SPECIAL = (PAD, "<|im_start|>", EOS, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 SIDE = 256
 """Coordinates below this many pixels are single tokens."""
 
@@ -55,12 +47,7 @@ OPENINGS = (
     "Action: wait()",
     "Action: call_user()",
 )
-CLOSINGS = (
-    ")', end_box='(",
-    *(f")', direction='{side}')" for side in ("up", "down", "left", "right")),
-    "\\n')",
-    "')",
-)
+CLOSINGS = (")', end_box='(", *(f")', direction='{side}')" for side in ("up", "down", "left", "right")), "\\n')", "')")
 ROLES = ("system\n", "user\n", "assistant\n")
 
 INSTRUCTIONS = """

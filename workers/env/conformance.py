@@ -121,11 +121,7 @@ async def check_neighbors(backend: EnvironmentBackend, task: Task, start: Screen
     await first.reset(task)
     await second.reset(task)
     await solve(second, task)
-    require(
-        task,
-        same_screen(await first.step(Wait(), "look"), start),
-        "an episode does not see what another one does",
-    )
+    require(task, same_screen(await first.step(Wait(), "look"), start), "an episode does not see what another one does")
     await require_start(first, task)
     await second.close()
     await first.close()

@@ -99,10 +99,7 @@ class ChatEndpoint:
     async def context(self, deadline: Deadline) -> int | None:
         """Return the model's context length if the endpoint lists it, otherwise None."""
         try:
-            async with (
-                deadline.timeout(),
-                self._session.get(self.models_url, allow_redirects=False) as response,
-            ):
+            async with deadline.timeout(), self._session.get(self.models_url, allow_redirects=False) as response:
                 return context_of(await self._read(response), self.model)
         except (TimeoutError, aiohttp.ClientError, ConnectionError, EngineFault):
             return None

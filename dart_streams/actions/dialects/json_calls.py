@@ -5,11 +5,7 @@ from collections.abc import Container, Iterator
 from typing import Any
 
 from dart_streams.actions.dialects import json_reader
-from dart_streams.actions.dialects.dialect import (
-    AnswerBuilder,
-    split_keys,
-    written_numbers,
-)
+from dart_streams.actions.dialects.dialect import AnswerBuilder, split_keys, written_numbers
 from dart_streams.actions.grammar import Unparsable
 
 FENCE_MARK = re.compile(r"```(?:json)?")

@@ -31,11 +31,7 @@ INSTALL = (
     "apt-get install openjdk-17-jre-headless (as root; Debian 13: openjdk-21-jre-headless), "
     f"or set JAVA_HOME to a {WANTED}"
 )
-HOMES = {
-    "/usr/lib/jvm": "*",
-    "/opt/homebrew/opt": "openjdk*",
-    "/Library/Java/JavaVirtualMachines": "*/Contents/Home",
-}
+HOMES = {"/usr/lib/jvm": "*", "/opt/homebrew/opt": "openjdk*", "/Library/Java/JavaVirtualMachines": "*/Contents/Home"}
 """Java installations of Linux distributions, Homebrew and macOS, as in deploy/local/setup.sh."""
 
 

@@ -75,11 +75,7 @@ def fill_form(rng: random.Random) -> Problem:
         command=("zenity", "--forms", "--text", "", "--add-entry", "Name", "--add-entry", "Town"),
         solved=lambda outcome, _: printed_line(outcome, f"{name}|{town}"),
         oracle=in_turn(
-            press("text", number=0),
-            Type(name),
-            press("text", number=1),
-            Type(town),
-            press("push button", "OK"),
+            press("text", number=0), Type(name), press("text", number=1), Type(town), press("push button", "OK")
         ),
     )
 

@@ -22,12 +22,7 @@ OFFICE = (
 """The program without its launcher, which looks for Java first. Client-side drawing takes 70 MB less."""
 QUIET_S = 0.6
 """Timers of 0.3 s update toolbars, rulers and the sidebar; the window is unfinished before."""
-OFFICE_SETTINGS: dict[str, Any] = {
-    "least": LEAST,
-    "accessible": False,
-    "quiet_s": QUIET_S,
-    "programs": PROGRAMS,
-}
+OFFICE_SETTINGS: dict[str, Any] = {"least": LEAST, "accessible": False, "quiet_s": QUIET_S, "programs": PROGRAMS}
 GOODS = ("Apples", "Bread", "Cheese", "Eggs", "Flour", "Honey", "Milk", "Rice", "Salt", "Tea")
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 LINES = tuple(
@@ -93,12 +88,7 @@ def edit_slide(rng: random.Random) -> Problem:
         watched=(path,),
         solved=lambda outcome, _: documents.paragraphs_of(outcome.bytes(path)) == [target],
         oracle=in_turn(
-            Hotkey(("tab",)),
-            Hotkey(("f2",)),
-            Hotkey(("ctrl", "a")),
-            Type(target),
-            Hotkey(("escape",)),
-            SAVE,
+            Hotkey(("tab",)), Hotkey(("f2",)), Hotkey(("ctrl", "a")), Type(target), Hotkey(("escape",)), SAVE
         ),
         **OFFICE_SETTINGS,
     )

@@ -26,12 +26,7 @@ LIVE_GETTERS = frozenset(
     }
 )
 """Getters that read the live web."""
-ABSENT_PROGRAMS = {
-    "code": "VS Code",
-    "nautilus": "the file manager Nautilus",
-    "snap": "snap",
-    "conda": "conda",
-}
+ABSENT_PROGRAMS = {"code": "VS Code", "nautilus": "the file manager Nautilus", "snap": "snap", "conda": "conda"}
 """Programs of OSWorld's image that Debian does not package, or that cannot run in a sandbox."""
 ABSENT_APPS = {"vscode": "VS Code", "vs_code": "VS Code"}
 NETWORK_COMMANDS = re.compile(
