@@ -70,7 +70,15 @@ def play(order: RolloutOrder, version: int, odds: Odds, seed: int = 0) -> Trajec
         version_max=version,
         started_ms=0,
         finished_ms=0,
+        screens=screens_of(order, steps, seed),
     )
+
+
+def screens_of(order: RolloutOrder, steps: int, seed: int) -> list[str]:
+    """Return the screens of a rollout: all of a task begin at one, and each later step shows one of two."""
+    turns = [bool(step) and stateless_random.share("turn", seed, order.order_id, step) < 0.5 for step in range(steps)]
+    keys = [stateless_random.number("screen", seed, order.task_id, step, turn) for step, turn in enumerate(turns)]
+    return [f"{key:016x}"[-16:] for key in keys]
 
 
 class SimulatedCircle(InMemoryCircle):

@@ -3,7 +3,20 @@
 import msgspec
 
 from topics.topic import Topic
-from topics.values import Attempt, EpochMs, GroupSize, Name, OutcomeKind, Prose, Purpose, Real, Reward, Steps, Version
+from topics.values import (
+    Attempt,
+    EpochMs,
+    GroupSize,
+    Name,
+    OutcomeKind,
+    Prose,
+    Purpose,
+    Real,
+    Reward,
+    ScreenKey,
+    Steps,
+    Version,
+)
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -11,7 +24,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``steps`` counts actions. ``step_entropies`` has the mean token entropy (nats) of each step, empty for a
     demonstration. ``version_min`` and ``version_max`` are null where no token was generated. ``untrainable`` is the
-    reason that bars a rollout from groups (answers without tokens), and omitted otherwise.
+    reason that bars a rollout from groups (answers without tokens), and omitted otherwise. ``screens`` has the screen
+    before each action, and is omitted where no screenshot is known, as in recordings of before this field.
     """
 
     trajectory_id: Name
@@ -30,6 +44,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     started_ms: EpochMs
     finished_ms: EpochMs
     untrainable: Prose = ""
+    screens: list[ScreenKey] = []
 
 
 TOPIC = Topic(name="trajectories", event=Trajectory, key="task_id")

@@ -13,6 +13,8 @@ Name = Annotated[str, Meta(min_length=1, max_length=512)]
 """An id or another name, such as the key of a record."""
 Digest = Annotated[str, Meta(max_length=128)]
 """A digest in hex; empty without content."""
+ScreenKey = Annotated[str, Meta(max_length=16)]
+"""The first 16 hex digits of a screenshot's sha256: equal for equal screens. Empty without a screenshot."""
 Prose = Annotated[str, Meta(max_length=2**20)]
 """A text for people and policies; records have no room for longer ones."""
 MOST_ROLLOUTS = 2**16

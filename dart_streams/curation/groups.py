@@ -103,6 +103,7 @@ def finish(
                 step_entropies=trajectory.step_entropies,
                 version_min=trajectory.version_min,
                 version_max=trajectory.version_max,
+                screens=trajectory.screens,
             )
         )
         store_success(state, trajectory, reward, settings)

@@ -4,7 +4,7 @@ import msgspec
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """A rewarded rollout of an open group; ``screens`` has the screenshot's sha256 (16 hex digits) of each step."""
+    """A rewarded rollout of an open group; ``screens`` has the key of the screen before each step, if known."""
 
     sample: int
     trajectory_id: str

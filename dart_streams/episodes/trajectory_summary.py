@@ -1,6 +1,7 @@
 """The summary of a finished trajectory. Pure."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import fmean
 
 import msgspec
@@ -9,6 +10,9 @@ from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.outcomes import reconcile_outcome
 from topics.trajectories import Trajectory
 from topics.values import Sampling
+
+KEY_DIGITS = 16
+"""Hex digits of a screenshot's sha256 that name a screen."""
 
 
 class Incomplete(Exception):
@@ -65,7 +69,14 @@ def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Traje
         started_ms=first.at_ms,
         finished_ms=last.at_ms,
         untrainable=untrainable_reason(taken, order.sampling) if order.purpose == "train" else "",
+        screens=screens_before(observations),
     )
+
+
+def screens_before(observations: Sequence[Observation]) -> list[str]:
+    """Return the key of the screen before each action; empty without any screenshot."""
+    before = [earlier.screenshot for earlier, later in pairwise(observations) if later.taken is not None]
+    return [shown.sha256[:KEY_DIGITS] if shown else "" for shown in before] if any(before) else []
 
 
 def untrainable_reason(taken: Sequence[ExecutedAction], sampling: Sampling) -> str:

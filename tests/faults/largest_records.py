@@ -157,7 +157,11 @@ KNOWN: dict[str, Callable[[Config, int], dict[str, Any]]] = {
     "observations": observation,
     "action-requests": request,
     "actions": lambda config, _max_steps: answer(config),
-    "trajectories": lambda _config, max_steps: {"steps": max_steps, "step_entropies": [REAL] * max_steps},
+    "trajectories": lambda _config, max_steps: {
+        "steps": max_steps,
+        "step_entropies": [REAL] * max_steps,
+        "screens": ["f" * 16] * max_steps,
+    },
     "curated": group,
     "weights": weight_version,
     "trained": trained_step,

@@ -60,6 +60,7 @@ class RecordedOutcome(NamedTuple):
     reward: float | None
     steps: int
     step_entropies: list[float]
+    screens: list[str]
     took_ms: int
 
 
@@ -76,7 +77,9 @@ class RecordedOutcomes:
                 self.demonstrations.append(event)
             elif event.purpose == "train":
                 took_ms = max(1, event.finished_ms - event.started_ms)
-                end = RecordedOutcome(event.outcome, event.reward, event.steps, event.step_entropies, took_ms)
+                end = RecordedOutcome(
+                    event.outcome, event.reward, event.steps, event.step_entropies, event.screens, took_ms
+                )
                 self.ends.setdefault(event.task_id, []).append(end)
                 self.metrics.rollouts_ended += 1
                 self.metrics.env_steps += event.steps
@@ -179,6 +182,7 @@ class SimulatedRun:
             reward=0.0 if cut else end.reward,
             steps=steps,
             step_entropies=end.step_entropies[:steps],
+            screens=end.screens[:steps],
             version_min=version,
             version_max=self.trainer.version,
             started_ms=self.now_ms - end.took_ms,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dart_streams.episodes.trajectory_summary import Incomplete, broken_trajectory, summarize
 from tests import events
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
-from topics.values import Sampling, VersionSpan
+from topics.values import BlobRef, Sampling, VersionSpan
 
 ORDER = events.rollout_order("g/0", task_id="simulated/box#3", group_size=8, attempt=1, after_version=2)
 SUCCESS = EpisodeEnd(kind="success", reward=1.0)
@@ -72,6 +72,21 @@ def test_an_end_without_an_answer_is_no_step():
     cut = EpisodeEnd(kind="truncated", reward=0.0, reason="step limit")
     trajectory = summarize([observation(0), observation(1, answer()), observation(2, None, cut)])
     assert (trajectory.outcome, trajectory.steps, len(trajectory.step_entropies)) == ("truncated", 1, 1)
+
+
+def test_a_trajectory_names_the_screen_before_each_action():
+    """The last screen is before no action; an action that is not executed leaves its screen."""
+    shown = [msgspec.structs.replace(observation(0), screenshot=BlobRef(sha256=letter * 64, size=1)) for letter in "ab"]
+    steps = [
+        shown[0],
+        msgspec.structs.replace(shown[1], step=1, taken=answer()),
+        msgspec.structs.replace(observation(2, answer()), step=2),
+        observation(3, answer(), SUCCESS),
+    ]
+    assert summarize(steps).screens == ["a" * 16, "b" * 16, ""]
+    assert summarize([observation(0), observation(1, answer(), SUCCESS)]).screens == []
+    cut = EpisodeEnd(kind="truncated", reward=0.0)
+    assert summarize([*steps[:2], observation(2, None, cut)]).screens == ["a" * 16]
 
 
 def test_the_announced_outcome_agrees_with_the_reward():
