@@ -10,6 +10,8 @@ from dart_streams.config import Config
 from dart_streams.config.recipes import rules_module, settings_type
 from dart_streams.curation import advantages, budget, difficulty, dispatch, groups, task_scheduler
 from dart_streams.curation.hooks import PASSED_ON, Forgetful, Memories, Own, Rules
+from dart_streams.curation.reducer import InvalidEvent
+from dart_streams.curation.rule_results import CHECKS, RuleFailed
 from dart_streams.errors import ConfigError
 
 DART = Rules(
@@ -64,7 +66,7 @@ def bind_recipe(name: str, rules: Rules, config: Config) -> dict[str, Callable[.
     """Return a recipe's own rules by hook, bound to its settings."""
     settings = msgspec.convert(config.recipes.get(name, {}), settings_type(name))
     return {
-        hook: partial(call_with_memory, rule, settings, name, rules.memory)
+        hook: partial(call_checked, hook, rule, settings, name, rules.memory)
         for hook in HOOKS
         if (rule := getattr(rules, hook)) is not None
     }
@@ -75,11 +77,29 @@ def call_bound(rule: Callable[..., Any], settings: Any, memories: Memories, *arg
     return rule(Own(settings, None), *arguments)
 
 
-def call_with_memory(
-    rule: Callable[..., Any], settings: Any, name: str, kind: type[msgspec.Struct], memories: Memories, *arguments: Any
+def call_checked(
+    hook: str,
+    rule: Callable[..., Any],
+    settings: Any,
+    name: str,
+    kind: type[msgspec.Struct],
+    memories: Memories,
+    *arguments: Any,
 ) -> Any:
-    """Call a recipe's rule with what it remembers."""
-    return rule(Own(settings, None if kind is Forgetful else memory_of(memories, name, kind)), *arguments)
+    """Call a recipe's rule with what it remembers; raise RuleFailed for its errors and for a result that is none."""
+    own = Own(settings, None if kind is Forgetful else memory_of(memories, name, kind))
+    try:
+        result = rule(own, *arguments)
+        if check := CHECKS.get(hook):
+            check(result, *arguments)
+    except InvalidEvent:
+        raise
+    except Exception as error:
+        raise RuleFailed(
+            f"recipe {name!r}: its rule {hook} ended with {type(error).__name__}: {error}. Mend the rule and resume "
+            "the run, which continues at the same record"
+        ) from error
+    return result
 
 
 def memory_of(memories: Memories, name: str, kind: type[msgspec.Struct]) -> Any:
