@@ -94,6 +94,8 @@ def anchor_paths(section: S, folder: Path) -> S:
             return anchor_paths(value, folder)
         if isinstance(value, tuple):
             return tuple(anchor(key, item) for item in value)
+        if key == "recipes":
+            return {name: {own: anchor(own, item) for own, item in table.items()} for name, table in value.items()}
         if not isinstance(value, str) or not value:
             return value
         if key.endswith(("_file", "_folder")):

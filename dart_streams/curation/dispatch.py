@@ -171,7 +171,8 @@ def finish(state: DispatchState, budget: RolloutBudget, settings: DispatchSettin
         if task is not None and kind == "rewarded":
             task.add_finish(outcome == "success", difficulty.WINDOW)
         ended = key.number not in state.orders.open
-        rules.remember(state.memories, TaskFinish(budget.task_id, key.number, outcome == "success", ended))
+        ended_task = TaskFinish(budget.task_id, key.number, outcome == "success", ended, kind == "rewarded")
+        rules.remember(state.memories, ended_task)
         if ended:
             close_group(state, key.number)
     return []
@@ -242,14 +243,15 @@ def open_group(state: DispatchState, settings: DispatchSettings, rules: Rules) -
     number, curation = state.next_group, settings.config.curation
     eligible = rules.eligible_tasks(state.memories, number, settings.limits_of_tasks, settings.task_ids)
     weight = partial(rules.task_weight, state.memories)
-    task_id, probe = next_task(state.scheduler, state.tasks, eligible or settings.task_ids, number, curation, weight)
-    task, limit = state.tasks[task_id], settings.limits_of_tasks[task_id]
+    limits, task_ids = settings.limits_of_tasks, eligible or settings.task_ids
+    task_id, probe = next_task(state.scheduler, state.tasks, task_ids, number, curation, weight, limits)
+    task = state.tasks[task_id]
     size = 1 if probe else task.rollouts or curation.budget.base
     for old, open_samples in state.orders.open_up_to(number, size, settings.limits.horizon).items():
         state.abandoned += 1
         state.open_orders -= open_samples
         close_group(state, old)
-    state.groups[number] = OpenGroup(task_id, size, min(task.max_steps or limit, limit))
+    state.groups[number] = OpenGroup(task_id, size, task.step_limit(limits[task_id]))
     state.next_group += 1
     state.open_orders += size
     state.reserved += size
@@ -273,4 +275,6 @@ def order_rollout(state: DispatchState, settings: DispatchSettings, rules: Rules
         sampling=settings.sampling,
         after_version=state.version or 0,
     )
-    return Decision(rollout_orders.TOPIC, event.order_id, rules.order(state.memories, event))
+    event = rules.order(state.memories, event)
+    rules.remember(state.memories, event)
+    return Decision(rollout_orders.TOPIC, event.order_id, event)

@@ -24,10 +24,14 @@ Memories = dict[str, Any]
 
 
 class Own(NamedTuple):
-    """A recipe's ``settings`` (those of DART are :class:`dart_streams.config.Curation`), and its ``memory``."""
+    """A recipe's ``settings`` (those of DART are :class:`dart_streams.config.Curation`), and its ``memory``.
+
+    ``load`` returns what the rule of this name has read.
+    """
 
     settings: Any
     memory: Any
+    load: Callable[[], Any] = lambda: None
 
 
 class Forgetful(msgspec.Struct):
@@ -35,20 +39,28 @@ class Forgetful(msgspec.Struct):
 
 
 class TaskFinish(NamedTuple):
-    """A counted finish, as dispatch gives it to ``remember``; ``ends_group`` if it is the last of its group."""
+    """A counted finish, as dispatch gives it to ``remember``; ``ends_group`` if it is the last of its group.
+
+    ``rewarded`` is false after the fault of a last attempt.
+    """
 
     task_id: str
     group: int
     success: bool
     ends_group: bool
+    rewarded: bool = True
 
 
 class Turn(NamedTuple):
-    """A task's turn in a pass over all tasks. ``task`` has its budget and recent finishes."""
+    """A task's turn in a pass over all tasks. ``task`` has its budget and recent finishes.
+
+    ``max_steps`` is the step limit that its group would have.
+    """
 
     task_id: str
     task: "TaskState"
     pass_index: int
+    max_steps: int = 0
 
 
 class Admission(NamedTuple):
@@ -109,9 +121,13 @@ class Rules(NamedTuple):
     """(rollouts): the indexes of each rollout's steps to train on, in order."""
     remember: Callable[[Any, Any], None] = DEFAULT
     """(event): changes the memory, before the decision on the event: in difficulty and groups for each counted
-    :class:`Trajectory`, in budget for each :class:`TaskDifficulty`, in dispatch for each :class:`TaskFinish`."""
+    :class:`Trajectory`, in budget for each :class:`TaskDifficulty`, in dispatch for each :class:`TaskFinish`; and in
+    dispatch for each :class:`RolloutOrder`, after the decision."""
     memory: type[msgspec.Struct] = Forgetful
     """The type of the memory; it begins with its defaults. Each agent has its own, of what that agent reads."""
+    load: Callable[[Any], Any] = DEFAULT
+    """(settings): what the other rules need of a file that the settings name. It is called once, before the first
+    event, and is the only rule that may read a file. Raises ConfigError."""
 
 
 PASSED_ON = frozenset(("order", "eligible_tasks", "shape_rewards"))

@@ -1,7 +1,7 @@
 """DART's rules, and the rules of a run: DART's with those that its recipes replace."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -31,7 +31,7 @@ DART = Rules(
     remember=lambda own, event: None,
 )
 """DART's rules (arXiv 2509.23866); their settings are :class:`dart_streams.config.Curation`."""
-HOOKS = tuple(name for name in Rules._fields if name != "memory")
+HOOKS = tuple(name for name in Rules._fields if name not in ("memory", "load"))
 
 
 def recipe_rules(name: str) -> Rules:
@@ -40,13 +40,14 @@ def recipe_rules(name: str) -> Rules:
     return rules
 
 
-def bind_rules(config: Config) -> Rules:
+def bind_rules(config: Config, *, load: bool = True) -> Rules:
     """Return the rules of a run, bound to their settings: each takes the agent's :data:`Memories` in place of ``Own``.
 
-    Raises ConfigError if two recipes replace one rule.
+    The recipes' files are read now, or without ``load`` when a rule first needs them. Raises ConfigError if two recipes
+    replace one rule, or if a file can't be read.
     """
     recipes = {name: recipe_rules(name) for name in config.recipe}
-    own = {name: bind_recipe(name, rules, config) for name, rules in recipes.items()}
+    own = {name: bind_recipe(name, rules, config, load) for name, rules in recipes.items()}
     dart = {hook: partial(call_bound, getattr(DART, hook), config.curation) for hook in HOOKS}
     bound: dict[str, Any] = {}
     for hook in HOOKS:
@@ -62,11 +63,16 @@ def bind_rules(config: Config) -> Rules:
     return Rules(**bound)
 
 
-def bind_recipe(name: str, rules: Rules, config: Config) -> dict[str, Callable[..., Any]]:
+def bind_recipe(name: str, rules: Rules, config: Config, load: bool) -> dict[str, Callable[..., Any]]:
     """Return a recipe's own rules by hook, bound to its settings."""
     settings = msgspec.convert(config.recipes.get(name, {}), settings_type(name))
+    own = Own(settings, None)
+    if rules.load is not None:
+        own = own._replace(load=cache(partial(rules.load, settings)))
+    if load:
+        own.load()
     return {
-        hook: partial(call_checked, hook, rule, settings, name, rules.memory)
+        hook: partial(call_checked, hook, rule, own, name, rules.memory)
         for hook in HOOKS
         if (rule := getattr(rules, hook)) is not None
     }
@@ -80,14 +86,15 @@ def call_bound(rule: Callable[..., Any], settings: Any, memories: Memories, *arg
 def call_checked(
     hook: str,
     rule: Callable[..., Any],
-    settings: Any,
+    own: Own,
     name: str,
     kind: type[msgspec.Struct],
     memories: Memories,
     *arguments: Any,
 ) -> Any:
     """Call a recipe's rule with what it remembers; raise RuleFailed for its errors and for a result that is none."""
-    own = Own(settings, None if kind is Forgetful else memory_of(memories, name, kind))
+    if kind is not Forgetful:
+        own = own._replace(memory=memory_of(memories, name, kind))
     try:
         result = rule(own, *arguments)
         if check := CHECKS.get(hook):

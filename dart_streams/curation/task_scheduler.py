@@ -6,7 +6,7 @@ groups. A task that always succeeds has no signal: it only gets an occasional pr
 once its rate falls.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -51,6 +51,10 @@ class TaskState(msgspec.Struct):
         del self.finishes[:-window]
         self.solved = len(self.finishes) == window and all(self.finishes)
 
+    def step_limit(self, limit: int) -> int:
+        """Return the step limit of its next group, at most the task's ``limit``."""
+        return min(self.max_steps or limit, limit)
+
 
 class TaskScheduler(msgspec.Struct):
     """The current pass over the tasks, and the position in it."""
@@ -81,8 +85,9 @@ def next_task(
     number: int,
     settings: Curation,
     weight: TurnWeight,
+    limits: Mapping[str, int],
 ) -> tuple[str, bool]:
-    """Return the task of group ``number``, and whether it only gets a probe.
+    """Return the task of group ``number``, and whether it only gets a probe; ``limits`` has the tasks' step limits.
 
     A task with an open group waits for the next pass, unless all others are solved or have one too.
     """
@@ -93,7 +98,7 @@ def next_task(
     probed = choose_probe(tasks, task_ids, number, settings)
     if probed is not None:
         return probed, True
-    chosen = next_in_pass(scheduler, tasks, task_ids, settings, weight)
+    chosen = next_in_pass(scheduler, tasks, task_ids, settings, weight, limits)
     if chosen is None:
         unsolved = [task_id for task_id in task_ids if not is_solved(state_of(tasks, task_id), settings)]
         chosen = min(unsolved, key=least_recent, default=None)
@@ -126,6 +131,7 @@ def next_in_pass(
     task_ids: tuple[str, ...],
     settings: Curation,
     weight: TurnWeight,
+    limits: Mapping[str, int],
 ) -> str | None:
     """Return the next task of the passes that takes its turn; None if each is solved or has an open group.
 
@@ -143,7 +149,8 @@ def next_in_pass(
         if not is_free(task, settings):
             continue
         drawn = stateless_random.share("turn lost", settings.dispatch.seed, scheduler.pass_index, task_id)
-        if drawn < weight(Turn(task_id, task, scheduler.pass_index)) or scheduler.pass_index >= last:
+        turn = Turn(task_id, task, scheduler.pass_index, task.step_limit(limits[task_id]))
+        if drawn < weight(turn) or scheduler.pass_index >= last:
             task.skips = 0
             return task_id
         task.skips += 1

@@ -56,6 +56,7 @@ def errors_in(file: Path) -> list[str]:
 
     from dart_streams.config import Config, Tasks, tasks
     from dart_streams.config.backends import BUILT_IN, find_backend
+    from dart_streams.config.connections import anchor_paths
     from dart_streams.config.files import config_errors
     from dart_streams.config.recipes import merge_recipes
     from dart_streams.config.tables import read_tables
@@ -78,7 +79,7 @@ def errors_in(file: Path) -> list[str]:
     task_file = file.parent / str(name)
     if config is None:
         return errors + error_of(tasks.load, task_file)
-    errors += error_of(bind_rules, config)
+    errors += error_of(bind_rules, anchor_paths(config, file.parent))
     if config.env.backend not in BUILT_IN:
         errors += error_of(find_backend, config.env.backend)
     errors += model_errors(config, task_file) + error_of(tasks.tasks_of, config, task_file)

@@ -112,6 +112,34 @@ def import_(
     show([result], as_json=as_json, title=f"imported into {settings.bus.prefix}*")
 
 
+@app.command("pretrain")
+def pretrain(
+    recipe: Annotated[str, typer.Argument(help="A recipe that learns from recorded runs.", metavar="RECIPE")],
+    bundles: Annotated[list[Path], typer.Argument(help="Bundles, made by `capture`.", metavar="BUNDLE...")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
+    as_json: AsJson = False,
+) -> None:
+    """Learn a recipe's model from recorded runs; print how well it predicts, and the keys that choose it."""
+    import hashlib
+
+    import msgspec
+
+    from dart_streams.config.recipes import SETTINGS, rules_module
+    from dart_streams.console.bundles.dispatch_events import dispatch_events
+    from dart_streams.console.runs.bundle import Bundle
+
+    module = rules_module(recipe, "pretrain")
+    if module is None:
+        raise UserError(f"the recipe {recipe!r} learns nothing before a run")
+    if output.exists():
+        raise UserError(f"{output} exists: remove it, or name another file")
+    model = module.pretrain([dispatch_events(Bundle(bundle)) for bundle in bundles])
+    output.write_bytes(msgspec.json.format(msgspec.json.encode(model), indent=1) + b"\n")
+    show(model.report(), as_json=as_json, title=str(output))
+    digest = hashlib.sha256(output.read_bytes()).hexdigest()
+    note(f'[{SETTINGS}.{recipe}]\nmodel_file = "{output}"\nsha256 = "{digest}"')
+
+
 @contextlib.contextmanager
 def episodes_of(
     config: Config, source: Bundle | None, index: ExportIndex, progress: Progress

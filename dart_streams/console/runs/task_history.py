@@ -66,7 +66,7 @@ class TaskHistory:
         self.budgets: dict[str, RolloutBudget] = {}
         self.groups: defaultdict[str, dict[str, GroupHistory]] = defaultdict(dict)
         self.reducer = groups.GroupsState()
-        self.rules = bind_rules(config)
+        self.rules = bind_rules(config, load=False)
         for entry in state.curation.values():
             if entry.agent == dispatch.NAME:
                 self._dispatched(entry, state)

@@ -1,0 +1,1 @@
+"""A model of outcomes, pretrained on recorded runs, orders the tasks."""
