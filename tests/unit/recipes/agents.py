@@ -29,7 +29,7 @@ def task_set(config: Config) -> TaskSet:
     return TaskSet([msgspec.structs.replace(page, train_seeds=(0, 2)) for page in pages])
 
 
-def played(config: Config, rounds: int = 600) -> SimulatedCircle:
+def played(config: Config, rounds: int = 400) -> SimulatedCircle:
     """Return the circle of a configuration after ``rounds`` rollouts."""
     return SimulatedCircle(config, task_set(config), Odds(faults=0.02, lift=0.002)).play_rounds(rounds)
 

@@ -1,5 +1,6 @@
 """Every recipe in a circle in memory: versions are made, and decisions replay to the same bytes."""
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -30,7 +31,7 @@ def test_a_recipe_trains_and_its_decisions_replay_to_the_same_bytes(name: str):
     config = recipe_config(name)
     circle = played(config)
     assert circle.trainer.version >= 2
-    restored = RestoredCircle(config, task_set(config), Odds(faults=0.02, lift=0.002)).play_rounds(600)
+    restored = RestoredCircle(config, task_set(config), Odds(faults=0.02, lift=0.002)).play_rounds(400)
     assert digests(restored) == digests(circle)
 
 
@@ -85,3 +86,25 @@ def test_a_file_wins_over_its_recipe_and_the_command_line_over_both(tmp_path: Pa
     file.write_text('recipe = "ui-s1"\n[curation.entropy]\nkeep = 0.9\n')
     assert load(file).curation.entropy.keep == 0.9
     assert load(file, recipe=["ui-s1"]).curation.entropy.keep == 1.0
+
+
+METHODS = re.compile(
+    r"mobile-?rl|adagrpo|adapr|ui-?s1|craft-?gui|digirl|gigpo|mobile-?r1|entropulse|computer-?rl|c3po|ring-?lite|ui-tars-2|"
+    r"gui-?bee|eigendata|icepop",
+    re.IGNORECASE,
+)
+ROOT = Path(__file__).parents[3]
+CORE = [*sorted((ROOT / "dart_streams/curation").glob("*.py")), ROOT / "trainer/learning/step.py"]
+
+
+@pytest.mark.parametrize("file", CORE, ids=lambda file: file.stem)
+def test_the_core_names_no_method_but_dart(file: Path):
+    assert METHODS.findall(file.read_text()) == []
+
+
+def test_nothing_imports_a_recipe():
+    others = [
+        path for name in ("dart_streams", "workers", "trainer", "benchmarks") for path in (ROOT / name).rglob("*.py")
+    ]
+    recipe = re.compile(r"dart_streams\.recipes\.\w+")
+    assert [path for path in others if "recipes" not in path.parts and recipe.search(path.read_text())] == []
