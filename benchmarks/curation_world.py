@@ -16,7 +16,7 @@ from dart_streams.config.tasks import Page, TaskSet
 from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle, Subscription, Written
 from topics import curated, trajectories, weights, weights_serving
 from topics.rollout_orders import RolloutOrder
-from topics.trajectories import Trajectory
+from topics.trajectories import StepAction, Trajectory
 from topics.values import OutcomeKind
 from topics.weights_serving import WeightsServing
 
@@ -71,6 +71,10 @@ def play(order: RolloutOrder, version: int, odds: Odds, seed: int = 0) -> Trajec
         started_ms=0,
         finished_ms=0,
         screens=screens_of(order, steps, seed),
+        actions=[
+            StepAction(name="click", x=40 * (stateless_random.number("place", seed, order.order_id, step) % 3), y=20)
+            for step in range(steps)
+        ],
     )
 
 

@@ -4,7 +4,9 @@ import msgspec
 
 from topics.topic import Topic
 from topics.values import (
+    ActionName,
     Attempt,
+    Coordinate,
     EpochMs,
     GroupSize,
     Name,
@@ -19,13 +21,25 @@ from topics.values import (
 )
 
 
+class StepAction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The first action of a step's answer: ``name`` in the UI-TARS grammar, omitted if the answer did not parse.
+
+    ``x`` and ``y`` are its place in pixels of the policy's image, null for an action without one.
+    """
+
+    name: ActionName = ""
+    x: Coordinate | None = None
+    y: Coordinate | None = None
+
+
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The summary of a finished trajectory.
 
     ``steps`` counts actions. ``step_entropies`` has the mean token entropy (nats) of each step, empty for a
     demonstration. ``version_min`` and ``version_max`` are null where no token was generated. ``untrainable`` is the
     reason that bars a rollout from groups (answers without tokens), and omitted otherwise. ``screens`` has the screen
-    before each action, and is omitted where no screenshot is known, as in recordings of before this field.
+    before each action, and is omitted where no screenshot is known, as in recordings of before this field. ``actions``
+    has the action of each step; older recordings lack it too.
     """
 
     trajectory_id: Name
@@ -45,6 +59,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     finished_ms: EpochMs
     untrainable: Prose = ""
     screens: list[ScreenKey] = []
+    actions: list[StepAction] = []
 
 
 TOPIC = Topic(name="trajectories", event=Trajectory, key="task_id")

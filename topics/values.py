@@ -28,6 +28,9 @@ Version = Annotated[int, Meta(ge=0, le=10**9)]
 Count = Annotated[int, Meta(ge=0, le=10**12)]
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 """The id of a token, or an index among tokens."""
+ActionName = Annotated[str, Meta(max_length=32)]
+Coordinate = Annotated[int, Meta(ge=0, le=10**6)]
+"""Pixels from the left or the top."""
 Pixels = Annotated[int, Meta(ge=0, le=2**16)]
 Partition = Annotated[int, Meta(ge=0, le=2**20)]
 EpochMs = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]

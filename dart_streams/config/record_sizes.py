@@ -35,6 +35,8 @@ ID = 40
 """A trajectory's id (a UUID) in a list."""
 SCREEN = 19
 """The key of a screen in a list."""
+ACTION = 80
+"""The name and the place of an action in a list."""
 ORDER_ID = 32
 PAGE_METRIC = 3200
 """A metric of a page, whose name is part of it."""
@@ -79,7 +81,7 @@ def of_groups(config: "Config", max_steps: int) -> dict[str, Largest]:
     pulse = trainer.entropulse
     imitated = trainer.imitate.trajectories + (pulse.updates * pulse.trajectories if pulse.every else 0)
     return {
-        "trajectories": Largest(FIXED + max_steps * (NUMBER + SCREEN), "max_steps of the task file"),
+        "trajectories": Largest(FIXED + max_steps * (NUMBER + SCREEN + ACTION), "max_steps of the task file"),
         "curated": Largest(
             FIXED + rollouts * (member + max_steps * step), "curation.budget.base or max_steps of the task file"
         ),

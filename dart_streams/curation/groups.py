@@ -70,8 +70,10 @@ def apply(
     if trajectory.purpose == "train":
         group = finish(state, trajectory, reward, settings, limits, rules)
         return state, [Decision(curated.TOPIC, cause_id(NAME, record), group)] if group else []
-    if trajectory.purpose == "demonstration" and reward is not None:
-        store_success(state, trajectory, reward, settings)
+    if trajectory.purpose == "demonstration":
+        rules.remember(state.memories, trajectory)
+        if reward is not None:
+            store_success(state, trajectory, reward, settings)
     return state, []
 
 
@@ -104,6 +106,8 @@ def finish(
                 version_min=trajectory.version_min,
                 version_max=trajectory.version_max,
                 screens=trajectory.screens,
+                actions=trajectory.actions,
+                task_id=trajectory.task_id,
             )
         )
         store_success(state, trajectory, reward, settings)

@@ -121,8 +121,8 @@ class Rules(NamedTuple):
     """(rollouts): the indexes of each rollout's steps to train on, in order."""
     remember: Callable[[Any, Any], None] = DEFAULT
     """(event): changes the memory, before the decision on the event: in difficulty and groups for each counted
-    :class:`Trajectory`, in budget for each :class:`TaskDifficulty`, in dispatch for each :class:`TaskFinish`; and in
-    dispatch for each :class:`RolloutOrder`, after the decision."""
+    :class:`Trajectory` and each demonstration, which may repeat; in budget for each :class:`TaskDifficulty`; in
+    dispatch for each :class:`TaskFinish`, and for each :class:`RolloutOrder` after the decision."""
     memory: type[msgspec.Struct] = Forgetful
     """The type of the memory; it begins with its defaults. Each agent has its own, of what that agent reads."""
     load: Callable[[Any], Any] = DEFAULT

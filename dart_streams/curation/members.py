@@ -2,9 +2,14 @@
 
 import msgspec
 
+from topics.trajectories import StepAction
+
 
 class Finish(msgspec.Struct, frozen=True):
-    """A rewarded rollout of an open group; ``screens`` has the key of the screen before each step, if known."""
+    """A rewarded rollout of an open group.
+
+    ``screens`` has the key of the screen before each step, and ``actions`` the action; both are empty in old records.
+    """
 
     sample: int
     trajectory_id: str
@@ -14,6 +19,8 @@ class Finish(msgspec.Struct, frozen=True):
     version_min: int | None
     version_max: int | None
     screens: list[str] = []
+    actions: list[StepAction] = []
+    task_id: str = ""
 
 
 class PooledSuccess(msgspec.Struct, frozen=True):

@@ -6,9 +6,11 @@ from statistics import fmean
 
 import msgspec
 
+from dart_streams.actions import grammar
+from dart_streams.actions.sequence import parse_all
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.outcomes import reconcile_outcome
-from topics.trajectories import Trajectory
+from topics.trajectories import StepAction, Trajectory
 from topics.values import Sampling
 
 KEY_DIGITS = 16
@@ -70,6 +72,7 @@ def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Traje
         finished_ms=last.at_ms,
         untrainable=untrainable_reason(taken, order.sampling) if order.purpose == "train" else "",
         screens=screens_before(observations),
+        actions=[step_action(action.action) for action in taken],
     )
 
 
@@ -77,6 +80,18 @@ def screens_before(observations: Sequence[Observation]) -> list[str]:
     """Return the key of the screen before each action; empty without any screenshot."""
     before = [earlier.screenshot for earlier, later in pairwise(observations) if later.taken is not None]
     return [shown.sha256[:KEY_DIGITS] if shown else "" for shown in before] if any(before) else []
+
+
+def step_action(text: str | None) -> StepAction:
+    """Return the first action of a canonical text; one without a name if there is none."""
+    try:
+        action = parse_all(text)[0] if text is not None else None
+    except grammar.Unparsable:
+        action = None
+    if action is None:
+        return StepAction()
+    name = grammar.call(action).partition("(")[0]
+    return StepAction(name=name, x=getattr(action, "x", None), y=getattr(action, "y", None))
 
 
 def untrainable_reason(taken: Sequence[ExecutedAction], sampling: Sampling) -> str:

@@ -18,6 +18,7 @@ from topics.curated import Member
 from topics.observations import ExecutedAction
 from topics.rollout_orders import RolloutOrder
 from topics.trained import TrainedToken
+from topics.trajectories import StepAction
 from topics.values import BlobRef, MessagePart, Sampling, VersionSpan
 from topics.weights import WeightPart
 
@@ -161,6 +162,7 @@ KNOWN: dict[str, Callable[[Config, int], dict[str, Any]]] = {
         "steps": max_steps,
         "step_entropies": [REAL] * max_steps,
         "screens": ["f" * 16] * max_steps,
+        "actions": [largest_of(StepAction, name="n" * 32)] * max_steps,
     },
     "curated": group,
     "weights": weight_version,

@@ -21,7 +21,7 @@ from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle
 from topics import curated, rollout_orders, trajectories, weights, weights_serving
 from topics.curated import CuratedGroup
 from topics.rollout_orders import RolloutOrder
-from topics.trajectories import Trajectory
+from topics.trajectories import StepAction, Trajectory
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
 
@@ -61,6 +61,7 @@ class RecordedOutcome(NamedTuple):
     steps: int
     step_entropies: list[float]
     screens: list[str]
+    actions: list[StepAction]
     took_ms: int
 
 
@@ -78,7 +79,13 @@ class RecordedOutcomes:
             elif event.purpose == "train":
                 took_ms = max(1, event.finished_ms - event.started_ms)
                 end = RecordedOutcome(
-                    event.outcome, event.reward, event.steps, event.step_entropies, event.screens, took_ms
+                    event.outcome,
+                    event.reward,
+                    event.steps,
+                    event.step_entropies,
+                    event.screens,
+                    event.actions,
+                    took_ms,
                 )
                 self.ends.setdefault(event.task_id, []).append(end)
                 self.metrics.rollouts_ended += 1
@@ -183,6 +190,7 @@ class SimulatedRun:
             steps=steps,
             step_entropies=end.step_entropies[:steps],
             screens=end.screens[:steps],
+            actions=end.actions[:steps],
             version_min=version,
             version_max=self.trainer.version,
             started_ms=self.now_ms - end.took_ms,

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from dart_streams.episodes.trajectory_summary import Incomplete, broken_trajectory, summarize
 from tests import events
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
+from topics.trajectories import StepAction
 from topics.values import BlobRef, Sampling, VersionSpan
 
 ORDER = events.rollout_order("g/0", task_id="simulated/box#3", group_size=8, attempt=1, after_version=2)
@@ -17,7 +18,7 @@ SUCCESS = EpisodeEnd(kind="success", reward=1.0)
 def answer(entropies=(0.5, 1.5), versions=((3, 0, 2),)) -> ExecutedAction:
     return events.executed_action(
         "Action: wait()",
-        action="wait()",
+        action="Action: wait()",
         tokens=[1] * len(entropies),
         logprobs=[-0.5] * len(entropies),
         entropies=list(entropies),
@@ -59,6 +60,7 @@ def test_a_trajectory_summarizes_its_observations():
         "version_max": 4,
         "started_ms": 1000,
         "finished_ms": 1002,
+        "actions": [{"name": "wait"}, {"name": "wait"}],
     }
 
 
@@ -87,6 +89,22 @@ def test_a_trajectory_names_the_screen_before_each_action():
     assert summarize([observation(0), observation(1, answer(), SUCCESS)]).screens == []
     cut = EpisodeEnd(kind="truncated", reward=0.0)
     assert summarize([*steps[:2], observation(2, None, cut)]).screens == ["a" * 16]
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("Action: click(start_box='(84,120)')", StepAction(name="click", x=84, y=120)),
+        ("Action: drag(start_box='(1,2)', end_box='(3,4)')", StepAction(name="drag", x=1, y=2)),
+        ("Action: left_double(start_box='(99999,0)')\n\nwait()", StepAction(name="left_double", x=99999, y=0)),
+        ("Action: type(content='click(')", StepAction(name="type")),
+        ("no action", StepAction()),
+        (None, StepAction()),
+    ],
+)
+def test_a_trajectory_has_the_name_and_place_of_each_answers_first_action(text, action):
+    steps = [observation(0), observation(1, msgspec.structs.replace(answer(), action=text), SUCCESS)]
+    assert summarize(steps).actions == [action]
 
 
 def test_the_announced_outcome_agrees_with_the_reward():
