@@ -351,6 +351,17 @@ def event_of(topic: Topic, record: ConsumerRecord) -> Any:
 
 
 @contextlib.asynccontextmanager
+async def read_alone(bus: Bus, client_id: str, **settings: Any) -> AsyncIterator[AIOKafkaConsumer]:
+    """Yield a started consumer without a group; raise as :func:`start_within` does."""
+    records = create_consumer(bus, group=None, client_id=client_id, **settings)
+    await start_within(records, bus)
+    try:
+        yield records
+    finally:
+        await records.stop()
+
+
+@contextlib.asynccontextmanager
 async def open_topics(
     bus: Bus, publisher: Publisher, topics: tuple[Topic, ...], fetch_ms: int = FETCH_WAIT_MS
 ) -> AsyncIterator[AIOKafkaConsumer]:
@@ -358,11 +369,7 @@ async def open_topics(
 
     ``fetch_ms`` is the maximum wait of a fetch. Raises :class:`ServiceUnavailable` if the broker or a topic is missing.
     """
-    records = create_consumer(
-        bus, group=None, client_id="watch", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=fetch_ms
-    )
-    await start_within(records, bus)
-    try:
+    async with read_alone(bus, "watch", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=fetch_ms) as records:
         partitions = [
             TopicPartition(bus.prefix + topic.name, number)
             for topic in topics
@@ -371,8 +378,6 @@ async def open_topics(
         records.assign(partitions)
         await records.seek_to_beginning(*partitions)
         yield records
-    finally:
-        await records.stop()
 
 
 async def read_to_end(

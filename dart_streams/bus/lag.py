@@ -10,7 +10,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 from aiokafka.structs import OffsetAndMetadata
 
-from dart_streams.bus.clients import create_consumer, start_within
+from dart_streams.bus.clients import read_alone
 from dart_streams.config import Bus
 from dart_streams.connection import auth
 from topics import Topic
@@ -131,15 +131,13 @@ class LagReader:
 @asynccontextmanager
 async def lag_reader(bus: Bus) -> AsyncIterator[LagReader]:
     """Yield a reader with separate connections."""
-    records = create_consumer(bus, group=None, client_id="lag")
-    await start_within(records, bus)
-    admin = AIOKafkaAdminClient(**auth.kafka_arguments(bus), client_id="lag")
-    try:
-        await admin.start()
-        yield LagReader(bus, admin, records)
-    finally:
-        await admin.close()
-        await records.stop()
+    async with read_alone(bus, "lag") as records:
+        admin = AIOKafkaAdminClient(**auth.kafka_arguments(bus), client_id="lag")
+        try:
+            await admin.start()
+            yield LagReader(bus, admin, records)
+        finally:
+            await admin.close()
 
 
 def by_group(lags: Sequence[Lag] | None) -> dict[tuple[str, str], int]:

@@ -17,14 +17,14 @@ cost three more requests a batch, and Faust's recovery waits in vain for their m
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 import structlog
 from aiokafka import ConsumerRecord, TopicPartition
 
-from dart_streams.bus.clients import create_consumer, read_to_end, start_within
+from dart_streams.bus.clients import read_alone, read_to_end
 from dart_streams.config import Bus
 from dart_streams.curation.changelog import ChangelogView, Value, claim_key
 from dart_streams.curation.journal import Claim, encode
@@ -32,16 +32,10 @@ from dart_streams.errors import UserError
 
 READ_TIMEOUT_S = 60.0
 
+ReadFrom = Callable[[str, int, int, int | None], Awaitable[list[ConsumerRecord]]]
+"""Returns a partition's records from an offset to before another, or to the present end."""
+
 log = structlog.get_logger()
-
-
-class ReadFrom(Protocol):
-    """Reads a topic's partition."""
-
-    def __call__(
-        self, topic: str, partition: int, offset: int, stop: int | None = None
-    ) -> Awaitable[list[ConsumerRecord]]:
-        """Return the records from ``offset`` to before ``stop``, by default to the present end."""
 
 
 class OwnershipLost(UserError):
@@ -96,7 +90,7 @@ class Changelog:
     async def read_on(self, partition: int) -> None:
         """Note the records after the known position."""
         view = self.views[partition]
-        for record in await self.read_from(self.name, partition, view.position):
+        for record in await self.read_from(self.name, partition, view.position, None):
             view.note_read(record.offset, record.key, record.value)
 
     async def refuse_replaced(self, partition: int) -> None:
@@ -160,18 +154,12 @@ class JournalWriter:
 
 async def read_from(bus: Bus, topic: str, partition: int, offset: int, stop: int | None = None) -> list[ConsumerRecord]:
     """Return the records of a partition from ``offset`` to before ``stop``, by default to the present end."""
-    records = create_consumer(bus, group=None, client_id="changelog")
-    place = TopicPartition(topic, partition)
-    async with asyncio.timeout(READ_TIMEOUT_S):
-        await start_within(records, bus)
-        try:
-            records.assign([place])
-            records.seek(place, offset)
-            taken: list[ConsumerRecord] = []
-            async for polled in read_to_end(records):
-                taken += polled.get(place, ())
-                if stop is not None and taken and taken[-1].offset >= stop - 1:
-                    break
-            return taken if stop is None else [record for record in taken if record.offset < stop]
-        finally:
-            await records.stop()
+    place, taken = TopicPartition(topic, partition), list[ConsumerRecord]()
+    async with asyncio.timeout(READ_TIMEOUT_S), read_alone(bus, "changelog") as records:
+        records.assign([place])
+        records.seek(place, offset)
+        async for polled in read_to_end(records):
+            taken += polled.get(place, ())
+            if stop is not None and taken and taken[-1].offset >= stop - 1:
+                break
+    return taken if stop is None else [record for record in taken if record.offset < stop]

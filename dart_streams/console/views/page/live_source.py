@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from dart_streams.bus.clients import FETCH_BYTES, create_consumer, start_within
+from dart_streams.bus.clients import FETCH_BYTES, read_alone
 from dart_streams.bus.lag import Lag, LagReader, lag_reader
 from dart_streams.clock import now_ms
 from dart_streams.config import Bus, Config
@@ -235,9 +235,7 @@ async def topic_reader(bus: Bus) -> AsyncIterator[tuple[Bus, AIOKafkaConsumer]]:
     While the run has no topics, these are the demonstrations' bus and topics. Raises :class:`ServiceUnavailable` if
     the broker does not answer or has neither.
     """
-    records = create_consumer(bus, group=None, client_id="ui", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_MS)
-    await start_within(records, bus)
-    try:
+    async with read_alone(bus, "ui", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_MS) as records:
         for candidate in (bus, bus.of_demonstrations):
             if partitions := await list_partitions(candidate):
                 records.assign(partitions)
@@ -246,8 +244,6 @@ async def topic_reader(bus: Bus) -> AsyncIterator[tuple[Bus, AIOKafkaConsumer]]:
         else:
             raise ServiceUnavailable(f"the run has not begun: the broker at {bus.servers} has no topics {bus.prefix}*")
         yield candidate, records
-    finally:
-        await records.stop()
 
 
 def shown_topics(bus: Bus) -> set[str]:
