@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from dart_streams.console.bundles.bundle_inputs import bundle_events
+from dart_streams.console.bundles.episode_index import CurationFacts
 from dart_streams.console.datasets import demonstrations, parquet
-from dart_streams.console.datasets.episode_columns import CurationFacts, ImageCell
+from dart_streams.console.datasets.episode_columns import ImageCell
 from dart_streams.console.datasets.episode_rows import rows_of
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.errors import UserError

@@ -4,14 +4,14 @@ A step starts from its recorded weights if their URI still has them, as the firs
 from the step before, with an optimizer state that begins at the first repeated step.
 """
 
-import itertools
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
+from dart_streams.console.bundles.episode_index import EpisodeIndex, IndexedEpisodes
 from dart_streams.console.lineage.lineage import READ
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_log import read_log
@@ -21,11 +21,8 @@ from dart_streams.policy import cpu_features, recipe, resident_weights
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import renderer_of
 from dart_streams.policy.weight_storage import StorageUnreachable
-from dart_streams.store.blobs import MissingBlob
 from topics.curated import CuratedGroup
-from topics.observations import Observation
 from topics.trained import TrainedStep
-from topics.values import BlobRef
 from trainer.data.prefetch import GroupReader
 from trainer.data.successes import RememberedSuccess, sft_group, successes_of
 from trainer.learning.imitation import StepImitation
@@ -51,34 +48,6 @@ class ReproducedStep(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
 
 
-class RecordedStore:
-    """The methods of the store that :class:`GroupReader` calls, for a bundle."""
-
-    def __init__(self, bundle: Bundle, state: RunState, trajectories: Iterable[str]) -> None:
-        self.observations = {
-            identity: [
-                seen for step in sorted(state.observations[identity]) if (seen := state.observation(identity, step))
-            ]
-            for identity in trajectories
-            if identity in state.observations
-        }
-        seen_steps = itertools.chain.from_iterable(self.observations.values())
-        shown = {seen.screenshot.sha256 for seen in seen_steps if seen.screenshot is not None}
-        self.blobs = {blob.sha256: blob.data for blob in bundle.blobs() if blob.sha256 in shown}
-
-    def steps_many(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
-        """Return the observations of several trajectories."""
-        return {identity: self.observations.get(identity, []) for identity in ids}
-
-    def get_blobs(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
-        """Return screenshots by sha256; raise :class:`MissingBlob` for the first that the bundle lacks."""
-        wanted = {ref.sha256: ref for ref in refs}
-        for sha256, ref in wanted.items():
-            if sha256 not in self.blobs:
-                raise MissingBlob(ref, "the bundle does not have it")
-        return {sha256: self.blobs[sha256] for sha256 in wanted}
-
-
 def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
     """Repeat ``steps`` recorded steps from step ``first`` on, by default the first whose weights exist.
 
@@ -86,22 +55,15 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
     step, its groups or first weights are gone, or there is no model directory.
     """
     bundle = Bundle(path)
-    config, state = config_of(bundle), RunState(keep_steps=True).fold(read_log(bundle, READ))
+    config, state = config_of(bundle), RunState().fold(read_log(bundle, READ))
     cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
     folder = Path(config.policy.path) if config.policy.path else recipe.tiny_policy_folder(config, tasks_of(bundle))
     chosen = steps_from(state, steps, first)
-    members = {
-        member.trajectory_id
-        for step in chosen
-        for group in (*groups_of(state, step), *imitation_of(state, step).groups)
-        for member in group.members
-    }
-    recording = RecordedStore(bundle, state, members)
     renderer = renderer_of(folder, config.policy)
-    reader = GroupReader(recording, renderer, config.policy)  # type: ignore[arg-type]
     result: list[ReproducedStep] = []
     learner: Learner | None = None
-    with join_job() as ranks:
+    with EpisodeIndex() as index, join_job() as ranks:
+        reader = GroupReader(IndexedEpisodes(index, bundle), renderer, config.policy)  # type: ignore[arg-type]
         for step in chosen:
             start = weights_before(state, step)
             if start is not None:

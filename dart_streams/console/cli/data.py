@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from dart_streams.config import Config
+    from dart_streams.console.bundles.episode_index import EpisodeIndex
     from dart_streams.console.datasets.episode_export import EpisodeSource
-    from dart_streams.console.datasets.export_index import ExportIndex
     from dart_streams.console.runs.bundle import Bundle
 
 app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
@@ -56,8 +56,8 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a run's episodes as Parquet for Hugging Face's datasets: images, messages, actions, rewards, advantages."""
+    from dart_streams.console.bundles.episode_index import EpisodeIndex
     from dart_streams.console.datasets.episode_export import EpisodeExport, EpisodeFilter, episode_count
-    from dart_streams.console.datasets.export_index import ExportIndex
     from dart_streams.console.datasets.parquet import ParquetSet
     from topics.transitions import REWARDED
     from topics.values import OutcomeKind, Purpose
@@ -75,7 +75,7 @@ def export(
     if output.exists():
         raise UserError(f"{output} exists: remove it, or name another file")
     config, source = run_or_bundle(run, state, bundle)
-    with ExportIndex() as index, progress_bars() as progress, episodes_of(config, source, index, progress) as episodes:
+    with EpisodeIndex() as index, progress_bars() as progress, episodes_of(config, source, index, progress) as episodes:
         exported = EpisodeExport(source or config.bus, config.bus.run, index, episodes)
         report = add_bar(progress, "trajectories", episode_count(source or config.bus))
         with ParquetSet(output, rows) as file:
@@ -142,10 +142,10 @@ def pretrain(
 
 @contextlib.contextmanager
 def episodes_of(
-    config: Config, source: Bundle | None, index: ExportIndex, progress: Progress
+    config: Config, source: Bundle | None, index: EpisodeIndex, progress: Progress
 ) -> Iterator[EpisodeSource]:
     """Yield a run's steps: those of the store, or of the bundle through the index."""
-    from dart_streams.console.datasets.episode_export import IndexedEpisodes
+    from dart_streams.console.bundles.episode_index import IndexedEpisodes
     from dart_streams.store import SyncStore
 
     if source is not None:

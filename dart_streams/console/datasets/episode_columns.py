@@ -121,14 +121,6 @@ ROWS: dict[Layout, tuple[type[msgspec.Struct], ...]] = {
 """Structs with the columns of each layout."""
 
 
-class CurationFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Advantages of an episode and of its selected steps, and the optimizer steps that trained on it."""
-
-    advantage: float | None = None
-    step_advantages: dict[int, float] = {}
-    train_steps: list[int] = []
-
-
 class RecordedEpisode(msgspec.Struct, frozen=True, kw_only=True):
     """An episode that has ended: observations in order, and bytes of their screens by sha256."""
 

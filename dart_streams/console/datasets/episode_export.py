@@ -5,7 +5,7 @@ observations and screenshots are in another order, so they are indexed first.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
@@ -13,18 +13,17 @@ import msgspec
 
 from dart_streams.bus import sync_clients
 from dart_streams.config import Bus, Policy
+from dart_streams.console.bundles.episode_index import EpisodeIndex, IndexedEpisodes, report_progress
 from dart_streams.console.datasets.episode_columns import Layout, Progress, RecordedEpisode
 from dart_streams.console.datasets.episode_rows import rows_of
-from dart_streams.console.datasets.export_index import ExportIndex
-from dart_streams.console.runs.bundle import Bundle, BundleError
+from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_log import read_events
 from dart_streams.episodes.trajectory_summary import is_whole
 from dart_streams.errors import UserError
 from dart_streams.store import MissingBlob, SyncStore
-from topics import curated, observations, trained, trajectories
-from topics.observations import Observation
+from topics import curated, trained, trajectories
 from topics.trajectories import Trajectory
-from topics.values import BlobRef, OutcomeKind, Purpose
+from topics.values import OutcomeKind, Purpose
 
 EPISODES_PER_READ = 16
 
@@ -61,30 +60,6 @@ class EpisodeFilter(msgspec.Struct, frozen=True, kw_only=True):
         return first and (self.last_version is None or episode.version_max <= self.last_version)
 
 
-class IndexedEpisodes:
-    """Reads steps and screenshots of a bundle from the index as :class:`SyncStore` reads those of a run."""
-
-    def __init__(self, index: ExportIndex, bundle: Bundle, report: Progress = lambda _: None) -> None:
-        if not bundle.has("blobs"):
-            raise BundleError(f"{bundle.path} has no screenshots: capture the run with --blobs")
-        self.index = index
-        self.path = bundle.path
-        index.add_observations(report_progress(read_events(bundle, [observations.TOPIC]), report))
-        index.add_blobs((blob.sha256, blob.data) for blob in bundle.blobs())
-
-    def steps_many(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
-        """Return the observations of episodes, in order."""
-        return {identity: self.index.observations(identity) for identity in ids}
-
-    def get_blobs(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
-        """Return screenshots by sha256; raise :class:`UserError` if one is missing."""
-        wanted = list(refs)
-        images = dict(self.index.blobs(wanted))
-        if missing := {ref.sha256 for ref in wanted} - images.keys():
-            raise UserError(f"{self.path} lacks the screenshot {min(missing)}: capture the run again with --blobs")
-        return images
-
-
 EpisodeSource = SyncStore | IndexedEpisodes
 
 
@@ -101,7 +76,7 @@ class ExportResult(msgspec.Struct, kw_only=True):
 class EpisodeExport:
     """Export of the episodes of ``log``, with steps and screenshots from ``episodes``."""
 
-    def __init__(self, log: Bus | Bundle, run: str, index: ExportIndex, episodes: EpisodeSource) -> None:
+    def __init__(self, log: Bus | Bundle, run: str, index: EpisodeIndex, episodes: EpisodeSource) -> None:
         self.log = log
         self.run = run
         self.index = index
@@ -141,10 +116,13 @@ class EpisodeExport:
         try:
             images = self.episodes.get_blobs({step.screenshot for step in shown if step.screenshot is not None})
         except MissingBlob as missing:
-            raise UserError(
-                f"{missing}: is this the store that the run used (store.hosts, store.keyspace)? A bundle that was "
-                "captured with --blobs has its screenshots: export that with --bundle"
-            ) from None
+            advice = (
+                "is this the store that the run used (store.hosts, store.keyspace)? A bundle that was captured with "
+                "--blobs has its screenshots: export that with --bundle"
+            )
+            if isinstance(self.episodes, IndexedEpisodes):
+                advice = "capture the run again with --blobs"
+            raise UserError(f"{missing}: {advice}") from None
         for episode in batch:
             episode_steps = steps[episode.trajectory_id]
             if not is_whole(episode_steps):
@@ -162,13 +140,6 @@ def episode_count(log: Bus | Bundle) -> int:
     with sync_clients.TopicReader(log, "history", trajectories.TOPIC) as reader:
         first = reader.client.beginning_offsets(reader.partitions)
         return sum(end - first[partition] for partition, end in reader.end_offsets().items())
-
-
-def report_progress(items: Iterable[T], report: Callable[[int], None]) -> Iterator[T]:
-    """Yield the items, and report their number so far."""
-    for number, item in enumerate(items, 1):
-        yield item
-        report(number)
 
 
 def batch_items(items: Iterable[T], size: int) -> Iterator[list[T]]:

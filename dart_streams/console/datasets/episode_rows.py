@@ -7,10 +7,10 @@ import msgspec
 
 from dart_streams import pictures
 from dart_streams.config import Policy
+from dart_streams.console.bundles.episode_index import CurationFacts
 from dart_streams.console.datasets.episode_columns import (
     ChatMessage,
     ContentPart,
-    CurationFacts,
     EpisodeColumns,
     ImageCell,
     InvalidRow,

@@ -13,6 +13,7 @@ from PIL import Image
 from dart_streams.bus.codec import Unencodable
 from dart_streams.config import ActionDialect, Bus, Config, Policy
 from dart_streams.config.tasks import parse
+from dart_streams.console.bundles.episode_index import CurationFacts
 from dart_streams.console.datasets import demonstration_import, demonstrations
 from dart_streams.console.datasets.demonstration_import import ImportResult, select_demonstrations
 from dart_streams.console.datasets.demonstrations import (
@@ -22,7 +23,7 @@ from dart_streams.console.datasets.demonstrations import (
     as_demonstration,
     episode_of_line,
 )
-from dart_streams.console.datasets.episode_columns import CurationFacts, RecordedEpisode
+from dart_streams.console.datasets.episode_columns import RecordedEpisode
 from dart_streams.console.datasets.episode_rows import episode_of, rows_of
 from dart_streams.curation import groups, in_memory
 from dart_streams.episodes.trajectory_summary import summarize

@@ -7,10 +7,10 @@ import pytest
 
 from dart_streams.config import Config
 from dart_streams.console.bundles.bundle_inputs import bundle_events, config_of
+from dart_streams.console.bundles.episode_index import EpisodeIndex, IndexedEpisodes
 from dart_streams.console.datasets.episode_columns import RecordedEpisode
-from dart_streams.console.datasets.episode_export import EpisodeExport, EpisodeFilter, IndexedEpisodes, episode_count
+from dart_streams.console.datasets.episode_export import EpisodeExport, EpisodeFilter, episode_count
 from dart_streams.console.datasets.episode_rows import episode_of
-from dart_streams.console.datasets.export_index import ExportIndex
 from dart_streams.console.runs.bundle import Blob, Bundle, BundleRecord, Writer
 from dart_streams.errors import UserError
 from tests.integration.recorded_run import record, settings
@@ -26,7 +26,7 @@ def bundle(tmp_path_factory) -> Bundle:
 
 def export(bundle: Bundle, wanted: EpisodeFilter = ALL, layout: str = "trajectory", config: Config | None = None):
     """Return the rows of each episode, and the counts."""
-    with ExportIndex() as index:
+    with EpisodeIndex() as index:
         made = EpisodeExport(bundle, "recorded", index, IndexedEpisodes(index, bundle))
         policy = (config or config_of(bundle)).policy
         return list(made.rows(wanted, layout, policy)), made.result
@@ -137,14 +137,14 @@ def test_a_bundle_without_screenshots_is_refused_with_how_to_capture_them(bundle
 
 
 def test_a_full_disk_of_the_index_is_an_error_with_its_place(bundle):
-    with ExportIndex() as index:
+    with EpisodeIndex() as index:
         index.database.execute("PRAGMA max_page_count = 20")
         with pytest.raises(UserError, match=r"full.*TMPDIR"):
             IndexedEpisodes(index, bundle)
 
 
 def test_the_index_leaves_no_file_behind():
-    with ExportIndex() as index:
+    with EpisodeIndex() as index:
         folder = index.folder.name
         assert Path(folder).is_dir()
     assert not Path(folder).exists()

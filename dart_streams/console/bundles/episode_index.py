@@ -1,16 +1,19 @@
-"""Index of an export by id, in a temporary file, so that memory does not grow with the run."""
+"""Index of episodes by id, in a temporary file, so that memory does not grow with the run."""
 
 import contextlib
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 
-from dart_streams.console.datasets.episode_columns import CurationFacts
+from dart_streams.console.runs.bundle import Bundle, BundleError
+from dart_streams.console.runs.run_log import read_events
 from dart_streams.errors import UserError
+from dart_streams.store import MissingBlob
+from topics import observations
 from topics.curated import CuratedGroup, Member
 from topics.observations import Observation
 from topics.trained import TrainedStep
@@ -25,8 +28,18 @@ CREATE TABLE blobs (sha256 TEXT PRIMARY KEY, data BLOB);
 """
 CACHE_KIB = 16 * 1024
 
+T = TypeVar("T")
 
-class ExportIndex:
+
+class CurationFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Advantages of an episode and of its selected steps, and the optimizer steps that trained on it."""
+
+    advantage: float | None = None
+    step_advantages: dict[int, float] = {}
+    train_steps: list[int] = []
+
+
+class EpisodeIndex:
     """Context manager that removes the index's file at its end."""
 
     def __init__(self) -> None:
@@ -116,3 +129,34 @@ class ExportIndex:
             with contextlib.closing(query) as rows:
                 if (row := rows.fetchone()) is not None:
                     yield sha256, row[0]
+
+
+class IndexedEpisodes:
+    """Reads steps and screenshots of a bundle from the index as :class:`SyncStore` reads those of a run."""
+
+    def __init__(self, index: EpisodeIndex, bundle: Bundle, report: Callable[[int], None] = lambda _: None) -> None:
+        if not bundle.has("blobs"):
+            raise BundleError(f"{bundle.path} has no screenshots: capture the run with --blobs")
+        self.index = index
+        self.path = bundle.path
+        index.add_observations(report_progress(read_events(bundle, [observations.TOPIC]), report))
+        index.add_blobs((blob.sha256, blob.data) for blob in bundle.blobs())
+
+    def steps_many(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
+        """Return the observations of episodes, in order."""
+        return {identity: self.index.observations(identity) for identity in ids}
+
+    def get_blobs(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
+        """Return screenshots by sha256; raise :class:`MissingBlob` if one is missing."""
+        wanted = {ref.sha256: ref for ref in refs}
+        images = dict(self.index.blobs(wanted.values()))
+        for sha256 in wanted.keys() - images.keys():
+            raise MissingBlob(wanted[sha256], f"{self.path} does not have it")
+        return images
+
+
+def report_progress(items: Iterable[T], report: Callable[[int], None]) -> Iterator[T]:
+    """Yield the items, and report their number so far."""
+    for number, item in enumerate(items, 1):
+        yield item
+        report(number)
