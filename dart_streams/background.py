@@ -1,4 +1,4 @@
-"""Tasks that run beside others until they are cancelled."""
+"""Tasks that run beside others until they are cancelled, and bounded waits."""
 
 import asyncio
 import contextlib
@@ -11,6 +11,23 @@ async def cancel_tasks(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def wait_at_most(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, at most this time."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+async def wait_first(*work: Coroutine[Any, Any, object], timeout_s: float | None = None) -> None:
+    """Return when one of the coroutines has ended, or none in time, and cancel the others."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 @contextlib.asynccontextmanager

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dart_streams.background import wait_first
 from dart_streams.bus.clients import SendCoalescer
 from dart_streams.bus.codec import header_bytes
 from dart_streams.curation.journal import JournalInput
@@ -27,14 +28,8 @@ class InputQueue(asyncio.Queue[Any]):
     async def wait_until_full(self, pace: SendCoalescer) -> None:
         """Return once a batch is full, at the latest when ``pace`` releases the next one."""
         self.filled.clear()
-        if self.full():
-            return
-        waits = [asyncio.create_task(pace.wait()), asyncio.create_task(self.filled.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        if not self.full():
+            await wait_first(pace.wait(), self.filled.wait())
 
     async def next_batch(self, pace: SendCoalescer) -> list[Any]:
         """Return the queued records that fit into one journal entry, at least one; none after a second without any."""

@@ -21,6 +21,7 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
+from dart_streams.background import wait_first
 from dart_streams.connection.auth import is_same_token
 from workers.desktop_server.gateway import GatewayTarget, bearer_token, error_response
 from workers.desktop_server.leases import Lease, LeaseTable
@@ -161,12 +162,7 @@ class LeaseServer:
             for slot in self.slots:
                 if slot.ready.is_set():
                     slot.give_up()  # Its desktop has died.
-            waits = [asyncio.ensure_future(slot.ready.wait()) for slot in self.slots]
-            try:
-                await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for wait in waits:
-                    wait.cancel()
+            await wait_first(*(slot.ready.wait() for slot in self.slots), timeout_s=left_s)
 
     def _end(self, lease: Lease | None) -> None:
         if lease is not None:

@@ -18,6 +18,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 from opentelemetry import metrics
 
+from dart_streams.background import wait_at_most
 from dart_streams.bus.clients import Publisher, create_consumer, event_of, has_reached, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.clock import now_ms
@@ -100,7 +101,7 @@ class WeightWatcher:
         """Wait until every record published by now is applied; :meth:`watch` must run."""
         ends = await self.records.end_offsets(self.records.assignment())
         while not await has_reached(self.records, ends):
-            await wait_until(self.next_change(), POLL_TIMEOUT_S)
+            await wait_at_most(self.next_change(), POLL_TIMEOUT_S)
 
     async def watch(self) -> None:
         """Apply records until cancelled."""
@@ -151,15 +152,6 @@ class WeightWatcher:
             while len(self.recent) > self.kept:
                 del self.recent[next(iter(self.recent))]
         self.weights = self.weights.accept(event)
-
-
-async def wait_until(event: asyncio.Event, seconds: float) -> None:
-    """Wait for ``event``, at most ``seconds``."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return
 
 
 class FirstVersion(NamedTuple):
@@ -225,7 +217,7 @@ class WeightUpdater:
                 if (target := self.due()) is not None:
                     await self.switch(target)
                     continue
-            await wait_until(changed, self.settings.heartbeat_s)
+            await wait_at_most(changed, self.settings.heartbeat_s)
 
     def due(self) -> WeightVersion | None:
         """Return the version to switch to now, or None."""

@@ -5,7 +5,6 @@ from it; both are dropped when one is revoked.
 """
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple, Self
@@ -15,12 +14,12 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord
 from aiokafka.errors import CommitFailedError, ConsumerStoppedError, IllegalStateError, KafkaError
 
 from dart_streams import crash_points
+from dart_streams.background import wait_at_most
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, commit_within, committed_within, create_consumer, event_of, start_within
 from dart_streams.bus.codec import Undecodable
 from dart_streams.bus.log_gaps import LogGaps
 from dart_streams.config import Config
-from dart_streams.deadline import Deadline
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic
 from workers.runtime.death_counts import DeathCounts, read_note
@@ -123,9 +122,7 @@ class OrderedConsumer(ConsumerRebalanceListener):
         partitions = sorted(self.consumer.assignment())
         self.consumer.pause(*partitions)
         self._forget_ahead(partitions)
-        with contextlib.suppress(TimeoutError):
-            async with Deadline(limit_s).timeout():
-                await self._settled.wait()
+        await wait_at_most(self._settled, limit_s)
         await self.commit(given_up=True)
         self.records.revoke(partitions)
         self._left = True

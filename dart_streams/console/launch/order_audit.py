@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import structlog
 from aiokafka.errors import KafkaError
 
-from dart_streams.background import run_beside
+from dart_streams.background import run_beside, wait_at_most
 from dart_streams.bus.clients import Publisher, has_reached
 from dart_streams.bus.flush_barrier import FlushBarrier
 from dart_streams.bus.lag import lag_reader
@@ -63,9 +63,7 @@ class AwaitedOrderAudit:
             now = await records.end_offsets(ends)  # a recreated topic has lower ones
             if await has_reached(records, {partition: min(end, now[partition]) for partition, end in ends.items()}):
                 return
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_INTERVAL_S):
-                    await self.follower.changed.wait()
+            await wait_at_most(self.follower.changed, POLL_INTERVAL_S)
 
 
 @contextlib.asynccontextmanager

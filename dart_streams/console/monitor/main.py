@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 from opentelemetry import metrics
 
+from dart_streams.background import wait_at_most
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.lag import LagReader, by_group, lag_reader
 from dart_streams.bus.topic_watch import watch_topics
@@ -63,9 +64,7 @@ async def report(follower: TopicFollower[ActivityState], lags: LagReader, stall_
             silent_gauge.set(now_s - last_s, {"topic": topic})
         silent = find_stalls(follower.progress.activity, follower.arrivals, follower.since_s, now_s, stall_s)
         reporter.report(silent, behind)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(REPORT_INTERVAL_S):
-                await stop.wait()
+        await wait_at_most(stop, REPORT_INTERVAL_S)
 
 
 class StallReporter:

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from dart_streams.background import cancel_tasks
+from dart_streams.background import cancel_tasks, wait_at_most
 from dart_streams.bus.clients import POLL_TIMEOUT_MS, Publisher, open_topics, read_to_end
 from dart_streams.bus.codec import Undecodable
 from dart_streams.bus.lag import Lag, lag_reader
@@ -202,9 +202,7 @@ class RunFollower(TopicFollower[RunState]):
                 )
             self.raise_if_reader_failed()
             changed = self.changed
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(1.0, deadline.remaining_s)):
-                    await changed.wait()
+            await wait_at_most(changed, min(1.0, deadline.remaining_s))
             self.check(waiting, what)
         return self.progress
 
