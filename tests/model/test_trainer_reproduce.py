@@ -86,7 +86,7 @@ def test_steps_whose_weights_or_records_are_gone_are_refused(run, tmp_path):
         reproduce.run(path, 1, 9)
     capture.capture(config, tmp_path / "bare.dart", ALL)
     assert not Bundle(tmp_path / "bare.dart").has("blobs")
-    with pytest.raises(UserError, match="has no blobs"):
+    with pytest.raises(UserError, match="has no screenshots"):
         reproduce.run(tmp_path / "bare.dart", 1, 3)
 
 
