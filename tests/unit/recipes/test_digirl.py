@@ -10,7 +10,7 @@ from dart_streams.recipes.digirl import rules
 from tests import events
 from tests.unit.curation.test_groups import Groups
 from tests.unit.recipes.agents import groups_in, played, recipe_config
-from topics.curated import CuratedGroup, Member
+from topics.curated import CuratedGroup
 
 TASK = "simulated/box#1"
 
@@ -137,16 +137,18 @@ def test_an_advantage_lies_between_the_outcome_and_the_gain_of_value(values, rew
         assert found[-1] == reward
 
 
-def members_in_circle(**settings: float) -> list[Member]:
-    """Return the curated members of a circle, of groups that all have a selected step."""
-    groups = groups_in(played(recipe_config("digirl", recipes={"digirl": settings})))
-    assert all(any(one.selected for one in group.members) for group in groups)
-    return [one for group in groups for one in group.members]
+def circle_groups(**settings: float) -> list[CuratedGroup]:
+    """Return the curated groups of a circle."""
+    return groups_in(played(recipe_config("digirl", recipes={"digirl": settings})))
 
 
-def test_a_circle_imitates_steps_of_failures_and_leaves_successes_out():
-    every = members_in_circle(trajectories=1.0)
-    assert {one.advantage for one in every} == {1.0}
-    assert any(one.reward == 0.0 and one.selected for one in every)
-    assert all(one.selected for one in every if one.reward == 1.0)
-    assert any(one.reward == 1.0 and not one.selected for one in members_in_circle(trajectories=0.2))
+def test_a_circle_imitates_steps_of_failures_and_leaves_easy_tasks_out():
+    every = circle_groups(trajectories=1.0)
+    members = [one for group in every for one in group.members]
+    assert {one.advantage for one in members} == {1.0}
+    assert all(any(one.selected for one in group.members) for group in every)
+    assert any(one.reward == 0.0 and one.selected for one in members)
+    assert all(one.selected for one in members if one.reward == 1.0)
+    few = circle_groups(trajectories=0.2)
+    assert 0 < len(few) < len(every)
+    assert all(len(one.selected) == 0 for group in few for one in group.members if one.reward == 0.0)
