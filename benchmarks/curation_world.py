@@ -14,6 +14,7 @@ from dart_streams import stateless_random
 from dart_streams.config import Config
 from dart_streams.config.tasks import Page, TaskSet
 from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle, Subscription, Written
+from dart_streams.episodes.guidance import prefix_length
 from topics import curated, trajectories, weights, weights_serving
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import StepAction, Trajectory
@@ -54,6 +55,7 @@ def play(order: RolloutOrder, version: int, odds: Odds, seed: int = 0) -> Trajec
     outcome: OutcomeKind = "env_error" if faulty else "success" if won else "failure"
     partly = stateless_random.share("part", seed, order.order_id) < odds.partial
     steps = 1 + stateless_random.number("steps", seed, order.order_id) % max(1, order.max_steps)
+    steps, recorded = follow_guide(order, steps, seed)
     return Trajectory(
         trajectory_id=f"t-{order.order_id}",
         order_id=order.order_id,
@@ -75,7 +77,24 @@ def play(order: RolloutOrder, version: int, odds: Odds, seed: int = 0) -> Trajec
             StepAction(name="click", x=40 * (stateless_random.number("place", seed, order.order_id, step) % 3), y=20)
             for step in range(steps)
         ],
+        guided=order.guide is not None,
+        recorded_steps=recorded,
     )
+
+
+def follow_guide(order: RolloutOrder, steps: int, seed: int) -> tuple[int, list[int]]:
+    """Return the steps of a rollout, and which are recorded, if its recording has ``steps`` steps.
+
+    With patches the policy leaves the recording at half of the steps.
+    """
+    guide = order.guide
+    if guide is None:
+        return steps, []
+    if guide.mode == "prefix":
+        prefix = prefix_length(guide, steps)
+        return prefix + 1 if guide.single else steps, list(range(prefix))
+    left = [step for step in range(steps) if stateless_random.share("left", seed, order.order_id, step) < 0.5]
+    return left[guide.patches] + 1 if len(left) > guide.patches else steps, left[: guide.patches]
 
 
 def screens_of(order: RolloutOrder, steps: int, seed: int) -> list[str]:

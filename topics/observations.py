@@ -20,12 +20,13 @@ from topics.values import (
 )
 
 
-class ExecutedAction(msgspec.Struct, frozen=True, kw_only=True):
+class ExecutedAction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The action that led to an observation, as generated and as executed.
 
     ``text`` is the policy's answer; ``action`` is its canonical form in the UI-TARS grammar, null if it did not parse.
     ``tokens``, ``logprobs`` (nats, of the sampled tokens) and ``entropies`` (nats, of their distributions) have one
-    entry per generated token, and are empty in a demonstration.
+    entry per generated token, and are empty in a demonstration. ``recorded_from`` is the trajectory of a recorded
+    action, which has no tokens either. It is omitted for an action of the policy or an oracle.
     """
 
     request_id: Name
@@ -39,6 +40,7 @@ class ExecutedAction(msgspec.Struct, frozen=True, kw_only=True):
     queue_ms: Milliseconds
     generate_ms: Milliseconds
     execute_ms: Milliseconds
+    recorded_from: Name | None = None
 
 
 class EpisodeEnd(msgspec.Struct, frozen=True, kw_only=True):

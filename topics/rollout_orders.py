@@ -1,15 +1,40 @@
 """rollout-orders: orders of dispatch, each for one rollout of a task."""
 
+from typing import Literal
+
 import msgspec
 
 from topics.topic import Topic
-from topics.values import Attempt, GroupSize, Name, Purpose, Sampling, Steps, Version
+from topics.values import Attempt, GroupSize, Name, Pixels, Purpose, Sampling, Share, Steps, Version
 
 
-class RolloutOrder(msgspec.Struct, frozen=True, kw_only=True):
+class Guide(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a rollout uses the actions of a recorded trajectory of its task.
+
+    ``prefix``: the first ``share`` of the recorded actions, rounded down, is executed before the policy acts. With
+    ``single`` the policy's next action ends the episode, and is not executed: the reward is 1 if it is the recorded
+    action, else 0.
+
+    ``patches``: the policy acts. Where its action is not the recorded one, the recorded one is executed instead, at
+    most ``patches`` times; then the episode ends as a failure.
+
+    An action is the recorded one if both are equal but for places at most ``bound`` pixels apart, in x and in y, of the
+    policy's image.
+    """
+
+    trajectory_id: Name
+    mode: Literal["prefix", "patches"]
+    share: Share = 0.0
+    single: bool = False
+    patches: Steps = 0
+    bound: Pixels = 0
+
+
+class RolloutOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An order for one rollout: sample ``sample`` of ``group_size`` of a group, attempt ``attempt`` (from 0).
 
-    ``max_steps`` bounds the episode; ``after_version`` is the newest weight version that dispatch knew.
+    ``max_steps`` bounds the episode; ``after_version`` is the newest weight version that dispatch knew. ``guide`` has
+    recorded actions for the rollout, and is omitted without any.
     """
 
     order_id: Name
@@ -22,6 +47,7 @@ class RolloutOrder(msgspec.Struct, frozen=True, kw_only=True):
     purpose: Purpose
     sampling: Sampling
     after_version: Version
+    guide: Guide | None = None
 
 
 TOPIC = Topic(name="rollout-orders", event=RolloutOrder, key="order_id", partitions=4)

@@ -6,14 +6,18 @@ from topics.topic import Topic
 from topics.values import Attempt, Count, Name, OutcomeKind, Real, Reward, Steps
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """The finished trajectory behind an event, passed on so that dispatch reads every finish from its own input."""
+class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The finished trajectory behind an event, passed on so that dispatch reads every finish from its own input.
+
+    ``guided`` is true if its order had recorded actions, and omitted otherwise.
+    """
 
     trajectory_id: Name
     order_id: Name
     group_id: Name
     outcome: OutcomeKind
     attempt: Attempt
+    guided: bool = False
 
 
 class TaskDifficulty(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,6 +40,9 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason that bars a rollout from groups (answers without tokens), and omitted otherwise. ``screens`` has the screen
     before each action, and is omitted where no screenshot is known, as in recordings of before this field. ``actions``
     has the action of each step; older recordings lack it too.
+
+    ``guided`` is true if its order had recorded actions, and ``recorded_steps`` has the indexes of those that were
+    executed: they are not the policy's. Both are omitted otherwise.
     """
 
     trajectory_id: Name
@@ -60,6 +63,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     untrainable: Prose = ""
     screens: list[ScreenKey] = []
     actions: list[StepAction] = []
+    guided: bool = False
+    recorded_steps: list[Steps] = []
 
 
 TOPIC = Topic(name="trajectories", event=Trajectory, key="task_id")

@@ -16,7 +16,9 @@ from benchmarks.learning.screens import Recording
 from dart_streams.config import Config, Trainer
 from dart_streams.config.tasks import TaskSet
 from dart_streams.curation.in_memory import InMemoryCircle
+from dart_streams.curation.recipes import wants_demonstrations
 from dart_streams.curation.staleness import group_staleness
+from dart_streams.episodes.guidance import recorded_answers
 from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import UserError
 from dart_streams.policy.rendering import Prompt, Renderer, renderer_of
@@ -166,12 +168,12 @@ class LearningCircle:
         self.groups: list[CuratedGroup] = []
         self.metrics: list[dict[str, float]] = []
         self.episodes = self.consumed = self.stale = 0
-        if config.curation.pool.enabled and config.run.demonstrate:
+        if wants_demonstrations(config):
             self.demonstrate()
         self.publish_weights()
 
     def demonstrate(self) -> None:
-        """Add a demonstration of each training task to the pool."""
+        """Add a demonstration of each training task, for pool or recipe."""
         for task in self.tasks.train:
             order = single_order(task, "demonstration", 0, Sampling())
             self.record(play_demonstration(self.recording, self.config.policy, order, task.max_steps))
@@ -192,7 +194,12 @@ class LearningCircle:
 
     def begin(self, order: RolloutOrder) -> RecordedEpisode:
         """Return the episode of an order."""
-        return RecordedEpisode.begin(self.recording, self.config.policy, order, self.tasks.get(order.task_id).max_steps)
+        limit = self.tasks.get(order.task_id).max_steps
+        episode = RecordedEpisode.begin(self.recording, self.config.policy, order, limit)
+        if order.guide is not None:
+            source = order.guide.trajectory_id
+            episode.be_guided(recorded_answers(source, self.screens.observations.get(source, [])))
+        return episode
 
     def record(self, observations: list[Observation]) -> None:
         """Store and announce a trajectory, as the recorder does."""

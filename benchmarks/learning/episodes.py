@@ -3,11 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from benchmarks.learning.screens import START, RecordedState, Recording
 from dart_streams.actions import Click
+from dart_streams.actions.recorded import RecordedAnswer
 from dart_streams.config import Policy
 from dart_streams.config.tasks import Task
-from dart_streams.episodes import prompts
+from dart_streams.episodes import guidance, prompts
 from dart_streams.episodes.episode import Episode, EpisodeLimits, Evaluate, Execute, Move, RequestAction, Stop
 from dart_streams.screens import smart_resize
 from topics.action_requests import ActionRequest
@@ -69,8 +72,22 @@ class RecordedEpisode:
 
     def respond(self, response: ActionResponse) -> list[Observation] | None:
         """Apply a response; return all observations if the episode ends."""
-        self.episode, move = self.episode.apply_response(response, 0)
+        self.episode, move = guidance.apply_response(self.episode, response, 0)
         return self.follow(move)
+
+    def be_guided(self, answers: tuple[RecordedAnswer, ...]) -> None:
+        """Give the episode the recorded answers of its order's guide."""
+        self.episode = msgspec.structs.replace(self.episode, recording=answers)
+
+    def play_prefix(self) -> list[Observation] | None:
+        """Execute the recorded answers before the policy acts; return all observations if the episode ends."""
+        while True:
+            recorded = guidance.next_recorded(self.episode.mark_published())
+            if recorded is None:
+                return None
+            self.episode, move = recorded
+            if (observations := self.follow(move)) is not None:
+                return observations
 
     def demonstrate(self) -> list[Observation] | None:
         """Apply the oracle's action; return all observations if the episode ends."""
@@ -107,7 +124,8 @@ class RecordedEpisode:
 
 def play(episodes: Sequence[RecordedEpisode], answer: Answer) -> list[list[Observation]]:
     """Play episodes to their ends, one step of all at a time; return the observations of each."""
-    ended: dict[int, list[Observation]] = {}
+    begun = enumerate(episode.play_prefix() for episode in episodes)
+    ended = {number: observations for number, observations in begun if observations is not None}
     while waiting := [number for number in range(len(episodes)) if number not in ended]:
         responses = answer([episodes[number].request() for number in waiting])
         for number, response in zip(waiting, responses, strict=True):

@@ -74,14 +74,17 @@ def of_groups(config: "Config", max_steps: int) -> dict[str, Largest]:
     """Return the sizes of records of whole episodes and groups."""
     curation, trainer = config.curation, config.trainer
     rollouts = curation.budget.base
-    step = INDEX + (NUMBER if config.recipe else 0)  # A recipe may credit steps.
+    # A recipe may credit steps, and order recorded ones.
+    step, recorded = INDEX + (NUMBER if config.recipe else 0), INDEX if config.recipe else 0
     member = ID + 4 * NUMBER + PART
     # With C3PO a step takes what dispatch admits, if each group has few tokens.
     groups = trainer.groups_per_step * (1 + (curation.max_staleness if trainer.c3po.tokens_per_step else 0))
     pulse = trainer.entropulse
     imitated = trainer.imitate.trajectories + (pulse.updates * pulse.trajectories if pulse.every else 0)
     return {
-        "trajectories": Largest(FIXED + max_steps * (NUMBER + SCREEN + ACTION), "max_steps of the task file"),
+        "trajectories": Largest(
+            FIXED + max_steps * (NUMBER + SCREEN + ACTION + recorded), "max_steps of the task file"
+        ),
         "curated": Largest(
             FIXED + rollouts * (member + max_steps * step), "curation.budget.base or max_steps of the task file"
         ),

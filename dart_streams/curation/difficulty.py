@@ -2,7 +2,8 @@
 
 The rate is the mean reward of the last ``window`` rewarded training finishes, partial credit included. Infrastructure
 faults only pass through, since dispatch learns of every finish from here. Evaluations are ignored. Demonstrations do
-not count: an oracle's shortest path as a length cap would end rollouts that are about to succeed.
+not count: an oracle's shortest path as a length cap would end rollouts that are about to succeed. Nor do guided
+rollouts, since a part of their actions is recorded.
 """
 
 from collections.abc import Sequence
@@ -62,7 +63,7 @@ def apply(
             trajectory = msgspec.structs.replace(trajectory, order_id=format_order_id(ended), attempt=ended.attempt)
     rules.remember(state.memories, trajectory)
     task = state.tasks.setdefault(trajectory.task_id, Finishes())
-    if reward is not None and trajectory.purpose == "train":
+    if reward is not None and trajectory.purpose == "train" and not trajectory.guided:
         task.rewards.append(reward)
         del task.rewards[:-window]
         if is_success(reward):
@@ -85,5 +86,6 @@ def difficulty_of(task: Finishes, trajectory: Trajectory, success_rate: float | 
             group_id=trajectory.group_id,
             outcome=trajectory.outcome,
             attempt=trajectory.attempt,
+            guided=trajectory.guided,
         ),
     )

@@ -19,7 +19,7 @@ import msgspec
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
 from dart_streams.curation import difficulty, staleness
-from dart_streams.curation.hooks import Admission, Memories, Own, Rules, TaskFinish
+from dart_streams.curation.hooks import Admission, DemonstrationFinish, Memories, Own, Rules, TaskFinish
 from dart_streams.curation.order_tracker import (
     Limits,
     OrderKey,
@@ -160,7 +160,10 @@ def finish(state: DispatchState, budget: RolloutBudget, settings: DispatchSettin
         task = state.tasks[budget.task_id] = TaskState()
     if task is not None:
         task.rollouts, task.max_steps = budget.rollouts, budget.max_steps
-    key, outcome = parse_order_id(budget.cause.order_id), budget.cause.outcome
+    cause = budget.cause
+    key, outcome, success = parse_order_id(cause.order_id), cause.outcome, cause.outcome == "success"
+    if key is None and success:
+        rules.remember(state.memories, DemonstrationFinish(budget.task_id, cause.trajectory_id))
     if key is None or key.number not in state.groups:
         return []
     kind = state.orders.finish(key, outcome, settings.limits.attempts)
@@ -168,11 +171,12 @@ def finish(state: DispatchState, budget: RolloutBudget, settings: DispatchSettin
         return [order_rollout(state, settings, rules, key._replace(attempt=key.attempt + 1))]
     if kind in ("rewarded", "exhausted"):
         state.open_orders -= 1
-        if task is not None and kind == "rewarded":
-            task.add_finish(outcome == "success", difficulty.WINDOW)
+        if task is not None and kind == "rewarded" and not cause.guided:
+            task.add_finish(success, difficulty.WINDOW)
         ended = key.number not in state.orders.open
-        ended_task = TaskFinish(budget.task_id, key.number, outcome == "success", ended, kind == "rewarded")
-        rules.remember(state.memories, ended_task)
+        rewarded = kind == "rewarded"
+        ending = TaskFinish(budget.task_id, key.number, success, ended, rewarded, cause.trajectory_id, cause.guided)
+        rules.remember(state.memories, ending)
         if ended:
             close_group(state, key.number)
     return []

@@ -108,6 +108,7 @@ def finish(
                 screens=trajectory.screens,
                 actions=trajectory.actions,
                 task_id=trajectory.task_id,
+                recorded=trajectory.recorded_steps,
             )
         )
         store_success(state, trajectory, reward, settings)
@@ -121,8 +122,8 @@ def finish(
 
 
 def store_success(state: GroupsState, trajectory: Trajectory, reward: float, settings: Curation) -> None:
-    """Store a success in its task's pool."""
-    if settings.pool.enabled and is_success(reward):
+    """Store a success in its task's pool; one of a guided rollout has steps that are not the policy's."""
+    if settings.pool.enabled and is_success(reward) and not trajectory.guided:
         success = PooledSuccess(trajectory.trajectory_id, trajectory.order_id, reward, trajectory.steps)
         stored = state.pools.setdefault(trajectory.task_id, [])
         add_to_pool(stored, success, POOL_SIZE, trajectory.purpose == "demonstration")
@@ -189,12 +190,16 @@ def group_of(
 ) -> CuratedGroup:
     """Return the group with advantages over all its steps and the selected steps of online members.
 
-    A stored success keeps all its steps: the policy does not take them yet, and entropies may be missing.
+    Only steps that the policy took count and are selected, so recorded ones are not. A stored success keeps all its
+    steps: the policy does not take them yet, and entropies may be missing.
     """
     members: list[GroupMember] = [*online, stored] if stored else [*online]
     rewards = shaped_rewards(members, memories, rules)
-    mean, std = advantages.reward_statistics(rewards, [member.steps for member in members])
-    selected = rules.select_steps(memories, online)
+    mean, std = advantages.reward_statistics(rewards, [len(member.own) for member in members])
+    selected = [
+        [step for step in steps if step not in member.recorded]
+        for member, steps in zip(online, rules.select_steps(memories, online), strict=True)
+    ]
     if stored:
         selected.append(list(range(stored.steps)))
     of_trajectories = rules.advantages(memories, members, rewards)
@@ -234,17 +239,21 @@ def has_signal(own: Own, members: Sequence[GroupMember], rewards: Sequence[float
 
 
 def group_advantages(own: Own, members: Sequence[GroupMember], rewards: Sequence[float]) -> list[float]:
-    """Return each member's advantage, over all steps of the group."""
-    return advantages.step_level_advantages(rewards, [member.steps for member in members])
+    """Return each member's advantage, over all steps of the group that the policy took."""
+    return advantages.step_level_advantages(rewards, [len(member.own) for member in members])
 
 
 def selected_steps(own: Own, online: Sequence[Finish]) -> list[list[int]]:
-    """Return the indexes of each member's steps to train on: all, unless each step has an entropy."""
-    usable = [len(member.step_entropies) == member.steps for member in online]
-    entropies = [member.step_entropies if has else [] for member, has in zip(online, usable, strict=True)]
+    """Return the indexes of each member's steps to train on: all its own, unless each step has an entropy."""
+    steps = [member.own for member in online]
+    entropies = [
+        [member.step_entropies[step] for step in own_steps] if len(member.step_entropies) == member.steps else []
+        for member, own_steps in zip(online, steps, strict=True)
+    ]
     chosen = high_entropy_steps(entropies, own.settings.entropy.keep)
     return [
-        kept if has else list(range(member.steps)) for member, has, kept in zip(online, usable, chosen, strict=True)
+        [own_steps[index] for index in kept] if of_steps else own_steps
+        for own_steps, of_steps, kept in zip(steps, entropies, chosen, strict=True)
     ]
 
 

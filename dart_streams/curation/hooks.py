@@ -41,7 +41,8 @@ class Forgetful(msgspec.Struct):
 class TaskFinish(NamedTuple):
     """A counted finish, as dispatch gives it to ``remember``; ``ends_group`` if it is the last of its group.
 
-    ``rewarded`` is false after the fault of a last attempt.
+    ``rewarded`` is false after the fault of a last attempt. ``guided`` if its order had recorded actions, so that
+    ``success`` is not the policy's alone.
     """
 
     task_id: str
@@ -49,6 +50,15 @@ class TaskFinish(NamedTuple):
     success: bool
     ends_group: bool
     rewarded: bool = True
+    trajectory_id: str = ""
+    guided: bool = False
+
+
+class DemonstrationFinish(NamedTuple):
+    """A demonstration that succeeded, as dispatch gives it to ``remember``."""
+
+    task_id: str
+    trajectory_id: str
 
 
 class Turn(NamedTuple):
@@ -122,7 +132,10 @@ class Rules(NamedTuple):
     remember: Callable[[Any, Any], None] = DEFAULT
     """(event): changes the memory, before the decision on the event: in difficulty and groups for each counted
     :class:`Trajectory` and each demonstration, which may repeat; in budget for each :class:`TaskDifficulty`; in
-    dispatch for each :class:`TaskFinish`, and for each :class:`RolloutOrder` after the decision."""
+    dispatch for each :class:`TaskFinish` and :class:`DemonstrationFinish`, and for each :class:`RolloutOrder` after the
+    decision."""
+    demonstrations: bool = False
+    """Whether a run orders a demonstration of each training task for the recipe, also without the pool."""
     memory: type[msgspec.Struct] = Forgetful
     """The type of the memory; it begins with its defaults. Each agent has its own, of what that agent reads."""
     load: Callable[[Any], Any] = DEFAULT

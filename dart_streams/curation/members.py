@@ -9,6 +9,7 @@ class Finish(msgspec.Struct, frozen=True):
     """A rewarded rollout of an open group.
 
     ``screens`` has the key of the screen before each step, and ``actions`` the action; both are empty in old records.
+    ``recorded`` has the indexes of the steps that a recording took in place of the policy.
     """
 
     sample: int
@@ -21,6 +22,13 @@ class Finish(msgspec.Struct, frozen=True):
     screens: list[str] = []
     actions: list[StepAction] = []
     task_id: str = ""
+    recorded: list[int] = []
+
+    @property
+    def own(self) -> list[int]:
+        """The indexes of the policy's own steps, in order."""
+        every = range(self.steps)
+        return [step for step in every if step not in self.recorded] if self.recorded else list(every)
 
 
 class PooledSuccess(msgspec.Struct, frozen=True):
@@ -30,6 +38,11 @@ class PooledSuccess(msgspec.Struct, frozen=True):
     order_id: str
     reward: float
     steps: int
+
+    @property
+    def own(self) -> list[int]:
+        """The indexes of all steps: a stored success has none of another recording."""
+        return list(range(self.steps))
 
 
 GroupMember = Finish | PooledSuccess

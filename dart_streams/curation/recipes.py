@@ -31,13 +31,19 @@ DART = Rules(
     remember=lambda own, event: None,
 )
 """DART's rules (arXiv 2509.23866); their settings are :class:`dart_streams.config.Curation`."""
-HOOKS = tuple(name for name in Rules._fields if name not in ("memory", "load"))
+HOOKS = tuple(name for name in Rules._fields if name not in ("memory", "load", "demonstrations"))
 
 
 def recipe_rules(name: str) -> Rules:
     """Return the rules of a recipe; none if it has only settings."""
     rules: Rules = getattr(rules_module(name), "RULES", Rules())
     return rules
+
+
+def wants_demonstrations(config: Config) -> bool:
+    """Return whether a run orders a demonstration of each training task: for the pool, or for a recipe."""
+    needed = config.curation.pool.enabled or any(recipe_rules(name).demonstrations for name in config.recipe)
+    return config.run.demonstrate and needed
 
 
 def bind_rules(config: Config, *, load: bool = True) -> Rules:

@@ -7,11 +7,13 @@ without a response has a last observation without ``taken``.
 """
 
 import uuid
+from collections.abc import Sequence
 
 import msgspec
 
 from dart_streams import actions
 from dart_streams.actions.dialects import ParsedAnswer, UnsupportedAction
+from dart_streams.actions.recorded import RecordedAnswer
 from dart_streams.actions.sequence import format_all
 from dart_streams.config import Policy
 from dart_streams.episodes import prompts
@@ -79,7 +81,8 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     ``latest`` is the newest observation, published once it is known whether it is the last; ``published`` are the
     earlier ones. ``pending`` is an action without a screen yet, ``executing`` whether the environment has it.
     ``ending`` follows the executed actions of an answer that ends the episode. ``wrong`` lists the issues of the last
-    answer, by kind.
+    answer, by kind. ``recording`` has the recorded answers of the order's guide, and ``patches`` counts those that were
+    executed in place of the policy's (:mod:`dart_streams.episodes.guidance`).
     """
 
     order: RolloutOrder
@@ -94,6 +97,8 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     ending: Evaluate | None = None
     wrong: tuple[str, ...] = ()
     repeats: int = 0
+    recording: tuple[RecordedAnswer, ...] = ()
+    patches: int = 0
 
     @property
     def step(self) -> int:
@@ -170,12 +175,15 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         ends = [isinstance(action, ENDING) for action in reading.actions]
         taken = reading.actions[: ends.index(True) + 1] if any(ends) else reading.actions
         read = msgspec.structs.replace(self, wrong=tuple(wrong.kind for wrong in reading.wrong))
-        pending = executed_action(response, format_all(taken))
-        first, *others = taken
-        state, move = read.apply_action(first, pending)
+        return read.apply_actions(taken, executed_action(response, format_all(taken)))
+
+    def apply_actions(self, answered: Sequence[actions.Action], taken: ExecutedAction) -> "tuple[Episode, Move]":
+        """Apply the actions of one answer, of which only the last may end the episode."""
+        first, *others = answered
+        state, move = self.apply_action(first, taken)
         if not others or not isinstance(move, Execute):
             return state, move
-        if any(ends):
+        if isinstance(others[-1], ENDING):
             ending = Evaluate(cut=False, gave_up=isinstance(others.pop(), actions.CallUser))
             state = msgspec.structs.replace(state, ending=ending)
         return state, msgspec.structs.replace(move, others=tuple(others))
@@ -187,20 +195,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         except UnsupportedAction as error:
             reason = f"policy.dialect cannot demonstrate this task: {error}"
             return self, Stop(EpisodeEnd(kind="env_error", reward=None, reason=reason))
-        taken = ExecutedAction(
-            request_id=self.request_id(0),
-            text=text,
-            action=actions.format(action),
-            tokens=[],
-            logprobs=[],
-            entropies=[],
-            versions=[],
-            prompt_sha="",
-            queue_ms=0.0,
-            generate_ms=0.0,
-            execute_ms=0.0,
-        )
-        return self.apply_action(action, taken)
+        return self.apply_action(action, unsampled_action(self.request_id(0), text, actions.format(action)))
 
     def apply_action(self, action: actions.Action, taken: ExecutedAction) -> "tuple[Episode, Move]":
         """Apply an action: execute it, or end the episode."""
@@ -286,6 +281,24 @@ def executed_action(response: ActionResponse, action: str | None) -> ExecutedAct
         queue_ms=response.queue_ms,
         generate_ms=response.generate_ms,
         execute_ms=0.0,
+    )
+
+
+def unsampled_action(request_id: str, text: str, action: str, recorded_from: str | None = None) -> ExecutedAction:
+    """Return an answer that no model generated, as recorded."""
+    return ExecutedAction(
+        request_id=request_id,
+        text=text,
+        action=action,
+        tokens=[],
+        logprobs=[],
+        entropies=[],
+        versions=[],
+        prompt_sha="",
+        queue_ms=0.0,
+        generate_ms=0.0,
+        execute_ms=0.0,
+        recorded_from=recorded_from,
     )
 
 

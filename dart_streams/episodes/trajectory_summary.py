@@ -73,6 +73,8 @@ def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Traje
         untrainable=untrainable_reason(taken, order.sampling) if order.purpose == "train" else "",
         screens=screens_before(observations),
         actions=[step_action(action.action) for action in taken],
+        guided=order.guide is not None,
+        recorded_steps=[step for step, action in enumerate(taken) if action.recorded_from is not None],
     )
 
 
@@ -97,14 +99,17 @@ def step_action(text: str | None) -> StepAction:
 def untrainable_reason(taken: Sequence[ExecutedAction], sampling: Sampling) -> str:
     """Return the reason that a training rollout cannot be trained on; empty if it can.
 
-    Each answer needs its tokens, sampled from the whole distribution.
+    Each answer of the policy needs its tokens, sampled from the whole distribution.
     """
     if not sampling.is_whole:
         return (
             f"tokens were drawn from a part of the distribution (temperature {sampling.temperature:g}, "
             f"top_p {sampling.top_p:g}): their log-probabilities are not comparable with the trainer's"
         )
-    steps = [step for step, action in enumerate(taken) if not 0 < len(action.tokens) == len(action.logprobs)]
+    own = [(step, action) for step, action in enumerate(taken) if action.recorded_from is None]
+    if taken and not own:
+        return "every action is a recorded one"
+    steps = [step for step, action in own if not 0 < len(action.tokens) == len(action.logprobs)]
     if not steps:
         return ""
     return f"{len(steps)} of {len(taken)} answers have no tokens with log-probabilities, the first at step {steps[0]}"

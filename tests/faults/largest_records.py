@@ -39,6 +39,8 @@ def largest_value(kind: Any) -> Any:
             return largest_value(next(member for member in types if not isinstance(member, msgspec.inspect.NoneType)))
         case msgspec.inspect.LiteralType(values=values):
             return max(map(str, values), key=len)
+        case msgspec.inspect.BoolType():
+            return True
         case msgspec.inspect.IntType(le=int(most)):
             return most
         case msgspec.inspect.FloatType(ge=(int() | float()) as least):
@@ -158,11 +160,12 @@ KNOWN: dict[str, Callable[[Config, int], dict[str, Any]]] = {
     "observations": observation,
     "action-requests": request,
     "actions": lambda config, _max_steps: answer(config),
-    "trajectories": lambda _config, max_steps: {
+    "trajectories": lambda config, max_steps: {
         "steps": max_steps,
         "step_entropies": [REAL] * max_steps,
         "screens": ["f" * 16] * max_steps,
         "actions": [largest_of(StepAction, name="n" * 32)] * max_steps,
+        "recorded_steps": list(range(max_steps)) if config.recipe else [],
     },
     "curated": group,
     "weights": weight_version,

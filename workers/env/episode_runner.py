@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable
 
+import msgspec
 import structlog
 
 from dart_streams import actions
@@ -17,7 +18,7 @@ from dart_streams.bus.codec import Unencodable
 from dart_streams.clock import now_ms, since_ms
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
-from dart_streams.episodes import prompts
+from dart_streams.episodes import guidance, prompts
 from dart_streams.episodes.episode import (
     Episode,
     EpisodeLimits,
@@ -35,7 +36,7 @@ from dart_streams.telemetry import names
 from dart_streams.telemetry.spans import ActiveSpan
 from topics import observations
 from topics.observations import EpisodeEnd, Observation
-from topics.rollout_orders import RolloutOrder
+from topics.rollout_orders import Guide, RolloutOrder
 from topics.transitions import FAULTS
 from topics.values import BlobRef
 from workers.env import metrics
@@ -217,7 +218,18 @@ class EpisodeRun:
         if self.state.order.purpose == "demonstration" and not self.config.rollout.demonstrates:
             await self.environment.begin_demonstration(self.task)
             self.demonstrates = True
+        elif self.state.order.guide is not None:
+            self.state = await self._with_recording(self.state.order.guide)
         return self._observe(screen, 0.0)
+
+    async def _with_recording(self, guide: Guide) -> Episode:
+        """Return the episode with the recorded answers; raise EnvironmentFault if the store does not have them."""
+        observed = await self.runner.store.steps(guide.trajectory_id)
+        try:
+            answers = guidance.recorded_answers(guide.trajectory_id, observed)
+        except guidance.UnusableRecording as error:
+            raise EnvironmentFault(f"order.guide: {error}") from None
+        return msgspec.structs.replace(self.state, recording=answers)
 
     async def _evaluate(self, move: Evaluate) -> Stop:
         self.set_state("evaluate")
@@ -245,7 +257,7 @@ class EpisodeRun:
         metrics.blob_write_ms.record(since_ms(started))
 
     async def _next_action(self, attempt: int) -> Move:
-        """Publish the latest observation while the oracle or the policy computes the next action."""
+        """Publish the latest observation while oracle, recording or policy give the next action."""
         self.set_state("wait")
         latest = self.state.latest
         self.state = self.state.mark_published()
@@ -254,11 +266,21 @@ class EpisodeRun:
             published = self._publish(latest)
             self.spans.begin_step(latest.step)
         with self.spans.current():
-            move = await (self._demonstrate() if self.demonstrates else self._request(attempt))
+            move = await self._chosen_action(attempt)
         if published is not None:
             if not published.done():
                 self.runner.publisher.hurry()
             await published
+        return move
+
+    async def _chosen_action(self, attempt: int) -> Move:
+        """Return the move of the oracle, of the recording's prefix, or of the policy."""
+        if self.demonstrates:
+            return await self._demonstrate()
+        recorded = guidance.next_recorded(self.state)
+        if recorded is None:
+            return await self._request(attempt)
+        self.state, move = recorded
         return move
 
     async def _demonstrate(self) -> Move:
@@ -291,7 +313,7 @@ class EpisodeRun:
                 return Stop(EpisodeEnd(kind="policy_error", reward=None, reason=printable_text(str(error))))
             finally:
                 self.requesting = False
-        self.state, move = self.state.apply_response(response, attempt)
+        self.state, move = guidance.apply_response(self.state, response, attempt)
         if response.error is None:
             treated = "refused" if isinstance(move, Stop) else "executed"
             for kind in self.state.wrong:

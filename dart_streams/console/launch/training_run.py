@@ -27,6 +27,7 @@ from dart_streams.console.runs import open_orders
 from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, write_json
 from dart_streams.console.runs.run_follower import RunFollower, follow_run
 from dart_streams.console.runs.run_state import Retention, RunState
+from dart_streams.curation.recipes import wants_demonstrations
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.store import sessions
@@ -186,8 +187,8 @@ class TrainingRun:
         return follower.progress.served_by(self.live_workers(follower) if self.attached else own)
 
     async def order_demonstrations(self, follower: RunFollower, publisher: Publisher) -> set[str]:
-        """Order a demonstration of each training task for the pool, and return the ids of the orders."""
-        if not (self.config.curation.pool.enabled and self.config.run.demonstrate):
+        """Order a demonstration of each training task for pool or recipe, and return the ids of the orders."""
+        if not wants_demonstrations(self.config):
             return set()
         wanted = [
             demonstration_order(f"demonstration-{task.task_id}", task.task_id, task.max_steps, self.config)

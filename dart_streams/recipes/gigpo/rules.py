@@ -55,9 +55,10 @@ def screen_advantages(
 
 
 def known_screens(member: GroupMember) -> list[str]:
-    """Return the screen before each step; empty texts where they are unknown, as for a stored success."""
-    known = isinstance(member, Finish) and len(member.screens) == member.steps
-    return member.screens if isinstance(member, Finish) and known else [""] * member.steps
+    """Return the screen before each step of the policy; empty texts where unknown, as for a stored success."""
+    if not isinstance(member, Finish) or len(member.screens) != member.steps:
+        return [""] * member.steps
+    return ["" if step in member.recorded else screen for step, screen in enumerate(member.screens)]
 
 
 def trajectory_advantages(own: Own, members: Sequence[GroupMember], rewards: Sequence[float]) -> list[float]:

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from benchmarks.curation_world import task_set
@@ -74,6 +75,13 @@ def test_a_demonstration_is_no_attempt_and_no_success_for_the_length():
     assert (result.attempts, result.success_rate, result.longest_success) == (0, None, None)
     result = after(trajectory("demo-7", purpose="demonstration", steps=4), trajectory("g000000/0/0", steps=3))
     assert result.longest_success == 3, "the oracle's length is not the policy's"
+
+
+def test_a_guided_rollout_passes_through_without_being_counted():
+    result = after(trajectory("g000000/0/0", guided=True, recorded_steps=[0], steps=4))
+    assert (result.attempts, result.success_rate, result.longest_success) == (0, None, None)
+    assert result.cause.guided, "dispatch does not count it either"
+    assert b"guided" not in msgspec.json.encode(after(trajectory("g000000/0/0")))
 
 
 def test_a_second_finish_of_an_order_is_ignored():

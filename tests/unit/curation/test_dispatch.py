@@ -45,13 +45,14 @@ class Dispatch:
     def curated(self, group_id="g000000"):
         return self.apply(events.curated_group(group_id))
 
-    def finish(self, order, outcome="failure", rollouts=8, max_steps=10):
+    def finish(self, order, outcome="failure", rollouts=8, max_steps=10, guided=False):
         cause = Cause(
             trajectory_id=f"t-{order.order_id}",
             order_id=order.order_id,
             group_id=order.group_id,
             outcome=outcome,
             attempt=order.attempt,
+            guided=guided or order.guide is not None,
         )
         return self.apply(
             RolloutBudget(task_id=order.task_id, rollouts=rollouts, max_steps=max_steps, reason="", cause=cause)

@@ -237,3 +237,33 @@ def test_an_oversized_group_is_dropped_and_counted():
     assert agent.see_all(1.0, 0.0, number=1) is not None
     coupled = Groups(dispatch={"mode": "coupled"})
     assert coupled.see_all(1.0, *[0.0] * 15, **long).members == []
+
+
+def test_recorded_steps_are_neither_selected_nor_counted():
+    """Of entropies 0.1 to 0.6, without those of recorded steps, the 0.5 quantile is 0.45."""
+    agent = Groups(entropy={"keep": 0.5})
+    agent.see(0, 1.0, 2, steps=4, step_entropies=[0.9, 0.1, 0.8, 0.5], guided=True, recorded_steps=[0, 2])
+    group = agent.see(1, 0.0, 2, steps=2, step_entropies=[0.4, 0.6], guided=True)
+    assert [member.selected for member in group.members] == [[3], [1]]
+    assert group.mean == 0.5, "two steps each"
+    assert group.members[0].advantage == pytest.approx(0.5 / (1 / 3) ** 0.5, abs=1e-5)
+
+
+def test_a_rule_can_not_select_a_recorded_step():
+    agent = Groups()
+    agent.rules = agent.rules._replace(select_steps=lambda memories, rollouts: [[0, 1] for _ in rollouts])
+    agent.see(0, 1.0, 2, guided=True, recorded_steps=[0])
+    assert [member.selected for member in agent.see(1, 0.0, 2).members] == [[1], [0, 1]]
+
+
+def test_a_guided_success_is_not_pooled():
+    agent = Groups()
+    agent.see_all(1.0, 0.0, guided=True, recorded_steps=[0])
+    agent.see_all(1.0, 0.0, number=1)
+    assert [stored.trajectory_id for stored in agent.state.pools["simulated/grid#0"]] == ["t1-0-0"]
+
+
+def test_a_rollout_of_recorded_steps_alone_is_no_member():
+    agent = Groups()
+    assert agent.see_all(1.0, 0.0, untrainable="every action is a recorded one", guided=True) is None
+    assert (agent.state.counts.untrainable, agent.state.pools) == (2, {})
