@@ -9,12 +9,16 @@ import pytest
 from benchmarks.curation_world import Odds, SimulatedCircle
 from dart_streams.config import load, parse
 from dart_streams.config.recipes import known_recipes, recipe_folder, settings_type
+from dart_streams.console.bundles import whatif
+from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
+from dart_streams.console.runs.bundle import Bundle
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.errors import ConfigError
 from tests.unit.recipes.agents import groups_in, played, recipe_config, task_set
 from tests.unit.recipes.packages import install_recipe
 
 RECIPES = known_recipes()
+GOLDEN = Path(__file__).parents[1] / "golden" / "bundle.v1.dart"
 
 
 class RestoredCircle(SimulatedCircle):
@@ -38,6 +42,15 @@ def test_a_recipe_trains_and_its_decisions_replay_to_the_same_bytes(name: str):
 def digests(circle: SimulatedCircle) -> dict[str, str]:
     """Return the digest of each agent's decisions."""
     return {name: state.progress.digest for name, state in circle.states.items()}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recorded_run_is_simulated_with_a_recipe(name: str):
+    """The recorded keys, such as clip bounds of another objective, must not contradict those of the recipe."""
+    bundle = Bundle(GOLDEN)
+    own, variant = config_of(bundle), config_of(bundle, [f"recipe={name}"])
+    *_, simulated = whatif.compare(whatif.RecordedOutcomes(bundle), tasks_of(bundle), own, {name: variant})
+    assert simulated.name == name and simulated.steps_trained > 0
 
 
 @pytest.mark.parametrize("name", RECIPES)
