@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from topics.topic import Topic
-from topics.values import Attempt, GroupSize, Name, Pixels, Purpose, Sampling, Share, Steps, Version
+from topics.values import Attempt, GroupSize, Name, Pixels, Prose, Purpose, Sampling, Share, Steps, Version
 
 
 class Guide(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,7 +34,8 @@ class RolloutOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """An order for one rollout: sample ``sample`` of ``group_size`` of a group, attempt ``attempt`` (from 0).
 
     ``max_steps`` bounds the episode; ``after_version`` is the newest weight version that dispatch knew. ``guide`` has
-    recorded actions for the rollout, and is omitted without any.
+    recorded actions for the rollout, and is omitted without any. ``plan`` has the actions of an exploration, in pixels
+    of the screen, which the env worker executes. It is omitted otherwise.
     """
 
     order_id: Name
@@ -48,6 +49,7 @@ class RolloutOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     sampling: Sampling
     after_version: Version
     guide: Guide | None = None
+    plan: list[Prose] = []
 
 
 TOPIC = Topic(name="rollout-orders", event=RolloutOrder, key="order_id", partitions=4)

@@ -42,7 +42,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     has the action of each step; older recordings lack it too.
 
     ``guided`` is true if its order had recorded actions, and ``recorded_steps`` has the indexes of those that were
-    executed: they are not the policy's. Both are omitted otherwise.
+    executed: they are not the policy's. Both are omitted otherwise. An exploration has ``last_screen``, the screen
+    after its last action, unless that is unknown.
     """
 
     trajectory_id: Name
@@ -65,6 +66,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     actions: list[StepAction] = []
     guided: bool = False
     recorded_steps: list[Steps] = []
+    last_screen: ScreenKey = ""
 
 
 TOPIC = Topic(name="trajectories", event=Trajectory, key="task_id")

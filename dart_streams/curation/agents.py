@@ -22,7 +22,7 @@ def bind_agents(config: Config, tasks: TaskSet) -> tuple[Agent, ...]:
         Agent(
             name=difficulty.NAME,
             inputs=(trajectories.TOPIC,),
-            outputs=(task_difficulty.TOPIC,),
+            outputs=(task_difficulty.TOPIC, rollout_orders.TOPIC),
             state=difficulty.DifficultyState,
             apply=partial(difficulty.apply, window=difficulty.WINDOW, limits=limits, rules=rules),
         ),

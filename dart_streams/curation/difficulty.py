@@ -1,9 +1,9 @@
 """The difficulty agent: reads trajectories, publishes a task's success rate and longest success.
 
 The rate is the mean reward of the last ``window`` rewarded training finishes, partial credit included. Infrastructure
-faults only pass through, since dispatch learns of every finish from here. Evaluations are ignored. Demonstrations do
-not count: an oracle's shortest path as a length cap would end rollouts that are about to succeed. Nor do guided
-rollouts, since a part of their actions is recorded.
+faults only pass through, since dispatch learns of every finish from here. Evaluations and explorations are ignored.
+Demonstrations do not count: an oracle's shortest path as a length cap would end rollouts that are about to succeed. Nor
+do guided rollouts, since a part of their actions is recorded.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import msgspec
 from dart_streams.curation.hooks import Memories, Own, Rules
 from dart_streams.curation.order_tracker import Limits, OrderTracker, format_order_id, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
-from topics import task_difficulty
+from topics import rollout_orders, task_difficulty
 from topics.outcomes import is_success
 from topics.task_difficulty import Cause, TaskDifficulty
 from topics.trajectories import Trajectory
@@ -50,14 +50,16 @@ def apply(
     """Apply one trajectory; raise InvalidEvent if its reward or order is invalid."""
     trajectory: Trajectory = record.event
     reward = rules.reward(state.memories, trajectory)
-    if trajectory.purpose == "eval":
-        return state, []
+    ordered = rules.further_orders(state.memories, trajectory)
+    decisions = [Decision(rollout_orders.TOPIC, order.order_id, order) for order in ordered]
+    if trajectory.purpose in ("eval", "explore"):
+        return state, decisions
     if trajectory.purpose == "train":
         key = order_key_of(trajectory)
         state.orders.admit(key, trajectory.group_size, trajectory.outcome, limits.horizon)
         if state.orders.finish(key, trajectory.outcome, limits.attempts) == "repeated":
             if trajectory.outcome != "lost":
-                return state, []
+                return state, decisions
             # Dispatch never received the finish, so it still waits for an earlier attempt.
             ended = state.orders.ended_attempt(key, limits.attempts)
             trajectory = msgspec.structs.replace(trajectory, order_id=format_order_id(ended), attempt=ended.attempt)
@@ -69,7 +71,8 @@ def apply(
         if is_success(reward):
             task.longest_success = max(trajectory.steps, task.longest_success or 0)
     rate = rules.success_rate(state.memories, task.rewards)
-    return state, [Decision(task_difficulty.TOPIC, cause_id(NAME, record), difficulty_of(task, trajectory, rate))]
+    difficulty = Decision(task_difficulty.TOPIC, cause_id(NAME, record), difficulty_of(task, trajectory, rate))
+    return state, [difficulty, *decisions]
 
 
 def difficulty_of(task: Finishes, trajectory: Trajectory, success_rate: float | None) -> TaskDifficulty:

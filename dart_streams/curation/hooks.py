@@ -100,7 +100,8 @@ class Rules(NamedTuple):
     Two recipes of one run can't replace the same rule. The exceptions are ``order``, ``eligible_tasks`` and
     ``shape_rewards``: each recipe changes the last argument in turn, in the order in which the run names them.
     Agents: ``success_rate`` is used by difficulty; ``rollouts`` and ``step_limit`` by budget; ``eligible_tasks``,
-    ``task_weight``, ``admits`` and ``order`` by dispatch; the others by groups, ``reward`` by difficulty too.
+    ``task_weight``, ``admits`` and ``order`` by dispatch; the others by groups, ``reward`` by difficulty too, and
+    ``further_orders`` by difficulty alone.
     """
 
     success_rate: Callable[[Any, Sequence[float]], float | None] = DEFAULT
@@ -117,6 +118,8 @@ class Rules(NamedTuple):
     """(admission): whether another group may be opened (mode ``rollout-wise``)."""
     order: Callable[[Any, RolloutOrder], RolloutOrder] = DEFAULT
     """(order): what an order asks for."""
+    further_orders: Callable[[Any, Trajectory], list[RolloutOrder]] = DEFAULT
+    """(trajectory): orders beside those of dispatch, after any trajectory; none of them has the purpose ``train``."""
     reward: Callable[[Any, Trajectory], float | None] = DEFAULT
     """(trajectory): the judged reward; None if its outcome carries none. Raises InvalidEvent for an invalid one."""
     shape_rewards: Callable[[Any, Sequence[GroupMember], Sequence[float]], list[float]] = DEFAULT

@@ -22,6 +22,7 @@ DART = Rules(
     task_weight=task_scheduler.turn_weight,
     admits=dispatch.has_room,
     order=lambda own, order: order,
+    further_orders=lambda own, trajectory: [],
     reward=lambda own, trajectory: advantages.checked_reward(trajectory),
     shape_rewards=lambda own, members, rewards: list(rewards),
     keep_group=groups.has_signal,

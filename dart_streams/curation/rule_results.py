@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dart_streams.errors import UserError
+from topics.rollout_orders import RolloutOrder
 from topics.values import MOST_ROLLOUTS
 
 LARGEST = 1e12
@@ -66,12 +67,19 @@ def check_steps(selected: Any, rollouts: Sequence[Any]) -> None:
     require(fits, "a list of a rollout's steps for each rollout, in order")
 
 
+def check_orders(orders: Any, trajectory: Any) -> None:
+    """Refuse orders for training, which are dispatch's alone."""
+    fits = all(isinstance(order, RolloutOrder) and order.purpose != "train" for order in orders)
+    require(fits, "orders of another purpose than train")
+
+
 CHECKS: Mapping[str, Callable[..., None]] = {
     "success_rate": check_rate,
     "rollouts": check_rollouts,
     "step_limit": check_step_limit,
     "eligible_tasks": check_tasks,
     "task_weight": check_weight,
+    "further_orders": check_orders,
     "reward": check_reward,
     "shape_rewards": check_rewards,
     "advantages": check_rewards,

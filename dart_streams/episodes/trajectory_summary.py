@@ -75,6 +75,7 @@ def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Traje
         actions=[step_action(action.action) for action in taken],
         guided=order.guide is not None,
         recorded_steps=[step for step, action in enumerate(taken) if action.recorded_from is not None],
+        last_screen=screen_after(last) if order.purpose == "explore" else "",
     )
 
 
@@ -94,6 +95,11 @@ def step_action(text: str | None) -> StepAction:
         return StepAction()
     name = grammar.call(action).partition("(")[0]
     return StepAction(name=name, x=getattr(action, "x", None), y=getattr(action, "y", None))
+
+
+def screen_after(last: Observation) -> str:
+    """Return the key of the screen after the last action; empty if that has no screenshot."""
+    return last.screenshot.sha256[:KEY_DIGITS] if last.screenshot else ""
 
 
 def untrainable_reason(taken: Sequence[ExecutedAction], sampling: Sampling) -> str:

@@ -97,7 +97,9 @@ class EpisodeRunner:
 
         When cancelled, the episode ends as ``cancelled`` before CancelledError is raised.
         """
-        state = self.new_episode(order, min(order.max_steps, task.max_steps))
+        # An exploration goes beyond what the task itself needs.
+        limit = order.max_steps if order.purpose == "explore" else min(order.max_steps, task.max_steps)
+        state = self.new_episode(order, limit)
         episode = EpisodeRun(self, state, task, set_state, note_reset)
         trajectory = episode.spans.trajectory
         try:
@@ -257,7 +259,7 @@ class EpisodeRun:
         metrics.blob_write_ms.record(since_ms(started))
 
     async def _next_action(self, attempt: int) -> Move:
-        """Publish the latest observation while oracle, recording or policy give the next action."""
+        """Publish the latest observation while plan, oracle, recording or policy give the next action."""
         self.set_state("wait")
         latest = self.state.latest
         self.state = self.state.mark_published()
@@ -274,7 +276,9 @@ class EpisodeRun:
         return move
 
     async def _chosen_action(self, attempt: int) -> Move:
-        """Return the move of the oracle, of the recording's prefix, or of the policy."""
+        """Return the move of the plan, of the oracle, of the recording's prefix, or of the policy."""
+        if self.state.order.purpose == "explore":
+            return self._follow_plan()
         if self.demonstrates:
             return await self._demonstrate()
         recorded = guidance.next_recorded(self.state)
@@ -288,6 +292,18 @@ class EpisodeRun:
         action = await self.environment.next_action()
         if action is None:
             return Evaluate(cut=False)
+        self.state, move = self.state.demonstrate(rescale(action, self.screen_size, self._policy_size()))
+        return move
+
+    def _follow_plan(self) -> Move:
+        """Return the next action of an exploration; its end is evaluated, as that of any episode."""
+        plan, step = self.state.order.plan, self.state.step - 1
+        if step >= len(plan):
+            return Evaluate(cut=True)
+        try:
+            action = actions.parse(plan[step])
+        except actions.Unparsable as error:
+            return Stop(EpisodeEnd(kind="env_error", reward=None, reason=f"plan of the order: {error}"))
         self.state, move = self.state.demonstrate(rescale(action, self.screen_size, self._policy_size()))
         return move
 

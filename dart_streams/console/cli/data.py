@@ -48,7 +48,8 @@ def export(
         str, typer.Option(help="Weight versions that acted: 3, 3.., ..7 or 3..7. \\[default: all]")
     ] = "",
     purpose: Annotated[
-        str, typer.Option(help="Of train, demonstration and eval, separated by commas; eval is on held-out tasks.")
+        str,
+        typer.Option(help="Of train, demonstration, explore and eval, separated by commas; eval is on held-out tasks."),
     ] = "train,demonstration",
     run: RunId = "",
     state: State = Path(".dart"),

@@ -1,0 +1,1 @@
+"""GUI-Bee (arXiv 2501.13896): exploration of unknown environments."""
