@@ -13,11 +13,14 @@ from benchmarks.learning.circle import LearningCircle, RecordedScreens, scorer_o
 from benchmarks.learning.network import Sampler
 from benchmarks.learning.screens import write
 from dart_streams.config import parse
+from dart_streams.config.recipes import override_tables
+from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import UserError
 from dart_streams.policy.rendering import Prompt, Renderer
 from tests.unit.benchmarks import learning_pages
 from topics.values import Sampling
 from trainer.data.collate import Collator
+from trainer.data.samples import ReadyGroup
 
 TASKS = learning_pages.task_set()
 RECORDING = learning_pages.recording(TASKS)
@@ -97,6 +100,24 @@ def test_what_a_variant_sets_reaches_the_objective(warm):
     kept_near.run(48)
     assert kept_near.metrics[-1]["kl_reference"] > 0
     assert kept_near.metrics[-1]["updates"] == 2
+
+
+def test_recorded_steps_are_in_prompts_and_never_in_samples(warm, monkeypatch):
+    tables = override_tables(SETTINGS, {"recipe": ["ui-s1"], "recipes": {"ui-s1": {"bound": 2}}})
+    circle = LearningCircle(parse(variants.merge_tables(tables, SETTINGS)), TASKS, RECORDING, warm, 0)
+    read: list[ReadyGroup] = []
+    learn = circle.learner.learn
+    monkeypatch.setattr(circle.learner, "learn", lambda groups, *rest: read.extend(groups) or learn(groups, *rest))
+    circle.run(96)
+    assert circle.policy.version >= 1
+    assert not any(group.refused for group in read), "prompts with recorded answers are rendered alike"
+    stored = {name: summarize(steps) for name, steps in circle.screens.observations.items()}
+    samples = [sample for group in read for sample in group.samples]
+    recorded = [stored[sample.trajectory_id].recorded_steps for sample in samples]
+    assert not any(sample.step in steps for sample, steps in zip(samples, recorded, strict=True))
+    after = [steps for sample, steps in zip(samples, recorded, strict=True) if min(steps, default=9) < sample.step]
+    assert after, "a step after a recorded one is trained on"
+    assert all(step["mismatch"] < 1e-3 for step in circle.metrics if step["same_version_tokens"])
 
 
 def test_a_deployment_that_the_circle_cannot_play_is_refused(warm):

@@ -14,12 +14,14 @@ from benchmarks.learning.results import CurvePoint, Evaluated, LearningRun
 from benchmarks.learning.screens import ClickResult, Landing
 from dart_streams.actions import Click, Drag, Wait
 from dart_streams.config import parse, tasks
+from dart_streams.episodes.guidance import recorded_answers
 from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import ConfigError, UserError
 from tests import events
 from tests.unit.benchmarks import learning_pages
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
+from topics.rollout_orders import Guide
 from topics.values import Sampling, VersionSpan
 
 TASKS = learning_pages.task_set()
@@ -175,6 +177,26 @@ def test_episodes_end_at_their_limits_with_the_policys_tokens():
 def test_an_answer_that_is_no_action_ends_the_episode():
     [observations] = play([begun(TASKS.train[0])], answering("Click it"))
     assert summarize(observations).outcome == "invalid_action"
+
+
+@pytest.mark.parametrize(
+    ("fields", "recorded", "kind"),
+    [
+        ({"mode": "prefix", "share": 0.5, "single": True}, [0], "failure"),
+        ({"mode": "patches", "patches": 2}, [0, 1], "success"),
+        ({"mode": "patches", "patches": 1}, [0], "failure"),
+    ],
+)
+def test_recorded_actions_are_executed_as_in_a_worker(fields: dict, recorded: list[int], kind: str):
+    task = next(task for task in TASKS.train if task.page == "two")
+    shown = play_demonstration(RECORDING, POLICY, single_order(task, "demonstration", 0, Sampling()), task.max_steps)
+    guide = Guide(trajectory_id=shown[0].trajectory_id, **fields)
+    order = msgspec.structs.replace(single_order(task, "train", 0, Sampling()), guide=guide)
+    episode = RecordedEpisode.begin(RECORDING, POLICY, order, task.max_steps)
+    episode.be_guided(recorded_answers(guide.trajectory_id, shown))
+    [observations] = play([episode], answering("Action: click(start_box='(0,0)')"))
+    trajectory = summarize(observations)
+    assert (trajectory.outcome, trajectory.recorded_steps, trajectory.guided) == (kind, recorded, True)
 
 
 def run(variant: str, seed: int, before: float, after: float, half: float = 0.0) -> LearningRun:
