@@ -100,13 +100,15 @@ def is_near(action: StepAction, reference: StepAction, radius_px: float) -> bool
 def marks_of(member: GroupMember, references: dict[str, list[StepAction]], radius_px: float) -> Marks:
     """Return the marks of a member. A success is right in kind and place, since it is itself the reference."""
     won = is_success(member.reward)
-    if not isinstance(member, Finish) or not member.actions:
+    if not isinstance(member, Finish) or not member.own or len(member.actions) != member.steps:
         return Marks(float(won), float(won), float(won))
-    valid = sum(bool(action.name) for action in member.actions) / len(member.actions)
+    valid = sum(bool(member.actions[step].name) for step in member.own) / len(member.own)
     if won:
         return Marks(valid, 1.0, 1.0)
     kinds, places = [], []
-    for screen, action in zip(member.screens, member.actions, strict=False):
+    screens = member.screens if len(member.screens) == member.steps else [""] * member.steps
+    for step in member.own:
+        screen, action = screens[step], member.actions[step]
         if known := references.get(reference_key(member.task_id, screen)) if screen else None:
             same = [reference for reference in known if reference.name == action.name]
             kinds.append(bool(same))
@@ -130,5 +132,9 @@ def mixed_rewards(own: Own, members: Sequence[GroupMember], rewards: Sequence[fl
 
 
 RULES = Rules(
-    eligible_tasks=tasks_of_phase, shape_rewards=mixed_rewards, remember=remember_successes, memory=References
+    eligible_tasks=tasks_of_phase,
+    shape_rewards=mixed_rewards,
+    remember=remember_successes,
+    demonstrations=True,
+    memory=References,
 )

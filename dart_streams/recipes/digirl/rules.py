@@ -60,8 +60,8 @@ def state_key(task_id: str, screens: Sequence[str], step: int) -> str:
 
 
 def remember_outcome(own: Own, event: object) -> None:
-    """Count the outcome of a training trajectory for its task and for each of its states."""
-    if not isinstance(event, Trajectory) or event.purpose != "train" or event.reward is None:
+    """Count the outcome of a training trajectory for its task and for each of its states; of the policy alone."""
+    if not isinstance(event, Trajectory) or event.purpose != "train" or event.reward is None or event.guided:
         return
     memory: Values = own.memory
     memory.tasks.setdefault(event.task_id, Tally()).add(event.reward)

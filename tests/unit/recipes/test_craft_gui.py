@@ -82,6 +82,8 @@ def see_demonstration(agent: Groups) -> None:
         (0.0, rollout("ab", CLICK, INVALID), 0.025 + 0.05 + 0.075),
         (0.0, rollout("a", INVALID), 0.0),
         (0.5, rollout("a", INVALID), 0.35),
+        (0.0, rollout("ab", CLICK, INVALID) | {"guided": True, "recorded_steps": [0]}, 0.0),
+        (0.0, rollout("a", CLICK, TYPE), 0.05),
         (1.0, {}, 1.0),
         (0.0, {}, 0.0),
     ],

@@ -109,12 +109,13 @@ def test_a_group_without_a_selected_step_is_not_trained_on():
     assert equal is not None, "successes of a task that failed before"
 
 
-def test_demonstrations_and_faults_do_not_count(monkeypatch):
+def test_demonstrations_faults_and_guided_rollouts_do_not_count(monkeypatch):
     monkeypatch.setattr(rules, "MOST_STATES", 3)
     monkeypatch.setattr(rules, "RECENT", 2)
     own = remembering(("abc", 1.0), ("a", 0.0), ("de", 0.0))
     rules.remember_outcome(own, events.trajectory(purpose="demonstration", screens=["z"], reward=1.0))
     rules.remember_outcome(own, events.trajectory(outcome="env_error", screens=["z"], reward=None))
+    rules.remember_outcome(own, events.trajectory(guided=True, screens=["z"], reward=1.0))
     assert own.memory.tasks[TASK] == rules.Tally(3, 1.0)
     steps = [(["a"], 0), (["d"], 0), (["d", "e"], 1)]
     assert list(own.memory.states) == [rules.state_key(TASK, screens, step) for screens, step in steps]
