@@ -24,7 +24,7 @@ from dart_streams.policy.rendering import Prompt, Renderer
 from tests.model import plain_transformers
 from tests.model.two_ranks import COUNTED_BY_RANK, StepSetup, step_of
 from topics.values import VersionSpan
-from trainer.data.collate import Collator, MicroBatch, pack
+from trainer.data.collate import UNBOUNDED, Collator, MicroBatch, pack
 from trainer.data.rows import RowKinds
 from trainer.data.samples import ReadyGroup, TrainingSample, select
 from trainer.data.successes import sft_group, successes_of
@@ -393,6 +393,7 @@ def gradients(policy: Path, renderer: Renderer, ranks: Ranks, groups: list[Ready
     """Return the gradient of one step, before it is clipped, how many micro-batches it was made of, and its figures."""
     config = parse({"trainer": {"grad_clip": 1e9, **settings}})
     learner = Learner(policy, renderer, config.trainer, ranks)
+    learner.collator.pass_tokens = UNBOUNDED  # As on a GPU: one micro-batch if the bounds allow it.
     pieces = learner.collator.pieces(groups, config.trainer.micro_batch, config.trainer.micro_batch_tokens)
     tokens = float(sum(len(item.answer) for group in groups for item in group.samples))
     batches = learner.collator.batches(groups, pieces, len(pieces))
@@ -723,3 +724,12 @@ def test_long_rows_are_passes_of_their_own():
     lengths = [900, 1100, 300, 300, 1025]
     assert list(pack(items, lengths, 9, 10_000, long_row=1024)) == [["a"], ["b"], ["c", "d"], ["e"]]
     assert list(pack(items, lengths, 9, 10_000)) == [items]
+
+
+def test_another_pass_is_made_where_it_saves_more_than_it_costs():
+    items, lengths = ["a", "b", "c", "d"], [400, 390, 100, 90]
+    assert list(pack(items, lengths, 9, 10_000, pass_tokens=128)) == [["a", "b"], ["c", "d"]]
+    assert list(pack(items, lengths, 9, 10_000, pass_tokens=1024)) == [items]
+    assert list(pack(items, lengths, 3, 10_000)) == [["a", "b"], ["c", "d"]], "as few passes, and less padding"
+    assert list(pack(items, lengths, 9, 500)) == [["a"], ["b"], ["c", "d"]]
+    assert list(pack([], [], 9, 500)) == []

@@ -4,6 +4,7 @@ All branches start at the same column. Shapes: R rows, B samples, L tokens (P of
 tokens, K columns with logits, I distinct images, shown S times.
 """
 
+import itertools
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -92,12 +93,19 @@ class MicroBatch:
 class Collator:
     """Collates micro-batches with rows of the ``kinds`` that the model supports; each image is encoded once.
 
-    A row above ``long_row`` tokens has its own pass.
+    A row above ``long_row`` tokens has its own pass. Another pass costs as much as ``pass_tokens`` padded tokens.
     """
 
-    def __init__(self, renderer: Renderer, kinds: RowKinds | None = None, long_row: int = UNBOUNDED) -> None:
+    def __init__(
+        self,
+        renderer: Renderer,
+        kinds: RowKinds | None = None,
+        long_row: int = UNBOUNDED,
+        pass_tokens: int = UNBOUNDED,
+    ) -> None:
         self.renderer = renderer
         self.long_row = long_row
+        self.pass_tokens = pass_tokens
         self.rows = RowBuilder(kinds or RowKinds(), renderer.placeholder)
         self.cost = PassCost()
         """Sums over all micro-batches that were collated."""
@@ -118,7 +126,7 @@ class Collator:
             )
         return [
             [item for row in piece for item in row.samples]
-            for piece in pack(parts, lengths, rows, tokens, self.long_row)
+            for piece in pack(parts, lengths, rows, tokens, self.long_row, self.pass_tokens)
         ]
 
     def batches(
@@ -244,21 +252,36 @@ def blank_image() -> Image.Image:
 
 
 def pack(
-    items: Sequence[Item], lengths: Sequence[int], count: int, tokens: int, long_row: int = UNBOUNDED
+    items: Sequence[Item],
+    lengths: Sequence[int],
+    count: int,
+    tokens: int,
+    long_row: int = UNBOUNDED,
+    pass_tokens: int = UNBOUNDED,
 ) -> Iterator[Sequence[Item]]:
     """Yield consecutive runs of at most ``count`` items and, padded, ``tokens`` tokens.
 
-    An item longer than ``tokens`` or ``long_row`` is alone.
+    An item longer than ``tokens`` or ``long_row`` is alone. The runs have the least padded tokens in all, where a run
+    counts as ``pass_tokens`` more: by default the fewest runs.
     """
-    start, longest = 0, 0
-    for end, tall in enumerate(lengths):
-        size, wide = end - start, max(longest, tall)
-        if size and (size == count or (size + 1) * wide > tokens or wide > long_row):
-            yield items[start:end]
-            start, longest = end, 0
-        longest = max(longest, tall)
-    if start < len(items):
-        yield items[start:]
+    costs, starts = [0], [0]
+    for end in range(1, len(items) + 1):
+        choices: list[tuple[int, int]] = []
+        longest = 0
+        for start in range(end - 1, max(end - count, 0) - 1, -1):
+            longest = max(longest, lengths[start])
+            size = end - start
+            if size > 1 and (size * longest > tokens or longest > long_row):
+                break
+            choices.append((costs[start] + size * longest + pass_tokens, start))
+        cost, start = min(choices)
+        costs.append(cost)
+        starts.append(start)
+    ends = [len(items)]
+    while ends[-1]:
+        ends.append(starts[ends[-1]])
+    for start, end in itertools.pairwise(reversed(ends)):
+        yield items[start:end]
 
 
 def number_columns(

@@ -21,7 +21,7 @@ from dart_streams.policy.adapters import Adapter
 from dart_streams.policy.probe import Probe
 from dart_streams.policy.rendering import Renderer
 from topics.trained import TrainedToken
-from trainer.data.collate import UNBOUNDED, Collator, MicroBatch, PassCost
+from trainer.data.collate import Collator, MicroBatch, PassCost
 from trainer.data.samples import ReadyGroup, TrainingSample
 from trainer.learning import lora, minibatches, model, step, supported_rows, top_tokens
 from trainer.learning.frozen_vision import FeatureCache
@@ -35,6 +35,8 @@ log = structlog.get_logger()
 
 LONG_ROW = 1024
 """Tokens above which a row on a CPU is faster alone: padding and its mask cost more than a larger product gains."""
+PASS_TOKENS = 128
+"""Padded tokens that cost as much as one more pass on a CPU; on a GPU fewer passes are faster."""
 MicroBatches = Sequence[Sequence[TrainingSample]]
 """Samples of each micro-batch; empty ones keep ranks in step."""
 
@@ -90,8 +92,8 @@ class Learner:
         self.published: torch.dtype = getattr(torch, settings.publish.dtype)
         mesh = init_device_mesh(ranks.device.type, (ranks.count,))
         scorer = model.load(folder, renderer, ranks.device, settings.recompute, version, settings)
-        long_row = LONG_ROW if ranks.device.type == "cpu" else UNBOUNDED
-        self.collator = Collator(renderer, supported_rows.find_kinds(scorer, renderer), long_row)
+        bounds = (LONG_ROW, PASS_TOKENS) if ranks.device.type == "cpu" else ()
+        self.collator = Collator(renderer, supported_rows.find_kinds(scorer, renderer), *bounds)
         self.scorer = model.shard(scorer, mesh, settings.dtype)
         if settings.lora.rank or settings.freeze_vision:
             self.scorer.features = FeatureCache(ranks.any)
