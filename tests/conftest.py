@@ -3,7 +3,7 @@
 import os
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +66,16 @@ class Services:
         self.buses: list[Bus] = []
         self.keyspaces: set[str] = set()
 
-    def config(self, **overrides: dict[str, Any]) -> Config:
+    def config(self, *, recipe: Sequence[str] = (), **overrides: dict[str, Any]) -> Config:
         """Return a configuration with its own topics and tables (applied), run and state folder.
 
         ``overrides`` are tables of the configuration file: ``config(env={"slots": 2})``. The keyspace is the session's,
-        for rows carry the run, and a schema takes seconds; ``store={"keyspace": …}`` asks for one more.
+        for rows carry the run, and a schema takes seconds; ``store={"keyspace": …}`` asks for one more. ``recipe``
+        are recipes by name.
         """
         run = uuid.uuid4().hex[:8]
-        tables: dict[str, dict[str, Any]] = {
+        tables: dict[str, Any] = {
+            "recipe": list(recipe),
             "run": {"id": run, "state_dir": str(self.folder / run)},
             "bus": {"servers": self.running.bus.servers, "prefix": f"test.{run}."},
             "store": {

@@ -31,7 +31,8 @@ class TrainedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Step ``train_step`` of trainer ``epoch`` trained on these groups and made weight version ``version``.
 
     ``imitated`` are imitated trajectories of earlier groups; ``sft_updates`` are the trajectories of each update of a
-    supervised phase. Both are omitted if empty. ``metrics`` have the names in :mod:`topics.training_metrics`.
+    supervised phase. ``replayed`` are trajectories of earlier groups that were trained with the batch. All three are
+    omitted if empty. ``metrics`` have the names in :mod:`topics.training_metrics`.
     ``top_tokens`` are those with the largest gradient share, then those with importance ratios farthest from 1. A step
     may be published again after a restart.
     """
@@ -46,6 +47,12 @@ class TrainedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     imitated: list[Name] = []
     sft_updates: list[list[Name]] = []
     top_tokens: list[TrainedToken] = []
+    replayed: list[Name] = []
+
+    @property
+    def past(self) -> list[Name]:
+        """All trajectories of earlier groups, imitated or replayed."""
+        return [*self.imitated, *(name for update in self.sft_updates for name in update), *self.replayed]
 
 
 TOPIC = Topic(name="trained", event=TrainedStep, key="train_step", retention_ms=None)

@@ -69,6 +69,12 @@ ALL: tuple[TrainingMetric, ...] = (
         ("sft_share", "share", "neither", "Share of the supervised phase in all tokens of the step."),
     ),
     *metric_rows(
+        "recipes",
+        ("loss_terms", "", "neither", "Additional terms of recipes in the loss; absent without any."),
+        ("replayed_sequences", "sequences", "neither", "Answers of earlier batches that were trained with the batch."),
+        ("replay_share", "share", "neither", "Share of replayed trajectories in all trained ones."),
+    ),
+    *metric_rows(
         "batch",
         ("tokens", "tokens", "neither", "Answer tokens in the batch."),
         ("sequences", "sequences", "neither", "Answers in the batch: one for each action that is trained on."),

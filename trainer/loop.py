@@ -17,13 +17,15 @@ from dart_streams.config import Config
 from dart_streams.store import SyncStore
 from dart_streams.telemetry import names, spans
 from topics import trained
+from topics.curated import CuratedGroup
 from topics.trained import TrainedStep
 from trainer import refusals as refused
 from trainer.checkpoint import CheckpointNotWritten, Checkpoints
 from trainer.data.batch_builder import Batch, BatchFeed
 from trainer.data.consumer import CuratedConsumer, Fenced, Overtaken
 from trainer.data.samples import REASONS, ReadyGroup
-from trainer.data.successes import SuccessMemory, history_limit
+from trainer.data.successes import SuccessMemory, history_limit, replay_group
+from trainer.hooks import DART, StepStart, TrainingRules
 from trainer.learning.imitation import StepImitation, plan_imitation, trajectories_of
 from trainer.learning.imitation_term import sft_metrics
 from trainer.learning.learner import Learner, StepResult
@@ -82,6 +84,14 @@ class Rank0Outputs(NamedTuple):
         return Fenced.by(newer, self.publisher.epoch, self.consumer.model_id, self.publisher.bus.run)
 
 
+class Past(NamedTuple):
+    """Groups of earlier steps, as read: ``replayed`` with the batch, imitated ``beside`` it, and in a ``phase``."""
+
+    replayed: list[ReadyGroup]
+    beside: list[ReadyGroup]
+    phase: list[ReadyGroup]
+
+
 @dataclass
 class Loop:
     """Trains until stopped or until ``trainer.max_train_steps``."""
@@ -95,6 +105,7 @@ class Loop:
     epoch: int
     stop: threading.Event
     refusals: RefusedSteps
+    rules: TrainingRules = DART
 
     def __post_init__(self) -> None:
         self.settings = self.config.trainer
@@ -107,9 +118,7 @@ class Loop:
         """Train from ``state`` on; save a checkpoint of the last step at the end."""
         saved_step = state.train_step
         while self.settings.max_train_steps is None or state.train_step < self.settings.max_train_steps:
-            imitation = plan_imitation(
-                state.memory, self.settings, self.config.curation.dispatch.seed, state.train_step + 1
-            )
+            imitation = plan_imitation(state.memory, self.settings, self.rules, state.memories, self._start(state))
             for group in imitation.groups:
                 self.feed.prefetcher.want(group)
             batch = self.feed.next(state.version)
@@ -166,37 +175,59 @@ class Loop:
             attributes={names.ATTR_VERSION: state.version + 1, names.ATTR_TRAIN_STEP: state.train_step + 1},
         )
 
+    def _start(self, state: TrainerState) -> StepStart:
+        """Return the step that follows a state."""
+        return StepStart(state.train_step + 1, self.config.curation.dispatch.seed)
+
     def _train(
         self, state: TrainerState, batch: Batch, imitation: StepImitation, saved_step: int
     ) -> tuple[TrainerState, int]:
         """Train one batch; return the new state and the step of the newest checkpoint."""
         crash_points.reach(crash_points.BEFORE_STEP)
         started = time.perf_counter()
-        imitated = [self.feed.prefetcher.take(group) for group in imitation.groups]
+        replay = self._replay(state, batch)
+        past = Past(*([self.feed.prefetcher.take(group) for group in groups] for groups in (replay, *imitation)))
         batch.waited_ms += since_ms(started)
-        result = self._learn(batch, imitated[: len(imitation.beside)], imitated[len(imitation.beside) :], state.version)
+        result = self._learn(batch, past, state.version)
         crash_points.reach(crash_points.AFTER_STEP)
         if not result.updated:
             return self._skip(state, batch, result), saved_step
-        step = self._trained_step(state, batch, imitation, result)
+        step = self._trained_step(state, batch, replay, imitation, result)
         self.skipped_in_a_row = self.not_finite_groups = 0
-        after = state.after(batch.position, step, self._memory(state, batch, imitation))
+        after = state.after(batch.position, step, self._memory(state, batch))
         return after, self._complete(after, step, batch, saved_step)
 
-    def _learn(
-        self, batch: Batch, beside: Sequence[ReadyGroup], phase: Sequence[ReadyGroup], version: int
-    ) -> StepResult:
+    def _replay(self, state: TrainerState, batch: Batch) -> list[CuratedGroup]:
+        """Return the trajectories of the past that join a batch, as a group."""
+        if self.rules.replay is None:
+            return []
+        groups, start = [ready.group for ready in batch.groups], self._start(state)
+        return replay_group(start.train_step, self.rules.replay(state.memories, groups, start))
+
+    def _learn(self, batch: Batch, past: Past, version: int) -> StepResult:
         """Make the updates of a step; those of a supervised phase come last and are not aborted."""
-        result = self.learner.learn(batch.groups, version, self.stop.is_set, beside)
+        groups = [*batch.groups, *past.replayed]
+        result = self.learner.learn(groups, version, self.stop.is_set, past.beside)
         if not result.updated:
             return result
         started = time.perf_counter()
-        updates = [update for group in phase if (update := self.learner.imitate([group])) is not None]
-        metrics = result.metrics | sft_metrics(updates, result.tokens)
+        updates = [update for group in past.phase if (update := self.learner.imitate([group])) is not None]
+        metrics = result.metrics | sft_metrics(updates, result.tokens) | self._replay_metrics(batch, past.replayed)
         finite = sum(math.isfinite(update.grad_norm) for update in updates)
         train_ms = result.train_ms + since_ms(started)
         finite, lost = result.updates + finite, result.lost + len(updates) - finite
         return result._replace(metrics=metrics, train_ms=train_ms, updates=finite, lost=lost)
+
+    def _replay_metrics(self, batch: Batch, replayed: Sequence[ReadyGroup]) -> dict[str, float]:
+        """Return the metrics of replayed groups; none without them. Collective."""
+        if not replayed:
+            return {}
+        sequences = self.ranks.total([sum(len(group.samples) for group in replayed)])[0]
+        past, new = (
+            sum(bool(member.selected) for ready in groups for member in ready.group.members)
+            for groups in (replayed, batch.groups)
+        )
+        return {"replayed_sequences": sequences, "replay_share": past / (past + new)}
 
     def _skip(self, state: TrainerState, batch: Batch, result: StepResult) -> TrainerState:
         """Skip a batch without an update; raise TrainingDiverged after :data:`MAX_SKIPPED` non-finite gradients."""
@@ -217,16 +248,21 @@ class Loop:
             self.outputs.publisher.publish_consumed(batch.position.groups_consumed)
         return msgspec.structs.replace(state, position=batch.position)
 
-    def _memory(self, state: TrainerState, batch: Batch, imitation: StepImitation) -> SuccessMemory:
-        """Return the success memory after a batch; unchanged if no imitation is configured."""
+    def _memory(self, state: TrainerState, batch: Batch) -> SuccessMemory:
+        """Return the success memory after a batch, and tell the recipes of it."""
+        groups = [ready.group for ready in batch.groups]
+        if self.rules.remember:
+            self.rules.remember(state.memories, groups)
         limit = history_limit(self.settings)
-        if not limit:
-            return state.memory
-        memory = state.memory.after_step([ready.group for ready in batch.groups], limit)
-        return memory.after_phase() if imitation.phase else memory
+        return state.memory.after_step(groups, limit) if limit else state.memory
 
     def _trained_step(
-        self, state: TrainerState, batch: Batch, imitation: StepImitation, result: StepResult
+        self,
+        state: TrainerState,
+        batch: Batch,
+        replay: Sequence[CuratedGroup],
+        imitation: StepImitation,
+        result: StepResult,
     ) -> TrainedStep:
         counts = refused_counts(batch.groups)
         refused = dict(zip(REASONS, self.ranks.total([float(counts[reason]) for reason in REASONS]), strict=True))
@@ -241,6 +277,7 @@ class Loop:
             imitated=[identity for group in imitation.beside for identity in trajectories_of(group)],
             sft_updates=[trajectories_of(group) for group in imitation.phase],
             top_tokens=list(result.top_tokens),
+            replayed=[identity for group in replay for identity in trajectories_of(group)],
         )
 
     def _complete(self, state: TrainerState, step: TrainedStep, batch: Batch, saved_step: int) -> int:

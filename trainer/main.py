@@ -28,6 +28,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from dart_streams.bus import sync_clients
 from dart_streams.config import Config
+from dart_streams.curation.staleness import group_capacity
 from dart_streams.errors import UserError
 from dart_streams.policy import cpu_features, recipe
 from dart_streams.policy.rendering import renderer_of
@@ -39,9 +40,10 @@ from topics.curated import CuratedGroup
 from topics.transitions import WeightState
 from trainer import refusals
 from trainer.checkpoint import Checkpoints
-from trainer.data.batch_builder import BatchBuilder, BatchFeed, TokenBudget
+from trainer.data.batch_builder import BatchBuilder, BatchFeed
 from trainer.data.consumer import CuratedConsumer, resumed_position
 from trainer.data.prefetch import GroupReader, Prefetcher
+from trainer.hooks import bind_training
 from trainer.learning.learner import Learner
 from trainer.loop import Loop, Rank0Outputs
 from trainer.publish import WeightPublisher
@@ -105,7 +107,8 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
         session = connect(config.store)
         life.callback(session.cluster.shutdown)
         store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
-        learner = Learner(folder, renderer, config.trainer, ranks)
+        rules = bind_training(config)
+        learner = Learner(folder, renderer, config.trainer, ranks, rules=rules)
         checkpoints = Checkpoints(config.run.folder / "checkpoints", ranks, learner.frozen_sha256)
         restored = checkpoints.restore(learner.scorer, learner.optimizer)
         snapshot = learner.snapshot()
@@ -128,7 +131,8 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
         life.callback(prefetcher.close)
         builder, outputs = None, None
         if publisher:
-            builder = start_builder(config, store, prefetcher, state, epoch, life, left_out.group_ids)
+            batch_size = 1 if rules.is_full else config.trainer.groups_per_step
+            builder = start_builder(config, store, prefetcher, state, epoch, life, left_out.group_ids, batch_size)
             publisher.publish_consumed(builder.position.groups_consumed)
             outputs = Rank0Outputs(builder.consumer, publisher, store, StepReporter())
             if state.last is not None:
@@ -143,8 +147,9 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
             clip_low=config.trainer.clip_low,
             clip_high=config.trainer.clip_high,
         )
-        feed = BatchFeed(ranks, prefetcher, builder, stop, TokenBudget.of(config))
-        Loop(config, ranks, learner, feed, checkpoints, outputs, epoch, stop, left_out).run(state)
+        most = group_capacity(config.trainer.groups_per_step, config.curation.max_staleness)
+        feed = BatchFeed(ranks, prefetcher, builder, stop, rules.is_full, rules.cut, most)
+        Loop(config, ranks, learner, feed, checkpoints, outputs, epoch, stop, left_out, rules).run(state)
         log.info("training ended", stopped=stop.is_set())
     return 0
 
@@ -175,8 +180,9 @@ def start_builder(
     epoch: int,
     life: contextlib.ExitStack,
     left_out: frozenset[str],
+    batch_size: int,
 ) -> BatchBuilder:
-    """Start the consumer thread and return the batch builder that reads from it."""
+    """Start the consumer thread and return the builder of batches of ``batch_size`` groups that reads from it."""
     size = config.trainer.groups_per_step
     limit_bytes = PREFETCH_MB * 1024 * 1024
     ahead: deque[CuratedGroup] = deque(maxlen=PREFETCH_STEPS * size)
@@ -198,7 +204,6 @@ def start_builder(
     )
     life.enter_context(consumer)
     stalls = StallDetector(log, f"groups on {config.bus.prefix}{curated.TOPIC.name}", config.telemetry.stall_s)
-    batch_size = 1 if config.trainer.c3po.tokens_per_step else size
     return BatchBuilder(consumer, position, batch_size, config.curation.max_staleness, stalls, ahead, left_out)
 
 

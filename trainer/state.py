@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -13,18 +14,27 @@ from trainer.data.successes import SuccessMemory
 
 
 class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
-    """State in a checkpoint: ``version`` after ``train_step`` steps up to ``position``; ``last`` is the newest step."""
+    """State in a checkpoint: ``version`` after ``train_step`` steps up to ``position``; ``last`` is the newest step.
+
+    ``memories`` are those of the recipes, by name.
+    """
 
     version: int = 0
     train_step: int = 0
     position: Position = Position()
     last: TrainedStep | None = None
     memory: SuccessMemory = SuccessMemory()
+    memories: dict[str, Any] = {}
 
     def after(self, position: Position, step: TrainedStep, memory: SuccessMemory) -> "TrainerState":
         """Return the state after one more optimizer step."""
         return TrainerState(
-            version=step.version, train_step=step.train_step, position=position, last=step, memory=memory
+            version=step.version,
+            train_step=step.train_step,
+            position=position,
+            last=step,
+            memory=memory,
+            memories=self.memories,
         )
 
 

@@ -6,6 +6,7 @@ therefore younger than in a deployment, where episodes run during the optimizer 
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -34,7 +35,8 @@ from trainer.data.collate import Collator, ModelImage
 from trainer.data.prefetch import GroupReader
 from trainer.data.rows import RowKinds
 from trainer.data.samples import ReadyGroup
-from trainer.data.successes import SuccessMemory, history_limit
+from trainer.data.successes import SuccessMemory, history_limit, replay_group
+from trainer.hooks import DART, StepStart, TrainingRules, bind_training
 from trainer.learning import model
 from trainer.learning.imitation import plan_imitation
 from trainer.learning.learner import Learner, never_stop
@@ -90,8 +92,16 @@ class InProcessLearner(Learner):
 
     scorer: PrefixScorer
 
-    def __init__(self, folder: Path, renderer: Renderer, settings: Trainer, screens: RecordedScreens) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        renderer: Renderer,
+        settings: Trainer,
+        screens: RecordedScreens,
+        rules: TrainingRules = DART,
+    ) -> None:
         self.settings = settings
+        self.rules = rules
         self.ranks = Ranks(0, 1, torch.device("cpu"))
         self.collator = ImageKeepingCollator(renderer, screens)
         self.scorer = scorer_of(folder, renderer)
@@ -151,19 +161,21 @@ class LearningCircle:
     """
 
     def __init__(self, config: Config, tasks: TaskSet, recording: Recording, folder: Path, seed: int) -> None:
-        if config.trainer.c3po.tokens_per_step or config.curation.dispatch.mode != "rollout-wise":
+        self.rules = bind_training(config)
+        if self.rules.is_full or self.rules.cut or config.curation.dispatch.mode != "rollout-wise":
             raise UserError("bench learning supports rollout-wise dispatch and group steps only")
         self.config = config = seed_config(config, seed)
         self.tasks = tasks
         self.recording = recording
         self.renderer = renderer_of(folder, config.policy)
         self.screens = RecordedScreens(recording, self.renderer)
-        self.learner = InProcessLearner(folder, self.renderer, config.trainer, self.screens)
+        self.learner = InProcessLearner(folder, self.renderer, config.trainer, self.screens, self.rules)
         self.reader = GroupReader(self.screens, self.renderer, config.policy)  # type: ignore[arg-type]
         self.policy = LocalPolicy(config, self.renderer, self.learner.scorer, self.screens)
         self.answer = self.policy.answers(torch.Generator().manual_seed(seed))
         self.circle = InMemoryCircle(self.config, tasks)
         self.memory = SuccessMemory()
+        self.memories: dict[str, Any] = {}
         self.orders: list[RolloutOrder] = []
         self.groups: list[CuratedGroup] = []
         self.metrics: list[dict[str, float]] = []
@@ -222,16 +234,20 @@ class LearningCircle:
     def step(self, groups: Sequence[ReadyGroup]) -> None:
         """Make one optimizer step with its imitation; announce the version."""
         settings, version = self.config.trainer, self.policy.version
-        imitation = plan_imitation(self.memory, settings, self.config.curation.dispatch.seed, version + 1)
+        batch, start = [ready.group for ready in groups], StepStart(version + 1, self.config.curation.dispatch.seed)
+        imitation = plan_imitation(self.memory, settings, self.rules, self.memories, start)
+        past = self.rules.replay(self.memories, batch, start) if self.rules.replay else []
         beside = [self.reader.read(group) for group in imitation.beside]
-        result = self.learner.learn(groups, version, never_stop, beside)
+        trained = [*groups, *(self.reader.read(group) for group in replay_group(version + 1, past))]
+        result = self.learner.learn(trained, version, never_stop, beside)
         if not result.updated:
             return
         for group in imitation.phase:
             self.learner.imitate([self.reader.read(group)])
+        if self.rules.remember:
+            self.rules.remember(self.memories, batch)
         if kept := history_limit(settings):
-            self.memory = self.memory.after_step([ready.group for ready in groups], kept)
-            self.memory = self.memory.after_phase() if imitation.phase else self.memory
+            self.memory = self.memory.after_step(batch, kept)
         self.metrics.append({**result.metrics, "sequences": result.sequences, "updates": result.updates})
         self.policy.version += 1
         self.publish_weights()

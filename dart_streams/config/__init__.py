@@ -20,4 +20,4 @@ from dart_streams.config.env import (
 )
 from dart_streams.config.files import load, parse
 from dart_streams.config.rollout import Policy, Rollout, SwitchMode, Warmup
-from dart_streams.config.trainer import DualClip, Entropulse, Imitate, Trainer
+from dart_streams.config.trainer import DualClip, Imitate, Trainer

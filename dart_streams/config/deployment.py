@@ -144,11 +144,6 @@ class Config(Section, frozen=True):
                     f"with trainer.publish.full_every = {self.trainer.publish.full_every} rollout workers apply "
                     "deltas, and with rollout.engine openai none loads a version: leave it out"
                 )
-        if self.curation.dispatch.mode == "coupled" and self.trainer.c3po.tokens_per_step:
-            raise ValueError(
-                "curation.dispatch.mode coupled orders groups_per_step groups and waits until they are trained on, but "
-                "with trainer.c3po.tokens_per_step the trainer may want more of them: set it to 0"
-            )
 
     def sampling(self, temperature: float = 1.0) -> Sampling:
         """Return the sampling parameters of orders."""

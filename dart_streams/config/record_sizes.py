@@ -4,9 +4,11 @@ Sizes are bytes of JSON. A text has :data:`TEXT` bytes for each token; senders r
 (:class:`dart_streams.bus.codec.Unencodable`).
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import topics
+from dart_streams.config.recipes import settings_type
 
 if TYPE_CHECKING:
     from dart_streams.config.deployment import Config
@@ -38,6 +40,8 @@ SCREEN = 19
 ACTION = 80
 """The name and the place of an action in a list."""
 ORDER_ID = 32
+PAST = 2 * 4096
+"""Trajectories of the past that rules of recipes may imitate and replay in a step: as many as they remember."""
 PAGE_METRIC = 3200
 """A metric of a page, whose name is part of it."""
 
@@ -77,10 +81,9 @@ def of_groups(config: "Config", max_steps: int) -> dict[str, Largest]:
     # A recipe may credit steps, and order recorded ones.
     step, recorded = INDEX + (NUMBER if config.recipe else 0), INDEX if config.recipe else 0
     member = ID + 4 * NUMBER + PART
-    # With C3PO a step takes what dispatch admits, if each group has few tokens.
-    groups = trainer.groups_per_step * (1 + (curation.max_staleness if trainer.c3po.tokens_per_step else 0))
-    pulse = trainer.entropulse
-    imitated = trainer.imitate.trajectories + (pulse.updates * pulse.trajectories if pulse.every else 0)
+    # Steps that count tokens may take what dispatch admits; recipes, as many past trajectories as they remember.
+    groups = trainer.groups_per_step * (1 + (curation.max_staleness if counts_tokens(config.recipe) else 0))
+    past = trainer.imitate.trajectories + (PAST if config.recipe else 0)
     return {
         "trajectories": Largest(
             FIXED + max_steps * (NUMBER + SCREEN + ACTION + recorded), "max_steps of the task file"
@@ -89,10 +92,15 @@ def of_groups(config: "Config", max_steps: int) -> dict[str, Largest]:
             FIXED + rollouts * (member + max_steps * step), "curation.budget.base or max_steps of the task file"
         ),
         "trained": Largest(
-            FIXED + groups * (PAGE_METRIC + rollouts * ID) + imitated * ID,
-            "trainer.groups_per_step, curation.budget.base, or what trainer.imitate and trainer.entropulse take",
+            FIXED + groups * (PAGE_METRIC + rollouts * ID) + past * ID,
+            "trainer.groups_per_step, curation.budget.base, trainer.imitate, or the recipes",
         ),
     }
+
+
+def counts_tokens(names: Iterable[str]) -> bool:
+    """Return whether one of these recipes fills a step by its tokens."""
+    return any(getattr(settings_type(name), "counts_tokens", False) for name in names)
 
 
 def of_decisions(config: "Config") -> dict[str, Largest]:

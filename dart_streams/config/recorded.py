@@ -26,10 +26,14 @@ RENAMED: dict[str, tuple[str, ...]] = {
     "trainer.tis_cap": ("trainer.truncate.cap",),
     "trainer.mask_low": ("trainer.mask.low",),
     "trainer.mask_high": ("trainer.mask.high",),
-    "trainer.tokens_per_step": ("trainer.c3po.tokens_per_step",),
-    "trainer.pulse.every": ("trainer.entropulse.every",),
-    "trainer.pulse.updates": ("trainer.entropulse.updates",),
-    "trainer.pulse.trajectories": ("trainer.entropulse.trajectories",),
+    "trainer.tokens_per_step": ("recipes.ring-lite.tokens_per_step",),
+    "trainer.c3po.tokens_per_step": ("recipes.ring-lite.tokens_per_step",),
+    "trainer.pulse.every": ("recipes.computerrl.every",),
+    "trainer.pulse.updates": ("recipes.computerrl.updates",),
+    "trainer.pulse.trajectories": ("recipes.computerrl.trajectories",),
+    "trainer.entropulse.every": ("recipes.computerrl.every",),
+    "trainer.entropulse.updates": ("recipes.computerrl.updates",),
+    "trainer.entropulse.trajectories": ("recipes.computerrl.trajectories",),
 }
 """Present places of renamed keys."""
 CONSTANTS: dict[str, Any] = {
@@ -50,6 +54,8 @@ SWITCHES: dict[str, tuple[str, Any]] = {
     "mobilerl": ("shortest_path", 0.0),
     "craft-gui": ("phases", []),
     "ui-s1": ("step_weight", 0.0),
+    "ring-lite": ("tokens_per_step", 0),
+    "computerrl": ("every", 0),
 }
 """Recipes that were tables of every configuration: the key and the value that switched each off."""
 IGNORED = frozenset(

@@ -1,4 +1,4 @@
-"""The training process, and tables of other papers' objectives and schedules."""
+"""The training process, and tables of other papers' objectives and corrections."""
 
 from typing import Annotated, Literal
 
@@ -55,14 +55,6 @@ class SequenceMask(Optional, frozen=True):
     """The largest ratio that counts."""
 
 
-class C3po(Optional, frozen=True):
-    """C3PO of Ring-lite (arXiv 2506.14731): a constant number of tokens a step."""
-
-    tokens_per_step: Count = 0
-    """Answer tokens of a step, which drops the surplus to within one answer; 0: a step takes ``groups_per_step``
-    groups. Dispatch admits groups by ``groups_per_step`` in both cases."""
-
-
 class Imitate(Optional, frozen=True):
     """Self-imitation (after arXiv 1806.05635): beside each batch, the policy imitates its own past successes.
 
@@ -75,17 +67,6 @@ class Imitate(Optional, frozen=True):
     """Weight of their mean negative log-likelihood in the loss of the step's first update."""
     recent: Annotated[int, Meta(ge=1, le=4096)] = 400
     """Number of the newest successes to draw from."""
-
-
-class Entropulse(Optional, frozen=True):
-    """Entropulse of ComputerRL (arXiv 2508.14040): supervised phases on the policy's own successes."""
-
-    every: Count = 0
-    """Optimizer steps between phases, each at the end of its step; 0: none."""
-    updates: Positive = 4
-    """Updates of a phase, within its step and weight version."""
-    trajectories: Positive = 32
-    """Trajectories of an update."""
 
 
 class Publish(Optional, frozen=True):
@@ -191,9 +172,7 @@ class Trainer(Section, frozen=True):
     mask: Mask = Mask()
     geometric_mask: GeometricMask = GeometricMask()
     sequence_mask: SequenceMask = SequenceMask()
-    c3po: C3po = C3po()
     imitate: Imitate = Imitate()
-    entropulse: Entropulse = Entropulse()
     publish: Publish = Publish()
     lora: Lora = Lora()
 

@@ -11,7 +11,7 @@ import msgspec
 
 import topics
 from dart_streams.config import Config
-from dart_streams.config.record_sizes import CANONICAL, TEXT
+from dart_streams.config.record_sizes import CANONICAL, TEXT, counts_tokens
 from dart_streams.errors import MAX_REASON
 from dart_streams.policy import weight_location
 from topics.curated import Member
@@ -21,6 +21,7 @@ from topics.trained import TrainedToken
 from topics.trajectories import StepAction
 from topics.values import BlobRef, MessagePart, Sampling, VersionSpan
 from topics.weights import WeightPart
+from trainer.data.successes import MAX_REMEMBERED
 
 UUID = "0" * 36
 WORDS = "w" * 100_000
@@ -121,8 +122,7 @@ def group(config: Config, max_steps: int) -> dict[str, Any]:
 def trained_step(config: Config, _max_steps: int) -> dict[str, Any]:
     """Return the fields of a step of as many groups as one takes, each of a page of its own."""
     trainer, curation = config.trainer, config.curation
-    groups = trainer.groups_per_step * (1 + (curation.max_staleness if trainer.c3po.tokens_per_step else 0))
-    pulse = trainer.entropulse
+    groups = trainer.groups_per_step * (1 + (curation.max_staleness if counts_tokens(config.recipe) else 0))
     page = "\1" * 474
     return {
         "group_ids": ["g999999"] * groups,
@@ -131,7 +131,8 @@ def trained_step(config: Config, _max_steps: int) -> dict[str, Any]:
         | {f"reward/{number:06d}{page}": REAL for number in range(groups)}
         | {f"staleness/{number}": REAL for number in range(groups)},
         "imitated": [UUID] * trainer.imitate.trajectories,
-        "sft_updates": [[UUID] * pulse.trajectories] * pulse.updates if pulse.every else [],
+        "sft_updates": [[UUID] * MAX_REMEMBERED] if config.recipe else [],
+        "replayed": [UUID] * (MAX_REMEMBERED if config.recipe else 0),
         "top_tokens": [largest_of(TrainedToken)] * 10,
     }
 

@@ -68,8 +68,9 @@ def test_sampled_tokens_have_the_scorers_log_probabilities(warm, temperature):
         assert count == 8 or one.tokens[-1] == renderer.eos
 
 
-def circle_of(warm: Path, seed: int = 0, **trainer: Any) -> LearningCircle:
-    config = parse(variants.merge_tables(SETTINGS, {"trainer": trainer}))
+def circle_of(warm: Path, seed: int = 0, recipe: str = "", **trainer: Any) -> LearningCircle:
+    tables = override_tables(SETTINGS, {"recipe": [recipe]} if recipe else {})
+    config = parse(variants.merge_tables(tables, {"trainer": trainer}))
     return LearningCircle(config, TASKS, RECORDING, warm, seed)
 
 
@@ -122,7 +123,7 @@ def test_recorded_steps_are_in_prompts_and_never_in_samples(warm, monkeypatch):
 
 def test_a_deployment_that_the_circle_cannot_play_is_refused(warm):
     with pytest.raises(UserError, match="rollout-wise"):
-        circle_of(warm, c3po={"tokens_per_step": 100})
+        circle_of(warm, recipe="ring-lite")
 
 
 def test_runs_are_added_to_the_file_and_not_made_again(tmp_path):

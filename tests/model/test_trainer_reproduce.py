@@ -39,13 +39,23 @@ def imitating(services: Any, policy: Path, tmp_path_factory: pytest.TempPathFact
     trainer = {
         "keep_versions": STEPS + 1,
         "imitate": {"trajectories": 2, "weight": 0.5},
-        "entropulse": {"every": 2, "updates": 2, "trajectories": 1},
     }
-    return recorded(services, policy, tmp_path_factory.mktemp("bundle"), trainer)
+    phases = {"every": 2, "updates": 2, "trajectories": 1}
+    recipe = {"recipe": ["computerrl"], "recipes": {"computerrl": phases}}
+    return recorded(services, policy, tmp_path_factory.mktemp("bundle"), trainer, **recipe)
 
 
-def recorded(services: Any, policy: Path, folder: Path, trainer: dict[str, Any]) -> tuple[Config, Path]:
+@pytest.fixture(scope="module")
+def replaying(services: Any, policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
+    """The same with half of each step's trajectories replayed, in two updates, and with the versions of all steps."""
+    recipe = {"recipe": ["mobilerl"], "recipes": {"mobilerl": {"gamma": 0.5}}}
+    trainer = {"keep_versions": STEPS + 1, "minibatches": 2}
+    return recorded(services, policy, tmp_path_factory.mktemp("bundle"), trainer, **recipe)
+
+
+def recorded(services: Any, policy: Path, folder: Path, trainer: dict[str, Any], **tables: Any) -> tuple[Config, Path]:
     config: Config = services.config(
+        **tables,
         policy={"path": str(policy)},
         trainer={"groups_per_step": 2, "micro_batch": 4, "max_train_steps": STEPS, "keep_versions": 2, **trainer},
         curation={"max_staleness": 100},
@@ -95,6 +105,15 @@ def test_what_a_step_imitated_comes_again_with_it(imitating):
     steps = RunState(keep_steps=True).fold(read_log(Bundle(path), READ)).trained
     assert [bool(steps[number].imitated) for number in (1, 2, 3)] == [False, True, True]
     assert [len(steps[number].sft_updates) for number in (1, 2, 3)] == [0, 2, 0]
+    again = reproduce.run(path, STEPS, None)
+    assert [step.train_step for step in again] == [1, 2, 3]
+    assert all(step.equal and step.refused == 0 for step in again), again
+
+
+def test_what_a_step_replayed_comes_again_with_it(replaying):
+    _, path = replaying
+    steps = RunState(keep_steps=True).fold(read_log(Bundle(path), READ)).trained
+    assert [len(steps[number].replayed) for number in (1, 2, 3)] == [0, 2, 4]
     again = reproduce.run(path, STEPS, None)
     assert [step.train_step for step in again] == [1, 2, 3]
     assert all(step.equal and step.refused == 0 for step in again), again

@@ -264,31 +264,28 @@ def test_bad_groups_lose_nothing_and_do_not_stop_the_others(run):
     assert dict(record.headers)["dlq-offset"] == b"0"
 
 
+PHASES = {
+    "recipe": ["computerrl"],
+    "recipes": {"computerrl": {"every": 2, "updates": 2, "trajectories": 1}},
+}
+IMITATION = {"imitate": {"trajectories": 2, "weight": 0.5, "recent": 3}}
+
+
 def test_each_version_takes_a_whole_batch_with_or_without_a_phase(run):
     """Dispatch counts groups to bound staleness in versions: one made from no groups would make every rollout older."""
     size, steps = 2, 4
-    phases = {"every": 2, "updates": 2, "trajectories": 1}
-    ours = run(size * steps, trainer={"groups_per_step": size, "max_train_steps": steps, "entropulse": phases})
+    ours = run(size * steps, trainer={"groups_per_step": size, "max_train_steps": steps}, **PHASES)
     assert ours.train() == 0
     assert [(event.version, event.groups_consumed) for event in ours.versions()] == [
         (number, size * number) for number in range(steps + 1)
     ]
 
 
-IMITATION = {
-    "entropulse": {"every": 2, "updates": 2, "trajectories": 1},
-    "imitate": {"trajectories": 2, "weight": 0.5, "recent": 3},
-}
-
-
 def test_a_step_imitates_past_successes_and_a_killed_trainer_the_same_ones(run):
     trainer = {"groups_per_step": 1, "max_train_steps": 6, **IMITATION}
-    undisturbed, killed = run(6, trainer=trainer), run(6, trainer=trainer)
+    undisturbed, killed = run(6, trainer=trainer, **PHASES), run(6, trainer=trainer, **PHASES)
     assert undisturbed.train() == 0
-    for point in (f"{crash_points.AFTER_STEP}:3", f"{crash_points.AFTER_CHECKPOINT}:2"):
-        with training(killed.config, point) as trainer_process:
-            assert ended(trainer_process) == -signal.SIGKILL
-    assert killed.train() == 0
+    train_with_kills(killed)
 
     steps = undisturbed.steps()
     won = [f"trajectory-{index}-1" for index in range(6)]
@@ -314,7 +311,7 @@ def test_a_step_imitates_past_successes_and_a_killed_trainer_the_same_ones(run):
 
 def test_two_ranks_imitate_what_one_imitates(run):
     trainer = {"groups_per_step": 1, "max_train_steps": 4, **IMITATION}
-    single, two = run(4, trainer=trainer), run(4, trainer={**trainer, "processes": 2})
+    single, two = run(4, trainer=trainer, **PHASES), run(4, trainer={**trainer, "processes": 2}, **PHASES)
     assert single.train() == 0
     with two_ranks(two.config):
         until(lambda: len(two.steps()) == 4, "four steps")
@@ -324,10 +321,57 @@ def test_two_ranks_imitate_what_one_imitates(run):
             assert step.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-3, abs=1e-5), name
 
 
+REPLAY = {"recipe": ["mobilerl"], "recipes": {"mobilerl": {"gamma": 0.5, "kappa": 1, "buffer": 3}}}
+
+
+def test_a_step_replays_successes_and_a_killed_trainer_the_same(run):
+    """Each batch has two trajectories, one of them a success: with gamma 1/2 it replays two others."""
+    trainer = {"groups_per_step": 1, "max_train_steps": 6}
+    undisturbed, killed = run(6, trainer=trainer, **REPLAY), run(6, trainer=trainer, **REPLAY)
+    assert undisturbed.train() == 0
+    train_with_kills(killed)
+
+    steps = undisturbed.steps()
+    won = [f"trajectory-{index}-1" for index in range(6)]
+    assert [len(step.replayed) for step in steps] == [0, 1, 2, 2, 2, 2]
+    for number, step in enumerate(steps):
+        assert set(step.replayed) <= set(won[max(0, number - 3) : number]), "the newest before this step"
+        assert (step.group_ids, len(step.trajectory_ids)) == ([f"group-{number}"], 2), "nothing counts twice"
+    assert [event.groups_consumed for event in undisturbed.versions()] == list(range(7))
+    assert "replay_share" not in steps[0].metrics
+    assert [step.metrics["replay_share"] for step in steps[1:]] == [pytest.approx(1 / 3), *[0.5] * 4]
+    assert all(0 < step.metrics["replayed_sequences"] < step.metrics["sequences"] for step in steps[1:])
+
+    again = killed.steps()
+    assert [step.replayed for step in again] == [step.replayed for step in steps]
+    assert [s.metrics["loss"] for s in again] == pytest.approx([s.metrics["loss"] for s in steps], abs=1e-5)
+
+
+def test_two_ranks_replay_what_one_replays(run):
+    trainer = {"groups_per_step": 1, "max_train_steps": 4}
+    single, two = run(4, trainer=trainer, **REPLAY), run(4, trainer={**trainer, "processes": 2}, **REPLAY)
+    assert single.train() == 0
+    with two_ranks(two.config):
+        until(lambda: len(two.steps()) == 4, "four steps")
+    for step, expected in zip(two.steps(), single.steps(), strict=True):
+        assert step.replayed == expected.replayed
+        for name in {"loss", "grad_norm", "replay_share", "mismatch"} & expected.metrics.keys():
+            assert step.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-3, abs=1e-5), name
+
+
+def train_with_kills(ours: Run) -> None:
+    """Train to the end, with a trainer that is killed after a step and one that is killed after a checkpoint."""
+    for point in (f"{crash_points.AFTER_STEP}:3", f"{crash_points.AFTER_CHECKPOINT}:2"):
+        with training(ours.config, point) as trainer_process:
+            assert ended(trainer_process) == -signal.SIGKILL
+    assert ours.train() == 0
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_step_takes_a_constant_number_of_tokens(run, processes):
     budget, longest = 64, 24
-    ours = run(24, trainer={"c3po": {"tokens_per_step": budget}, "max_train_steps": 3, "processes": processes})
+    tokens = {"recipe": ["ring-lite"], "recipes": {"ring-lite": {"tokens_per_step": budget}}}
+    ours = run(24, trainer={"max_train_steps": 3, "processes": processes}, **tokens)
     if processes == 1:
         assert ours.train() == 0
     else:

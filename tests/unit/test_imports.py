@@ -34,6 +34,7 @@ INNER_FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("trainer.objective", "trainer.ranks"),
         ("trainer.corrections",),
         ("trainer.data",),
+        ("trainer.hooks",),
         ("trainer.learning",),
         ("trainer",),
     ),

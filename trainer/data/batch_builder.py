@@ -3,23 +3,21 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
-from dart_streams import stateless_random
 from dart_streams.clock import since_ms
-from dart_streams.config import Config
-from dart_streams.curation.staleness import group_capacity, group_staleness
+from dart_streams.curation.staleness import group_staleness
 from dart_streams.deadline import Deadline
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics.curated import CuratedGroup
 from trainer.data.consumer import Arrival, CuratedConsumer, Position
 from trainer.data.prefetch import Prefetcher
-from trainer.data.samples import ReadyGroup, TrainingSample
+from trainer.data.samples import ReadyGroup
 
 BUILD_TIMEOUT_S = 2.0
 """Maximum wait for groups before rank 0 broadcasts again and checks for a stop."""
@@ -125,38 +123,22 @@ class BatchBuilder:
         return plan
 
 
-class TokenBudget(NamedTuple):
-    """Constant number of answer tokens a step, as C3PO has it (Ring-lite, arXiv 2506.14731).
-
-    A step takes groups until it has ``tokens`` answer tokens or ``groups`` groups. Dispatch opens no more than
-    ``groups`` before the trainer takes some, so waiting for more would deadlock.
-    """
-
-    tokens: int
-    groups: int
-
-    @classmethod
-    def of(cls, config: Config) -> "TokenBudget | None":
-        """Return the configured budget; None if steps are counted in groups."""
-        tokens = config.trainer.c3po.tokens_per_step
-        if not tokens:
-            return None
-        return cls(tokens, group_capacity(config.trainer.groups_per_step, config.curation.max_staleness))
-
-    def is_met(self, tokens: float, groups: int) -> bool:
-        """Return whether a batch with ``tokens`` (over all ranks) in ``groups`` is full."""
-        return tokens >= self.tokens or groups >= self.groups
-
-
 @dataclass
 class BatchFeed:
-    """Source of batches on every rank; with a ``budget`` it gathers single groups up to the budget."""
+    """Source of batches on every rank.
+
+    With ``is_full``, which is asked with the tokens over all ranks, it gathers plans of single groups: until the batch
+    is full, or has the ``most`` groups. Dispatch opens no more before the trainer takes some, so waiting for more would
+    deadlock. ``cut`` then returns what this rank trains.
+    """
 
     ranks: "Ranks"
     prefetcher: Prefetcher
     builder: BatchBuilder | None
     stop: threading.Event
-    budget: TokenBudget | None = None
+    is_full: Callable[[float], bool] | None = None
+    cut: Callable[[Sequence[ReadyGroup], float], list[ReadyGroup]] | None = None
+    most: int = 1
 
     def __post_init__(self) -> None:
         self._gathered, self._tokens = Batch(), 0.0
@@ -175,7 +157,9 @@ class BatchFeed:
             if plan.stop:
                 return None
             self._gather(plan)
-            if not plan.groups or self.budget is None or self.budget.is_met(self._tokens, len(self._gathered.groups)):
+            if not plan.groups or self.is_full is None or self.is_full(self._tokens):
+                break
+            if len(self._gathered.groups) >= self.most:
                 break
         self._gathered.waited_ms += since_ms(started)
         return self._batch(plan.position) if plan.groups else Batch(position=plan.position)
@@ -189,16 +173,16 @@ class BatchFeed:
         self._gathered.groups += taken
         self._gathered.stale += plan.stale
         self._gathered.refused += plan.refused
-        if self.budget and taken:
+        if (self.is_full or self.cut) and taken:
             self._tokens += self.ranks.total([tokens_of(taken)])[0]
 
     def _batch(self, position: Position) -> Batch:
-        """Return the gathered groups as a batch, cut to the budget, and start the next."""
+        """Return the gathered groups as a batch, cut by the rule, and start the next."""
         batch, tokens = self._gathered, self._tokens
         self._gathered, self._tokens = Batch(), 0.0
         batch.position = position
-        if self.budget and tokens > self.budget.tokens:
-            batch.groups = cut_to_budget(batch.groups, int(tokens_of(batch.groups) * self.budget.tokens / tokens))
+        if self.cut:
+            batch.groups = self.cut(batch.groups, tokens)
             batch.tokens_left_out = int(tokens - self.ranks.total([tokens_of(batch.groups)])[0])
         return batch
 
@@ -206,27 +190,3 @@ class BatchFeed:
 def tokens_of(groups: Sequence[ReadyGroup]) -> int:
     """Return the number of answer tokens in this rank's groups."""
     return sum(len(item.answer) for group in groups for item in group.samples)
-
-
-def cut_to_budget(groups: Sequence[ReadyGroup], tokens: int) -> list[ReadyGroup]:
-    """Return groups cut to ``tokens`` answer tokens, give or take less than one answer.
-
-    Steps are dropped by a hash of their ids. The answer that crosses the budget is kept with the probability with which
-    it fits; otherwise long answers, which cross more often, would lose more.
-    """
-    kept: set[int] = set()
-
-    def key(item: TrainingSample) -> tuple[str, str, int]:
-        return item.group_id, item.trajectory_id, item.step
-
-    samples = [item for group in groups for item in group.samples]
-    for item in sorted(samples, key=lambda item: stateless_random.number("left out", *key(item))):
-        if tokens < len(item.answer):
-            if stateless_random.share("boundary", *key(item)) * len(item.answer) < tokens:
-                kept.add(id(item))
-            break
-        tokens -= len(item.answer)
-        kept.add(id(item))
-    return [
-        msgspec.structs.replace(group, samples=[item for item in group.samples if id(item) in kept]) for group in groups
-    ]

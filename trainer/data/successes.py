@@ -23,19 +23,14 @@ class RememberedSuccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SuccessMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps since the last supervised phase, and the newest successes, oldest first."""
+    """The newest successes, oldest first."""
 
-    steps: int = 0
     history: tuple[RememberedSuccess, ...] = ()
 
     def after_step(self, groups: Iterable[CuratedGroup], limit: int) -> "SuccessMemory":
         """Return the memory after a step on ``groups``; the last ``limit`` successes stay."""
         history = (*self.history, *successes_of(groups))
-        return SuccessMemory(steps=self.steps + 1, history=history[max(0, len(history) - limit) :])
-
-    def after_phase(self) -> "SuccessMemory":
-        """Return the memory after a supervised phase; its successes may be drawn again."""
-        return msgspec.structs.replace(self, steps=0)
+        return SuccessMemory(history=history[max(0, len(history) - limit) :])
 
 
 def successes_of(groups: Iterable[CuratedGroup]) -> list[RememberedSuccess]:
@@ -50,8 +45,6 @@ def successes_of(groups: Iterable[CuratedGroup]) -> list[RememberedSuccess]:
 
 def history_limit(settings: Trainer) -> int:
     """Return the number of successes that the configured imitation needs."""
-    if settings.entropulse.every:
-        return MAX_REMEMBERED
     return settings.imitate.recent if settings.imitate.trajectories else 0
 
 
@@ -82,3 +75,10 @@ def sft_group(group_id: str, successes: Iterable[RememberedSuccess]) -> CuratedG
         for success in successes
     ]
     return CuratedGroup(group_id=group_id, task_id="", members=members, mean=1.0, std=0.0)
+
+
+def replay_group(train_step: int, members: Sequence[Member]) -> list[CuratedGroup]:
+    """Return the trajectories that ``train_step`` replays as one group; none without any."""
+    if not members:
+        return []
+    return [CuratedGroup(group_id=f"replay-{train_step:06d}", task_id="", members=list(members), mean=0.0, std=0.0)]

@@ -23,6 +23,7 @@ from dart_streams.policy.rendering import Renderer
 from topics.trained import TrainedToken
 from trainer.data.collate import Collator, MicroBatch, PassCost
 from trainer.data.samples import ReadyGroup, TrainingSample
+from trainer.hooks import DART, TrainingRules
 from trainer.learning import lora, minibatches, model, step, supported_rows, top_tokens
 from trainer.learning.frozen_vision import FeatureCache
 from trainer.learning.imitation_term import ImitationTerm, SftUpdate
@@ -80,13 +81,20 @@ def never_stop() -> bool:
 class Learner:
     """Trains the model in ``folder``, or a ``version`` of its weights; ``kl_beta`` adds a frozen reference.
 
-    Collective.
+    ``rules`` are bound; those of the loss apply. Collective.
     """
 
     def __init__(
-        self, folder: Path, renderer: Renderer, settings: Trainer, ranks: Ranks, version: Path | None = None
+        self,
+        folder: Path,
+        renderer: Renderer,
+        settings: Trainer,
+        ranks: Ranks,
+        version: Path | None = None,
+        rules: TrainingRules = DART,
     ) -> None:
         self.folder = folder
+        self.rules = rules
         self.settings = settings
         self.ranks = ranks
         self.published: torch.dtype = getattr(torch, settings.publish.dtype)
@@ -152,6 +160,8 @@ class Learner:
         *sums, first_loss, gradient = self.ranks.total([*own, updates[0].sums.loss, top.gradient])
         noted = top_tokens.merge_parts(self.ranks.gathered(top.kept), gradient)
         metrics = step.mean_metrics(step.Sums(*sums), len(measured))
+        if self.rules.terms is None:
+            del metrics["loss_terms"]
         if len(updates) > 1:
             metrics["first_loss"] = first_loss
         metrics |= self._pass_cost(before, [*groups, *imitated])
@@ -222,7 +232,17 @@ class Learner:
         for part, old, share in plan:
             may_stop = never_stop if updates else should_stop
             sums = step.accumulate(
-                self.scorer, part, old, self.settings, version, share, self.ranks, may_stop, self.reference, top
+                self.scorer,
+                part,
+                old,
+                self.settings,
+                version,
+                share,
+                self.ranks,
+                may_stop,
+                self.reference,
+                top,
+                self.rules,
             )
             if term is not None and not updates:
                 term.accumulate(self.scorer, may_stop)

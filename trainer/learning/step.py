@@ -13,10 +13,12 @@ from torch.distributed.tensor import DTensor
 from dart_streams.config import Trainer
 from trainer.corrections import importance_weights
 from trainer.data.collate import MicroBatch
+from trainer.hooks import DART, LossInputs, TrainingRules
 from trainer.learning.top_tokens import TopTokens
 from trainer.objective import (
     ROLLOUT_ANCHORED,
     Aggregate,
+    Metrics,
     aggregate_values,
     configured_loss,
     kl_k3,
@@ -31,13 +33,14 @@ class Stopped(Exception):
 
 
 class Sums(NamedTuple):
-    """Sums over batches and ranks: up to ``kl_reference`` aggregated as the loss, the others over tokens."""
+    """Sums over batches and ranks: up to ``terms`` aggregated as the loss, the others over tokens."""
 
     loss: float
     clip_share: float
     ratio: float
     entropy: float
     kl_reference: float
+    terms: float
     corrected: float
     truncated: float
     difference: float
@@ -71,6 +74,7 @@ def accumulate(
     should_stop: Callable[[], bool],
     reference: nn.Module | None = None,
     top: TopTokens | None = None,
+    rules: TrainingRules = DART,
 ) -> Sums:
     """Add the gradient of the mean loss to the parameters; return this rank's sums.
 
@@ -80,7 +84,7 @@ def accumulate(
     sums = Sums(*[0.0] * len(Sums._fields))
     going = unless_stopped(batches, ranks, should_stop)
     for batch, old_logp_BA in zip(going, itertools.repeat(None) if old_BA is None else old_BA, strict=False):
-        loss, part = batch_loss(scorer, batch, old_logp_BA, settings, version, total, reference, top)
+        loss, part = batch_loss(scorer, batch, old_logp_BA, settings, version, total, reference, top, rules)
         # FSDP averages gradients over the ranks; the loss is a sum over them.
         (loss * ranks.count).backward()
         sums = sums.plus(part)
@@ -96,24 +100,27 @@ def batch_loss(
     total: float,
     reference: nn.Module | None = None,
     top: TopTokens | None = None,
+    rules: TrainingRules = DART,
 ) -> tuple[Tensor, Sums]:
     """Return a micro-batch's share of the loss, divided by ``total``, and its sums.
 
     Without ``old_logp_BA`` the log-probabilities of this pass are the old ones. The KL to a frozen ``reference`` has no
-    importance weights.
+    importance weights. The bound ``rules`` may have another policy loss, and additional terms.
     """
     mask_BA, aggregate = batch.mask_BA, settings.aggregate or "tokens"
     new_logp_BA, entropy_BA = (mask_values(values_BA, mask_BA) for values_BA in scorer(batch))
     old_logp_BA = new_logp_BA.detach() if old_logp_BA is None else mask_values(old_logp_BA, mask_BA)
     rollout_logp_BA = torch.where(batch.corrected_BA, batch.rollout_logp_BA, old_logp_BA)
     weight_BA, altered_BA = importance_weights(old_logp_BA, rollout_logp_BA, mask_BA, settings)
-    anchor_BA = rollout_logp_BA if settings.objective in ROLLOUT_ANCHORED else old_logp_BA
-    policy, metrics = configured_loss(settings)(
-        new_logp_BA, anchor_BA, batch.advantage_B1, mask_BA, weight_BA, denominator=total
+    inputs = LossInputs(
+        new_logp_BA, old_logp_BA, rollout_logp_BA, entropy_BA, weight_BA, mask_BA, batch, total, settings
     )
+    policy, metrics = (rules.loss or objective_loss)(inputs)
     entropy = aggregate_values(entropy_BA, mask_BA, aggregate) / total
     kl = kl_to(reference, batch, new_logp_BA, aggregate) / total
     loss = policy + settings.kl_beta * kl - settings.entropy_coef * entropy
+    terms = rules.terms(inputs) if rules.terms else torch.zeros_like(loss)
+    loss = loss + terms if rules.terms else loss
     log_ratio_BA = old_logp_BA - rollout_logp_BA
     if top is not None and new_logp_BA.requires_grad:
         noted = functools.partial(top.note, batch, new_logp_BA.detach(), log_ratio_BA.detach(), weight_BA.detach())
@@ -126,6 +133,7 @@ def batch_loss(
             metrics["ratio"],
             entropy.detach(),
             kl.detach(),
+            terms.detach(),
             batch.corrected_BA.sum(),
             masked_sum(altered_BA.float(), batch.corrected_BA),
             masked_sum(log_ratio_BA.abs(), batch.corrected_BA),
@@ -135,6 +143,20 @@ def batch_loss(
         ]
     )
     return loss, Sums(*sums.double().tolist())
+
+
+def objective_loss(inputs: LossInputs) -> tuple[Tensor, Metrics]:
+    """Return the configured objective of a micro-batch."""
+    settings = inputs.settings
+    anchor_BA = inputs.rollout_logp_BA if settings.objective in ROLLOUT_ANCHORED else inputs.old_logp_BA
+    return configured_loss(settings)(
+        inputs.new_logp_BA,
+        anchor_BA,
+        inputs.batch.advantage_B1,
+        inputs.mask_BA,
+        inputs.weight_BA,
+        denominator=inputs.total,
+    )
 
 
 def kl_to(reference: nn.Module | None, batch: MicroBatch, new_logp_BA: Tensor, aggregate: Aggregate) -> Tensor:
@@ -158,7 +180,7 @@ def apply(scorer: nn.Module, optimizer: torch.optim.Optimizer, grad_clip: float)
 
 
 def mean_metrics(sums: Sums, updates: int) -> dict[str, float]:
-    """Return a step's metrics from its sums: the first five as means over updates, the others over tokens."""
+    """Return a step's metrics from its sums: the first six as means over updates, the others over tokens."""
     corrected, same = max(sums.corrected, 1.0), max(sums.same_version, 1.0)
     return {
         "loss": sums.loss / updates,
@@ -166,6 +188,7 @@ def mean_metrics(sums: Sums, updates: int) -> dict[str, float]:
         "ratio": sums.ratio / updates,
         "entropy": sums.entropy / updates,
         "kl_reference": sums.kl_reference / updates,
+        "loss_terms": sums.terms / updates,
         "truncated_share": sums.truncated / corrected,
         "mismatch": sums.difference / corrected,
         "kl_rollout": sums.kl / corrected,

@@ -21,10 +21,11 @@ from dart_streams.policy import cpu_features, recipe, resident_weights
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import renderer_of
 from dart_streams.policy.weight_storage import StorageUnreachable
-from topics.curated import CuratedGroup
+from topics.curated import CuratedGroup, Member
 from topics.trained import TrainedStep
 from trainer.data.prefetch import GroupReader
-from trainer.data.successes import RememberedSuccess, sft_group, successes_of
+from trainer.data.successes import RememberedSuccess, replay_group, sft_group, successes_of
+from trainer.hooks import bind_training
 from trainer.learning.imitation import StepImitation
 from trainer.learning.learner import Learner, never_stop
 from trainer.ranks import join_job
@@ -62,19 +63,20 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
     renderer = renderer_of(folder, config.policy)
     result: list[ReproducedStep] = []
     learner: Learner | None = None
+    rules = bind_training(config)
     with EpisodeIndex() as index, join_job() as ranks:
         reader = GroupReader(IndexedEpisodes(index, bundle), renderer, config.policy)  # type: ignore[arg-type]
         for step in chosen:
             start = weights_before(state, step)
             if start is not None:
-                learner = Learner(folder, renderer, config.trainer, ranks, start)
+                learner = Learner(folder, renderer, config.trainer, ranks, start, rules)
             if learner is None:
                 raise UserError(
                     f"the weights that train step {step.train_step} started from (v{step.version - 1}) are not at "
                     f"their URI any more: the run kept {config.trainer.keep_versions} (trainer.keep_versions). Begin "
                     "with another --from"
                 )
-            ready = [reader.read(group) for group in groups_of(state, step)]
+            ready = [reader.read(group) for group in (*groups_of(state, step), *replay_of(state, step))]
             if not any(group.samples for group in ready):
                 why = "; ".join(f"{name}: {number}" for group in ready for name, number in group.refused.items())
                 raise UserError(f"no step of these groups can be trained ({why}): capture the run with --blobs")
@@ -128,6 +130,22 @@ def imitation_of(state: RunState, step: TrainedStep) -> StepImitation:
     return StepImitation(
         beside=[group_of("imitated", step.imitated)] if step.imitated else [],
         phase=[group_of(f"phase-{number}", trajectories) for number, trajectories in enumerate(step.sft_updates)],
+    )
+
+
+def replay_of(state: RunState, step: TrainedStep) -> list[CuratedGroup]:
+    """Return the members of earlier groups that a step trained with its batch, as one group."""
+    return replay_group(step.train_step, [member_of(state, step, identity) for identity in step.replayed])
+
+
+def member_of(state: RunState, step: TrainedStep, trajectory_id: str) -> Member:
+    """Return a trajectory that a step replayed, from its group."""
+    for group_id in state.groups_of.get(trajectory_id, []):
+        for member in state.groups[group_id][0].members:
+            if member.trajectory_id == trajectory_id:
+                return member
+    raise UserError(
+        f"train step {step.train_step} replayed trajectory {trajectory_id}, whose group the bundle does not have"
     )
 
 

@@ -107,17 +107,17 @@ class Lineage:
         """Return an optimizer step with its groups and imitated successes, and the version that it made."""
         step = self.state.trained[number]
         span = self.timeline.get(spans.train_step_span(self.run, step.version))
-        imitated = []
-        for identity in (*step.imitated, *itertools.chain.from_iterable(step.sft_updates)):
-            success = self.state.trajectories.get(identity)
-            fields = {"task": success.task_id, "reward": success.reward} if success else {}
-            imitated.append(Node(kind="imitated", id=identity, fields=fields))
+        past, replayed = [], set(step.replayed)
+        for identity in step.past:
+            known = self.state.trajectories.get(identity)
+            fields = {"task": known.task_id, "reward": known.reward} if known else {}
+            past.append(Node(kind="replayed" if identity in replayed else "imitated", id=identity, fields=fields))
         return Node(
             kind="train step",
             id=str(number),
             ms=round(span.ms, 3) if span else None,
             fields={"version": step.version, "epoch": step.epoch, "at_ms": step.at_ms, "metrics": step.metrics},
-            made_of=[*(self.group(group_id) for group_id in step.group_ids), *imitated],
+            made_of=[*(self.group(group_id) for group_id in step.group_ids), *past],
             went_into=self.published(step.version) if up else [],
         )
 

@@ -244,8 +244,7 @@ class RunState(ActivityState):
         self._forget_oldest(self.trained, self.keep_groups, self._forget_step)
 
     def _index_step(self, step: TrainedStep, change: Callable[[list[int], int], None]) -> None:
-        imitated = (*step.imitated, *itertools.chain.from_iterable(step.sft_updates))
-        for index, names in ((self.trained_with, step.group_ids), (self.imitated_by, imitated)):
+        for index, names in ((self.trained_with, step.group_ids), (self.imitated_by, step.past)):
             for name in names:
                 change(index[name], step.train_step)
                 if not index[name]:

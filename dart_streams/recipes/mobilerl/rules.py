@@ -1,9 +1,14 @@
-"""AdaGRPO of MobileRL (arXiv 2509.18119): shortest-path rewards and failure curriculum filtering."""
+"""AdaGRPO of MobileRL (arXiv 2509.18119): shortest-path rewards and failure curriculum filtering.
+
+Its positive replay is in :mod:`dart_streams.recipes.mobilerl.training`.
+"""
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from dart_streams.config.section import Count, Optional, Share
 from dart_streams.curation.hooks import Own, Rules, TaskFinish, Turn
@@ -20,6 +25,12 @@ class Settings(Optional, frozen=True):
     """Groups of a task in a row without a success before its weight falls."""
     cooldown: Count = 3
     """Further such groups, each at weight exp(-f) for f groups in a row, before the task is left out for good."""
+    gamma: Annotated[float, Meta(ge=0, lt=1)] = 0.25
+    """Share of a step's trajectories that are replayed from the buffer, largest advantage first; 0: none."""
+    kappa: Count = 8
+    """Successes of each step, those with the largest advantage, that enter the buffer."""
+    buffer: Annotated[int, Meta(ge=1, le=4096)] = 256
+    """Newest successes that the buffer keeps. No other bound applies to their age."""
 
 
 class FailedGroups(msgspec.Struct):

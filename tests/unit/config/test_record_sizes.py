@@ -51,8 +51,7 @@ def test_every_topic_has_the_size_of_its_largest_record():
             1_000,
         ),
         ({"curation": {"budget": {"base": 1024}}, "trainer": {"groups_per_step": 64}}, 300),
-        ({"trainer": {"groups_per_step": 256, "c3po": {"tokens_per_step": 10**6}}}, 1),
-        ({"trainer": {"entropulse": {"every": 1, "updates": 64, "trajectories": 512}}}, 1),
+        ({"trainer": {"groups_per_step": 256}, "recipe": ["ring-lite", "computerrl"]}, 1),
         ({"trainer": {"publish": {"full_every": 1024, "dtype": "bfloat16"}, "weights_uri": "s3://" + "é" * 400}}, 1),
         ({"env": {"workers": 60, "slots": 1000}}, 1),
         ({"curation": {"dispatch": {"mode": "coupled"}}, "trainer": {"groups_per_step": 1000}}, 1),
@@ -110,7 +109,6 @@ def test_any_configuration_is_refused_with_the_key_to_lower(tables: dict[str, An
         ({"policy": {"max_tokens": 32_768, "max_texts": 50}}, "action-requests", "policy.max_texts"),
         ({"policy": {"max_images": 50_000}}, "action-requests", "policy.max_images"),
         ({"trainer": {"groups_per_step": 4096}}, "trained", "trainer.groups_per_step"),
-        ({"trainer": {"entropulse": {"every": 1, "updates": 10_000, "trajectories": 100}}}, "trained", "entropulse"),
         ({"env": {"workers": 1000, "slots": 1000}}, "curation-log", "env.slots"),
         ({"curation": {"budget": {"base": 65_536}}}, "curated", "curation.budget.base"),
         (

@@ -11,7 +11,6 @@ from dart_streams.config import Config, parse
 from dart_streams.curation.dispatch import DispatchState, OpenGroup, admits
 from dart_streams.curation.order_tracker import ENDED, parse_order_id
 from dart_streams.curation.recipes import bind_rules
-from dart_streams.errors import ConfigError
 
 SHAPES = st.fixed_dictionaries(
     {
@@ -215,10 +214,3 @@ def test_only_the_coupled_mode_reads_heartbeats():
         config = parse({"curation": {"dispatch": {"mode": mode}}})
         circle = SimulatedCircle(config, task_set(3), Odds())
         assert ("weights-serving" in [topic.name for topic in circle.agents["dispatch"].inputs]) is reads_serving
-
-
-def test_a_coupled_dispatch_refuses_a_trainer_that_counts_tokens():
-    wanted = {"curation": {"dispatch": {"mode": "coupled"}}, "trainer": {"c3po": {"tokens_per_step": 1000}}}
-    with pytest.raises(ConfigError, match="tokens_per_step"):
-        parse(wanted)
-    parse(wanted | {"curation": {"dispatch": {"mode": "task-wise"}}})

@@ -18,7 +18,7 @@ MAKERS = {
     "trainer/learning/imitation_term.py": ("metrics", "sft_metrics"),
     "trainer/reporting.py": ("step_metrics",),
     "trainer/version_writer.py": ("metrics",),
-    "trainer/loop.py": ("_complete",),
+    "trainer/loop.py": ("_complete", "_replay_metrics"),
 }
 """Functions that make metrics of a step; tests of whole trainers see those that are made elsewhere."""
 LISTS = {

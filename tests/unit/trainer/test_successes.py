@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.config import Entropulse, Imitate, Trainer, parse
+from dart_streams.config import Imitate, Trainer, parse
 from dart_streams.errors import ConfigError
 from tests import events
 from topics.curated import CuratedGroup, Member
@@ -20,7 +20,8 @@ from trainer.data.successes import (
     history_limit,
     successes_of,
 )
-from trainer.learning.imitation import plan_imitation, trajectories_of
+from trainer.hooks import DART, StepStart
+from trainer.learning.imitation import StepImitation, plan_imitation, trajectories_of
 from trainer.state import TrainerState
 
 IMITATE = Trainer(imitate=Imitate(trajectories=3, recent=6))
@@ -60,7 +61,6 @@ def test_the_memory_keeps_the_newest_successes_in_order(steps: list[int], kept: 
         seen += [one.trajectory_id for one in won]
         memory = memory.after_step([group(number, *won)], kept)
         assert names(list(memory.history)) == seen[max(0, len(seen) - kept) :]
-    assert memory.steps == len(steps)
 
 
 @given(st.integers(0, 30), st.integers(1, 10), st.integers(1, 40), st.integers(), st.integers(0, 10**6))
@@ -102,20 +102,21 @@ def test_seed_and_step_each_change_the_draw(changed: dict[str, int]):
     assert names(draw_uniformly(history(50), 10, 50, **arguments | changed)) != names(first)
 
 
-@given(st.integers(0, 12), st.integers(1, 50), st.integers(1, 9))
-def test_a_resumed_trainer_imitates_what_it_would_have(known: int, train_step: int, every: int):
-    settings = msgspec.structs.replace(IMITATE, entropulse=Entropulse(every=every, updates=2, trajectories=3))
-    memory = SuccessMemory(steps=train_step % every, history=history(known))
+def planned(memory: SuccessMemory, train_step: int, seed: int = 0) -> StepImitation:
+    return plan_imitation(memory, IMITATE, DART, {}, StepStart(train_step, seed))
+
+
+@given(st.integers(0, 12), st.integers(1, 50))
+def test_a_resumed_trainer_imitates_what_it_would_have(known: int, train_step: int):
+    memory = SuccessMemory(history=history(known))
     state = TrainerState(version=3, train_step=train_step, position=Position(), memory=memory)
     again = msgspec.json.decode(msgspec.json.encode(state), type=TrainerState)
     assert again == state
-    assert plan_imitation(again.memory, settings, 5, train_step + 1) == plan_imitation(
-        memory, settings, 5, train_step + 1
-    )
+    assert planned(again.memory, train_step + 1, 5) == planned(memory, train_step + 1, 5)
 
 
 def test_imitation_beside_a_batch_has_advantage_one_and_no_correction():
-    [made] = plan_imitation(SuccessMemory(history=history(6)), IMITATE, 0, 12).beside
+    [made] = planned(SuccessMemory(history=history(6)), 12).beside
     assert made.group_id == "imitate-000012"
     assert len(trajectories_of(made)) == 3
     assert {(one.advantage, one.source, one.version_min) for one in made.members} == {(1.0, "pool", None)}
@@ -129,7 +130,6 @@ def test_a_checkpoint_of_before_resumes_without_successes():
 def test_only_what_may_be_imitated_is_remembered():
     assert history_limit(Trainer()) == 0
     assert history_limit(IMITATE) == 6
-    assert history_limit(Trainer(entropulse=Entropulse(every=1), imitate=IMITATE.imitate)) == MAX_REMEMBERED
 
 
 def test_more_than_what_is_remembered_cannot_be_drawn():

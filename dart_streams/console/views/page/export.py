@@ -109,7 +109,7 @@ def trim_step(step: TrainStepView) -> TrainStepView:
         for token in step.event.top_tokens
     ]
     event = msgspec.structs.replace(
-        step.event, trajectory_ids=[], imitated=[], sft_updates=[], metrics={}, top_tokens=tokens
+        step.event, trajectory_ids=[], imitated=[], sft_updates=[], replayed=[], metrics={}, top_tokens=tokens
     )
     return msgspec.structs.replace(step, event=event)
 

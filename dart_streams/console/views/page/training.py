@@ -126,7 +126,7 @@ def view_train_step(number: int, state: RunState) -> TrainStepView:
     return TrainStepView(
         event=event,
         groups=[step_group(group_id, state) for group_id in event.group_ids if group_id in state.groups],
-        imitated=[*event.imitated, *(identity for update in event.sft_updates for identity in update)],
+        imitated=event.past,
         published_ms=published.at_ms if published else None,
         served=served,
         previous_step=max((other for other in state.trained if other < number), default=None),

@@ -1,12 +1,21 @@
+"""C3PO of Ring-lite: a constant number of answer tokens a step, of which short and long answers have their share."""
+
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.config import parse
+from dart_streams.curation.hooks import Own
+from dart_streams.errors import ConfigError
+from dart_streams.recipes.ring_lite.rules import Settings
+from dart_streams.recipes.ring_lite.training import cut, cut_to_budget, is_full
 from tests import events
-from trainer.data.batch_builder import TokenBudget, cut_to_budget, tokens_of
+from tests.unit.recipes.agents import groups_in, played, recipe_config
+from trainer.data.batch_builder import tokens_of
 from trainer.data.samples import ReadyGroup, TrainingSample
+from trainer.hooks import bind_training
 
 
 def ready(number, lengths):
@@ -30,19 +39,37 @@ def ready(number, lengths):
     return ReadyGroup(group=group, samples=samples, images={}, refused=Counter(), read_ms=0.0)
 
 
-def test_without_tokens_per_step_there_is_no_budget():
-    assert TokenBudget.of(parse({})) is None
+def test_a_batch_is_full_at_its_tokens():
+    own = Own(Settings(tokens_per_step=100), None)
+    assert not is_full(own, 99)
+    assert is_full(own, 100)
 
 
-def test_a_batch_is_full_at_its_tokens_or_dispatchs_group_limit():
-    config = parse(
-        {"trainer": {"c3po": {"tokens_per_step": 100}, "groups_per_step": 4}, "curation": {"max_staleness": 2}}
-    )
-    budget = TokenBudget.of(config)
-    assert budget == TokenBudget(tokens=100, groups=8)
-    assert not budget.is_met(99, 7)
-    assert budget.is_met(100, 1)
-    assert budget.is_met(3, 8)
+def test_a_batch_of_several_ranks_is_cut_by_each_to_its_share():
+    own, groups = Own(Settings(tokens_per_step=100), None), [ready(0, [10] * 10)]
+    assert tokens_of(cut(own, groups, 200.0)) == 50
+    assert cut(own, groups, 100.0) == groups
+
+
+def test_coupled_dispatch_is_refused_beside_a_trainer_that_counts_tokens():
+    wanted = {"curation": {"dispatch": {"mode": "coupled"}}, "recipe": "ring-lite"}
+    with pytest.raises(ConfigError, match="rollout-wise"):
+        bind_training(parse(wanted))
+    assert bind_training(parse(wanted | {"curation": {"dispatch": {"mode": "task-wise"}}})).is_full(1000)
+
+
+def test_more_groups_are_taken_where_trajectories_are_short():
+    config = recipe_config("ring-lite")
+    rules, batches = bind_training(config), []
+    tokens, gathered = 0, 0
+    for group in groups_in(played(config, rounds=3000)):
+        tokens += 8 * sum(len(member.selected) for member in group.members)
+        gathered += 1
+        if rules.is_full(tokens):
+            batches.append((tokens, gathered))
+            tokens, gathered = 0, 0
+    assert all(tokens >= 1000 for tokens, _ in batches)
+    assert len({gathered for _, gathered in batches}) > 1
 
 
 GROUPS = st.lists(st.lists(st.integers(1, 30), max_size=12), min_size=1, max_size=6)

@@ -1,0 +1,1 @@
+"""Entropulse of ComputerRL: supervised phases on the policy's own successes."""
