@@ -13,6 +13,7 @@ from dart_streams.config import Trainer, parse
 from dart_streams.config.clip_bounds import CLIP_BOUNDS
 from trainer.corrections import CORRECTIONS
 from trainer.data.collate import MicroBatch
+from trainer.hooks import DART, LossInputs, TrainingRules
 from trainer.learning.step import Sums, batch_loss
 from trainer.objective import OBJECTIVES, ROLLOUT_ANCHORED
 
@@ -99,7 +100,13 @@ def rows(values: list[list[float]], width: int, fill: list[float]) -> Tensor:
 
 
 def outcome(
-    batch: list[Answer], trainer: Trainer, first: bool, tokens: float, width: int, fill: list[float]
+    batch: list[Answer],
+    trainer: Trainer,
+    first: bool,
+    tokens: float,
+    width: int,
+    fill: list[float],
+    rules: TrainingRules = DART,
 ) -> Outcome:
     """Return the loss, the sums and the gradients of these answers as one micro-batch, padded to ``width``."""
     mask_BA = torch.tensor([[place < len(item.new) for place in range(width)] for item in batch])
@@ -124,7 +131,7 @@ def outcome(
     reference = Scored(rows([item.reference for item in batch], width, fill), entropy_BA)
     old_BA = None if first else rows([item.old for item in batch], width, fill)
     loss, sums = batch_loss(
-        scorer, micro_batch, old_BA, trainer, VERSION, tokens, reference if trainer.kl_beta else None
+        scorer, micro_batch, old_BA, trainer, VERSION, tokens, reference if trainer.kl_beta else None, rules=rules
     )
     loss.backward()
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in (scorer.logp_BA, scorer.entropy_BA)]
@@ -188,3 +195,21 @@ def test_the_first_update_has_the_gradient_of_weighted_reinforce(item, trainer):
     torch.testing.assert_close(
         update.entropy_gradient_BA, torch.full_like(update.entropy_gradient_BA, -trainer.entropy_coef / counts)
     )
+
+
+def test_a_rule_replaces_the_policy_loss_and_terms_are_added():
+    """The loss is 2 A log p / tokens in place of the objective, and each token adds 0.5 log p / tokens."""
+
+    def own_loss(inputs: LossInputs) -> tuple[Tensor, dict[str, Tensor]]:
+        loss = (2.0 * inputs.batch.advantage_B1 * inputs.new_logp_BA).sum() / inputs.total
+        return loss, {"clip_fraction": torch.tensor(0.25), "ratio": torch.tensor(1.0)}
+
+    def own_term(inputs: LossInputs) -> Tensor:
+        return 0.5 * inputs.new_logp_BA.sum() / inputs.total
+
+    item = Answer([-1.0, -3.0], [-1.0, -3.0], [-1.0, -3.0], [0.0, 0.0], [0.0, 0.0], 3.0, True, VERSION)
+    rules = TrainingRules(loss=own_loss, terms=own_term)
+    update = outcome([item], parse({}).trainer, True, 2.0, 2, [0.0], rules)
+    assert update.loss == pytest.approx(-12.0 - 1.0)
+    assert (update.sums.terms, update.sums.clip_share) == (-1.0, 0.25)
+    assert update.logp_gradient_BA.tolist() == [[3.25, 3.25]]
