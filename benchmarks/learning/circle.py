@@ -18,7 +18,7 @@ from dart_streams.config import Config, Trainer
 from dart_streams.config.tasks import TaskSet
 from dart_streams.curation.in_memory import InMemoryCircle
 from dart_streams.curation.recipes import wants_demonstrations
-from dart_streams.curation.staleness import group_staleness
+from dart_streams.curation.staleness import group_capacity, group_staleness
 from dart_streams.episodes.guidance import recorded_answers
 from dart_streams.episodes.trajectory_summary import summarize
 from dart_streams.errors import UserError
@@ -26,11 +26,11 @@ from dart_streams.policy.rendering import Prompt, Renderer, renderer_of
 from topics import curated, rollout_orders, trajectories, weights
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
-from topics.curated import CuratedGroup
 from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
 from topics.values import BlobRef, Sampling, VersionSpan
 from topics.weights import WeightVersion
+from trainer.data.batch_builder import tokens_of
 from trainer.data.collate import Collator, ModelImage
 from trainer.data.prefetch import GroupReader
 from trainer.data.rows import RowKinds
@@ -162,8 +162,8 @@ class LearningCircle:
 
     def __init__(self, config: Config, tasks: TaskSet, recording: Recording, folder: Path, seed: int) -> None:
         self.rules = bind_training(config)
-        if self.rules.is_full or self.rules.cut or config.curation.dispatch.mode != "rollout-wise":
-            raise UserError("bench learning supports rollout-wise dispatch and group steps only")
+        if config.curation.dispatch.mode != "rollout-wise":
+            raise UserError("bench learning supports rollout-wise dispatch only")
         self.config = config = seed_config(config, seed)
         self.tasks = tasks
         self.recording = recording
@@ -177,7 +177,7 @@ class LearningCircle:
         self.memory = SuccessMemory()
         self.memories: dict[str, Any] = {}
         self.orders: list[RolloutOrder] = []
-        self.groups: list[CuratedGroup] = []
+        self.groups: list[ReadyGroup] = []
         self.metrics: list[dict[str, float]] = []
         self.episodes = self.consumed = self.stale = 0
         if wants_demonstrations(config):
@@ -220,16 +220,24 @@ class LearningCircle:
         self.circle.publish(trajectories.TOPIC.name, trajectory.trajectory_id, trajectory)
 
     def train(self) -> None:
-        """Make a step of every ``groups_per_step`` fresh groups; keep the rest."""
+        """Make a step of every ``groups_per_step`` fresh groups, or as a recipe fills one; keep the rest."""
         for group in self.circle.poll(curated.TOPIC.name):
             self.consumed += 1
             if group_staleness(group, self.policy.version) > self.config.curation.max_staleness:
                 self.stale += 1
                 continue
-            self.groups.append(group)
-            if len(self.groups) == self.config.trainer.groups_per_step:
-                self.step([self.reader.read(ready) for ready in self.groups])
-                self.groups = []
+            self.groups.append(self.reader.read(group))
+            if self.is_full():
+                groups, self.groups = self.groups, []
+                self.step(self.rules.cut(groups, tokens_of(groups)) if self.rules.cut else groups)
+
+    def is_full(self) -> bool:
+        """Return whether the gathered groups make a step, as the trainer's feed decides."""
+        size = self.config.trainer.groups_per_step
+        if self.rules.is_full is None:
+            return len(self.groups) == size
+        most = group_capacity(size, self.config.curation.max_staleness)
+        return self.rules.is_full(tokens_of(self.groups)) or len(self.groups) >= most
 
     def step(self, groups: Sequence[ReadyGroup]) -> None:
         """Make one optimizer step with its imitation; announce the version."""

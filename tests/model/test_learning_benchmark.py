@@ -19,6 +19,7 @@ from dart_streams.errors import UserError
 from dart_streams.policy.rendering import Prompt, Renderer
 from tests.unit.benchmarks import learning_pages
 from topics.values import Sampling
+from trainer.data.batch_builder import tokens_of
 from trainer.data.collate import Collator
 from trainer.data.samples import ReadyGroup
 
@@ -68,9 +69,8 @@ def test_sampled_tokens_have_the_scorers_log_probabilities(warm, temperature):
         assert count == 8 or one.tokens[-1] == renderer.eos
 
 
-def circle_of(warm: Path, seed: int = 0, recipe: str = "", **trainer: Any) -> LearningCircle:
-    tables = override_tables(SETTINGS, {"recipe": [recipe]} if recipe else {})
-    config = parse(variants.merge_tables(tables, {"trainer": trainer}))
+def circle_of(warm: Path, seed: int = 0, **trainer: Any) -> LearningCircle:
+    config = parse(variants.merge_tables(SETTINGS, {"trainer": trainer}))
     return LearningCircle(config, TASKS, RECORDING, warm, seed)
 
 
@@ -103,6 +103,17 @@ def test_what_a_variant_sets_reaches_the_objective(warm):
     assert kept_near.metrics[-1]["updates"] == 2
 
 
+def test_a_step_takes_the_tokens_of_its_recipe(warm):
+    chosen = {"recipe": ["ring-lite"], "recipes": {"ring-lite": {"tokens_per_step": 60}}}
+    tables = override_tables(SETTINGS, chosen | {"curation": {"pool": {"enabled": True}}})
+    circle = LearningCircle(parse(tables), TASKS, RECORDING, warm, 0)
+    sizes: list[int] = []
+    learn = circle.learner.learn
+    circle.learner.learn = lambda groups, *rest: sizes.append(tokens_of(groups)) or learn(groups, *rest)  # type: ignore
+    circle.run(96)
+    assert sizes and all(size < 60 + 30 for size in sizes), sizes
+
+
 def test_recorded_steps_are_in_prompts_and_never_in_samples(warm, monkeypatch):
     tables = override_tables(SETTINGS, {"recipe": ["ui-s1"], "recipes": {"ui-s1": {"bound": 2}}})
     circle = LearningCircle(parse(variants.merge_tables(tables, SETTINGS)), TASKS, RECORDING, warm, 0)
@@ -122,8 +133,9 @@ def test_recorded_steps_are_in_prompts_and_never_in_samples(warm, monkeypatch):
 
 
 def test_a_deployment_that_the_circle_cannot_play_is_refused(warm):
+    coupled = {"curation": {"dispatch": {"mode": "coupled"}}}
     with pytest.raises(UserError, match="rollout-wise"):
-        circle_of(warm, recipe="ring-lite")
+        LearningCircle(parse(variants.merge_tables(SETTINGS, coupled)), TASKS, RECORDING, warm, 0)
 
 
 def test_runs_are_added_to_the_file_and_not_made_again(tmp_path):
