@@ -103,11 +103,11 @@ def test_a_file_wins_over_its_recipe_and_the_command_line_over_both(tmp_path: Pa
 
 METHODS = re.compile(
     r"mobile-?rl|adagrpo|adapr|ui-?s1|craft-?gui|digirl|gigpo|mobile-?r1|entropulse|computer-?rl|c3po|ring-?lite|ui-tars-2|"
-    r"gui-?bee|eigendata|icepop",
+    r"gui-?bee|eigendata",
     re.IGNORECASE,
 )
 ROOT = Path(__file__).parents[3]
-CORE = [*sorted((ROOT / "dart_streams/curation").glob("*.py")), ROOT / "trainer/learning/step.py"]
+CORE = [path for name in ("dart_streams/curation", "trainer") for path in sorted((ROOT / name).rglob("*.py"))]
 
 
 @pytest.mark.parametrize("file", CORE, ids=lambda file: file.stem)
