@@ -76,7 +76,8 @@ class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
     ``screen`` is the index in the row's ``images`` of the screen it acts on, null if there was none. ``text`` is null
     if the policy did not answer, and ``action`` if the answer did not parse. ``tokens``, ``logprobs`` (nats) and
     ``entropies`` (nats) have one entry a generated token; they are empty in a demonstration. ``advantage`` is null
-    where the step was not ``selected`` for training.
+    where the step was not ``selected`` for training. ``recorded_from`` is the trajectory of a recorded action that was
+    executed in place of the policy's; null, as in rows of before this column, where the policy acted.
     """
 
     step: int
@@ -94,6 +95,7 @@ class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
     queue_ms: float
     generate_ms: float
     execute_ms: float
+    recorded_from: str | None = None
     at_ms: int
 
 
