@@ -53,6 +53,9 @@ def resumed_config(run: str, state: Path | None, given: Config | None, notify: N
     """Return a resumed run's configuration, its own or ``given``, and show changes; raise UserError without a run."""
     folder = run_folder.find(given.run.state_dir if given else str(state or run_folder.DEFAULT_STATE), run)
     if given is not None:
+        if not given.policy.path:  # The tiny policy that the run made is in its folder.
+            policy = msgspec.structs.replace(given.policy, path=folder.config().policy.path)
+            given = msgspec.structs.replace(given, policy=policy)
         show_changes(folder, given, notify)
         with contextlib.suppress(ConfigError):
             if task_sets.load(Path(given.tasks.file)).pages != folder.tasks().pages:

@@ -93,6 +93,8 @@ class Session:
                     outcome = "interrupted"
             finally:
                 await self.end(run, outcome)
+                if outcome == "failed" and self.processes is not None:
+                    self.notify(f"once the cause is gone, resume the run with `{self.folder.resume_command}`")
         if outcome == "interrupted":
             raise InterruptedRun(f"interrupted; resume it with `{self.folder.resume_command}`")
 

@@ -6,6 +6,7 @@ A run starts and stops processes and publishes orders. It reads their progress f
 import asyncio
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -67,7 +68,7 @@ class TrainingRun:
     def __post_init__(self) -> None:
         self.config: Config = self.folder.config()
         self.tasks: TaskSet = self.folder.tasks()
-        self.journal: PhaseLog = self.folder.journal()
+        self.journal: PhaseLog = self.folder.journal().resume()
         self.supervisor.on_death = self.note_death
         steps = self.config.run.train_steps
         self.enough: Callable[[RunState], bool] = lambda state: steps is not None and trained_steps(state) >= steps
@@ -200,13 +201,16 @@ class TrainingRun:
         return {order.order_id for order in wanted}
 
     async def finish_demonstrations(self, follower: RunFollower, ids: set[str]) -> None:
-        """Wait until every demonstration has ended."""
-        await follower.until(
-            lambda state: ids <= state.finished.keys(),
-            "one demonstration of each training task",
-            self.config.evaluation.timeout_s,
-            "Look at the logs of env-0 and recorder-0",
-        )
+        """Wait until every demonstration has ended, each at most ``evaluation.timeout_s`` after the one before."""
+        while (ended := len(ids & follower.progress.finished.keys())) < len(ids):
+            await follower.until(
+                functools.partial(have_ended, ids, ended + 1),
+                f"another demonstration of a training task ({ended} of {len(ids)} have ended)",
+                self.config.evaluation.timeout_s,
+                "Look at the logs of env-0 and recorder-0; on a busy machine raise evaluation.timeout_s",
+            )
+        if not ids:
+            return
         won = sum(follower.progress.finished[identity].outcome == "success" for identity in ids)
         self.notify(f"{won} of {len(ids)} training tasks demonstrated")
 
@@ -275,6 +279,11 @@ class EchoLogger:
         self.log.warning(event, **fields)
         details = [f"{name.replace('_', ' ')} {value}" for name, value in fields.items()]
         self.notify(f"{event}: {', '.join(details)}")
+
+
+def have_ended(orders: set[str], count: int, state: RunState) -> bool:
+    """Return whether ``count`` of the orders have ended."""
+    return len(orders & state.finished.keys()) >= count
 
 
 def trained_steps(state: RunState) -> int:

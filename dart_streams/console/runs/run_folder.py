@@ -65,6 +65,10 @@ class PhaseLog(msgspec.Struct, frozen=True):
         others = (death for death in self.deaths if death not in same)
         return msgspec.structs.replace(self, deaths=(*others, newest))
 
+    def resume(self) -> Self:
+        """Return the journal of a run that goes on: its outcome is open again."""
+        return msgspec.structs.replace(self, outcome="unfinished")
+
     def begin(self, name: str, now_ms: int) -> Self:
         """Return the journal with a new phase."""
         return msgspec.structs.replace(self, phases=(*self.phases, RunPhase(name, now_ms)))

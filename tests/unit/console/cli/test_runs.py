@@ -3,6 +3,7 @@
 import io
 from pathlib import Path
 
+import msgspec
 import pytest
 import tomli_w
 from rich.console import Console
@@ -143,3 +144,12 @@ def test_a_run_says_at_its_start_that_nothing_is_measured(state, monkeypatch, va
     shown = " ".join(done.stderr.split())
     assert said in shown
     assert ("nothing is measured" in shown) == bool(said)
+
+
+def test_a_file_without_a_model_resumes_with_the_one_that_the_run_made(state, tmp_path):
+    recorded = run_folder.find(str(state), "two").config()
+    made = msgspec.structs.replace(recorded, policy=msgspec.structs.replace(recorded.policy, path=str(tmp_path)))
+    run_folder.write_toml(run_folder.find(str(state), "two").config_file, made)
+    shown: list[str] = []
+    config = run_start.resumed_config("two", None, recorded, shown.append)
+    assert config.policy.path == str(tmp_path) and not [line for line in shown if "policy.path" in line]

@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -73,3 +74,32 @@ async def test_a_run_waits_for_the_rollout_workers_that_it_has(tmp_path: Path):
         state.serving[name] = events.weights_serving(version, worker_id=name)
     assert state.served_version == 3
     assert run.served(SimpleNamespace(progress=state)) == 7
+
+
+async def test_demonstrations_have_their_time_each_after_the_one_before(tmp_path: Path):
+    run = run_of(tmp_path)
+    orders = {"demonstration-a", "demonstration-b"}
+    asked: list[str] = []
+
+    class Follower:
+        """Lets one demonstration end for each wait."""
+
+        progress = RunState()
+
+        async def until(self, condition, what: str, timeout_s: float, advice: str) -> None:
+            assert not condition(self.progress) and timeout_s == run.config.evaluation.timeout_s
+            asked.append(what)
+            name = sorted(orders)[len(asked) - 1]
+            self.progress.finished[name] = SimpleNamespace(outcome="success")
+            assert condition(self.progress) and "evaluation.timeout_s" in advice
+
+    await run.finish_demonstrations(Follower(), orders)
+    assert [what.partition("(")[2] for what in asked] == ["0 of 2 have ended)", "1 of 2 have ended)"]
+
+
+async def test_a_run_that_goes_on_has_an_open_outcome(tmp_path: Path):
+    run = run_of(tmp_path)
+    run.folder.write_journal(msgspec.structs.replace(run.journal, outcome="failed"))
+    processes = ProcessSet(rollout=())
+    again = Session(run.folder, processes, nothing, Console(file=io.StringIO())).make_run(run.supervisor)
+    assert again.journal.outcome == "unfinished"
