@@ -35,7 +35,7 @@ def parse(data: dict[str, Any], source: str = "configuration") -> Config:
     """Turn tables into a :class:`Config`; raise :class:`ConfigError` with every wrong key."""
     data = recipes.merge_recipes(data)
     refuse(config_errors(data), source)
-    return msgspec.convert(data, Config)
+    return msgspec.convert({**data, recipes.SETTINGS: recipes.resolve_settings(data)}, Config)
 
 
 def config_errors(data: dict[str, Any]) -> list[str]:

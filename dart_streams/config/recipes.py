@@ -14,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from dart_streams.config.section import Section
 from dart_streams.config.tables import key_values, merge_tables, read_tables
 from dart_streams.errors import ConfigError
@@ -107,6 +109,14 @@ def override_tables(tables: dict[str, Any], overrides: dict[str, Any]) -> dict[s
     """Return tables with overrides; the keys of recipes that the overrides choose win over the tables too."""
     own = {key for key, _ in key_values(overrides)}
     return merge_tables(merge_tables(tables, recipe_tables(chosen_recipes(overrides), own)), overrides)
+
+
+def resolve_settings(tables: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of each chosen recipe, with every default filled in."""
+    given = tables.get(SETTINGS, {})
+    chosen = {name: settings_type(name) for name in chosen_recipes(tables)}
+    found = {name: msgspec.to_builtins(msgspec.convert(given.get(name, {}), kind)) for name, kind in chosen.items()}
+    return {name: settings for name, settings in found.items() if settings}
 
 
 def unnamed_settings(tables: dict[str, Any]) -> Iterator[str]:

@@ -77,5 +77,7 @@ def format_headline(report: dict[str, Any], path: Path) -> str:
     if success and after is not None:
         success += f" before, {after:.1%} after"
     lost = LOST_UNKNOWN if report["lost"] is None else f"{report['lost']} lost"
-    counts = f"{report['train_steps']} optimizer steps; {report['episodes']} episodes; {lost}"
-    return "; ".join([*([success] if success else []), counts, f"report: {path}"])
+    steps = report["train_steps"]
+    counts = f"{steps} optimizer step{'s' * (steps != 1)}; {report['episodes']} episodes; {lost}"
+    recipe = f"recipe {' and '.join(report['recipe'])}" if report["recipe"] else ""
+    return "; ".join([part for part in (recipe, success, counts, f"report: {path}") if part])

@@ -84,6 +84,7 @@ def build_report(inputs: ReportInputs) -> dict[str, Any]:
     lost, still_open = open_orders.lost_orders(progress, lags), open_orders.orders_under_way(progress, lags)
     before, after = read_evaluations(inputs)
     return {
+        "recipe": list(inputs.config.recipe),
         **success_fields(before, after),
         "further_temperatures": further_temperatures(inputs),
         **count_volume(inputs),

@@ -23,7 +23,7 @@ def test_an_old_bundle_is_read_with_the_present_keys():
     assert config.env.miniwob.call_timeout_s == config.env.simulated.call_timeout_s == recorded["env"]["call_timeout_s"]
     assert config.evaluation.temperatures == (recorded["evaluation"]["temperature"],)
     chosen = config_of(bundle, ["recipe=ui-s1", "recipes.ui-s1.step_weight=0.5"])
-    assert chosen.recipes == {"ui-s1": {"step_weight": 0.5}} and not chosen.curation.pool.enabled
+    assert chosen.recipes["ui-s1"]["step_weight"] == 0.5 and not chosen.curation.pool.enabled
 
 
 def test_a_run_folder_is_read_with_renamed_keys_and_a_written_file_is_not(tmp_path: Path):

@@ -25,6 +25,7 @@ from dart_streams.console.views import report_metrics, trainer_figures
 from dart_streams.console.views.page import export, training
 from dart_streams.console.views.page.assets import Asset, load_assets
 from dart_streams.console.views.page.report_view import choose_samples, report_view
+from dart_streams.console.views.report import format_headline
 from dart_streams.console.views.report_metrics import ReportInputs
 from dart_streams.telemetry import names
 from tests import events
@@ -422,3 +423,12 @@ def test_the_report_has_figures_of_imitation_if_any_step_imitated():
         "phases": {"steps": 1, "updates": 4},
     }
     assert trainer_figures.imitation_fields(rows[:1]) is None
+
+
+@pytest.mark.parametrize(
+    ("recipe", "steps", "line"),
+    [([], 2, "2 optimizer steps;"), (["mobilerl", "ui-s1"], 1, "recipe mobilerl and ui-s1; 1 optimizer step;")],
+)
+def test_the_headline_names_the_recipes(recipe: list[str], steps: int, line: str):
+    known = {"recipe": recipe, "success_before": None, "success_after": None, "lost": 0, "episodes": 9}
+    assert format_headline(known | {"train_steps": steps}, Path("r.html")).startswith(line)
