@@ -65,7 +65,7 @@ async def test_an_episode_is_published_step_by_step_with_stored_screenshots(conf
     store = SyncStore(session, config.bus.run, 1)
     for trajectory in harness.observed.values():
         assert [observation.step for observation in trajectory] == list(range(len(trajectory)))
-        assert len({observation.order for observation in trajectory}) == 1
+        assert all(observation.order == trajectory[0].order for observation in trajectory)
         for observation in trajectory:
             assert store.get_blobs([observation.screenshot])[observation.screenshot.sha256].startswith(b"\x89PNG")
         for number, observation in enumerate(trajectory[1:]):

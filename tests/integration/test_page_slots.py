@@ -37,6 +37,7 @@ class MadeUpRun:
     """A source whose slots all take steps; see :class:`~dart_streams.console.views.page.source.RunSource`."""
 
     kind = "run"
+    name = "made-up"
 
     def __init__(self) -> None:
         self.config = parse({"env": {"workers": 4, "slots": SLOTS // 4}}, "the test")

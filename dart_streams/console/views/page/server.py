@@ -125,7 +125,7 @@ class PageServer:
     async def push(self, socket: web.WebSocketResponse, query: Query) -> None:
         """Send changes until the tab is closed. A slow tab delays only its own messages, and none are queued."""
         before: dict[str, SlotTile] = {}
-        with contextlib.suppress(ConnectionError, RuntimeError):
+        try:
             while not socket.closed:
                 self.note_viewer()
                 message: dict[str, Any] = {"header": page_header(self.source)}
@@ -137,6 +137,11 @@ class PageServer:
                     message["stamp"] = self.stamp(query.get("id", ""))
                 await socket.send_str(msgspec.json.encode(message).decode())
                 await asyncio.sleep(PUSH_S)
+        except (ConnectionError, RuntimeError):
+            return  # The tab is closed.
+        except Exception:
+            log.exception("live page stopped")
+            await socket.close()
 
     def stamp(self, identity: str) -> str:
         """Return a text that changes with a trajectory."""
