@@ -6,6 +6,7 @@ from the defaults; the run's own file wins over it. Its module ``rules`` has the
 """
 
 import difflib
+import functools
 import importlib
 import importlib.util
 from collections.abc import Container, Iterator, Sequence
@@ -30,6 +31,7 @@ def known_recipes() -> list[str]:
     return sorted({entry.name for entry in entry_points(group=ENTRY_POINTS)})
 
 
+@functools.cache  # A look at every installed distribution takes tens of milliseconds.
 def find_recipe(name: str) -> str:
     """Return the package of recipe ``name``; raise ConfigError unless exactly one is installed."""
     packages = {entry.value for entry in entry_points(group=ENTRY_POINTS, name=name)}

@@ -91,7 +91,7 @@ CONFIGURATIONS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=24)
 @given(CONFIGURATIONS, number(10_000))
 def test_any_configuration_is_refused_with_the_key_to_lower(tables: dict[str, Any], max_steps: int):
     try:

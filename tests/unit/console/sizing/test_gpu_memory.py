@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -123,6 +123,7 @@ def test_a_second_set_of_weights_takes_its_memory_from_the_cache():
     assert (alone - both) * 16 * estimate.cache_token == pytest.approx(2 * UI_TARS_PARAMETERS, rel=1e-3)
 
 
+@settings(max_examples=40)
 @given(gpus=st.integers(2, 64), gib=st.floats(8, 256), pixels=st.integers(3136, 4_000_000), recompute=st.booleans())
 def test_more_memory_or_more_gpus_never_fit_less(gpus: int, gib: float, pixels: int, recompute: bool):
     config = parse({"policy": {"max_pixels": pixels}, "trainer": {"dtype": "bfloat16", "recompute": recompute}})
