@@ -1,5 +1,7 @@
 """``dart-streams bench multi-turn``, without torch."""
 
+import subprocess
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -17,6 +19,11 @@ def multi_turn(
 
     One trajectory of 30 steps and a batch of 8, with the tiny policy; no services. A round takes about six minutes.
     """
+    if find_spec("torch") is None:  # It needs the model environment.
+        from dart_streams.console.launch import processes
+
+        program = [str(processes.find_programs().model), "bench", "multi-turn", "--rounds", str(rounds)]
+        raise typer.Exit(subprocess.run(program, check=False).returncode)
     from benchmarks.multi_turn import packers, rollout, trainer
 
     show({"rollout": rollout.measure(rounds), "training": trainer.measure(rounds), "packing rules": packers.measure()})
