@@ -15,7 +15,7 @@ import msgspec
 from dart_streams.config import Config, Trainer
 from dart_streams.config.recipes import rules_module, settings_type
 from dart_streams.curation.hooks import Forgetful, Own
-from dart_streams.curation.recipes import call_checked, tell_all
+from dart_streams.curation.recipes import call_checked, remember_all
 from dart_streams.errors import ConfigError
 from topics.curated import CuratedGroup, Member
 
@@ -101,7 +101,7 @@ def bind_training(config: Config) -> TrainingRules:
         having = [name for name, rules in found.items() if getattr(rules, hook) is not None]
         rules = [bind_rule(name, hook, found[name], config) for name in having]
         if hook == "remember":
-            bound[hook] = partial(tell_all, rules)
+            bound[hook] = partial(remember_all, rules)
         elif hook in JOINED:
             bound[hook] = partial(join_lists, rules)
         elif hook == "terms":

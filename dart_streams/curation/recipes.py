@@ -55,12 +55,12 @@ def bind_rules(config: Config, *, load: bool = True) -> Rules:
     """
     recipes = {name: recipe_rules(name) for name in config.recipe}
     own = {name: bind_recipe(name, rules, config, load) for name, rules in recipes.items()}
-    dart = {hook: partial(call_bound, getattr(DART, hook), config.curation) for hook in HOOKS}
+    dart = {hook: partial(call_bound, getattr(DART, hook), Own(config.curation, None)) for hook in HOOKS}
     bound: dict[str, Any] = {}
     for hook in HOOKS:
         having = [name for name in own if hook in own[name]]
         if hook == "remember":
-            bound[hook] = partial(tell_all, [own[name][hook] for name in having])
+            bound[hook] = partial(remember_all, [own[name][hook] for name in having])
         elif hook in PASSED_ON:
             bound[hook] = partial(pass_on, [own[name][hook] for name in having]) if having else dart[hook]
         elif len(having) > 1:
@@ -85,9 +85,9 @@ def bind_recipe(name: str, rules: Rules, config: Config, load: bool) -> dict[str
     }
 
 
-def call_bound(rule: Callable[..., Any], settings: Any, memories: Memories, *arguments: Any) -> Any:
+def call_bound(rule: Callable[..., Any], own: Own, memories: Memories, *arguments: Any) -> Any:
     """Call a rule without memory."""
-    return rule(Own(settings, None), *arguments)
+    return rule(own, *arguments)
 
 
 def call_checked(
@@ -124,8 +124,8 @@ def memory_of(memories: Memories, name: str, kind: type[msgspec.Struct]) -> Any:
     return memory
 
 
-def tell_all(rules: list[Callable[..., Any]], memories: Memories, event: Any) -> None:
-    """Tell each recipe of an event."""
+def remember_all(rules: list[Callable[..., Any]], memories: Memories, event: Any) -> None:
+    """Let each recipe remember an event."""
     for rule in rules:
         rule(memories, event)
 
