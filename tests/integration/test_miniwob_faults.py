@@ -169,8 +169,9 @@ async def test_faults_cost_the_episodes_that_they_hit_and_no_order(services, tmp
             await deployment.until_more_succeed(2 * SLOTS)
             hit = deployment.faults[before:]
             reasons = [last.end.reason for last in hit]
-            # A renderer that is killed within a frame takes the whole browser with it, one time in twenty.
-            assert len(hit) <= {"renderer": SLOTS, "loop": 1, "browser": SLOTS}[fault], f"{fault}: {reasons}"
+            # A renderer that is killed within a frame takes the whole browser with it, one time in twenty. By then its
+            # slot may have the next order.
+            assert len(hit) <= {"renderer": SLOTS + 1, "loop": 1, "browser": SLOTS}[fault], f"{fault}: {reasons}"
             if fault == "loop":
                 assert {last.order.order_id for last in hit} <= deployment.looping
         assert len(list(renderers())) <= 2 * SLOTS, "pages that loop were left"
