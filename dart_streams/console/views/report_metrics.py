@@ -3,7 +3,10 @@
 Other programs read the keys without a nested table; the rest is for the page.
 """
 
+import functools
+import math
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -13,9 +16,9 @@ from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.runs import evaluation, open_orders
 from dart_streams.console.runs.evaluation import EvaluationResult, Rate, rate_difference
-from dart_streams.console.runs.metrics_reader import MetricsReader
+from dart_streams.console.runs.metrics_reader import Distribution, MetricsReader
 from dart_streams.console.runs.process_usage import ProcessUsage, cpu_seconds
-from dart_streams.console.runs.run_folder import PhaseLog, RunPhase
+from dart_streams.console.runs.run_folder import PhaseLog
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.time_slices import SLICE_MS
 from dart_streams.console.runs.weight_versions import served_weights
@@ -47,35 +50,43 @@ class ReportInputs(msgspec.Struct, frozen=True):
         return [step for _, step in sorted(self.progress.trained.items())]
 
     @property
-    def circle(self) -> RunPhase:
-        """The training phase: empty before it begins, and ended at the newest record while it lasts."""
-        phase = self.journal.phase("circle")
-        if phase is None:
-            return RunPhase("circle", 0, 0)
-        newest_ms = max((activity.at_ms for activity in self.progress.activity.values()), default=phase.started_ms)
-        return phase if phase.ended_ms is not None else RunPhase("circle", phase.started_ms, newest_ms)
+    def spans_ms(self) -> list[tuple[int, int]]:
+        """The start and the end of each training phase (epoch ms); a resumed run has several.
 
-    @property
-    def span_ms(self) -> tuple[int, int]:
-        """The start and the end of the training phase (epoch milliseconds)."""
-        return self.circle.started_ms, self.circle.ended_ms or 0
+        A phase without an end lasts until its last record, before the next phase.
+        """
+        spans, phases = [], self.journal.phases
+        for number, phase in enumerate(phases):
+            if phase.name == "circle":
+                next_ms = phases[number + 1].started_ms if phases[number + 1 :] else math.inf
+                spans.append((phase.started_ms, phase.ended_ms or max(phase.started_ms, self._last_record_ms(next_ms))))
+        return spans
 
-    @property
-    def circle_s(self) -> float:
-        """The duration of the training phase in seconds."""
-        return (self.span_ms[1] - self.span_ms[0]) / 1000
+    def _last_record_ms(self, before_ms: float) -> int:
+        newest_ms = max((activity.at_ms for activity in self.progress.activity.values()), default=0)
+        if newest_ms < before_ms:
+            return newest_ms
+        return max(
+            (at_ms for number in self.progress.slices if (at_ms := (number + 1) * SLICE_MS) <= before_ms), default=0
+        )
+
+    def trained_ms(self, until_ms: float = math.inf) -> float:
+        """Return the milliseconds of the training phases before a time."""
+        return sum(max(0, min(end_ms, until_ms) - start_ms) for start_ms, end_ms in self.spans_ms)
 
     @property
     def trained_metrics(self) -> list[dict[str, float]]:
-        """The metrics of the optimizer steps within the training phase."""
-        start_ms, end_ms = self.span_ms
-        return [step.metrics for step in self.trained if start_ms <= step.at_ms <= end_ms]
+        """The metrics of the optimizer steps within the training phases."""
+        return [step.metrics for step in self.trained if self.is_training(step.at_ms)]
+
+    def is_training(self, at_ms: float) -> bool:
+        """Return whether a time is in a training phase."""
+        return any(start_ms <= at_ms <= end_ms for start_ms, end_ms in self.spans_ms)
 
     @property
-    def slices(self) -> range:
-        """The whole time slices of the training phase."""
-        start_ms, end_ms = self.span_ms
-        return range(start_ms // SLICE_MS + 1, end_ms // SLICE_MS)
+    def slices(self) -> list[int]:
+        """The whole time slices of the training phases."""
+        return [number for start, end in self.spans_ms for number in range(start // SLICE_MS + 1, end // SLICE_MS)]
 
 
 def build_report(inputs: ReportInputs) -> dict[str, Any]:
@@ -107,8 +118,8 @@ def build_report(inputs: ReportInputs) -> dict[str, Any]:
         "env_fault_kinds": progress.env_fault_kinds.most(MAX_FAULTS),
         "deaths": [msgspec.to_builtins(death) for death in inputs.journal.deaths],
         "groups": {"curated": len(progress.groups), "consumed": progress.groups_consumed},
-        "trainer": trainer_fields(inputs.config.trainer, inputs.trained_metrics, inputs.circle_s),
-        "cpu_s": cpu_seconds(inputs.usage, *inputs.span_ms),
+        "trainer": trainer_fields(inputs.config.trainer, inputs.trained_metrics, inputs.trained_ms() / 1000),
+        "cpu_s": sum_tables(cpu_seconds(inputs.usage, *span) for span in inputs.spans_ms),
         "wall_s": phase_seconds(inputs),
         "outcome": inputs.journal.outcome,
     }
@@ -187,8 +198,8 @@ def count_volume(inputs: ReportInputs) -> dict[str, Any]:
 
 
 def slot_time(inputs: ReportInputs) -> dict[str, float]:
-    """Return the shares of slot time by state in the training phase, from the metrics of the env workers."""
-    by_state = inputs.readings.by_attribute(names.ENV_SLOT_MS, "state", *inputs.span_ms)
+    """Return the shares of slot time by state in the training phases, from the metrics of the env workers."""
+    by_state = sum_tables(inputs.readings.by_attribute(names.ENV_SLOT_MS, "state", *span) for span in inputs.spans_ms)
     total = sum(by_state.values())
     return {state: round_optional(value / total) or 0.0 for state, value in by_state.items()} if total else {}
 
@@ -198,7 +209,7 @@ def slot_utilization(inputs: ReportInputs) -> float | None:
     if shares := slot_time(inputs):
         return 1.0 - shares.get("idle", 0.0)
     inside, env = inputs.slices, inputs.config.env
-    busy_ms = sum(part.busy_ms for number, part in inputs.progress.slices.items() if number in inside)
+    busy_ms = sum(inputs.progress.slices[number].busy_ms for number in inside if number in inputs.progress.slices)
     return min(1.0, busy_ms / (len(inside) * SLICE_MS * env.workers * env.slots)) if inside else None
 
 
@@ -274,10 +285,11 @@ def answers_wrong(inputs: ReportInputs) -> dict[str, dict[str, int]] | None:
 
 
 def quantile_fields(inputs: ReportInputs, name: str) -> dict[str, Any]:
-    """Return median, 99th percentile and mean of a histogram over the training phase."""
-    values = inputs.readings.distribution(name, *inputs.span_ms)
-    if values is None:
+    """Return median, 99th percentile and mean of a histogram over the training phases."""
+    parts = [part for span in inputs.spans_ms if (part := inputs.readings.distribution(name, *span))]
+    if not parts:
         return {"p50": None, "p99": None, "mean": None}
+    values = functools.reduce(Distribution.add, parts)
     figures = {"p50": values.quantile(0.5), "p99": values.quantile(0.99), "mean": values.mean}
     return {key: round_optional(value, 1) for key, value in figures.items()}
 
@@ -318,6 +330,15 @@ def env_faults(inputs: ReportInputs) -> list[dict[str, Any]]:
         {"task": task, "host": host, "episodes": known.episodes, "reason": known.reason[:MAX_REASON_CHARACTERS]}
         for (task, host), known in places[:MAX_FAULTS]
     ]
+
+
+def sum_tables(tables: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Return the sums of tables by key."""
+    total: dict[str, float] = {}
+    for table in tables:
+        for key, value in table.items():
+            total[key] = round(total.get(key, 0.0) + value, 6)
+    return total
 
 
 def phase_seconds(inputs: ReportInputs) -> dict[str, float]:

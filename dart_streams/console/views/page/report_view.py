@@ -79,18 +79,17 @@ def report_view(inputs: ReportInputs) -> ReportView:
     """Return the report of a run, or of its part so far."""
     config, phases = inputs.config, inputs.journal.phases
     before, after = report_metrics.read_evaluations(inputs)
-    last = minutes_at(inputs, inputs.circle.ended_ms or 0)
-    published = [minutes_at(inputs, version.at_ms) for version in inputs.progress.versions.values()]
+    published = [at_ms for version in inputs.progress.versions.values() if inputs.is_training(at_ms := version.at_ms)]
     return ReportView(
         run=config.bus.run.removeprefix("dart."),
         started_ms=phases[0].started_ms if phases else None,
-        minutes=round(inputs.circle_s / 60, 2),
+        minutes=round(inputs.trained_ms() / 60_000, 2),
         backend=config.env.backend,
         slots=config.env.workers * config.env.slots,
         temperature=config.evaluation.temperatures[0],
         report=report_metrics.build_report(inputs),
         success=success_curves(inputs),
-        published_min=[round(at, 3) for at in sorted(published) if 0 <= at <= last],
+        published_min=[round(minutes_at(inputs, at_ms), 3) for at_ms in sorted(published)],
         slot_shares=slot_shares(inputs),
         rate=rate_curves(inputs),
         staleness=staleness_curves(inputs),
@@ -105,8 +104,8 @@ def report_view(inputs: ReportInputs) -> ReportView:
 
 
 def minutes_at(inputs: ReportInputs, at_ms: float) -> float:
-    """Return a time as minutes of training."""
-    return (at_ms - inputs.circle.started_ms) / 60_000
+    """Return a time as minutes of training, without the time between a run and its resumption."""
+    return inputs.trained_ms(at_ms) / 60_000
 
 
 def slice_middles(inputs: ReportInputs) -> list[float]:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import json
 import math
 import random
@@ -21,6 +22,7 @@ from dart_streams.console.runs.process_usage import ProcessUsage
 from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, RunPhase, create
 from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.runs.time_slices import SLICE_MS
 from dart_streams.console.views import report_metrics, trainer_figures
 from dart_streams.console.views.page import export, training
 from dart_streams.console.views.page.assets import Asset, load_assets
@@ -264,6 +266,26 @@ def test_the_report_has_every_figure_of_the_contract(materials):
     assert report["lost"] == 0
     assert report["staleness"]["max"] >= 1
     assert report["trainer"]["idle_share"] == pytest.approx(1 - 40 * 5.1 / 540, abs=0.01)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_resumed_runs_figures_are_of_all_its_training_phases(materials, killed):
+    """A run that is killed leaves a phase without an end; its end is that of its last records."""
+    whole = report_metrics.build_report(materials)
+    cut, again = START + 3 * MINUTE, START + 5 * MINUTE
+    first = RunPhase("circle", START, None if killed else cut)
+    phases = (first, RunPhase("services", cut + 1000, again), RunPhase("circle", again, START + LENGTH))
+    resumed = msgspec.structs.replace(materials, journal=PhaseLog(phases, 0, 40, "complete"))
+    report = report_metrics.build_report(resumed)
+    assert resumed.trained_ms() == pytest.approx(7 * MINUTE, abs=2 * SLICE_MS)
+    assert report["cpu_s"]["rollout-0"] == pytest.approx(7 / 9 * whole["cpu_s"]["rollout-0"], rel=0.03)
+    assert len(resumed.trained_metrics) == pytest.approx(7 / 9 * 40, abs=1.5)
+    assert report["trainer"]["idle_share"] == pytest.approx(whole["trainer"]["idle_share"], abs=0.05)
+    assert report["env_steps_per_s"] == pytest.approx(whole["env_steps_per_s"], rel=0.05)
+    view = report_view(resumed)
+    assert view.minutes == pytest.approx(7, abs=0.3)
+    assert max(view.rate.x) == pytest.approx(view.minutes, abs=0.3)
+    assert max(earlier - later for earlier, later in itertools.pairwise(view.rate.x)) < 0
 
 
 def test_the_report_has_the_resolved_objective_and_the_kl_with_a_beta(materials):
