@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import msgspec
 
-from dart_streams.console.runs.run_folder import RunPhase
+from dart_streams.console.runs.run_folder import PhaseLog, RunPhase
 from dart_streams.console.runs.run_state import RunState, WeightSwitch
 from dart_streams.console.runs.time_slices import SLICE_MS, split_span
 from dart_streams.console.runs.topic_activity import LastArrival, describe_stall, find_stalls
@@ -62,7 +62,7 @@ def view_time(source: RunSource) -> TimeView:
         serving[worker].append(VersionTime(version, first.since_ms))
     return TimeView(
         curves=slice_curves(state, now_ms, slots),
-        phases=source.journal().phases,
+        phases=known_phases(source.journal()),
         published=[VersionTime(number, version.at_ms) for number, version in sorted(state.versions.items())],
         serving=dict(sorted(serving.items())),
         switches=list(state.switches),
@@ -70,6 +70,11 @@ def view_time(source: RunSource) -> TimeView:
         activity={name: (a.records, a.at_ms, a.sender) for name, a in sorted(state.activity.items())},
         slots=slots,
     )
+
+
+def known_phases(journal: PhaseLog) -> tuple[RunPhase, ...]:
+    """Return the phases. A complete run's report leaves out the phase that writes it, which has no end yet."""
+    return tuple(phase for phase in journal.phases if phase.ended_ms or journal.outcome == "unfinished")
 
 
 def describe_stalls(state: RunState, now_ms: int) -> list[str]:

@@ -111,7 +111,9 @@ export class App {
     if (turn !== this.turn) return /** @type {Shown} */ (shown).close?.();
     this.shown.close?.();
     this.shown = shown;
+    const before = /** @type {HTMLElement | null} */ (this.view.firstElementChild)?.dataset.page;
     this.view.replaceChildren(view);
+    if (before && before !== page) scrollTo(0, 0);
     this.live.watch(this.shown.watch ?? {});
     requestAnimationFrame(() => this.timed(performance.now() - began));
     view.dataset.ready = "yes";

@@ -61,9 +61,9 @@ export function chart(parent, plot) {
     const color = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
     const axis = { stroke: color("--dim"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 }, font: "11px system-ui", size: 44 };
     return {
-      width: Math.max(220, frame.clientWidth - 20), height: plot.height ?? HEIGHT, legend: { show: false }, padding: [8, plot.time ? 20 : 8, 0, 0],
+      width: Math.max(220, frame.clientWidth - 20), height: plot.height ?? HEIGHT, legend: { show: false }, padding: [8, plot.time ? 28 : 8, 0, 0],
       scales: { x: { time: plot.time, ...(plot.span ? { range: () => plot.span } : {}) }, y: plot.range ? { range: () => plot.range } : {} },
-      axes: [{ ...axis, size: plot.unit ? 40 : 28, label: plot.unit, labelSize: 14, labelFont: "11px system-ui", ...(plot.time ? { values: times } : {}) }, { ...axis, size: 50, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => number(tick)) }],
+      axes: [{ ...axis, size: plot.unit ? 40 : 28, label: plot.unit, labelSize: 14, labelFont: "11px system-ui", ...(plot.time ? { values: times } : {}) }, { ...axis, size: width, values }],
       cursor: { y: false, sync: plot.sync ? { key: plot.sync } : undefined, points: { size: 7 } },
       series: [{}, ...plot.series.map((one, index) => ({
         stroke: color(one.fill ?? `--p${index % 8}`), width: one.width ?? (one.fill ? 0 : 1.6), spanGaps: true, fill: one.points ? undefined : one.fill ? color(one.fill) : one.bars ? color(`--p${index % 8}`) : undefined,
@@ -103,7 +103,19 @@ export function stacked(parent, plot, parts, colors) {
  * @param {any} _ @param {number[]} ticks seconds @param {number} __ @param {number} ___ @param {number} apart seconds
  */
 function times(_, ticks, __, ___, apart) {
-  return ticks.map((tick) => (apart >= 86_400 ? new Date(tick * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short" }) : clock(tick * 1000).slice(0, apart < 60 ? 8 : 5)));
+  const shown = ticks.map((tick) => (apart >= 86_400 ? new Date(tick * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short" }) : clock(tick * 1000).slice(0, apart < 60 ? 8 : 5)));
+  return shown.map((text, index) => (text === shown[index - 1] ? "" : text));
+}
+
+/** Values beside the y axis, with as many digits as tell neighbors apart. @param {any} _ @param {number[]} ticks @param {number} __ @param {number} ___ @param {number} apart */
+function values(_, ticks, __, ___, apart) {
+  const digits = Math.max(0, Math.min(9, -Math.floor(Math.log10(apart) + 1e-9)));
+  return ticks.map((tick) => tick.toLocaleString("en", { maximumFractionDigits: digits }));
+}
+
+/** The pixels of an axis for its longest value. @param {any} _ @param {string[] | null} shown */
+function width(_, shown) {
+  return Math.max(50, 18 + 6.5 * Math.max(0, ...(shown ?? []).map((text) => text.length)));
 }
 
 /** The name of a series in its color. @param {Series} one @param {number} index */

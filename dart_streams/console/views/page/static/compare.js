@@ -65,7 +65,7 @@ function label(one, other) {
 /** @param {any} found @param {[string, string]} names */
 function headline(found, names) {
   const { change } = found;
-  return el(".headline", {}, el("b.big", {}, el("span.from", {}, percent(found.a.overall.rate)), " → ", el(change?.mean < 0 ? "span.down" : "span.up", {}, percent(found.b.overall.rate))),
+  return el(".headline", {}, el("b.big", {}, el("span.from", {}, percent(found.a.overall.rate, 1)), " → ", el(change?.mean < 0 ? "span.down" : "span.up", {}, percent(found.b.overall.rate, 1))),
     el("p", {}, `of held-out episodes succeed with ${names[0]} and with ${names[1]}, at temperature ${number(found.temperature)}. `,
       change ? ["A change of ", el("b", {}, `${signed(change.mean * 100)} points`), ` (95 % interval ${signed(change.low * 100)} to ${signed(change.high * 100)}), ${number(found.a.overall.episodes)} and ${number(found.b.overall.episodes)} episodes.`] : "",
       found.a.faults + found.b.faults ? ` ${found.a.faults} and ${found.b.faults} ended in a fault and are not counted.` : ""));

@@ -13,9 +13,9 @@ export function count(value, noun) {
   return `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
 }
 
-/** @param {number | null | undefined} value */
-export function percent(value) {
-  return value === null || value === undefined ? "–" : `${Math.round(value * 100)} %`;
+/** @param {number | null | undefined} value @param {number} [digits] after the point */
+export function percent(value, digits = 0) {
+  return value === null || value === undefined ? "–" : `${(value * 100).toFixed(digits)} %`;
 }
 
 /** @param {number | null | undefined} ms */

@@ -33,9 +33,9 @@ function change(a, b) {
   return el(`td.number.${points > 0.5 ? "up" : points < -0.5 ? "down" : "same"}`, {}, signed(points));
 }
 
-/** @param {number} points */
+/** A difference in percentage points with one digit, so that it is that of rates with one digit. @param {number} points */
 export function signed(points) {
-  return `${points >= 0 ? "+" : "−"}${Math.abs(points).toFixed(0)}`;
+  return `${points >= 0 ? "+" : "−"}${Math.abs(points).toFixed(1)}`;
 }
 
 /** Both rates as dots on a line from 0 to 1, with intervals. @param {Rate | null} a @param {Rate | null} b */

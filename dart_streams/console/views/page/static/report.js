@@ -53,8 +53,8 @@ function headline(found) {
   const { report } = found, change = report.evaluation.change;
   if (!change) return el(".headline", {}, el("b.big", {}, number(report.train_steps)), el("p", {}, `optimizer steps in ${found.minutes.toFixed(1)} minutes${by(report)}; this run was not evaluated both before and after.`));
   const further = report.further_temperatures.filter((/** @type {any} */ one) => one.change).map((/** @type {any} */ one) =>
-    ` ${one.temperature === 0 ? "Greedy" : `At temperature ${number(one.temperature)}`}: ${percent(one.before.rate)} → ${percent(one.after.rate)} (${interval(one.change)}; ${number(one.after.episodes)} episodes).`);
-  return el(".headline", {}, el("b.big", {}, el("span.from", {}, percent(report.success_before)), " → ", el(change.mean >= 0 ? "span.up" : "span.down", {}, percent(report.success_after))),
+    ` ${one.temperature === 0 ? "Greedy" : `At temperature ${number(one.temperature)}`}: ${percent(one.before.rate, 1)} → ${percent(one.after.rate, 1)} (${interval(one.change)}; ${number(one.after.episodes)} episodes).`);
+  return el(".headline", {}, el("b.big", {}, el("span.from", {}, percent(report.success_before, 1)), " → ", el(change.mean >= 0 ? "span.up" : "span.down", {}, percent(report.success_after, 1))),
     el("p", {}, `of held-out episodes succeed after ${found.minutes.toFixed(1)} minutes of reinforcement learning${by(report)}: a change of `, el("b", {}, `${signed(change.mean * 100)} points`), ` (95 % interval ${signed(change.low * 100)} to ${signed(change.high * 100)}). `,
       `Sampled at temperature ${number(found.temperature)}, ${number(report.evaluation.after.episodes)} episodes each, on the same instances, with seeds never trained on.`, further));
 }
