@@ -127,7 +127,7 @@ def find_stalls(
         silent_s = now_s - last_output[0]
         if silent_s >= bound_s:
             sender = arrivals[edge.topic].sender if edge.topic in arrivals else output.sender if output else NO_SENDER
-            newest = max(inputs, default=((since_s, 0), "nothing"))
+            newest = max(inputs, default=((since_s, 0), " or ".join(edge.inputs)))
             silent.append(
                 Stall(
                     topic=edge.topic,
@@ -151,5 +151,7 @@ def describe_stall(stall: Stall) -> str:
 def explain_stall(stall: Stall) -> str:
     """Return the probable cause of a stall."""
     if stall.waiting:
-        return f"{stall.writer} seems to wait for {stall.newest_input}"
-    return f"{stall.writer} has had newer input on {stall.newest_input}: look at its log"
+        return f"no newer input for {stall.writer} on {stall.newest_input}"
+    if not stall.last_record:
+        return f"input on {stall.newest_input}, but nothing from {stall.writer} yet: once started, look at the log"
+    return f"newer input on {stall.newest_input} for {stall.writer}: look at the log"

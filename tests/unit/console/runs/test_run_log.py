@@ -117,8 +117,8 @@ async def test_a_wait_that_stands_still_says_which_topic_does_and_why():
     follower.check(waiting, "the end")
     [line] = lines
     assert line["waits_for"] == (
-        "the end (action-requests silent for 31 s: environment workers has had newer input on observations: "
-        "look at its log)"
+        "the end (action-requests silent for 31 s: "
+        "input on observations, but nothing from environment workers yet: once started, look at the log)"
     )
 
 

@@ -263,13 +263,22 @@ def test_a_stall_names_the_writer_that_has_input():
     )
     first = found[0]
     assert (first.topic, first.silent_s, first.last_from, first.waiting) == ("observations", 50.0, "env-0", False)
-    assert explain_stall(first) == "environment workers has had newer input on rollout-orders: look at its log"
+    assert explain_stall(first) == "newer input on rollout-orders for environment workers: look at the log"
     assert describe_stall(first) == (
         "observations silent for 50 s, the last record is observations[0]@0 from env-0: "
-        "environment workers has had newer input on rollout-orders: look at its log"
+        "newer input on rollout-orders for environment workers: look at the log"
     )
-    assert "the last record" not in describe_stall(found[1]), "there is none"
+    assert describe_stall(found[1]) == (
+        "action-requests silent for 60 s: "
+        "input on observations, but nothing from environment workers yet: once started, look at the log"
+    )
     assert {stall.topic for stall in found} == {"observations", "action-requests", "trajectories"}
+
+
+def test_a_writer_without_input_waits_for_it():
+    progress = fold(events.weight_version(0))
+    [stall] = stalls_of("weights", progress, {}, 40.0)
+    assert explain_stall(stall) == "no newer input for trainer on curated"
 
 
 def test_a_wrong_clock_neither_causes_nor_hides_a_stall():
