@@ -25,6 +25,9 @@ ConfigFile = Annotated[
 RunConfig = Annotated[
     Path | None, typer.Option("--config", "-c", help="The configuration of a deployment, instead of a run.")
 ]
+Recipes = Annotated[
+    list[str] | None, typer.Option("--recipe", help="Recipe whose keys win over the file's; may be repeated.")
+]
 RunId = Annotated[str, typer.Option("--run", help="The run's id. \\[default: the latest]")]
 FromBundle = Annotated[
     Path | None, typer.Option("--bundle", help="Read a bundle instead of the run's topics and files.")

@@ -12,6 +12,7 @@ import typer
 from dart_streams.console.cli.options import (
     DEFAULT_CONFIG,
     AsJson,
+    Recipes,
     RunConfig,
     RunId,
     State,
@@ -36,9 +37,7 @@ def run(
     init: Annotated[
         Path | None, typer.Option(help="Start from this model. \\[default: policy.path]", metavar="DIR")
     ] = None,
-    recipe: Annotated[
-        list[str] | None, typer.Option("--recipe", help="Recipe whose keys win over the file's; may be repeated.")
-    ] = None,
+    recipe: Recipes = None,
     attached: Annotated[
         bool, typer.Option("--attached", help="Start no processes: those of this deployment run already.")
     ] = False,

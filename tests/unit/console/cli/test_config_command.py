@@ -24,6 +24,8 @@ def test_the_resolved_file_reads_as_the_same_configuration(file):
     assert shown["trainer"]["clip_high"] == 0.28
     assert parse(shown) == load(DEMO)
     assert json.loads(invoke("config", "show", DEMO, "--json").stdout) == shown
+    with_recipe = tomllib.loads(invoke("config", "show", DEMO, "--recipe", "mobilerl").stdout)
+    assert (with_recipe["recipe"], shown["recipe"]) == (["mobilerl"], [])
 
 
 def test_the_difference_has_only_what_is_not_the_default(file):
