@@ -66,6 +66,7 @@ DATA_SIDE = ("dart_streams/console/datasets/parquet.py", "workers/tracker/backen
 """What needs the environment .venv/data; nothing of it is imported before a command asks for it."""
 MODEL_SIDE = (
     "dart_streams/policy/",
+    "dart_streams/recipes/gui_actor/",
     "dart_streams/console/bundles/retrain.py",
     "workers/rollout/",
     "trainer/",
