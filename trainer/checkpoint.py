@@ -23,6 +23,7 @@ from dart_streams.errors import UserError
 from trainer.checkpoint_manifest import MANIFEST, CheckpointFile, CheckpointManifest, read
 from trainer.checkpoint_reader import METADATA, ForeignObject, TensorPlanner, TensorReader
 from trainer.learning import lora
+from trainer.learning.critic import ValueHead
 from trainer.ranks import Ranks
 from trainer.state import TrainerState
 
@@ -30,6 +31,8 @@ KEPT_CHECKPOINTS = 2
 STATE = "state.json"
 SCALING = "scaling"
 """Key of the adapters' scaling factor, which is no trained tensor."""
+CRITIC = "critic"
+"""Key of the critic's tensors and of its optimizer state."""
 NAME = re.compile(r"epoch-(\d+)-step-(\d+)")
 PARTIAL = ".partial-"
 DAMAGED = ".damaged-"
@@ -52,12 +55,13 @@ class Checkpoints:
     """Checkpoints in a folder that all ranks share. All methods are collective.
 
     Each rank writes its shards; any number of ranks can read them. ``frozen_sha256`` is the digest of the frozen
-    weights (adapter base or KL reference).
+    weights (adapter base or KL reference). A ``critic`` is saved and restored with the policy.
     """
 
     folder: Path
     ranks: Ranks
     frozen_sha256: str = ""
+    critic: ValueHead | None = None
 
     def __post_init__(self) -> None:
         # A single rank saves without collectives, of which torch warns.
@@ -94,11 +98,18 @@ class Checkpoints:
                 partial.mkdir(parents=True)
         writer = dcp.FileSystemWriter(partial, thread_count=1, sync_files=True)
         # A single rank needs no plan, which takes a quarter of the time.
-        dcp.save(sharded_state(model, optimizer), storage_writer=writer, no_dist=self.ranks.count == 1)
+        dcp.save(self._own_state(model, optimizer), storage_writer=writer, no_dist=self.ranks.count == 1)
         own = f"__{self.ranks.rank}_*"
         with self.ranks.failing_together():
             digests = [CheckpointFile.of(file) for file in sorted(partial.glob(own))]
         return self.ranks.gathered(digests)
+
+    def _own_state(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Return what a checkpoint holds: the policy's :func:`sharded_state`, and that of the critic."""
+        state = sharded_state(model, optimizer)
+        if self.critic is not None:
+            state[CRITIC] = sharded_state(self.critic.layer, self.critic.optimizer)
+        return state
 
     def _complete(self, partial: Path, final: Path, digests: Sequence[CheckpointFile], state: TrainerState) -> None:
         """Write rank 0's files, rename the checkpoint to its final name, and remove older ones."""
@@ -132,27 +143,23 @@ class Checkpoints:
                 f"reference): their SHA-256 was {manifest.frozen_sha256}, and is {frozen}. policy.path and, with "
                 "adapters, trainer.publish.dtype must not change within a run"
             )
-        saved = sharded_state(model, optimizer)
+        saved = self._own_state(model, optimizer)
         try:
             dcp.load(saved, storage_reader=TensorReader(newest), planner=TensorPlanner())
         except (CheckpointException, ForeignObject, pickle.UnpicklingError) as error:
             raise UserError(
-                f"checkpoint {newest} is not of this policy ({reason_of(error)}): policy.path and trainer.lora (rank "
-                "and targets) must not change within a run. Start another with `dart-streams run --init`"
+                f"checkpoint {newest} is not of this policy ({reason_of(error)}): policy.path, trainer.lora (rank "
+                "and targets) and a recipe's critic must not change within a run. Start another with "
+                "`dart-streams run --init`"
             ) from error
         if lora.has_adapters(model) and float(saved[SCALING]) != lora.scaling_in(model):
             raise UserError(
                 f"checkpoint {newest} has adapters scaled by {float(saved[SCALING]):g} (alpha / rank), not by "
                 f"{lora.scaling_in(model):g}: trainer.lora.alpha must not change within a run"
             )
-        _, present = get_state_dict(model, optimizer)
-        set_state_dict(
-            model,
-            optimizer,
-            model_state_dict=saved["model"],
-            optim_state_dict={**present, "state": saved["optimizer"]},
-            options=StateDictOptions(strict=not has_frozen(model)),
-        )
+        load_state(model, optimizer, saved)
+        if self.critic is not None:
+            load_state(self.critic.layer, self.critic.optimizer, saved[CRITIC])
         state = state_in(newest)
         log.info("checkpoint restored", folder=str(newest), train_step=state.train_step, version=state.version)
         return state
@@ -241,7 +248,11 @@ def reason_of(error: BaseException) -> str:
 
 def sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return the trained tensors and the optimizer state, sharded, by names independent of the number of ranks."""
+    fresh = not optimizer.state
     of_model, of_optimizer = get_state_dict(model, optimizer)
+    if fresh:  # torch makes a first state by a step without gradients, which must not count.
+        for values in optimizer.state.values():
+            values["step"].zero_()
     state: dict[str, Any] = {"model": of_model, "optimizer": of_optimizer["state"]}
     if has_frozen(model):
         trained = {name for name, value in model.named_parameters() if value.requires_grad}
@@ -249,6 +260,18 @@ def sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> d
     if lora.has_adapters(model):
         state[SCALING] = torch.tensor(lora.scaling_in(model), dtype=torch.float64)
     return state
+
+
+def load_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+    """Load a :func:`sharded_state`."""
+    _, present = get_state_dict(model, optimizer)
+    set_state_dict(
+        model,
+        optimizer,
+        model_state_dict=saved["model"],
+        optim_state_dict={**present, "state": saved["optimizer"]},
+        options=StateDictOptions(strict=not has_frozen(model)),
+    )
 
 
 def has_frozen(model: torch.nn.Module) -> bool:

@@ -53,6 +53,37 @@ class LossInputs(NamedTuple):
     settings: Trainer
 
 
+class Chain(NamedTuple):
+    """A trajectory's trained answer tokens, in order of its steps.
+
+    ``values`` are the critic's, of the state before each token. ``reward`` follows the last token: it is the curated
+    advantage of that step, where a recipe with a critic puts the reward.
+    """
+
+    values: list[float]
+    reward: float
+
+
+class Credit(NamedTuple):
+    """The advantage of each token of a chain, and the target of its value."""
+
+    advantages: list[float]
+    targets: list[float]
+
+
+class Critic(NamedTuple):
+    """A value head on the policy's last hidden states: how it learns, and what its values are for.
+
+    Each step makes ``updates`` of AdamW at ``learning_rate`` on all tokens of the batch, on the mean squared error. The
+    first ``pretraining_steps`` optimizer steps train the head alone.
+    """
+
+    credit: Callable[[Chain], Credit]
+    learning_rate: float
+    updates: int
+    pretraining_steps: int
+
+
 class TrainingRules(NamedTuple):
     """The rules that a recipe brings, and in a bound form all rules of a run.
 
@@ -75,6 +106,9 @@ class TrainingRules(NamedTuple):
     default ``trainer.objective``."""
     terms: "Callable[..., Tensor] | None" = None
     """(inputs): an additional term of the loss, as a sum over ``total``. By default none."""
+    critic: Callable[..., Critic] | None = None
+    """(): the value head, whose credit gives each token its advantage. By default none: all tokens of a step have its
+    curated advantage."""
     remember: Callable[[Any, Sequence[CuratedGroup]], None] | None = None
     """(batch): changes the memory after an optimizer step on this batch."""
     memory: type[msgspec.Struct] = Forgetful
@@ -83,7 +117,7 @@ class TrainingRules(NamedTuple):
 
 DART = TrainingRules()
 """No recipe: DART's own behavior."""
-FORGETFUL = ("is_full", "cut", "loss", "terms")
+FORGETFUL = ("is_full", "cut", "loss", "terms", "critic")
 """Rules without a memory: their bound form takes no memories."""
 JOINED = ("replay", "supervised_phase")
 """Rules whose lists are put together."""
@@ -116,6 +150,11 @@ def bind_training(config: Config) -> TrainingRules:
             'want more of them: set it to "rollout-wise"'
         )
     return TrainingRules(**bound)
+
+
+def is_pretraining(rules: TrainingRules, step: StepStart) -> bool:
+    """Return whether a step trains the critic of bound ``rules`` alone."""
+    return rules.critic is not None and step.train_step <= rules.critic().pretraining_steps
 
 
 def recipe_rules(name: str) -> TrainingRules:

@@ -25,7 +25,7 @@ from trainer.data.batch_builder import Batch, BatchFeed
 from trainer.data.consumer import CuratedConsumer, Fenced, Overtaken
 from trainer.data.samples import REASONS, ReadyGroup
 from trainer.data.successes import SuccessMemory, history_limit, replay_group
-from trainer.hooks import DART, StepStart, TrainingRules
+from trainer.hooks import DART, StepStart, TrainingRules, is_pretraining
 from trainer.learning.imitation import StepImitation, plan_imitation, trajectories_of
 from trainer.learning.imitation_term import sft_metrics
 from trainer.learning.learner import Learner, StepResult
@@ -188,7 +188,7 @@ class Loop:
         replay = self._replay(state, batch)
         past = Past(*([self.feed.prefetcher.take(group) for group in groups] for groups in (replay, *imitation)))
         batch.waited_ms += since_ms(started)
-        result = self._learn(batch, past, state.version)
+        result = self._learn(batch, past, state.version, is_pretraining(self.rules, self._start(state)))
         crash_points.reach(crash_points.AFTER_STEP)
         if not result.updated:
             return self._skip(state, batch, result), saved_step
@@ -204,10 +204,10 @@ class Loop:
         groups, start = [ready.group for ready in batch.groups], self._start(state)
         return replay_group(start.train_step, self.rules.replay(state.memories, groups, start))
 
-    def _learn(self, batch: Batch, past: Past, version: int) -> StepResult:
+    def _learn(self, batch: Batch, past: Past, version: int, pretraining: bool) -> StepResult:
         """Make the updates of a step; those of a supervised phase come last and are not aborted."""
         groups = [*batch.groups, *past.replayed]
-        result = self.learner.learn(groups, version, self.stop.is_set, past.beside)
+        result = self.learner.learn(groups, version, self.stop.is_set, past.beside, pretraining)
         if not result.updated:
             return result
         started = time.perf_counter()

@@ -109,7 +109,7 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
         store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
         rules = bind_training(config)
         learner = Learner(folder, renderer, config.trainer, ranks, rules=rules)
-        checkpoints = Checkpoints(config.run.folder / "checkpoints", ranks, learner.frozen_sha256)
+        checkpoints = Checkpoints(config.run.folder / "checkpoints", ranks, learner.frozen_sha256, learner.critic)
         restored = checkpoints.restore(learner.scorer, learner.optimizer)
         snapshot = learner.snapshot()
         if fault := learner.fault_of(snapshot):

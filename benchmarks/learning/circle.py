@@ -36,8 +36,8 @@ from trainer.data.prefetch import GroupReader
 from trainer.data.rows import RowKinds
 from trainer.data.samples import ReadyGroup
 from trainer.data.successes import SuccessMemory, history_limit, replay_group
-from trainer.hooks import DART, StepStart, TrainingRules, bind_training
-from trainer.learning import model
+from trainer.hooks import DART, StepStart, TrainingRules, bind_training, is_pretraining
+from trainer.learning import critic, model
 from trainer.learning.imitation import plan_imitation
 from trainer.learning.learner import Learner, never_stop
 from trainer.ranks import Ranks
@@ -106,6 +106,7 @@ class InProcessLearner(Learner):
         self.collator = ImageKeepingCollator(renderer, screens)
         self.scorer = scorer_of(folder, renderer)
         self.reference = scorer_of(folder, renderer).requires_grad_(False) if settings.kl_beta else None
+        self.critic = critic.build(self.scorer, rules, self.ranks)
         # The optimizer of Learner, which is made of sharded parameters there.
         self.optimizer = torch.optim.AdamW(
             self.scorer.parameters(), lr=settings.learning_rate, weight_decay=0.0, fused=True
@@ -247,7 +248,7 @@ class LearningCircle:
         past = self.rules.replay(self.memories, batch, start) if self.rules.replay else []
         beside = [self.reader.read(group) for group in imitation.beside]
         trained = [*groups, *(self.reader.read(group) for group in replay_group(version + 1, past))]
-        result = self.learner.learn(trained, version, never_stop, beside)
+        result = self.learner.learn(trained, version, never_stop, beside, is_pretraining(self.rules, start))
         if not result.updated:
             return
         for group in imitation.phase:

@@ -23,7 +23,7 @@ from dart_streams.errors import UserError
 from dart_streams.telemetry import setup
 
 MARKS = 4
-METRICS = ("entropy", "grad_norm", "clip_share", "kl_reference", "imitation_nll", "sequences", "updates")
+METRICS = ("entropy", "grad_norm", "clip_share", "kl_reference", "imitation_nll", "value_loss", "sequences", "updates")
 
 
 ROLLOUTS = {1.0: 3, 0.5: 2, 0.0: 1}

@@ -55,7 +55,8 @@ class MicroBatch:
     ``offset_RL`` its index in that branch, ``reach_RL`` the columns of the trunk that it may see. ``kept_K`` are the
     columns whose logits predict an answer, and ``logits_N`` each answer token's place in R rows of them, by sample;
     None: in order. ``corrected_BA`` marks tokens with log-probabilities of the engine. ``versions_BA`` is each token's
-    weight version (-1: none). ``places`` has each sample's trajectory and step.
+    weight version (-1: none). ``places`` has each sample's trajectory and step. With a critic ``advantage_B1`` has an
+    advantage for each token, (B, A).
     """
 
     input_ids_RL: Tensor

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from dart_streams.config import Trainer
 from topics.curated import CuratedGroup
 from trainer.data.successes import SuccessMemory, draw_uniformly, sft_group
-from trainer.hooks import StepStart, TrainingRules
+from trainer.hooks import StepStart, TrainingRules, is_pretraining
 
 
 class StepImitation(NamedTuple):
@@ -23,7 +23,12 @@ class StepImitation(NamedTuple):
 def plan_imitation(
     memory: SuccessMemory, settings: Trainer, rules: TrainingRules, memories: dict[str, Any], step: StepStart
 ) -> StepImitation:
-    """Return what a step imitates, from successes of earlier steps; ``rules`` are bound, with their ``memories``."""
+    """Return what a step imitates, from successes of earlier steps; nothing while a critic is pretrained.
+
+    ``rules`` are bound, with their ``memories``.
+    """
+    if is_pretraining(rules, step):
+        return StepImitation([], [])
     imitate = settings.imitate
     drawn = draw_uniformly(memory.history, imitate.trajectories, imitate.recent, step.seed, step.train_step)
     return StepImitation(

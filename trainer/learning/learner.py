@@ -24,7 +24,8 @@ from topics.trained import TrainedToken
 from trainer.data.collate import Collator, MicroBatch, PassCost
 from trainer.data.samples import ReadyGroup, TrainingSample
 from trainer.hooks import DART, TrainingRules
-from trainer.learning import lora, minibatches, model, step, supported_rows, top_tokens
+from trainer.learning import critic, lora, minibatches, model, step, supported_rows, top_tokens
+from trainer.learning.critic import Assessment
 from trainer.learning.frozen_vision import FeatureCache
 from trainer.learning.imitation_term import ImitationTerm, SftUpdate
 from trainer.learning.top_tokens import TopTokens
@@ -66,6 +67,17 @@ class StepResult(NamedTuple):
     top_tokens: Sequence[TrainedToken] = ()
 
 
+class PlannedUpdate(NamedTuple):
+    """Micro-batches, their log-probabilities before the step, and the divisor of their loss.
+
+    Without ``old_BA`` they are those of the update itself.
+    """
+
+    batches: Iterable[MicroBatch]
+    old_BA: Iterable[Tensor] | None
+    total: float
+
+
 class Update(NamedTuple):
     """Sums of an update on this rank, and its global gradient norm before clipping."""
 
@@ -81,7 +93,7 @@ def never_stop() -> bool:
 class Learner:
     """Trains the model in ``folder``, or a ``version`` of its weights; ``kl_beta`` adds a frozen reference.
 
-    ``rules`` are bound; those of the loss apply. Collective.
+    ``rules`` are bound; those of the loss and the critic apply. Collective.
     """
 
     def __init__(
@@ -113,6 +125,7 @@ class Learner:
             self.frozen_sha256 = weights.digest_tensors(weights.own_state(frozen.policy)) if ranks.first else ""
             self.reference = model.shard(frozen, mesh, settings.dtype)
             self.reference.features = FeatureCache(ranks.any)
+        self.critic = critic.build(self.scorer, rules, ranks)
         # No weight decay: it would pull a pretrained model away from its weights.
         self.optimizer = torch.optim.AdamW(
             [value for value in self.scorer.parameters() if value.requires_grad],
@@ -132,11 +145,13 @@ class Learner:
         version: int,
         should_stop: Callable[[], bool],
         imitated: Sequence[ReadyGroup] = (),
+        pretraining: bool = False,
     ) -> StepResult:
         """Make one step on all ranks' samples: ``epochs`` passes of at most ``minibatches`` updates.
 
-        ``imitated`` groups add a term to the first update's loss. Raises :class:`step.Stopped` if ``should_stop``
-        before the first update, with unchanged weights; a later stop completes the step.
+        ``imitated`` groups add a term to the first update's loss. A critic learns from the step too, and alone with
+        ``pretraining``. Raises :class:`step.Stopped` if ``should_stop`` before the first update, with unchanged
+        weights; a later stop completes the step.
         """
         started = time.perf_counter()
         samples = [item for group in groups for item in group.samples]
@@ -150,7 +165,11 @@ class Learner:
         before = self._computed()
         try:
             parts = self._minibatches(groups, version, int(sequences))
-            updates = self._updates(parts, groups, total, version, should_stop, top, term)
+            plan, assessed = self._plan(parts, groups, total, should_stop)
+            if pretraining and assessed is not None:
+                metrics = self._pretrain(assessed, tokens) | self._pass_cost(before, groups)
+                return StepResult(True, metrics, int(tokens), int(sequences), since_ms(started))
+            updates = self._updates(plan, version, should_stop, top, term)
         except step.Stopped:
             self.optimizer.zero_grad(set_to_none=True)
             raise
@@ -170,6 +189,8 @@ class Learner:
             log.error("gradient not finite: update skipped", updates=lost, of=len(updates), loss=metrics["loss"])
         if term is not None and finite:
             metrics |= term.metrics(tokens)
+        if self.critic is not None and assessed is not None and finite:
+            metrics |= self.critic.fit(assessed)
         took_ms = since_ms(started)
         return StepResult(bool(finite), metrics, int(tokens), int(sequences), took_ms, len(finite), lost, noted)
 
@@ -205,29 +226,44 @@ class Learner:
             minibatch_list.append([*packed, *[()] * (count - len(packed))])
         return minibatch_list
 
+    def _plan(
+        self, parts: Sequence[MicroBatches], groups: Sequence[ReadyGroup], total: float, should_stop: Callable[[], bool]
+    ) -> tuple[Sequence[PlannedUpdate], Assessment | None]:
+        """Return the updates of a step, and what a critic says of its tokens."""
+        packed = list(itertools.chain.from_iterable(parts))
+        batches = self.collator.batches(groups, packed, len(packed))
+        if len(parts) * self.settings.epochs == 1 and self.critic is None:
+            return [PlannedUpdate(batches, None, total)], None
+        collated, assessed = list(batches), None
+        going = step.unless_stopped(collated, self.ranks, should_stop)
+        if self.critic is None:
+            with torch.no_grad():
+                old_BA = [self.scorer(batch)[0] for batch in going]
+        else:
+            scored = [critic.score(self.scorer, batch) for batch in going]
+            old_BA, assessed = [part.logp_BA for part in scored], self.critic.assess(collated, scored)
+            collated = assessed.batches
+        cuts = [0, *itertools.accumulate(map(len, parts))]
+        pieces = [slice(start, end) for start, end in itertools.pairwise(cuts)]
+        counts = [float(count(batch.mask_BA, self.settings.aggregate or "tokens")) for batch in collated]
+        own = [sum(counts[piece]) for piece in pieces]
+        shares = zip(pieces, self.ranks.total(own), strict=True)
+        plan = [PlannedUpdate(collated[piece], old_BA[piece], max(share, 1.0)) for piece, share in shares]
+        return plan * self.settings.epochs, assessed
+
+    def _pretrain(self, assessed: Assessment, tokens: float) -> dict[str, float]:
+        """Train the critic alone; return the metrics of the step."""
+        entropy = self.ranks.total([assessed.entropy])[0] / tokens
+        return {"entropy": entropy, **(self.critic.fit(assessed) if self.critic else {})}
+
     def _updates(
         self,
-        parts: Sequence[MicroBatches],
-        groups: Sequence[ReadyGroup],
-        total: float,
+        plan: Sequence[PlannedUpdate],
         version: int,
         should_stop: Callable[[], bool],
         top: TopTokens,
         term: ImitationTerm | None = None,
     ) -> list[Update]:
-        packed = list(itertools.chain.from_iterable(parts))
-        batches = self.collator.batches(groups, packed, len(packed))
-        plan: Sequence[tuple[Iterable[MicroBatch], Iterable[Tensor] | None, float]] = [(batches, None, total)]
-        if len(parts) * self.settings.epochs > 1:
-            collated = list(batches)
-            with torch.no_grad():
-                old_BA = [self.scorer(batch)[0] for batch in step.unless_stopped(collated, self.ranks, should_stop)]
-            cuts = [0, *itertools.accumulate(map(len, parts))]
-            pieces = [slice(start, end) for start, end in itertools.pairwise(cuts)]
-            counts = [float(count(batch.mask_BA, self.settings.aggregate or "tokens")) for batch in collated]
-            own = [sum(counts[piece]) for piece in pieces]
-            shares = zip(pieces, self.ranks.total(own), strict=True)
-            plan = [(collated[piece], old_BA[piece], max(share, 1.0)) for piece, share in shares] * self.settings.epochs
         updates: list[Update] = []
         for part, old, share in plan:
             may_stop = never_stop if updates else should_stop
@@ -308,6 +344,8 @@ class Learner:
                 yield own, lora.local_shard(parameter)
                 for part, value in self.optimizer.state.get(parameter, {}).items():
                     yield f"{part} of {own}", lora.local_shard(value)
+        if self.critic is not None:
+            yield from ((f"critic.{name}", value) for name, value in self.critic.layer.named_parameters())
 
     def _adapter(self) -> Adapter | None:
         settings = self.settings.lora

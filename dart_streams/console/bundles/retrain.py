@@ -25,7 +25,7 @@ from topics.curated import CuratedGroup, Member
 from topics.trained import TrainedStep
 from trainer.data.prefetch import GroupReader
 from trainer.data.successes import RememberedSuccess, replay_group, sft_group, successes_of
-from trainer.hooks import bind_training
+from trainer.hooks import StepStart, TrainingRules, bind_training, is_pretraining
 from trainer.learning.imitation import StepImitation
 from trainer.learning.learner import Learner, never_stop
 from trainer.ranks import join_job
@@ -37,7 +37,8 @@ TOLERANCE = 1e-5
 class ReproducedStep(msgspec.Struct, frozen=True, kw_only=True):
     """A repeated step; ``weights`` names its start, the recorded version or the step before.
 
-    Losses are those of the first update; later ones depend on the optimizer's state, which a bundle lacks.
+    Losses are those of the first update; later ones depend on the optimizer's state, which a bundle lacks. Where a
+    step has trained a critic alone, they are the critic's.
     """
 
     train_step: int
@@ -59,17 +60,19 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
     config, state = config_of(bundle), RunState().fold(read_log(bundle, READ))
     cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
     folder = Path(config.policy.path) if config.policy.path else recipe.tiny_policy_folder(config, tasks_of(bundle))
-    chosen = steps_from(state, steps, first)
+    rules = bind_training(config)
+    chosen = steps_from(state, steps, first, rules)
     renderer = renderer_of(folder, config.policy)
     result: list[ReproducedStep] = []
     learner: Learner | None = None
-    rules = bind_training(config)
     with EpisodeIndex() as index, join_job() as ranks:
         reader = GroupReader(IndexedEpisodes(index, bundle), renderer, config.policy)  # type: ignore[arg-type]
         for step in chosen:
             start = weights_before(state, step)
             if start is not None:
+                critic = learner.critic if learner else None
                 learner = Learner(folder, renderer, config.trainer, ranks, start, rules)
+                learner.critic = critic or learner.critic
             if learner is None:
                 raise UserError(
                     f"the weights that train step {step.train_step} started from (v{step.version - 1}) are not at "
@@ -82,9 +85,10 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
                 raise UserError(f"no step of these groups can be trained ({why}): capture the run with --blobs")
             imitation = imitation_of(state, step)
             beside = [reader.read(group) for group in imitation.beside]
-            metrics = learner.learn(ready, step.version - 1, never_stop, beside).metrics
-            loss = "first_loss" if "first_loss" in step.metrics else "loss"
-            compared = {loss, "imitation_nll"} & step.metrics.keys()
+            pretraining = is_pretraining(rules, StepStart(step.train_step, config.curation.dispatch.seed))
+            metrics = learner.learn(ready, step.version - 1, never_stop, beside, pretraining).metrics
+            loss = next(name for name in ("first_loss", "loss", "value_loss") if name in step.metrics)
+            compared = {loss, "imitation_nll", "value_loss"} & step.metrics.keys()
             for group in imitation.phase:  # the next step may start from the weights that they make
                 learner.imitate([reader.read(group)])
             result.append(
@@ -101,10 +105,14 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
     return result
 
 
-def steps_from(state: RunState, steps: int, first: int | None) -> list[TrainedStep]:
-    """Return the recorded steps to repeat."""
+def steps_from(state: RunState, steps: int, first: int | None, rules: TrainingRules) -> list[TrainedStep]:
+    """Return the recorded steps to repeat; with a critic, which a bundle lacks, from the first on."""
     if not state.trained:
         raise UserError("the bundle has no trained steps: the run made none, or it is older than the topic `trained`")
+    if rules.critic is not None:
+        if first not in (None, 1):
+            raise UserError(f"train step {first} needs the critic of the steps before: repeat it with --from 1")
+        first = 1
     if first is None:
         startable = (number for number, step in sorted(state.trained.items()) if weights_before(state, step))
         first = next(startable, min(state.trained))
