@@ -114,6 +114,19 @@ def test_a_step_takes_the_tokens_of_its_recipe(warm):
     assert sizes and all(size < 60 + 30 for size in sizes), sizes
 
 
+def test_the_first_steps_of_a_critic_leave_the_policy(warm):
+    critic = {"value_pretraining_steps": 2, "value_updates": 4}
+    tables = override_tables(SETTINGS, {"recipe": ["ui-tars-2"], "recipes": {"ui-tars-2": critic}})
+    circle = LearningCircle(parse(tables), TASKS, RECORDING, warm, 0)
+    weights = [weights_of(circle)]
+    while circle.policy.version < 3:
+        circle.run(circle.episodes + 8)
+        weights += [weights_of(circle)] * (circle.policy.version - len(weights) + 1)
+    assert ["loss" in step for step in circle.metrics[:3]] == [False, False, True]
+    assert all(step["value_loss"] > 0 for step in circle.metrics)
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[-1])
+
+
 def test_recorded_steps_are_in_prompts_and_never_in_samples(warm, monkeypatch):
     tables = override_tables(SETTINGS, {"recipe": ["ui-s1"], "recipes": {"ui-s1": {"bound": 2}}})
     circle = LearningCircle(parse(variants.merge_tables(tables, SETTINGS)), TASKS, RECORDING, warm, 0)
