@@ -47,7 +47,7 @@ setup: ## Install what is missing: system packages, two Python environments, jar
 demo: setup ## Train the tiny policy on web pages, and write a report.
 	@$(STREAMS)/dart-streams run deploy/config/demo.toml
 
-desktop: ## Install the environment `desktop`: sandbox, X server, applications, LibreOffice (210 MB).
+desktop: ## Install the environment `desktop`: sandbox, applications, LibreOffice, and the client of MCP servers (240 MB).
 	@deploy/local/setup.sh desktop
 
 demo-desktop: setup desktop ## Train the tiny policy on small tasks of real applications, in sandboxed desktops.
@@ -124,6 +124,7 @@ requirements: streams-environment ## Compile requirements/*.txt from pyproject.t
 	@$(COMPILE) pyproject.toml --extra docs -o requirements/docs.txt
 	@$(COMPILE) requirements/browsergym.in -o requirements/browsergym.txt
 	@$(COMPILE) requirements/openenv.in -o requirements/openenv.txt
+	@$(COMPILE) requirements/mcp.in -c requirements/streams.txt -o requirements/mcp.txt
 	@$(COMPILE) requirements/trl.in -o requirements/trl.txt
 	@$(COMPILE) requirements/osworld.in -o requirements/osworld.txt
 	@$(COMPILE) --no-deps requirements/desktop-env.in -o requirements/desktop-env.txt

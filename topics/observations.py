@@ -10,6 +10,7 @@ from topics.values import (
     EpochMs,
     Milliseconds,
     Name,
+    OfferedCall,
     OutcomeKind,
     Prose,
     Real,
@@ -51,11 +52,12 @@ class EpisodeEnd(msgspec.Struct, frozen=True, kw_only=True):
     reason: Prose = ""
 
 
-class Observation(msgspec.Struct, frozen=True, kw_only=True):
+class Observation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Step ``step`` of a trajectory (0 = after reset): the screen, the action before it, and the end in the last step.
 
     ``instruction`` is the environment's text of the task after reset, so that prompts can be rendered from the log.
-    ``screenshot`` is null only where the environment failed to show one (an ``env_error``).
+    ``screenshot`` is null only where the environment failed to show one (an ``env_error``). Step 0 has the ``calls``
+    that the environment offers, and a step after one has what it ``returned``. Both are omitted otherwise.
     """
 
     trajectory_id: Name
@@ -67,6 +69,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     end: EpisodeEnd | None
     env_host: Name
     at_ms: EpochMs
+    calls: list[OfferedCall] = []
+    returned: Prose = ""
 
 
 TOPIC = Topic(name="observations", event=Observation, key="trajectory_id", partitions=4)

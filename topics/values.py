@@ -87,6 +87,14 @@ class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
     end: Token
 
 
+class OfferedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that an environment offers to the policy; ``parameters`` is the JSON schema of its arguments."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    description: Annotated[str, Meta(max_length=4096)]
+    parameters: Annotated[str, Meta(max_length=16_384)]
+
+
 class MessagePart(msgspec.Struct, frozen=True, kw_only=True):
     """One part of a prompt: text or an image, never both, in the order of the prompt.
 

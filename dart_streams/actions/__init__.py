@@ -7,6 +7,7 @@ from dart_streams.actions.grammar import Unparsable, call, format, parse, quote
 from dart_streams.actions.typed import (
     Action,
     Button,
+    Call,
     CallUser,
     Click,
     Direction,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dart_streams.actions import typed
+from dart_streams.actions.arguments import InvalidArguments, read_arguments, write_arguments
 
 Point = tuple[int, int]
 Word = TypeVar("Word", bound=str)
@@ -41,6 +42,8 @@ def call(action: typed.Action) -> str:
             return write_call("type", content=content)
         case typed.Finished(content):
             return write_call("finished", content=content)
+        case typed.Call(name, arguments):
+            return write_call(CALL_NAME, name=name, arguments=write_arguments(arguments))
         case typed.Wait():
             return "wait()"
         case typed.CallUser():
@@ -68,7 +71,7 @@ def pointer_call(action: typed.Click | typed.Move | typed.Drag | typed.MouseDown
             return write_call("scroll", box, direction=direction, amount=amount)
 
 
-def write_call(name: str, start_box: str | None = None, **others: str | int | None) -> str:
+def write_call(name: str, start_box: str | None = None, /, **others: str | int | None) -> str:
     """Return a call with quoted arguments, without those at their default."""
     arguments = {"start_box": start_box} | others
     given = {key: str(value) for key, value in arguments.items() if value is not None and value != DEFAULTS.get(key)}
@@ -88,14 +91,31 @@ def parse(answer: str) -> typed.Action:
     if thought.strip() and not thought.lstrip().startswith("Thought:"):
         raise Unparsable("only a 'Thought:' may stand before the action")
     name, arguments = split_call(text.strip())
+    if name == CALL_NAME:
+        return build_call(arguments)
     if name not in GRAMMAR:
-        raise Unparsable(f"unknown action {name!r}: known are {', '.join(GRAMMAR)}")
+        raise unknown_action(name)
     parameters, optional, build = GRAMMAR[name]
     unknown = arguments.keys() - set(parameters)
     missing = set(parameters) - arguments.keys() - set(optional)
     if unknown or missing:
         raise Unparsable(f"{name} takes {list(parameters)}, not {sorted(arguments)}")
     return build(CallArguments(arguments))
+
+
+def unknown_action(name: str) -> Unparsable:
+    """Return the error of an action that the grammar lacks."""
+    return Unparsable(f"unknown action {name!r}: known are {', '.join(GRAMMAR)}")
+
+
+def build_call(given: dict[str, str]) -> typed.Call:
+    """Return the call of a function, given its name and its arguments as JSON text."""
+    if "name" not in given or given.keys() - set(CALL_PARAMETERS):
+        raise Unparsable(f"{CALL_NAME} takes {list(CALL_PARAMETERS)}, not {sorted(given)}", "call")
+    try:
+        return typed.Call(given["name"], read_arguments(given.get("arguments") or "{}"))
+    except InvalidArguments as error:
+        raise Unparsable(f"the arguments of {given['name'][:80]!r}: {error}", "call") from None
 
 
 def split_call(text: str) -> tuple[str, dict[str, str]]:
@@ -164,6 +184,8 @@ CLICK_NAMES: dict[tuple[typed.Button, int], str] = {
     ("middle", 1): "middle_single",
 }
 MOST_CLICKS, MOST_NOTCHES = 3, 100
+CALL_NAME, CALL_PARAMETERS = "call", ("name", "arguments")
+"""The action that calls a function; only answers of environments that offer functions may have it."""
 DEFAULTS: dict[str, str | int] = {"button": "left", "count": 1}
 MARKER = re.compile(r"(?P<thought>(?:.*\n)?)[ \t]*Action:(?P<call>.*)", re.DOTALL)
 ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"}

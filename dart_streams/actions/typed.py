@@ -1,9 +1,9 @@
-"""Typed actions: the union of the action spaces of UI-TARS and OSWorld's ``computer_13``.
+"""Typed actions: the union of the action spaces of UI-TARS and OSWorld's ``computer_13``, and calls of functions.
 
 Every pointer action has explicit coordinates.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -100,6 +100,29 @@ class CallUser(msgspec.Struct, frozen=True):
     """Give up: OSWorld's ``FAIL``."""
 
 
+class Call(msgspec.Struct, frozen=True):
+    """Call a function that the environment offers: an API of an application, or a tool of an MCP server.
+
+    ``arguments`` is a JSON object (:mod:`dart_streams.actions.offered`).
+    """
+
+    name: str
+    arguments: dict[str, Any] = {}
+
+
 Action = (
-    Click | Move | Drag | MouseDown | MouseUp | Scroll | Hotkey | KeyDown | KeyUp | Type | Wait | Finished | CallUser
+    Click
+    | Move
+    | Drag
+    | MouseDown
+    | MouseUp
+    | Scroll
+    | Hotkey
+    | KeyDown
+    | KeyUp
+    | Type
+    | Wait
+    | Finished
+    | CallUser
+    | Call
 )

@@ -60,6 +60,8 @@ class Desktop(Backend, frozen=True):
     """Height of the screen, in pixels."""
     spares: Annotated[int, Meta(ge=0, le=64)] = 2
     """Spare desktops, each prepared for the task of an order that waits for a slot."""
+    calls: bool = False
+    """Offer functions beside mouse and keyboard: files of the home, and the document that LibreOffice shows."""
 
 
 class OsworldMachine(Optional, frozen=True):
@@ -162,6 +164,31 @@ class Installed(Backend, frozen=True):
     """Settings that the backend checks."""
 
 
+class ToolServer(Optional, frozen=True):
+    """An MCP server, whose tools the policy may call; each episode has its own process (``make desktop``)."""
+
+    name: Annotated[str, Meta(pattern="^[a-z][a-z0-9_-]{0,30}$")]
+    """Its tools are offered as ``name.tool``."""
+    command: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """Command that serves MCP on its standard input and output, in an empty folder that is removed after the episode.
+    It runs as the worker's user, outside of any sandbox."""
+    only: tuple[str, ...] = ()
+    """The offered tools; empty: all of the server."""
+
+
+class Mcp(Optional, frozen=True):
+    """Tools of MCP servers, with any backend."""
+
+    servers: tuple[ToolServer, ...] = ()
+    """The servers."""
+
+    def __post_init__(self) -> None:
+        """Refuse two servers of one name."""
+        names = [server.name for server in self.servers]
+        if len(set(names)) < len(names):
+            raise ValueError(f"names of servers are distinct: {', '.join(names)}")
+
+
 class Env(Section, frozen=True):
     """Environment workers."""
 
@@ -180,6 +207,12 @@ class Env(Section, frozen=True):
     osworld: Osworld = Osworld()
     simulated: Simulated = Simulated()
     installed: Installed = Installed()
+    mcp: Mcp = Mcp()
+
+    @property
+    def offers_calls(self) -> bool:
+        """Whether prompts may have offered functions and what they returned."""
+        return bool(self.mcp.servers) or (self.backend == "desktop" and self.desktop.calls)
 
     @property
     def selected(self) -> Backend:

@@ -27,6 +27,10 @@ TEXT = 8
 """The text of a token: two characters of Chinese, or eight of English."""
 CANONICAL = 2 * TEXT
 """The same text in a canonical action, with doubly escaped characters."""
+CALLS = 2 * 65_536
+"""The functions that an environment offers, whose quotes are escaped again in a prompt."""
+RETURNED = 6 * 2000 + 120
+"""What calls returned, of characters that JSON escapes, as a part of a prompt."""
 PART = 120
 """A part of a prompt without its text."""
 IMAGE = 400
@@ -63,12 +67,14 @@ def of_answers(config: "Config") -> dict[str, Largest]:
     """Return the sizes of records with prompts and answers."""
     policy = config.policy
     tokens = policy.max_tokens
-    texts = policy.max_texts * (PART + tokens * TEXT)
+    # Offered functions, and what calls returned, once a record and with each earlier answer.
+    calls, returned = (CALLS, RETURNED) if config.env.offers_calls else (0, 0)
+    texts = policy.max_texts * (PART + tokens * TEXT + returned)
     return {
         "actions": Largest(FIXED + tokens * (TOKEN + TEXT), "policy.max_tokens"),
-        "observations": Largest(FIXED + WORDS + tokens * (TOKEN + TEXT + CANONICAL), "policy.max_tokens"),
+        "observations": Largest(FIXED + WORDS + calls + tokens * (TOKEN + TEXT + CANONICAL), "policy.max_tokens"),
         "action-requests": Largest(
-            FIXED + WORDS + texts + policy.max_images * (PART + IMAGE),
+            FIXED + WORDS + calls + texts + policy.max_images * (PART + IMAGE),
             "policy.max_texts, policy.max_tokens or policy.max_images",
         ),
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from dart_streams.actions.offered import RETURNED_CHARACTERS
 from dart_streams.config import Config, Policy, tasks
 from dart_streams.episodes import prompts
 from dart_streams.errors import ConfigError
@@ -78,7 +79,9 @@ def estimate_longest(pixels_per_token: int, config: Config, steps: int) -> Longe
         image=math.prod(seen) // pixels_per_token if pixels_per_token else 0,
         answers=answers,
         answer=policy.max_tokens,
-        words=sum(len(turn.text or "") for turn in turns) // CHARACTERS + INSTRUCTION_TOKENS,
+        words=sum(len(turn.text or "") for turn in turns) // CHARACTERS
+        + INSTRUCTION_TOKENS
+        + (answers * RETURNED_CHARACTERS // CHARACTERS if config.env.offers_calls else 0),
     )
 
 

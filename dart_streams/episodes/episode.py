@@ -13,6 +13,7 @@ import msgspec
 
 from dart_streams import actions
 from dart_streams.actions.dialects import ParsedAnswer, UnsupportedAction
+from dart_streams.actions.offered import cut_returned
 from dart_streams.actions.recorded import RecordedAnswer
 from dart_streams.actions.sequence import format_all
 from dart_streams.config import Policy
@@ -23,7 +24,7 @@ from topics.actions import ActionResponse
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.outcomes import reconcile_outcome
 from topics.rollout_orders import RolloutOrder
-from topics.values import BlobRef, MessagePart, OutcomeKind
+from topics.values import BlobRef, MessagePart, OfferedCall, OutcomeKind
 
 
 class EpisodeLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,13 +116,26 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the step limit ends the episode after the pending action."""
         return self.step >= self.limits.max_steps
 
-    def observe(self, screenshot: BlobRef | None, instruction: str, at_ms: int, execute_ms: float = 0.0) -> "Episode":
+    def observe(
+        self,
+        screenshot: BlobRef | None,
+        instruction: str,
+        at_ms: int,
+        execute_ms: float = 0.0,
+        calls: Sequence[OfferedCall] = (),
+        returned: str = "",
+    ) -> "Episode":
         """Apply a new screen: the first one after reset, or the result of the pending action.
 
-        ``screenshot`` may be None after the last action (``last_screen`` of the backend).
+        ``screenshot`` may be None after the last action (``last_screen`` of the backend). ``calls`` are those that the
+        environment offers from the first screen on, and ``returned`` is the text of the pending action's calls.
         """
         taken = msgspec.structs.replace(self.pending, execute_ms=execute_ms) if self.pending else None
         latest = self._observation(screenshot, instruction, taken, at_ms)
+        if self.published:
+            latest = msgspec.structs.replace(latest, returned=cut_returned(returned))
+        else:
+            latest = msgspec.structs.replace(latest, calls=list(calls))
         return msgspec.structs.replace(
             self, latest=latest, pending=None, executing=False, repeats=self._repeats_with(latest)
         )
@@ -163,7 +177,8 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         if response.error is not None:
             return self, self.retry_or_stop(attempt, response.error)
         try:
-            reading = self.policy.dialect.build().read(response.text, prompts.view_of(self.published, self.policy))
+            view = prompts.view_of(self.published, self.policy)
+            reading = self.policy.dialect.build().read(response.text, view, self.published[0].calls)
         except actions.Unparsable as error:
             stop = Stop(EpisodeEnd(kind="invalid_action", reward=0.0, reason=str(error)))
             pending = executed_action(response, None)
@@ -259,11 +274,11 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _repeats_with(self, latest: Observation) -> int:
-        """Return the consecutive times that the same action left the screen unchanged."""
+        """Return the consecutive times that the same action left the screen, and what it returned, unchanged."""
         if not self.published or latest.taken is None or latest.screenshot != self.published[-1].screenshot:
             return 0
-        before = self.published[-1].taken
-        same = before is not None and before.action == latest.taken.action
+        before, returned = self.published[-1].taken, self.published[-1].returned
+        same = before is not None and (before.action, returned) == (latest.taken.action, latest.returned)
         return (self.repeats if same else 0) + 1
 
 

@@ -15,7 +15,7 @@ from dart_streams.actions.sequence import parse_all, pointer_after
 from dart_streams.config import Policy
 from dart_streams.screens import smart_resize
 from topics.observations import Observation
-from topics.values import BlobRef, MessagePart
+from topics.values import BlobRef, MessagePart, OfferedCall
 
 
 class Window(NamedTuple):
@@ -25,8 +25,12 @@ class Window(NamedTuple):
     first_text: int
 
 
-Step = tuple[str | None, BlobRef | None]
-"""The answer that led to a screen, None before the first, and the screen."""
+class PromptStep(NamedTuple):
+    """The answer that led to a screen (None before the first), what its calls returned, and the screen."""
+
+    answer: str | None
+    returned: str
+    screen: BlobRef | None
 
 
 def prompt_turns(
@@ -35,10 +39,14 @@ def prompt_turns(
     """Return the prompt for the action after ``observations`` (steps 0..n of a trajectory).
 
     It has the last ``policy.max_images`` screens, the present one included, and the last ``policy.max_texts`` answers,
-    so an answer may lack its screen. ``window`` shows others.
+    so an answer may lack its screen. What calls returned is shown with their answer. ``window`` shows others.
     """
-    steps = [(None if each.taken is None else each.taken.text, each.screenshot) for each in observations]
-    return turns_of(observations[0].instruction, view_of(observations[:1], policy), steps, policy, window)
+    steps = [
+        PromptStep(None if each.taken is None else each.taken.text, each.returned, each.screenshot)
+        for each in observations
+    ]
+    first = observations[0]
+    return turns_of(first.instruction, view_of([first], policy), steps, policy, window, first.calls)
 
 
 def longest_prompt(
@@ -46,12 +54,18 @@ def longest_prompt(
 ) -> list[MessagePart]:
     """Return the longest prompt of episodes of ``steps`` steps, with equal screens and answers."""
     screen = BlobRef(sha256="", size=0, width=size[0], height=size[1])
-    answered: list[Step] = [(answer, screen)] * min(steps - 1, max(policy.max_texts, policy.max_images))
-    return turns_of(instruction, View(*policy_size(screen, policy)), [(None, screen), *answered], policy.sliding)
+    answered = [PromptStep(answer, "", screen)] * min(steps - 1, max(policy.max_texts, policy.max_images))
+    begun = [PromptStep(None, "", screen), *answered]
+    return turns_of(instruction, View(*policy_size(screen, policy)), begun, policy.sliding)
 
 
 def turns_of(
-    instruction: str, view: View, steps: Sequence[Step], policy: Policy, window: Window | None = None
+    instruction: str,
+    view: View,
+    steps: Sequence[PromptStep],
+    policy: Policy,
+    window: Window | None = None,
+    offered: Sequence[OfferedCall] = (),
 ) -> list[MessagePart]:
     """Return the prompt after ``steps``, with the policy's window unless another is given."""
     dialect = policy.dialect.build()
@@ -63,10 +77,12 @@ def turns_of(
     ) -> MessagePart:
         return MessagePart(role=role, text=text, image=image, separate=separate)
 
-    result = [part(role, text) for role, text in dialect.system_messages(instruction, view)]
-    for index, (answer, screen) in enumerate(steps):
+    result = [part(role, text) for role, text in dialect.system_messages(instruction, view, offered)]
+    for index, (answer, returned, screen) in enumerate(steps):
         if answer is not None and index >= first_text:
             result.append(part("assistant", dialect.history_text(answer)))
+            if returned:
+                result.append(part("user", dialect.returned_text(returned)))
         if index >= first_image and screen is not None:
             result.append(part("user", image=screen))
     return result

@@ -2,7 +2,7 @@
 # Sets up the project on this machine. It can be repeated, and skips finished steps.
 #
 #   setup.sh          `make demo` and `make test`: system packages, both Python environments, jars
-#   setup.sh desktop  the environment `desktop`: the programs of a desktop and of its sandbox
+#   setup.sh desktop  the environment `desktop`: the programs of a desktop and of its sandbox, and MCP's client
 #   setup.sh osworld  OSWorld's tasks: applications, and the environment of the evaluators
 #   setup.sh data     data sets and trackers: their environment
 #   setup.sh dev      `make unit` and `make lint`: the environment of the streams side, TypeScript if there is npm
@@ -158,7 +158,7 @@ missing_desktop() {
     done
     [ -e /usr/lib/libreoffice/program/libvclplug_gtk3lo.so ] || echo "libreoffice-gtk3: the windows of LibreOffice"
     [ -x /usr/libexec/at-spi-bus-launcher ] || echo "at-spi2-core: the accessibility bus"
-    for module in Xlib:python3-xlib aiohttp:python3-aiohttp PIL:python3-pil pyatspi:python3-pyatspi; do
+    for module in Xlib:python3-xlib aiohttp:python3-aiohttp PIL:python3-pil pyatspi:python3-pyatspi uno:python3-uno; do
         /usr/bin/python3 -E -s -c "import ${module%:*}" 2>/dev/null ||
             echo "${module#*:}: the module ${module%:*} of /usr/bin/python3"
     done
@@ -297,6 +297,11 @@ peer_environment() { # name, further names of requirements
 
 streams_environment() { environment streams; }
 
+# Beside the pinned packages of the environment; another `make setup` removes it when those change.
+mcp_client() {
+    quietly .venv/tools/bin/uv pip install --python .venv/streams/bin/python --require-hashes -r requirements/mcp.txt
+}
+
 docs_environment() { environment docs; }
 
 data_environment() { environment data; }
@@ -368,8 +373,11 @@ docs)
     step "environment .venv/docs" docs_environment
     ;;
 desktop)
-    steps=1
+    steps=4
     step "desktops" system_packages missing_desktop
+    step "tools (uv)" tools
+    step "environment .venv/streams" streams_environment
+    step "client of MCP servers (28 MB)" mcp_client
     ;;
 osworld)
     steps=4

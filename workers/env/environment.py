@@ -3,14 +3,16 @@
 A process serves many slots; an environment belongs to one episode.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 import msgspec
 
 from dart_streams import pictures
-from dart_streams.actions import Action
+from dart_streams.actions import Action, Call, Unparsable
+from dart_streams.actions.offered import check_call
 from dart_streams.config.tasks import Task
+from topics.values import OfferedCall
 
 Size = tuple[int, int]
 """Width and height in pixels."""
@@ -30,6 +32,9 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
 
     With ``done`` the environment has ended the episode and accepts no further action. ``image`` may be None after the
     last action if the backend's ``last_screen`` is false.
+
+    The first screen lists the functions that the policy may call (:func:`dart_streams.actions.offered.offer_call`). The
+    screen after a call has the text that it ``returned``, which is also the place of a function's own error.
     """
 
     image: bytes | None
@@ -38,6 +43,8 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
     height: int
     instruction: str
     done: bool = False
+    calls: tuple[OfferedCall, ...] = ()
+    returned: str = ""
 
 
 class Environment(Protocol):
@@ -53,7 +60,8 @@ class Environment(Protocol):
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Execute an action given in screen pixels, at most once per ``action_id``, and return the screen after it.
 
-        With ``last`` the episode ends here, whether or not the environment ends it.
+        A :class:`~dart_streams.actions.Call` names an offered function and has arguments that fit its schema. With
+        ``last`` the episode ends here, whether or not the environment ends it.
         """
 
     async def evaluate(self) -> float:
@@ -102,6 +110,15 @@ class EnvironmentBackend(Protocol):
     async def stop(self) -> None:
         """Free everything."""
         return
+
+
+def require_offered(action: Action, offered: Sequence[OfferedCall]) -> None:
+    """Raise EnvironmentFault for a call that does not fit, as a recorded one may be after a change of the settings."""
+    if isinstance(action, Call):
+        try:
+            check_call(action, offered)
+        except Unparsable as error:
+            raise EnvironmentFault(str(error)) from None
 
 
 def screen_of(image: bytes, instruction: str, done: bool) -> Screen:

@@ -40,7 +40,7 @@ from topics.rollout_orders import Guide, RolloutOrder
 from topics.transitions import FAULTS
 from topics.values import BlobRef
 from workers.env import metrics
-from workers.env.environment import EnvironmentBackend, EnvironmentFault, Screen, Size, rescale
+from workers.env.environment import EnvironmentBackend, EnvironmentFault, Screen, Size, require_offered, rescale
 from workers.env.episode_spans import EpisodeSpans
 from workers.env.fault_boundary import ContainedBackend, ContainedEnvironment
 from workers.env.metrics import State
@@ -242,7 +242,7 @@ class EpisodeRun:
         metrics.evaluate_ms.record(since_ms(started))
         return Stop(self.state.end_evaluated(move, reward))
 
-    def _observe(self, screen: Screen, execute_ms: float) -> Move:
+    def _observe(self, screen: Screen, execute_ms: float, returned: str = "") -> Move:
         self.set_state("wait")
         self.shown_s = time.perf_counter()
         self.screen_size = (screen.width, screen.height)
@@ -250,7 +250,9 @@ class EpisodeRun:
         if screen.image is not None:
             ref = ref_of(screen.image, screen.media_type, screen.width, screen.height)
             self.screenshot_write = asyncio.create_task(self._write_screenshot(screen.image, ref))
-        self.state = self.state.observe(ref, screen.instruction, now_ms(), execute_ms)
+        self.state = self.state.observe(
+            ref, screen.instruction, now_ms(), execute_ms, calls=screen.calls, returned=returned
+        )
         return self.state.after_screen(screen.done)
 
     async def _write_screenshot(self, image: bytes, ref: BlobRef) -> None:
@@ -348,22 +350,22 @@ class EpisodeRun:
     async def _execute(self, move: Execute) -> Move:
         self.set_state("step")
         started = time.perf_counter()
-        *before, final = move.all
+        pairs, returned = move.all, []
         last = self.state.on_last_step or self.state.ending is not None
         with self.spans.current(), ActiveSpan(names.SPAN_EXECUTE, attributes=self.spans.attributes):
-            for action, action_id in before:
-                screen = await self._step(action, action_id, last=False)
+            for number, (action, action_id) in enumerate(pairs, start=1):
+                screen = await self._step(action, action_id, last=last and number == len(pairs))
+                returned += [screen.returned] if screen.returned else []
                 if screen.done:
                     break
-            else:
-                screen = await self._step(*final, last)
         execute_ms = since_ms(started)
         metrics.execute_ms.record(execute_ms)
         metrics.steps.add(1, {"purpose": self.state.order.purpose})
-        return self._observe(screen, execute_ms)
+        return self._observe(screen, execute_ms, "\n".join(returned))
 
     async def _step(self, action: actions.Action, action_id: str, last: bool) -> Screen:
         """Execute an action given in pixels of the policy's image."""
+        require_offered(action, self.state.observations[0].calls)
         return await self.environment.step(rescale(action, self._policy_size(), self.screen_size), action_id, last)
 
     def _policy_size(self) -> Size:

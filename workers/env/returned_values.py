@@ -13,6 +13,8 @@ import msgspec
 
 from dart_streams import pictures
 from dart_streams.actions import Action, Unparsable, format, parse
+from dart_streams.actions.offered import check_offer
+from topics.values import OfferedCall
 from workers.env.environment import EnvironmentFault, Screen, rescale
 
 LONGEST_SIDE = 2**16
@@ -20,6 +22,8 @@ INSTRUCTION_BYTES = 2**17
 """Maximum size of an instruction, far above that of a prompt."""
 TEXT_BYTES = 2**16
 """Maximum size of a text that a demonstration types."""
+CALLS_BYTES = 2**16
+"""Maximum size of all offered functions, which each prompt has."""
 MEDIA_TYPE_BYTES = 128
 ROUNDING = 1e-9
 """Tolerance of a sum of partial rewards outside [0, 1]."""
@@ -49,10 +53,31 @@ def checked_screen(value: object, *, imageless: bool = False) -> Screen:
         height=checked_side(value.height, "height"),
         instruction=checked_text(value.instruction, "instruction", INSTRUCTION_BYTES),
         done=done,
+        calls=checked_calls(value.calls),
+        returned=checked_text(value.returned, "returned", TEXT_BYTES),
     )
     if screen.image is not None:
         require_image(screen.image, screen)
     return screen
+
+
+def checked_calls(value: object) -> tuple[OfferedCall, ...]:
+    """Return offered functions with distinct names and valid schemas; raise EnvironmentFault for anything else."""
+    if not isinstance(value, tuple | list):
+        raise EnvironmentFault(f"returned a screen whose calls are {describe_value(value)}: they are a list of offers")
+    for offer in value:
+        if not isinstance(offer, OfferedCall):
+            raise EnvironmentFault(f"offers {describe_value(offer)}: an offer is made by offer_call()")
+        try:
+            check_offer(offer)
+        except ValueError as error:
+            raise EnvironmentFault(f"offers {describe_value(offer.name)}: {printable_text(str(error))}") from None
+    names = [offer.name for offer in value]
+    if len(set(names)) < len(names):
+        raise EnvironmentFault(f"offers functions of the same name: {describe_value(sorted(names))}")
+    if (size := sum(len(msgspec.json.encode(offer)) for offer in value)) > CALLS_BYTES:
+        raise EnvironmentFault(f"offers functions of {size} bytes: all together have at most {CALLS_BYTES}")
+    return tuple(value)
 
 
 def checked_action(value: object) -> Action:

@@ -35,7 +35,7 @@ AFTER_VALUE = re.compile(rf"\s*(?:[{CLOSES}]|[{COMMAS}]\s*[{CLOSES}]|[{COMMAS}]?
 QUOTES = {"'": "'", '"': '"', "\u2018": "\u2019", "\u201c": "\u201d"}
 
 
-class Call(msgspec.Struct, frozen=True):
+class WrittenCall(msgspec.Struct, frozen=True):
     """A call: its name in lower case, its unescaped arguments, and the offset after it."""
 
     name: str
@@ -77,7 +77,7 @@ class Scanner:
         self.note = note
         self.text_ends: dict[str, TextEnds] = {}
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[WrittenCall]:
         """Return the calls of the answer; raise :class:`Unparsable` if there is none or one is malformed."""
         begin: int | None = self.first()
         calls = []
@@ -148,7 +148,7 @@ class Scanner:
         self.note("text", f"words after the action: {self.text[begin : begin + 40]!r}")
         return None
 
-    def call(self, begin: int) -> Call:
+    def call(self, begin: int) -> WrittenCall:
         """Parse the call at ``begin``."""
         head = HEAD.match(self.text, begin)
         assert head is not None
@@ -167,7 +167,7 @@ class Scanner:
         if position >= len(self.text):
             self.note("cut", f"the call of {name} is not closed")
         self.check_width(self.text[position : position + 1])
-        return Call(name, arguments, position + 1)
+        return WrittenCall(name, arguments, position + 1)
 
     def check_width(self, mark: str) -> None:
         """Note a full-width punctuation mark."""

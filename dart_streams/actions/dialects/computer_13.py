@@ -5,7 +5,7 @@ Actions without coordinates happen at the pointer. ``dy`` scrolls up and ``dx`` 
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dart_streams.actions import typed
 from dart_streams.actions.dialects import json_reader
@@ -21,6 +21,7 @@ from dart_streams.actions.dialects.dialect import (
 )
 from dart_streams.actions.dialects.json_calls import (
     Fields,
+    function_call,
     key_field,
     keys_field,
     loose_objects,
@@ -33,6 +34,8 @@ from dart_streams.actions.dialects.json_calls import (
     text_field,
 )
 from dart_streams.actions.grammar import BUTTONS, MOST_CLICKS, Unparsable, parse_word
+from dart_streams.actions.offered import list_calls
+from topics.values import OfferedCall
 
 SYSTEM = """You use a computer to carry out an instruction. At each step you see the screen as it is, of {width} by \
 {height}, and answer with the next action: one JSON object in a code block, after a short thought if you like.
@@ -60,6 +63,7 @@ corner; without them an action is where the pointer is.
 - WAIT: nothing; look again a little later
 - DONE: nothing; the task is done
 - FAIL: nothing; the task can not be done"""
+OFFERED = "- CALL: name, arguments (an object); calls one of these functions:"
 WORDS = {"WAIT": typed.Wait, "DONE": typed.Finished, "FAIL": typed.CallUser}
 FENCE = re.compile(r"```(?:(?:json)?\s*+(?P<word>WAIT|DONE|FAIL)\s*+```|(?P<kind>[A-Za-z0-9_+-]*+)(?P<blank>\s*+))")
 """The start of a code block, or a whole block that holds a word."""
@@ -74,6 +78,8 @@ class Computer13(Dialect, frozen=True, kw_only=True):
         for item in read_items(answer, builder):
             if isinstance(item, str):
                 builder.add(WORDS[item]())
+            elif builder.offered and item.get("action_type") == "CALL":
+                builder.add(function_call(item))
             else:
                 InterpretedObject(builder, item).add()
 
@@ -105,10 +111,13 @@ class Computer13(Dialect, frozen=True, kw_only=True):
             case _:
                 return [keyboard_fields(action)]
 
-    def system_messages(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
+    def system_messages(
+        self, instruction: str, view: View, offered: Sequence[OfferedCall] = ()
+    ) -> tuple[tuple[Role, str], ...]:
         """Return the prompt's messages before the first screen, as (role, text)."""
         width, height = written_size(view, self.coordinates)
-        return ("system", SYSTEM.format(width=width, height=height)), ("user", instruction)
+        system = SYSTEM.format(width=width, height=height)
+        return ("system", f"{system}\n{OFFERED}\n{list_calls(offered)}" if offered else system), ("user", instruction)
 
 
 def keyboard_fields(action: typed.Action) -> Fields:
@@ -130,6 +139,8 @@ def keyboard_fields(action: typed.Action) -> Fields:
             return {"action_type": "DONE"}
         case typed.CallUser():
             return {"action_type": "FAIL"}
+        case typed.Call(name, arguments):
+            return {"action_type": "CALL", "name": name, "arguments": arguments}
     raise UnsupportedAction(f"computer_13 has no action for {action}")
 
 

@@ -10,8 +10,10 @@ from typing import Literal
 import msgspec
 
 from dart_streams.actions.grammar import Unparsable
+from dart_streams.actions.offered import check_call
 from dart_streams.actions.sequence import pointer_after
-from dart_streams.actions.typed import Action, Move, Scroll
+from dart_streams.actions.typed import Action, Call, Move, Scroll
+from topics.values import OfferedCall
 
 Coordinates = Literal["absolute", "relative"]
 Strictness = Literal["strict", "lenient"]
@@ -71,11 +73,19 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     separate: bool = False
     """Whether each part of the prompt is a separate message, even after one of the same role."""
 
-    def read(self, answer: str, view: View) -> ParsedAnswer:
-        """Parse an answer; raise :class:`Unparsable` if it has no action or ``strictness`` refuses it."""
-        builder = AnswerBuilder(view, self.coordinates)
+    def read(self, answer: str, view: View, offered: Sequence[OfferedCall] = ()) -> ParsedAnswer:
+        """Parse an answer, which may call the ``offered`` functions.
+
+        Raises :class:`Unparsable` if it has no action, a call that does not fit its function, or ``strictness`` refuses
+        it.
+        """
+        builder = AnswerBuilder(view, self.coordinates, offered)
         self._add_actions(answer, builder)
-        return builder.build(self.strictness, self.several)
+        parsed = builder.build(self.strictness, self.several)
+        for action in parsed.actions:
+            if isinstance(action, Call):
+                check_call(action, offered)
+        return parsed
 
     def _add_actions(self, answer: str, builder: "AnswerBuilder") -> None:
         raise NotImplementedError
@@ -84,9 +94,15 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         """Return the answer for ``action``; raise :class:`UnsupportedAction` if the dialect cannot express it."""
         raise NotImplementedError
 
-    def system_messages(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
+    def system_messages(
+        self, instruction: str, view: View, offered: Sequence[OfferedCall] = ()
+    ) -> tuple[tuple[Role, str], ...]:
         """Return the prompt's messages before the first screen, as (role, text)."""
         raise NotImplementedError
+
+    def returned_text(self, returned: str) -> str:
+        """Return what a call returned as the prompt shows it."""
+        return f"Returned: {returned}"
 
     def history_text(self, answer: str) -> str:
         """Return an earlier answer as the prompt shows it."""
@@ -96,9 +112,10 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
 class AnswerBuilder:
     """Collects the actions of an answer in order; ``coordinates`` are those of the dialect."""
 
-    def __init__(self, view: View, coordinates: Coordinates) -> None:
+    def __init__(self, view: View, coordinates: Coordinates, offered: Sequence[OfferedCall] = ()) -> None:
         self.view = view
         self.coordinates = coordinates
+        self.offered = offered
         self.pointer = view.place
         self.actions: list[Action] = []
         self.wrong: list[ParseIssue] = []

@@ -4,9 +4,11 @@ import re
 from collections.abc import Container, Iterator
 from typing import Any
 
+from dart_streams.actions.arguments import InvalidArguments, check_arguments
 from dart_streams.actions.dialects import json_reader
 from dart_streams.actions.dialects.dialect import AnswerBuilder, split_keys, written_numbers
 from dart_streams.actions.grammar import Unparsable
+from dart_streams.actions.typed import Call
 
 FENCE_MARK = re.compile(r"```(?:json)?")
 ENDS = re.compile(r"(?P<more>(?:[\s,;}]++|```(?:json)?)*+)(?:(?P<next>\{)|\Z)")
@@ -57,6 +59,15 @@ def loose_objects(text: str, builder: AnswerBuilder) -> list[Fields]:
     if any(FENCE_MARK.sub("", words).strip() for words in (text[:begin], text[end:])):
         builder.note("text", "words around the JSON object")
     return [item for value, _ in read_values(text[:end], begin, ENDS, builder) for item in objects_of(value)]
+
+
+def function_call(item: Fields) -> Call:
+    """Return the call of an offered function; raise :class:`Unparsable` unless it has a name and arguments."""
+    name = text_field(item, "name")
+    try:
+        return Call(name, check_arguments(item.get("arguments") or {}))
+    except InvalidArguments as error:
+        raise Unparsable(f"the arguments of {name[:80]!r}: {error}", "call") from None
 
 
 def optional_number_field(fields: Fields, key: str, builder: AnswerBuilder) -> float | None:

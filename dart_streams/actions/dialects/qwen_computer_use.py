@@ -6,7 +6,7 @@ pointer. Scroll pixels count as notches, as in OSWorld's agent for these models.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from dart_streams.actions import typed
@@ -23,6 +23,7 @@ from dart_streams.actions.dialects.dialect import (
 )
 from dart_streams.actions.dialects.json_calls import (
     Fields,
+    function_call,
     keys_field,
     loose_objects,
     number_field,
@@ -34,6 +35,7 @@ from dart_streams.actions.dialects.json_calls import (
     text_field,
 )
 from dart_streams.actions.grammar import Unparsable
+from topics.values import OfferedCall
 
 TOOL = "computer_use"
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -61,11 +63,17 @@ class QwenComputerUse(Dialect, frozen=True, kw_only=True):
 
     def _add_actions(self, answer: str, builder: AnswerBuilder) -> None:
         for call in tool_calls(answer, builder):
-            InterpretedToolCall(builder, arguments_of(call, builder)).add()
+            if builder.offered and call.get("name") != TOOL and isinstance(call.get("name"), str):
+                builder.add(function_call(call))
+            else:
+                InterpretedToolCall(builder, arguments_of(call, builder)).add()
 
     def write(self, action: typed.Action, view: View) -> str:
         """Return the answer for ``action``; drags and scrolls begin with a move."""
-        calls = [{"name": TOOL, "arguments": fields} for fields in self._said(action, view)]
+        if isinstance(action, typed.Call):
+            calls = [{"name": action.name, "arguments": action.arguments}]
+        else:
+            calls = [{"name": TOOL, "arguments": fields} for fields in self._said(action, view)]
         return "\n".join(f"{OPEN}\n{json.dumps(call, ensure_ascii=False)}\n{CLOSE}" for call in calls)
 
     def _said(self, action: typed.Action, view: View) -> list[Fields]:
@@ -86,9 +94,16 @@ class QwenComputerUse(Dialect, frozen=True, kw_only=True):
                 ]
         return [without_place(action)]
 
-    def system_messages(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
+    def system_messages(
+        self, instruction: str, view: View, offered: Sequence[OfferedCall] = ()
+    ) -> tuple[tuple[Role, str], ...]:
         """Return the prompt's messages before the first screen, as (role, text)."""
-        return ("system", qwen_prompt.system_prompt(*written_size(view, self.coordinates))), ("user", instruction)
+        system = qwen_prompt.system_prompt(*written_size(view, self.coordinates), tuple(offered))
+        return ("system", system), ("user", instruction)
+
+    def returned_text(self, returned: str) -> str:
+        """Return what a call returned in the form of the models' chat template."""
+        return f"<tool_response>\n{returned}\n</tool_response>"
 
 
 def without_place(action: typed.Action) -> Fields:

@@ -6,6 +6,9 @@ License 2.0), within the text by which ``qwen-agent`` describes tools.
 
 import functools
 import json
+from typing import Any
+
+from topics.values import OfferedCall
 
 ASSISTANT = "You are a helpful assistant."
 DESCRIPTION = "\n".join(
@@ -90,12 +93,19 @@ For each function call, return a json object with function name and arguments wi
 
 
 @functools.lru_cache(maxsize=64)
-def system_prompt(width: int, height: int) -> str:
+def system_prompt(width: int, height: int, offered: tuple[OfferedCall, ...] = ()) -> str:
     """Return the prompt for a screen of ``width`` by ``height``, in the units of the answer's coordinates."""
     function = {
         "name": "computer_use",
         "description": DESCRIPTION.format(width=width, height=height),
         "parameters": PARAMETERS,
     }
-    tool = json.dumps({"type": "function", "function": function}, ensure_ascii=False)
-    return TOOLS.format(assistant=ASSISTANT, tool=tool)
+    functions = [function, *map(function_of, offered)]
+    tools = (json.dumps({"type": "function", "function": one}, ensure_ascii=False) for one in functions)
+    return TOOLS.format(assistant=ASSISTANT, tool="\n".join(tools))
+
+
+def function_of(offered: OfferedCall) -> dict[str, Any]:
+    """Return the signature of an offered function."""
+    parameters = json.loads(offered.parameters)
+    return {"name": offered.name, "description": offered.description, "parameters": parameters}

@@ -5,13 +5,14 @@ these models lack are written as in :mod:`dart_streams.actions.grammar`.
 """
 
 import re
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import msgspec
 
 from dart_streams.actions import grammar, keys, typed
 from dart_streams.actions.dialects import ui_tars_prompts
-from dart_streams.actions.dialects.calls import Call, Scanner
+from dart_streams.actions.dialects.calls import Scanner, WrittenCall
 from dart_streams.actions.dialects.dialect import (
     FULL_WIDTH,
     TAGS,
@@ -25,6 +26,8 @@ from dart_streams.actions.dialects.dialect import (
     written_place,
 )
 from dart_streams.actions.grammar import GRAMMAR, Unparsable
+from dart_streams.actions.offered import list_calls
+from topics.values import OfferedCall
 
 Style = Literal["point", "box"]
 
@@ -42,11 +45,21 @@ class UiTars(Dialect, frozen=True, kw_only=True):
     separate: bool = True
 
     def _add_actions(self, answer: str, builder: AnswerBuilder) -> None:
-        for call in Scanner(answer, PARAMETERS, GRAMMAR, ("content",), builder.note).calls():
-            InterpretedCall(builder, call).add()
+        names: Collection[str] = GRAMMAR
+        parameters, texts = PARAMETERS, TEXTS
+        if builder.offered:
+            names, parameters = [*GRAMMAR, grammar.CALL_NAME], PARAMETERS | CALL_PARAMETERS
+            texts += ("arguments",)
+        for call in Scanner(answer, parameters, names, texts, builder.note).calls():
+            if call.name == grammar.CALL_NAME:
+                builder.add(grammar.build_call(call.arguments))
+            else:
+                InterpretedCall(builder, call).add()
 
     def write(self, action: typed.Action, view: View) -> str:
         """Return the answer for ``action``, without a thought."""
+        if isinstance(action, typed.Call):
+            return grammar.format(action)
         changed = {
             names: written_place(getattr(action, names[0]), getattr(action, names[1]), view, self.coordinates)
             for names in (("x", "y"), ("to_x", "to_y"))
@@ -56,11 +69,13 @@ class UiTars(Dialect, frozen=True, kw_only=True):
         text = grammar.format(msgspec.structs.replace(action, **placed) if placed else action)
         return self.history_text(text) if self.prompt == "box" else in_points(text)
 
-    def system_messages(self, instruction: str, view: View) -> tuple[tuple[Role, str], ...]:
+    def system_messages(
+        self, instruction: str, view: View, offered: Sequence[OfferedCall] = ()
+    ) -> tuple[tuple[Role, str], ...]:
         """Return the prompt's messages before the first screen, as published for UI-TARS-1.5."""
         return ("system", ui_tars_prompts.SYSTEM), (
             "user",
-            ui_tars_prompts.user_prompt(self.prompt, self.language, instruction),
+            ui_tars_prompts.user_prompt(self.prompt, self.language, instruction, list_calls(offered)),
         )
 
     def history_text(self, answer: str) -> str:
@@ -71,7 +86,7 @@ class UiTars(Dialect, frozen=True, kw_only=True):
 class InterpretedCall(grammar.CallArguments):
     """Converts a call to an action of the answer; coordinates default to the pointer."""
 
-    def __init__(self, builder: AnswerBuilder, call: Call) -> None:
+    def __init__(self, builder: AnswerBuilder, call: WrittenCall) -> None:
         super().__init__({})
         self.builder = builder
         self.call = call
@@ -193,3 +208,5 @@ PARAMETERS = {
     for name, meant in MEANS.items()
 }
 """All readable names, with all aliases of their parameters."""
+CALL_PARAMETERS = {grammar.CALL_NAME: grammar.CALL_PARAMETERS}
+TEXTS: tuple[str, ...] = ("content",)

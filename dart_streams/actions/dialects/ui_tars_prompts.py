@@ -70,10 +70,18 @@ BOX_LINES = (
     "",
     *END,
 )
+FUNCTIONS = """call(name='xxx', arguments='{{}}') # Call a function with a JSON object of arguments. The functions are:
+{functions}
+
+## Note"""
 TEMPLATES = {"point": "\n".join(POINT_LINES), "box": "\n".join(BOX_LINES)}
 
 
-def user_prompt(style: Literal["point", "box"], language: str, instruction: str) -> str:
-    """Return the prompt for an instruction, with thoughts in ``language``."""
+def user_prompt(style: Literal["point", "box"], language: str, instruction: str, functions: str = "") -> str:
+    """Return the prompt for an instruction, with thoughts in ``language`` and a list of offered ``functions``."""
     before, after = TEMPLATES[style].split("{instruction}")
-    return before.replace("{language}", language) + instruction + after
+    before = before.replace("{language}", language)
+    if functions:
+        space, _, end = before.partition(f"\n\n{END[0]}")
+        before = f"{space.rstrip()}\n{FUNCTIONS.format(functions=functions)}{end}"
+    return before + instruction + after

@@ -146,7 +146,8 @@ def refuse_unusable(observations: list[Observation], tasks: TaskSet) -> None:
 def action_of(text: str, before: Sequence[Observation], policy: Policy) -> str:
     """Return the actions of an answer to ``before``; raise :class:`NotDemonstrable` if it does not parse."""
     try:
-        return format_all(policy.dialect.build().read(text, prompts.view_of(before, policy)).actions)
+        reading = policy.dialect.build().read(text, prompts.view_of(before, policy), before[0].calls)
+        return format_all(reading.actions)
     except actions.Unparsable as error:
         place = f"{before[-1].order.task_id}: step {before[-1].step}"
         raise NotDemonstrable("invalid answer", f"{place}: {error}") from None

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from topics.observations import Observation
-from topics.values import OutcomeKind, Purpose, VersionSpan
+from topics.values import OfferedCall, OutcomeKind, Purpose, VersionSpan
 
 Layout = Literal["step", "trajectory"]
 
@@ -68,6 +68,7 @@ class EpisodeColumns(msgspec.Struct, frozen=True, kw_only=True):
     after_version: int
     env_host: str
     finished_ms: int
+    calls: list[OfferedCall] = []
 
 
 class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +78,8 @@ class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
     if the policy did not answer, and ``action`` if the answer did not parse. ``tokens``, ``logprobs`` (nats) and
     ``entropies`` (nats) have one entry a generated token; they are empty in a demonstration. ``advantage`` is null
     where the step was not ``selected`` for training. ``recorded_from`` is the trajectory of a recorded action that was
-    executed in place of the policy's; null, as in rows of before this column, where the policy acted.
+    executed in place of the policy's; null, as in rows of before this column, where the policy acted. ``returned`` is
+    the text that calls of the action returned, mostly empty.
     """
 
     step: int
@@ -96,6 +98,7 @@ class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
     generate_ms: float
     execute_ms: float
     recorded_from: str | None = None
+    returned: str = ""
     at_ms: int
 
 

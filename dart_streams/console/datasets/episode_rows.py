@@ -78,6 +78,7 @@ def episode_columns(run: str, observations: Sequence[Observation], facts: Curati
         **copied_fields(order.sampling, SAMPLING),
         env_host=last.env_host,
         finished_ms=last.at_ms,
+        calls=observations[0].calls,
     )
 
 
@@ -96,6 +97,7 @@ def step_columns(
         screen=None if observation.screenshot is None else images - 1,
         advantage=facts.step_advantages.get(number),
         selected=number in facts.step_advantages,
+        returned=episode.observations[number + 1].returned,
         at_ms=observation.at_ms,
         **(copied_fields(taken, TAKEN) if taken else UNANSWERED),
     )
@@ -188,6 +190,8 @@ def episode_of(rows: Sequence[Mapping[str, Any]]) -> RecordedEpisode:
             end=end if number == common.steps else None,
             env_host=common.env_host,
             at_ms=steps[number].at_ms if number < common.steps else common.finished_ms,
+            calls=[] if number else common.calls,
+            returned=steps[number - 1].returned if number else "",
         )
         for number, (screen, taken) in enumerate(zip(screens, [None, *answers], strict=True))
     ]

@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 
 from dart_streams.actions import Action, Drag, Finished, Hotkey, Scroll, Type, grammar
 from dart_streams.actions.dialects import Computer13, Native, QwenComputerUse, UiTars, UnsupportedAction, View
+from dart_streams.actions.offered import offer_call
 from dart_streams.actions.sequence import format_all, parse_all, pointer_after
 from tests.unit.actions.generated_answers import DIALECTS, measure
 from tests.unit.actions.test_grammar import every_action
 
 VIEW = View(10_000, 10_000)
 """Whose pixels are all that are drawn."""
+OFFERED = (offer_call("files.read", "Return the text of a file.", {"type": "object"}),)
 WRITERS = (Native(), UiTars(), UiTars(prompt="box"), QwenComputerUse(), Computer13())
-EXPRESSIBLE = {Native: 17, UiTars: 17, Computer13: 16, QwenComputerUse: 12}
+EXPRESSIBLE = {Native: 18, UiTars: 18, Computer13: 17, QwenComputerUse: 13}
 """Of the samples below."""
 SAMPLES = tuple(
     grammar.parse(f"Action: {call}")
@@ -38,6 +40,7 @@ SAMPLES = tuple(
         "type(content='it\\'s')",
         "finished(content='')",
         "call_user()",
+        "call(name='files.read', arguments='{\"path\":\"a b\"}')",
     )
 )
 
@@ -52,7 +55,7 @@ def test_what_a_dialect_writes_it_reads_back_without_complaint(dialect, action):
     except UnsupportedAction as error:
         assert str(error)
         return
-    reading = dialect.read(text, VIEW)
+    reading = dialect.read(text, VIEW, OFFERED)
     assert (reading.actions, reading.wrong) == ((action,), ())
 
 
@@ -94,7 +97,7 @@ def test_canonical_text_of_several_actions_round_trips(actions):
 )
 def test_several_actions_of_ui_tars_are_read_whatever_stands_between_them(actions, between):
     answer = "Action: " + between.join(grammar.call(action) for action in actions)
-    assert UiTars(several="all").read(answer, VIEW).actions == tuple(actions)
+    assert UiTars(several="all").read(answer, VIEW, OFFERED).actions == tuple(actions)
 
 
 @given(every_action)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dart_streams import actions
 from dart_streams.actions import (
     Action,
+    Call,
     CallUser,
     Click,
     Drag,
@@ -29,6 +30,11 @@ from dart_streams.actions import (
 pixel = st.integers(0, 9999)
 button = st.sampled_from(["left", "middle", "right"])
 key = st.sampled_from(["ctrl", "shift", "a", "'", "\\", "é", "+"])
+json_value = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
 every_action = st.one_of(
     st.builds(Click, pixel, pixel, button, st.integers(1, 3)),
     st.builds(Move, pixel, pixel),
@@ -43,6 +49,7 @@ every_action = st.one_of(
     st.builds(Wait),
     st.builds(Finished, st.text(max_size=200)),
     st.builds(CallUser),
+    st.builds(Call, st.just("files.read"), st.dictionaries(st.text(max_size=5), json_value, max_size=3)),
 )
 
 

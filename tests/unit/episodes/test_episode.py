@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams import actions
+from dart_streams.actions.offered import offer_call
 from dart_streams.config import ActionDialect, Policy
 from dart_streams.episodes import prompts
 from dart_streams.episodes.episode import Episode, EpisodeLimits, Evaluate, Execute, Move, RequestAction, Stop
@@ -323,3 +324,43 @@ def play(episode: Episode, rng: random.Random) -> tuple[list[Observation], Episo
         else:
             move = Stop(episode.end_evaluated(move, 1.0))
     return [*observations, episode.last_observation(move.end, at_ms=30)], move.end
+
+
+OFFERS = (offer_call("calc.set", "Set a cell.", {"type": "object", "required": ["cell"]}),)
+
+
+def offering() -> Episode:
+    return NEW.observe(screen("s0"), "Click the box.", at_ms=10, calls=OFFERS).mark_published()
+
+
+def test_offers_are_in_the_first_observation_and_results_in_the_next():
+    call = actions.Call("calc.set", {"cell": "B3"})
+    episode, move = offering().apply_response(reply(actions.format(call)), 0)
+    assert move == Execute(call, "t/0/0")
+    shown = episode.observe(screen("s1"), "", at_ms=20, calls=OFFERS, returned="x" * 5000)
+    assert shown.published[0].calls == list(OFFERS)
+    assert (shown.latest.calls, len(shown.latest.returned)) == ([], 2000)
+    texts = [turn.text for turn in prompts.prompt_turns(shown.observations, NEW.policy)]
+    assert texts[-3:] == [actions.format(call), f"Returned: {shown.latest.returned}", None]
+
+
+@pytest.mark.parametrize("call", [actions.Call("calc.get", {"cell": "B3"}), actions.Call("calc.set", {})])
+def test_a_call_that_does_not_fit_ends_the_episode_as_an_unparsable_answer(call):
+    episode, move = offering().apply_response(reply(actions.format(call)), 0)
+    assert isinstance(move, Stop)
+    assert (move.end.kind, move.end.reward) == ("invalid_action", 0.0)
+    assert (episode.pending.action, episode.wrong) == (None, ("call",))
+
+
+def test_a_call_is_no_loop_while_it_returns_something_new():
+    text = actions.format(actions.Call("calc.set", {"cell": "B3"}))
+
+    def repeats(*returned: str) -> int:
+        episode = offering()
+        for one in returned:
+            episode, _ = episode.mark_published().apply_response(reply(text), 0)
+            episode = episode.observe(screen("s0"), "", at_ms=20, returned=one)
+        return episode.repeats
+
+    assert repeats("1", "2", "3") == 1
+    assert repeats("1", "1", "1") == 3

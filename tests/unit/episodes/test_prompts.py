@@ -181,3 +181,14 @@ def test_equal_bounds_are_a_sliding_window(count, most):
 def test_a_window_with_its_bounds_crossed_is_refused(window):
     with pytest.raises(ConfigError, match=r"is more than max_"):
         parse({"policy": window}, "test")
+
+
+@pytest.mark.parametrize("name", ["native", "ui-tars", "qwen-computer-use", "computer_13"])
+def test_what_was_returned_is_shown_as_long_as_its_answer(name):
+    policy = Policy(max_images=1, max_texts=2, max_tokens=500, dialect=ActionDialect(name=name))
+    plain = observed(4)
+    returned = [msgspec.structs.replace(one, returned=f"#returned {one.step}" if one.step else "") for one in plain]
+    texts = [turn.text for turn in prompts.prompt_turns(returned, policy) if turn.text is not None]
+    assert [step for step in range(1, 5) if any(f"#returned {step}" in text for text in texts)] == [3, 4]
+    unchanged = [turn for turn in prompts.prompt_turns(returned, policy) if "#returned" not in (turn.text or "")]
+    assert unchanged == prompts.prompt_turns(plain, policy)

@@ -13,10 +13,24 @@ from workers.env.environment import EnvironmentBackend
 
 
 def backend_of(config: Config) -> EnvironmentBackend:
-    """Return the configured backend, not started; its own dependencies (a browser) are imported only for it.
+    """Return the configured backend, not started, with the tools of ``env.mcp``.
 
-    Raises ConfigError if there is none of this name, or a package's cannot be loaded.
+    Raises ConfigError if there is none of this name, or a package cannot be loaded.
     """
+    return with_tools(plain_backend_of(config), config) if config.env.mcp.servers else plain_backend_of(config)
+
+
+def with_tools(backend: EnvironmentBackend, config: Config) -> EnvironmentBackend:
+    """Return a backend that also has the tools of ``env.mcp``; raise ConfigError without the package ``mcp``."""
+    try:
+        from workers.env.backends.tools.backend import ToolBackend
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"env.mcp: {error}: run `make desktop`") from error
+    return ToolBackend(backend, config)
+
+
+def plain_backend_of(config: Config) -> EnvironmentBackend:
+    """Return the configured backend; its own dependencies (a browser) are imported only for it."""
     match config.env.backend:
         case "simulated":
             from workers.env.backends.simulated import SimulatedBackend

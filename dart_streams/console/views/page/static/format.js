@@ -45,7 +45,10 @@ export function short(id) {
   return id.length > 16 ? `…${id.slice(-10)}` : id;
 }
 
-/** An action without the keywords of the grammar. @param {string} text */
+const CALL = /call\(name='([^']*)', arguments='((?:[^'\\]|\\.)*)'\)/gs;
+
+/** An action without the keywords of the grammar; a called function with its arguments. @param {string} text */
 export function brief(text) {
+  if (text.startsWith("Action: call(")) return text.slice(8).replace(CALL, (_, name, json) => `${name}(${json.replace(/\\([\\'])/g, "$1")})`);
   return text.replace(/^.*Action:\s*/s, "").replace(/(start_box|end_box|content|key|direction)=/g, "").replace(/'\((\d+), ?(\d+)\)'/g, "$1,$2");
 }

@@ -164,6 +164,7 @@ class Player {
       parts.push(el("section", {}, el("h2", {}, `action ${index + 1}`), el("p.action-text", {}, brief(taken.action ?? taken.text)),
         taken.action ? null : el("p.warn", {}, "not a valid action"),
         taken.action && taken.text.trim() !== taken.action.trim() ? el("pre.said", {}, taken.text) : null,
+        next.event.returned ? el("pre.said", {}, `returned: ${next.event.returned}`) : null,
         roles.map((/** @type {[any, boolean]} */ [g, chosen]) => el("p.role", {}, chosen ? el("span.chip.success", {}, "trained on") : el("span.chip", {}, "left out"),
           ` advantage ${number(g.member.advantage)} in `, this.app.link("group", { id: g.group_id }, g.group_id)))));
       parts.push(tokens(taken, this.color, (color) => { this.color = color; this.app.remember({ color }); this.draw(); }, index === this.marked.step ? this.marked.token : undefined));
