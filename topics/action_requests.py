@@ -22,4 +22,11 @@ class ActionRequest(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms: EpochMs
 
 
-TOPIC = Topic(name="action-requests", event=ActionRequest, key="trajectory_id", partitions=4, retention_ms=HOUR_MS // 4)
+TOPIC = Topic(
+    name="action-requests",
+    event=ActionRequest,
+    key="trajectory_id",
+    partitions=4,
+    shared=True,
+    retention_ms=HOUR_MS // 4,
+)

@@ -29,4 +29,6 @@ class ActionResponse(msgspec.Struct, frozen=True, kw_only=True):
     error: Prose | None = None
 
 
-TOPIC = Topic(name="actions", event=ActionResponse, key="request_id", partitions=4, retention_ms=HOUR_MS // 4)
+TOPIC = Topic(
+    name="actions", event=ActionResponse, key="request_id", partitions=4, shared=True, retention_ms=HOUR_MS // 4
+)

@@ -73,4 +73,4 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     returned: Prose = ""
 
 
-TOPIC = Topic(name="observations", event=Observation, key="trajectory_id", partitions=4)
+TOPIC = Topic(name="observations", event=Observation, key="trajectory_id", partitions=4, shared=True)

@@ -52,4 +52,4 @@ class RolloutOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     plan: list[Prose] = []
 
 
-TOPIC = Topic(name="rollout-orders", event=RolloutOrder, key="order_id", partitions=4)
+TOPIC = Topic(name="rollout-orders", event=RolloutOrder, key="order_id", partitions=4, shared=True)

@@ -13,8 +13,9 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """The specification of one topic, declared beside its event.
 
     ``name`` has no prefix: a deployment adds ``bus.prefix``. ``key`` names the event field with the record's key.
-    ``retention_ms`` of None keeps records forever. ``max_message_bytes`` bounds a record's value at producers and
-    consumers. Every topic but the weights has a dead-letter topic, ``<name>.dlq``.
+    A ``shared`` topic is spread over the workers of a kind, and may have any number of partitions. The others keep one
+    order. ``retention_ms`` of None keeps records forever. ``max_message_bytes`` bounds a record's value at producers
+    and consumers. Every topic but the weights has a dead-letter topic, ``<name>.dlq``.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     version: int = 1
     partitions: int = 1
+    shared: bool = False
     cleanup: Literal["delete", "compact"] = "delete"
     retention_ms: int | None = 7 * DAY_MS
     max_message_bytes: int = 4 * MIB

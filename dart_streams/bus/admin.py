@@ -16,6 +16,10 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable, UserError
 
 REQUEST_TIMEOUT_S = 30.0
+BROKERS_REPLICAS = -1
+"""The broker's ``default.replication.factor``, in a request that creates a topic."""
+IMPOSSIBLE = ("shrink", "replicas")
+"""Changes that Kafka can't make."""
 
 
 class TopicsRefused(UserError):
@@ -27,6 +31,7 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     partitions: int
+    replicas: int
     configs: dict[str, str]
     end_offsets: list[int]
     records: list[int]
@@ -35,14 +40,15 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
 def apply_all(bus: Bus, extra: Sequence[TopicSpec] = (), *, keep_grown: bool = False) -> list[Change]:
     """Create and alter the broker's topics as declared; return the changes.
 
-    ``keep_grown`` leaves topics with more partitions than declared alone; a resumed run checks those itself.
+    ``keep_grown`` leaves alone topics with more partitions than declared, or with other replicas; a resumed run checks
+    those itself.
 
     Raises :class:`ServiceUnavailable` if no broker answers within ``bus.wait_s``, and what :func:`apply` raises.
     """
     with connect(bus) as admin:
         changes = plan_against(admin, declare_topics(bus, extra))
         if keep_grown:
-            changes = [change for change in changes if change.action != "shrink"]
+            changes = [change for change in changes if change.action not in IMPOSSIBLE]
         apply(admin, changes)
     return changes
 
@@ -72,6 +78,7 @@ def read_topics(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> dict[st
         spec.name: TopicSpec(
             name=spec.name,
             partitions=len(described[spec.name]["partitions"]),
+            replicas=len(described[spec.name]["partitions"][0]["replica_nodes"]),
             configs={key: entry["value"] for key, entry in configs.get(spec.name, {}).items()},
         )
         for spec in existing
@@ -87,9 +94,9 @@ def topic_ids(admin: KafkaAdminClient, names: Sequence[str]) -> dict[str, str]:
 def apply(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
     """Apply changes and return once all are visible.
 
-    Raises :class:`TopicsRefused`, with nothing changed, if a change would shrink a topic, or if the broker refuses one.
+    Raises :class:`TopicsRefused`, with nothing changed, if a change is impossible, or if the broker refuses one.
     """
-    refuse_shrinking(changes)
+    refuse_impossible(changes)
     try:
         create(admin, [change for change in changes if change.action == "create"])
         grown = {c.topic: int(c.after["partitions"]) for c in changes if c.action == "add partitions"}
@@ -101,14 +108,21 @@ def apply(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
         raise TopicsRefused(f"the broker refused a change: {error}") from error
 
 
-def refuse_shrinking(changes: Sequence[Change]) -> None:
-    """Raise :class:`TopicsRefused` for topics with more partitions than declared."""
+def refuse_impossible(changes: Sequence[Change]) -> None:
+    """Raise :class:`TopicsRefused` for topics with more partitions than declared, or with other replicas."""
     shrunk = [c for c in changes if c.action == "shrink"]
     if shrunk:
         which = "; ".join(f"{c.topic} has {c.before['partitions']}, declared {c.after['partitions']}" for c in shrunk)
         raise TopicsRefused(
             f"Kafka can't take partitions away ({which}). Declare as many as it has, use another bus.prefix, "
             "or delete the topic and its records"
+        )
+    copied = [change for change in changes if change.action == "replicas"]
+    if copied:
+        which = "; ".join(f"{c.topic} has {c.before['replicas']}, declared {c.after['replicas']}" for c in copied)
+        raise TopicsRefused(
+            f"topics have other replicas than bus.topics.replicas declares ({which}). Move them with Kafka's "
+            "kafka-reassign-partitions.sh, or declare what they have"
         )
 
 
@@ -119,7 +133,8 @@ def create(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
     wanted = {
         change.topic: {
             "num_partitions": int(change.after["partitions"]),
-            "configs": {key: value for key, value in change.after.items() if key != "partitions"},
+            "replication_factor": int(change.after.get("replicas", BROKERS_REPLICAS)),
+            "configs": configs_of(change),
         }
         for change in changes
     }
@@ -128,6 +143,11 @@ def create(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
         if answer["error_code"] and error is not TopicAlreadyExistsError:
             raise TopicsRefused(f"topic {answer['name']} was not created: {answer['error_message'] or error.__name__}")
     admin.wait_for_topics(list(wanted), timeout_ms=int(REQUEST_TIMEOUT_S * 1000))
+
+
+def configs_of(change: Change) -> dict[str, str]:
+    """Return the broker's configuration keys of a change."""
+    return {key: value for key, value in change.after.items() if key not in ("partitions", "replicas")}
 
 
 def alter(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
@@ -143,11 +163,14 @@ def alter(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
 
 def await_visible(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
     """Return once the brokers' metadata shows every change; it lags behind the answers to requests."""
-    wanted = [TopicSpec(name=change.topic, configs=change.after) for change in changes]
+    wanted = [TopicSpec(name=change.topic, configs=configs_of(change)) for change in changes]
     deadline = Deadline(REQUEST_TIMEOUT_S)
     while True:
         present = read_topics(admin, wanted).values()
-        visible = {spec.name: spec.configs | {"partitions": str(spec.partitions)} for spec in present}
+        visible = {
+            spec.name: spec.configs | {"partitions": str(spec.partitions), "replicas": str(spec.replicas)}
+            for spec in present
+        }
         late = [c.topic for c in changes if not c.after.items() <= visible.get(c.topic, {}).items()]
         if not late:
             return
@@ -171,6 +194,7 @@ def describe(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[Topic
         TopicState(
             topic=spec.name,
             partitions=spec.partitions,
+            replicas=spec.replicas,
             configs=spec.configs,
             end_offsets=[ends[partition].offset for partition in partitions[spec.name]],
             records=[ends[partition].offset - starts[partition].offset for partition in partitions[spec.name]],

@@ -1,7 +1,4 @@
-"""Topics as code, the pure part: declared and actual topics, the changes between them, and Strimzi's resources.
-
-Topics have the replicas of Kafka's ``default.replication.factor``, whether applied here or by Strimzi.
-"""
+"""Topics as code, the pure part: declared and actual topics, the changes between them, and Strimzi's resources."""
 
 import hashlib
 import re
@@ -31,18 +28,24 @@ DIGEST_DIGITS = 8
 
 
 class TopicSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic by full name, with the broker's configuration keys."""
+    """A topic by full name, with the broker's configuration keys.
+
+    Without ``replicas`` it has the broker's ``default.replication.factor``. A ``shared`` one may have more partitions
+    than declared.
+    """
 
     name: str
     partitions: int = 1
+    replicas: int = 0
+    shared: bool = False
     configs: dict[str, str] = {}
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of one topic; ``shrink`` is impossible in Kafka."""
+    """A change of one topic; Kafka can neither ``shrink`` one nor give it other ``replicas`` (its tools can)."""
 
     topic: str
-    action: Literal["create", "add partitions", "alter", "shrink"]
+    action: Literal["create", "add partitions", "alter", "shrink", "replicas"]
     before: dict[str, str]
     after: dict[str, str]
 
@@ -61,10 +64,10 @@ def declare_topics(bus: Bus, extra: Sequence[TopicSpec] = ()) -> list[TopicSpec]
     """
     specs = []
     for topic in topics.ALL:
-        specs.append(spec_of(topic, bus.prefix))
+        specs.append(spec_of(topic, bus))
         if has_dead_letters(topic):
-            specs.append(dead_letters_of(topic, bus.prefix))
-    return [*specs, *extra]
+            specs.append(dead_letters_of(topic, bus))
+    return [*specs, *(msgspec.structs.replace(spec, replicas=bus.topics.replicas) for spec in extra)]
 
 
 def has_dead_letters(topic: Topic) -> bool:
@@ -72,17 +75,22 @@ def has_dead_letters(topic: Topic) -> bool:
     return topic is not topics.weights.TOPIC
 
 
-def spec_of(topic: Topic, prefix: str) -> TopicSpec:
+def spec_of(topic: Topic, bus: Bus) -> TopicSpec:
     """Return the declared state of ``topic``."""
+    retention_ms = topic.retention_ms
+    if (hours := bus.topics.retention_hours.get(topic.name)) is not None:
+        retention_ms = int(hours * HOUR_MS) or None
     return TopicSpec(
-        name=prefix + topic.name,
-        partitions=topic.partitions,
+        name=bus.prefix + topic.name,
+        partitions=(bus.topics.partitions if topic.shared else None) or topic.partitions,
+        replicas=bus.topics.replicas,
+        shared=topic.shared,
         configs={
             "cleanup.policy": topic.cleanup,
-            "retention.ms": "-1" if topic.retention_ms is None else str(topic.retention_ms),
+            "retention.ms": "-1" if retention_ms is None else str(retention_ms),
             "max.message.bytes": str(record_bytes(topic)),
             "message.timestamp.type": "CreateTime",  # a request's budget is counted from it (workers/rollout)
-            **clock_bounds(clock_ms(topic)),
+            **clock_bounds(clock_ms(retention_ms)),
         },
     )
 
@@ -101,12 +109,12 @@ MAX_LETTER_BYTES = max(letter_bytes(topic) for topic in topics.ALL)
 """Maximum record of any producer."""
 
 
-def clock_ms(topic: Topic) -> int:
-    """Return the maximum offset of timestamps on ``topic`` from the broker's clock (ms).
+def clock_ms(retention_ms: int | None) -> int:
+    """Return the maximum offset of a topic's timestamps from the broker's clock (ms).
 
     A record older than its topic's retention would be deleted unread.
     """
-    return CLOCK_MS if topic.retention_ms is None else min(CLOCK_MS, topic.retention_ms)
+    return CLOCK_MS if retention_ms is None else min(CLOCK_MS, retention_ms)
 
 
 def clock_bounds(bound_ms: int) -> dict[str, str]:
@@ -114,10 +122,11 @@ def clock_bounds(bound_ms: int) -> dict[str, str]:
     return {f"message.timestamp.{side}.max.ms": str(bound_ms) for side in ("before", "after")}
 
 
-def dead_letters_of(topic: Topic, prefix: str) -> TopicSpec:
+def dead_letters_of(topic: Topic, bus: Bus) -> TopicSpec:
     """Return the declared state of the dead-letter topic of ``topic``."""
     return TopicSpec(
-        name=prefix + topic.name + DEAD_LETTERS,
+        name=bus.prefix + topic.name + DEAD_LETTERS,
+        replicas=bus.topics.replicas,
         configs={
             "cleanup.policy": "delete",
             "retention.ms": str(DEAD_LETTER_DAYS * DAY_MS),
@@ -135,10 +144,14 @@ def plan(wanted: Sequence[TopicSpec], actual: Mapping[str, TopicSpec]) -> list[C
 def changes_of(wanted: TopicSpec, actual: TopicSpec | None) -> list[Change]:
     """Return the changes of one topic."""
     if actual is None:
-        after = {"partitions": str(wanted.partitions), **wanted.configs}
+        replicas = {"replicas": str(wanted.replicas)} if wanted.replicas else {}
+        after = {"partitions": str(wanted.partitions), **replicas, **wanted.configs}
         return [Change(topic=wanted.name, action="create", before={}, after=after)]
     changes = []
-    if wanted.partitions != actual.partitions:
+    if wanted.replicas and actual.replicas and wanted.replicas != actual.replicas:
+        before, after = {"replicas": str(actual.replicas)}, {"replicas": str(wanted.replicas)}
+        changes.append(Change(topic=wanted.name, action="replicas", before=before, after=after))
+    if wanted.partitions > actual.partitions or (wanted.partitions < actual.partitions and not wanted.shared):
         changes.append(
             Change(
                 topic=wanted.name,
@@ -154,6 +167,15 @@ def changes_of(wanted: TopicSpec, actual: TopicSpec | None) -> list[Change]:
     return changes
 
 
+def list_grown(wanted: Sequence[TopicSpec], actual: Mapping[str, TopicSpec]) -> list[str]:
+    """Return a sentence for each shared topic with more partitions than declared, which are kept."""
+    return [
+        f"{spec.name} keeps its {there.partitions} partitions; {spec.partitions} are declared"
+        for spec in wanted
+        if spec.shared and (there := actual.get(spec.name)) and there.partitions > spec.partitions
+    ]
+
+
 def strimzi_resource(spec: TopicSpec, cluster: str, namespace: str = "") -> dict[str, Any]:
     """Return the ``KafkaTopic`` resource of a topic for the Kafka cluster ``cluster``."""
     name = resource_name(spec.name)
@@ -163,6 +185,7 @@ def strimzi_resource(spec: TopicSpec, cluster: str, namespace: str = "") -> dict
         "metadata": {"name": name, "labels": {"strimzi.io/cluster": cluster}}
         | ({"namespace": namespace} if namespace else {}),
         "spec": {"partitions": spec.partitions, "config": spec.configs}
+        | ({"replicas": spec.replicas} if spec.replicas else {})
         | ({} if name == spec.name else {"topicName": spec.name}),
     }
 

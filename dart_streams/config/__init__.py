@@ -3,7 +3,7 @@
 Each module holds a group of tables. A value that no user chooses is a constant beside its use, not a key.
 """
 
-from dart_streams.config.connections import Bus, KafkaLogin, Login, Services, Store, Tls
+from dart_streams.config.connections import Bus, KafkaLogin, Login, Services, Store, Tls, TopicSettings
 from dart_streams.config.curation import Curation
 from dart_streams.config.deployment import Config, Evaluation, Run, Tasks, Ui
 from dart_streams.config.dialect import ActionDialect

@@ -9,7 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from dart_streams.config.section import AboveZero, Optional, Positive, Section
+import topics
+from dart_streams.config.section import AboveZero, Count, NonNegative, Optional, Positive, Section
+from topics.topic import HOUR_MS
 
 SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
 """The form of a reference to a secret; the configuration itself contains none."""
@@ -109,6 +111,36 @@ def anchor_paths(section: S, folder: Path) -> S:
     )
 
 
+def retention_refusal(name: str, hours: float) -> str:
+    """Return why a topic can't have a retention, empty if it can."""
+    topic = topics.BY_NAME.get(name)
+    if topic is None:
+        return f"no topic has this name: use one of {', '.join(topics.BY_NAME)}"
+    if topic.retention_ms is None and hours:
+        return "a run goes on from its records, which are kept forever"
+    if 0 < hours * HOUR_MS < min(topic.retention_ms or 0, HOUR_MS):
+        return f"its records are needed for {min(topic.retention_ms or 0, HOUR_MS) / HOUR_MS:g} hours at least"
+    return ""
+
+
+class TopicSettings(Optional, frozen=True):
+    """What a deployment sets of its topics, in place of the contract's."""
+
+    partitions: Positive | None = None
+    """Partitions of ``rollout-orders``, ``observations``, ``action-requests`` and ``actions``: the most workers of a
+    kind that share the work. By default 4, or the larger of ``env.workers`` and ``rollout.workers``."""
+    replicas: Count = 0
+    """Copies of each record, on as many brokers; 0: as many as the broker's ``default.replication.factor``."""
+    retention_hours: dict[str, NonNegative] = msgspec.field(default_factory=dict)
+    """Retention by topic, where it is not the one that the page on topics has; 0 keeps a topic's records forever."""
+
+    def __post_init__(self) -> None:
+        """Refuse a retention that loses what a run needs."""
+        for name, hours in self.retention_hours.items():
+            if reason := retention_refusal(name, hours):
+                raise ValueError(f"retention_hours.{name}: {reason}")
+
+
 class Bus(Section, frozen=True):
     """Kafka."""
 
@@ -120,6 +152,7 @@ class Bus(Section, frozen=True):
     """Time that a process waits for the broker before it gives up."""
     tls: Tls = Tls()
     login: KafkaLogin = KafkaLogin()
+    topics: TopicSettings = TopicSettings()
 
     def __post_init__(self) -> None:
         """Refuse to send a password unencrypted; SCRAM never sends it."""

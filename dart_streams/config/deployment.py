@@ -127,6 +127,12 @@ class Config(Section, frozen=True):
         """Refuse records too large for their topics, deadlocks, and tokens that can't be trained on."""
         if too_large := record_sizes.size_refusal(self):
             raise ValueError(too_large)
+        for key, workers in (("env.workers", self.env.workers), ("rollout.workers", self.rollout.workers)):
+            if workers > (partitions := self.bus.topics.partitions or workers):
+                raise ValueError(
+                    f"bus.topics.partitions {partitions} is less than {key} {workers}: a worker without a partition "
+                    "has no work"
+                )
         if self.rollout.engine == "openai" and self.run.trains:
             if not self.rollout.openai.trainable:
                 raise ValueError(

@@ -14,6 +14,7 @@ from dart_streams.config.deployment import Config
 from dart_streams.config.recorded import upgrade_recorded
 from dart_streams.config.tables import read_tables
 from dart_streams.errors import ConfigError
+from topics import rollout_orders
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -28,7 +29,16 @@ def load(path: Path, *, recorded: bool = False, recipe: Sequence[str] = ()) -> C
     data = upgrade_recorded(data, str(path)) if recorded else data
     data = recipes.override_tables(data, {recipes.CHOICE: list(recipe)}) if recipe else recipes.merge_recipes(data)
     config = parse(hardware.size_tables(data, hardware.read_machine()), source=str(path))
-    return anchor_paths(config, path.parent)
+    return anchor_paths(config if recorded else with_partitions(config), path.parent)
+
+
+def with_partitions(config: Config) -> Config:
+    """Return a deployment with ``bus.topics.partitions`` for all its workers, if the file does not say how many."""
+    most = max(config.env.workers, config.rollout.workers)
+    if config.bus.topics.partitions or most <= rollout_orders.TOPIC.partitions:
+        return config
+    settings = msgspec.structs.replace(config.bus.topics, partitions=most)
+    return msgspec.structs.replace(config, bus=msgspec.structs.replace(config.bus, topics=settings))
 
 
 def parse(data: dict[str, Any], source: str = "configuration") -> Config:

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dart_streams.bus import dead_letters
+from dart_streams.bus import admin, dead_letters
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.codec import find_header
-from dart_streams.config import Config, Rollout
+from dart_streams.config import Config, Rollout, TopicSettings
 from tests import events
 from tests.events import weight_version
 from tests.topic_reader import TopicReader
@@ -160,6 +160,20 @@ async def test_what_cannot_be_answered_is_a_dead_letter_and_the_worker_goes_on(c
     reasons = {letter.key: find_header(letter.headers, dead_letters.ERROR).decode() for letter in dead}
     assert "not a action-requests/1" in reasons[b"bad"]
     assert "reply_partition 99" in reasons[b"t0"]
+
+
+async def test_a_reply_goes_to_a_partition_that_its_topic_was_given_since(config):
+    grown = msgspec.structs.replace(config.bus, topics=TopicSettings(partitions=8))
+    async with connected(config, actions.TOPIC, FIRST) as (publisher, replies), worker(config):
+        await ask(publisher, request(0))
+        await replies.until(answered(range(1)))
+        changes = await asyncio.to_thread(admin.apply_all, grown)
+        assert {change.action for change in changes} == {"add partitions"}
+        async with TopicReader(config, actions.TOPIC) as later:
+            await ask(publisher, request(1, reply_partition=6))
+            await later.until(answered(range(1, 2)))
+        assert [r.partition for r, reply in zip(later.records, later.events, strict=True) if reply.step == 2][-1] == 6
+    assert await asyncio.to_thread(admin.apply_all, config.bus) == [], "shared topics keep what they have grown"
 
 
 class Faulty(ScriptedEngine):

@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import topics
 from dart_streams.bus import admin
 from dart_streams.bus.admin import TopicsRefused
 from dart_streams.bus.topology import TopicSpec, declare_topics
-from dart_streams.config import Bus
+from dart_streams.config import Bus, TopicSettings
 
 BOUND_S = 120.0
 COMMAND = [sys.executable, "-m", "dart_streams.console.cli.main", "topics"]
@@ -64,6 +65,25 @@ def test_partitions_are_added_and_never_taken_away(bus):
     assert (change.action, change.after) == ("add partitions", {"partitions": "3"})
     with pytest.raises(TopicsRefused, match=f"{name} has 3, declared 2"):
         admin.apply_all(bus, [TopicSpec(name=name, partitions=2)])
+
+
+def test_partitions_replicas_and_retention_are_those_of_the_file(bus):
+    with admin.connect(bus) as client:
+        client.delete_topics(sorted(names_of(bus)))
+    settings = TopicSettings(partitions=6, replicas=1, retention_hours={"observations": 2})
+    admin.apply_all(msgspec.structs.replace(bus, topics=settings))
+    with admin.connect(bus) as client:
+        states = {state.topic.removeprefix(bus.prefix): state for state in admin.describe(client, declare_topics(bus))}
+    assert {topic.name: states[topic.name].partitions for topic in topics.ALL if topic.shared} == {
+        "rollout-orders": 6,
+        "observations": 6,
+        "action-requests": 6,
+        "actions": 6,
+    }
+    assert {state.replicas for state in states.values()} == {1}
+    assert states["observations"].configs["retention.ms"] == "7200000"
+    with pytest.raises(TopicsRefused, match="Move them with Kafka's"):
+        admin.apply_all(msgspec.structs.replace(bus, topics=TopicSettings(replicas=2)))
 
 
 def test_a_resumed_run_keeps_grown_topics_and_makes_missing_ones(bus):

@@ -74,7 +74,7 @@ class RequestServer:
     async def handle(self, _slot: int, delivery: Delivery) -> None:
         """Answer a request, or dead-letter it if no partition can carry the reply."""
         request: ActionRequest = delivery.event
-        if not 0 <= request.reply_partition < self.reply_partitions:
+        if not await self._has_partition(request.reply_partition):
             reason = f"reply_partition {request.reply_partition}, but {actions.TOPIC.name} has {self.reply_partitions}"
             await self.consumer.dead_letter(delivery.record, reason)
             return
@@ -85,6 +85,14 @@ class RequestServer:
             await self.answer(request, record, waited_s)
         finally:
             self._count(-1)
+
+    async def _has_partition(self, number: int) -> bool:
+        """Return whether a reply can go to a partition; the topic may have grown since it was last described."""
+        name = actions.TOPIC.name
+        if number >= self.reply_partitions:
+            with contextlib.suppress(KafkaError):
+                self.reply_partitions = (await self.publisher.partition_counts([name])).get(name, self.reply_partitions)
+        return 0 <= number < self.reply_partitions
 
     def _count(self, change: int) -> None:
         """Count requests in flight; when full, note the end offsets that the client has seen."""

@@ -148,7 +148,7 @@ def create_topics(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
     """Create the shadow topics with the partitions of the records, and without retention, as records are old."""
     specs: list[TopicSpec] = []
     for topic in topics:
-        spec = spec_of(topic, bus.prefix)
+        spec = spec_of(topic, bus)
         needed = max((record.partition for record in bundle.records(topic.name)), default=0) + 1
         of_any_time = {"retention.ms": "-1", **clock_bounds(NO_BOUND_MS)}
         configs = {**spec.configs, "cleanup.policy": "delete", **of_any_time}

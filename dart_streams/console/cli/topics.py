@@ -12,7 +12,9 @@ from dart_streams.console.cli.output import log_to_stderr, note, show, show_json
 from dart_streams.errors import UserError
 
 if TYPE_CHECKING:
-    from dart_streams.bus.topology import TopicSpec
+    from kafka.admin import KafkaAdminClient
+
+    from dart_streams.bus.topology import Change, TopicSpec
     from dart_streams.config import Config
 
 app = typer.Typer(no_args_is_help=True, callback=log_to_stderr)
@@ -31,6 +33,18 @@ def specs_of(config: Config) -> list[TopicSpec]:
     return declare_topics(config.bus, changelog_topics(config))
 
 
+def plan_changes(client: KafkaAdminClient, config: Config) -> list[Change]:
+    """Return the changes to a deployment's topics, and note those that keep more partitions than declared."""
+    from dart_streams.bus import admin
+    from dart_streams.bus.topology import list_grown, plan
+
+    wanted = specs_of(config)
+    actual = admin.read_topics(client, wanted)
+    for sentence in list_grown(wanted, actual):
+        note(sentence)
+    return plan(wanted, actual)
+
+
 @app.command("plan")
 def plan_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Show what `apply` would change, and change nothing."""
@@ -38,7 +52,7 @@ def plan_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
     deployment = read_config(config)
     with admin.connect(deployment.bus) as client:
-        show(admin.plan_against(client, specs_of(deployment)), as_json=as_json, empty=AS_DECLARED)
+        show(plan_changes(client, deployment), as_json=as_json, empty=AS_DECLARED)
 
 
 @app.command("apply")
@@ -48,7 +62,7 @@ def apply_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
     deployment = read_config(config)
     with admin.connect(deployment.bus) as client:
-        changes = admin.plan_against(client, specs_of(deployment))
+        changes = plan_changes(client, deployment)
         show(changes, as_json=as_json, empty=AS_DECLARED)
         admin.apply(client, changes)
     if changes:

@@ -79,9 +79,8 @@ episode_s | episode | s | \
     reset {reset_s} + {steps} steps x (settle {settle_s} + generate {generate_s}) + evaluate {evaluate_s}
 episodes_per_s | episodes | /s | {envs} environments / episode {episode_s}
 steps_per_s | steps | /s | {episodes_per_s} episodes/s x {steps} steps
-partitions | partitions of observations, action-requests, actions | each | \
+partitions | bus.topics.partitions | each | \
     the larger of {steps_per_s} steps/s / {partition_per_s} and {envs} slots / {slots_a_host} a host
-order_partitions | partitions of rollout-orders |  | {envs} slots / {slots_a_host} a host: each host must own one
 recorders | recorders | processes | {steps_per_s} steps/s x {recorder_ms} core-ms / 1000 / {busy}
 curator_cores | curator | cores | {episodes_per_s} episodes/s / {curator_per_s} trajectories/s; one process decides
 brokers | brokers |  | \
@@ -187,7 +186,6 @@ def add_figures(v: dict[str, float]) -> None:
     copies = v["copies"]
     hosts = v["envs"] / v["slots_a_host"]
     v["partitions"] = math.ceil(max(steps_per_s / v["partition_per_s"], hosts))
-    v["order_partitions"] = math.ceil(hosts)
     v["recorders"] = math.ceil(steps_per_s * v["recorder_ms"] / 1000 / v["busy"])
     v["curator_cores"] = v["episodes_per_s"] / v["curator_per_s"]
     for service, cost_ms, cores in (("brokers", "kafka_ms", "broker_cores"), ("nodes", "cassandra_ms", "store_cores")):

@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import topics
-from dart_streams.bus.admin import TopicsRefused, refuse_shrinking
+from dart_streams.bus.admin import TopicsRefused, refuse_impossible
 from dart_streams.bus.dead_letters import SUFFIX
-from dart_streams.bus.topology import DEAD_LETTERS, Change, TopicSpec, declare_topics, plan
-from dart_streams.config import Bus
+from dart_streams.bus.topology import DEAD_LETTERS, Change, TopicSpec, declare_topics, list_grown, plan
+from dart_streams.config import Bus, TopicSettings
 
 BUS = Bus(prefix="dart.r1.")
 names = st.sampled_from(["a", "b", "c", "d"])
@@ -14,6 +14,7 @@ specs = st.builds(
     TopicSpec,
     name=names,
     partitions=st.integers(1, 4),
+    shared=st.booleans(),
     configs=st.dictionaries(st.sampled_from(["retention.ms", "cleanup.policy"]), st.sampled_from(["1", "2"])),
 )
 worlds = st.lists(specs, unique_by=lambda spec: spec.name)
@@ -59,13 +60,54 @@ def test_the_plan_says_what_is_and_what_will_be():
 def test_taking_partitions_away_is_refused_and_the_reason_names_the_topic():
     wanted, actual = TopicSpec(name="t", partitions=2), TopicSpec(name="t", partitions=5)
     with pytest.raises(TopicsRefused, match="t has 5, declared 2"):
-        refuse_shrinking(plan([wanted], {"t": actual}))
+        refuse_impossible(plan([wanted], {"t": actual}))
 
 
 def test_every_topic_of_the_contract_is_declared_under_the_prefix():
     by_name = {spec.name: spec for spec in declare_topics(BUS)}
     for topic in topics.ALL:
         assert by_name[f"dart.r1.{topic.name}"].partitions == topic.partitions
+
+
+def test_a_deployment_sets_partitions_replicas_and_retention():
+    settings = TopicSettings(partitions=16, replicas=3, retention_hours={"observations": 2, "curated": 0})
+    bus = Bus(prefix="p.", topics=settings)
+    by_name = {spec.name.removeprefix("p."): spec for spec in declare_topics(bus, [TopicSpec(name="changelog")])}
+    assert {spec.replicas for spec in by_name.values()} == {3}
+    shared = {topic.name for topic in topics.ALL if topic.shared}
+    assert shared == {"rollout-orders", "observations", "action-requests", "actions"}
+    assert {name: spec.partitions for name, spec in by_name.items() if spec.partitions > 1} == dict.fromkeys(shared, 16)
+    assert by_name["observations"].configs["retention.ms"] == "7200000"
+    assert by_name["curated"].configs["retention.ms"] == "-1"
+    assert by_name["actions"].configs["message.timestamp.before.max.ms"] == "900000", "no older than it is kept"
+
+
+@pytest.mark.parametrize(
+    ("retention_hours", "reason"),
+    [
+        ({"orders": 1}, "no topic has this name: use one of rollout-orders"),
+        ({"weights": 24}, "kept forever"),
+        ({"actions": 0.1}, "0.25 hours at least"),
+        ({"observations": 0.5}, "1 hours at least"),
+    ],
+)
+def test_a_retention_that_loses_records_in_use_is_refused(retention_hours, reason):
+    with pytest.raises(ValueError, match=reason):
+        TopicSettings(retention_hours=retention_hours)
+
+
+def test_shared_topics_keep_the_partitions_they_have_grown():
+    wanted = [TopicSpec(name="a", partitions=4, shared=True), TopicSpec(name="b", partitions=4, shared=True)]
+    actual = {"a": TopicSpec(name="a", partitions=8), "b": TopicSpec(name="b", partitions=4)}
+    assert plan(wanted, actual) == []
+    assert list_grown(wanted, actual) == ["a keeps its 8 partitions; 4 are declared"]
+
+
+def test_other_replicas_are_refused_with_the_tool_that_moves_them():
+    changes = plan([TopicSpec(name="t", replicas=3)], {"t": TopicSpec(name="t", replicas=1)})
+    with pytest.raises(TopicsRefused, match=r"t has 1, declared 3\)\. Move them with Kafka's kafka-reassign"):
+        refuse_impossible(changes)
+    assert plan([TopicSpec(name="t")], {"t": TopicSpec(name="t", replicas=3)}) == [], "the broker's default is any"
 
 
 def test_dead_letter_topics_take_the_largest_record():

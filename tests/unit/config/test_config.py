@@ -14,6 +14,25 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path):
     assert load(file) == Config()
 
 
+@pytest.mark.parametrize(
+    ("text", "partitions"),
+    [
+        ("env.workers = 4\nrollout.workers = 3", None),
+        ("env.workers = 3\nrollout.workers = 7", 7),
+        ("env.workers = 6\nbus.topics.partitions = 12", 12),
+    ],
+)
+def test_topics_have_a_partition_for_each_worker(tmp_path: Path, text: str, partitions: int | None):
+    file = tmp_path / "c.toml"
+    file.write_text(text)
+    assert load(file).bus.topics.partitions == partitions
+
+
+def test_a_worker_that_would_have_no_partition_is_refused():
+    with pytest.raises(ConfigError, match=r"bus\.topics\.partitions 4 is less than env\.workers 6"):
+        parse({"env": {"workers": 6}, "bus": {"topics": {"partitions": 4}}})
+
+
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"no configuration file .*none\.toml"):
         load(tmp_path / "none.toml")
@@ -26,7 +45,7 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path):
     [
         ({"env": {"slot": 3}}, r"unknown key 'env\.slot': did you mean 'slots'\?"),
         ({"curation": {"budget": {"treshold": 0.5}}}, r"'curation\.budget\.treshold': did you mean 'threshold'\?"),
-        ({"bus": {"zzz": 1}}, r"'bus\.zzz': known keys here: login, prefix, servers, tls, wait_s"),
+        ({"bus": {"zzz": 1}}, r"'bus\.zzz': known keys here: login, prefix, servers, tls, topics, wait_s"),
         ({"env": {"slots": "many"}}, r"env\.slots: Expected `int`, got `str`"),
         ({"env": {"backend": ""}}, r"env\.backend: Expected `str` of length >= 1"),
         ({"curation": {"dispatch": {"mode": "by hand"}}}, r"curation\.dispatch\.mode: Invalid enum value 'by hand'"),

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from dart_streams import config
+from dart_streams.bus.topology import spec_of
 from dart_streams.console.cli import process
 from dart_streams.curation import order_tracker as orders
 from topics import action_requests, observations, rollout_orders
@@ -86,14 +87,9 @@ def test_an_exclusive_resource_is_released_before_it_is_acquired_again(name: str
 
 
 def test_replicas_are_named_after_their_pods():
-    partitions = {
-        "env": rollout_orders.TOPIC.partitions,
-        "rollout": action_requests.TOPIC.partitions,
-        "recorder": observations.TOPIC.partitions,
-    }
-    for name, most in partitions.items():
+    for name, topic in {"env": rollout_orders, "rollout": action_requests, "recorder": observations}.items():
         assert "{host}" in container(WORKLOADS[name])["args"]
-        assert WORKLOADS[name]["spec"]["replicas"] <= most
+        assert WORKLOADS[name]["spec"]["replicas"] <= spec_of(topic.TOPIC, BASE.bus).partitions
     assert "--id" not in container(WORKLOADS["curator"])["args"], "its place in the group is kept under one name"
 
 
@@ -177,7 +173,7 @@ def test_workers_are_scaled_by_the_lag_of_their_own_group(name: str, group: str,
         "lagThreshold": str(int(threshold)),
     }
     assert 1 <= scaled["minReplicaCount"] <= WORKLOADS[name]["spec"]["replicas"] <= scaled["maxReplicaCount"]
-    assert scaled["maxReplicaCount"] <= topic.partitions
+    assert scaled["maxReplicaCount"] <= spec_of(topic, BASE.bus).partitions
 
 
 def test_dispatch_orders_ahead_for_as_many_env_workers_as_there_may_be():
