@@ -3,7 +3,7 @@
 import msgspec
 
 from topics.topic import Topic
-from topics.values import EpochMs, Measured, Name, Real, Share, Steps, Token, Version
+from topics.values import BlobRef, EpochMs, Measured, Name, Real, Share, Steps, Token, Version
 
 MISMATCH_ALARM_NATS = 0.05
 """A step's ``same_version_mismatch`` above this is an alarm (nats a token): ten times its usual value."""
@@ -33,8 +33,9 @@ class TrainedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     ``imitated`` are imitated trajectories of earlier groups; ``sft_updates`` are the trajectories of each update of a
     supervised phase. ``replayed`` are trajectories of earlier groups that were trained with the batch. All three are
     omitted if empty. ``metrics`` have the names in :mod:`topics.training_metrics`.
-    ``top_tokens`` are those with the largest gradient share, then those with importance ratios farthest from 1. A step
-    may be published again after a restart.
+    ``scores`` refers to the numbers of answer tokens that a recipe got from outside the trainer, as JSON in the store;
+    omitted without any. ``top_tokens`` are those with the largest gradient share, then those with importance ratios
+    farthest from 1. A step may be published again after a restart.
     """
 
     train_step: Version
@@ -48,6 +49,7 @@ class TrainedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     sft_updates: list[list[Name]] = []
     top_tokens: list[TrainedToken] = []
     replayed: list[Name] = []
+    scores: BlobRef | None = None
 
     @property
     def past(self) -> list[Name]:

@@ -1,9 +1,9 @@
 """Hook points of the trainer: what a recipe may replace or add, with each one's signature.
 
-A recipe's module ``training`` has ``RULES``, a :class:`TrainingRules` of its functions. Each is pure. Its first
-argument, :class:`dart_streams.curation.hooks.Own`, has the settings of the recipe and its memory. The memory is in each
-checkpoint, is equal on all ranks, and changes in ``remember`` only. Without a rule DART's own behavior applies, which
-each field names. :func:`bind_training` puts the rules of a run together.
+A recipe's module ``training`` has ``RULES``, a :class:`TrainingRules` of its functions. Each but ``score`` is pure. The
+first argument, :class:`dart_streams.curation.hooks.Own`, has the settings of the recipe and its memory. The memory is
+in each checkpoint, is equal on all ranks, and changes in ``remember`` only. Without a rule DART's own behavior applies,
+which each field names. :func:`bind_training` puts the rules of a run together.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,6 +18,7 @@ from dart_streams.curation.hooks import Forgetful, Own
 from dart_streams.curation.recipes import call_checked, remember_all
 from dart_streams.errors import ConfigError
 from topics.curated import CuratedGroup, Member
+from trainer.data.scores import ScoreRequest
 
 if TYPE_CHECKING:  # torch
     from torch import Tensor
@@ -109,6 +110,10 @@ class TrainingRules(NamedTuple):
     critic: Callable[..., Critic] | None = None
     """(): the value head, whose credit gives each token its advantage. By default none: all tokens of a step have its
     curated advantage."""
+    score: Callable[[Any, ScoreRequest], list[list[float] | None]] | None = None
+    """(request): numbers for the tokens of each sample's answer, from outside the trainer; None for a sample without.
+    The other rules find them in ``batch.scores_BA``. It is called while a group is read, as the only rule that may do
+    I/O and wait, until ``request.stopped()``. What it returns is recorded with the step."""
     remember: Callable[[Any, Sequence[CuratedGroup]], None] | None = None
     """(batch): changes the memory after an optimizer step on this batch."""
     memory: type[msgspec.Struct] = Forgetful
@@ -117,7 +122,7 @@ class TrainingRules(NamedTuple):
 
 DART = TrainingRules()
 """No recipe: DART's own behavior."""
-FORGETFUL = ("is_full", "cut", "loss", "terms", "critic")
+FORGETFUL = ("is_full", "cut", "loss", "terms", "critic", "score")
 """Rules without a memory: their bound form takes no memories."""
 JOINED = ("replay", "supervised_phase")
 """Rules whose lists are put together."""

@@ -15,15 +15,18 @@ from dart_streams.bus import sync_clients
 from dart_streams.clock import now_ms, since_ms
 from dart_streams.config import Config
 from dart_streams.store import SyncStore
+from dart_streams.store.blobs import ref_of
 from dart_streams.telemetry import names, spans
 from topics import trained
 from topics.curated import CuratedGroup
 from topics.trained import TrainedStep
+from topics.values import BlobRef
 from trainer import refusals as refused
 from trainer.checkpoint import CheckpointNotWritten, Checkpoints
 from trainer.data.batch_builder import Batch, BatchFeed
 from trainer.data.consumer import CuratedConsumer, Fenced, Overtaken
 from trainer.data.samples import REASONS, ReadyGroup
+from trainer.data.scores import MEDIA_TYPE, encode_scores, scores_in
 from trainer.data.successes import SuccessMemory, history_limit, replay_group
 from trainer.hooks import DART, StepStart, TrainingRules, is_pretraining
 from trainer.learning.imitation import StepImitation, plan_imitation, trajectories_of
@@ -192,7 +195,8 @@ class Loop:
         crash_points.reach(crash_points.AFTER_STEP)
         if not result.updated:
             return self._skip(state, batch, result), saved_step
-        step = self._trained_step(state, batch, replay, imitation, result)
+        scores = self._recorded_scores([*batch.groups, *past.replayed])
+        step = self._trained_step(state, batch, replay, imitation, result, scores)
         self.skipped_in_a_row = self.not_finite_groups = 0
         after = state.after(batch.position, step, self._memory(state, batch))
         return after, self._complete(after, step, batch, saved_step)
@@ -217,6 +221,16 @@ class Loop:
         train_ms = result.train_ms + since_ms(started)
         finite, lost = result.updates + finite, result.lost + len(updates) - finite
         return result._replace(metrics=metrics, train_ms=train_ms, updates=finite, lost=lost)
+
+    def _recorded_scores(self, groups: Sequence[ReadyGroup]) -> BlobRef | None:
+        """Store the scores that a step used; return their reference, None without any. Collective."""
+        if self.rules.score is None:
+            return None
+        found = self.ranks.gathered(scores_in(groups))
+        if not found:
+            return None
+        data = encode_scores(found)
+        return self.outputs.store.put_blob(data, MEDIA_TYPE) if self.outputs else ref_of(data, MEDIA_TYPE)
 
     def _replay_metrics(self, batch: Batch, replayed: Sequence[ReadyGroup]) -> dict[str, float]:
         """Return the metrics of replayed groups; none without them. Collective."""
@@ -263,6 +277,7 @@ class Loop:
         replay: Sequence[CuratedGroup],
         imitation: StepImitation,
         result: StepResult,
+        scores: BlobRef | None,
     ) -> TrainedStep:
         counts = refused_counts(batch.groups)
         refused = dict(zip(REASONS, self.ranks.total([float(counts[reason]) for reason in REASONS]), strict=True))
@@ -278,6 +293,7 @@ class Loop:
             sft_updates=[trajectories_of(group) for group in imitation.phase],
             top_tokens=list(result.top_tokens),
             replayed=[identity for group in replay for identity in trajectories_of(group)],
+            scores=scores,
         )
 
     def _complete(self, state: TrainerState, step: TrainedStep, batch: Batch, saved_step: int) -> int:

@@ -126,7 +126,7 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
             checkpoints.remove_partial(epoch)
             publisher = life.enter_context(WeightPublisher(config, epoch, stop=stop))
         state: TrainerState = ranks.from_first(publisher.begin(restored, snapshot) if publisher else None)
-        reader = GroupReader(store, renderer, config.policy, ranks.rank, ranks.count)
+        reader = GroupReader(store, renderer, config.policy, ranks.rank, ranks.count, rules.score, stop.is_set)
         prefetcher = Prefetcher(reader.read)
         life.callback(prefetcher.close)
         builder, outputs = None, None

@@ -12,7 +12,7 @@ from dart_streams.curation import advantages, budget, difficulty, dispatch, grou
 from dart_streams.curation.hooks import PASSED_ON, Forgetful, Memories, Own, Rules
 from dart_streams.curation.reducer import InvalidEvent
 from dart_streams.curation.rule_results import CHECKS, RuleFailed
-from dart_streams.errors import ConfigError
+from dart_streams.errors import ConfigError, UserError
 
 DART = Rules(
     success_rate=difficulty.success_rate,
@@ -106,7 +106,7 @@ def call_checked(
         result = rule(own, *arguments)
         if check := CHECKS.get(hook):
             check(result, *arguments)
-    except InvalidEvent:
+    except (InvalidEvent, UserError):
         raise
     except Exception as error:
         raise RuleFailed(

@@ -73,6 +73,14 @@ def check_orders(orders: Any, trajectory: Any) -> None:
     require(fits, "orders of another purpose than train")
 
 
+def check_scores(scores: Any, request: Any) -> None:
+    """Refuse scores that are not one finite number a token, or None for a sample."""
+    fits = len(scores) == len(request.samples) and all(
+        own is None or is_numbers(own, len(item.answer)) for own, item in zip(scores, request.samples, strict=True)
+    )
+    require(fits, "None or a finite number for each token, for each sample")
+
+
 CHECKS: Mapping[str, Callable[..., None]] = {
     "success_rate": check_rate,
     "rollouts": check_rollouts,
@@ -85,6 +93,7 @@ CHECKS: Mapping[str, Callable[..., None]] = {
     "advantages": check_rewards,
     "step_advantages": check_step_advantages,
     "select_steps": check_steps,
+    "score": check_scores,
 }
 """The check of each rule's result, before it is used; other rules return a truth value, an order, or nothing."""
 

@@ -52,7 +52,7 @@ class BlobCache:
             self.bytes -= len(self._blobs.pop(sha256, b""))
 
 
-def ref_of(data: bytes, media_type: str, width: int, height: int) -> BlobRef:
+def ref_of(data: bytes, media_type: str, width: int = 0, height: int = 0) -> BlobRef:
     """Return the claim check of ``data``."""
     return BlobRef(
         sha256=hashlib.sha256(data).hexdigest(), size=len(data), media_type=media_type, width=width, height=height

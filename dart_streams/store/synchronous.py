@@ -12,7 +12,7 @@ from tenacity import Retrying
 
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.store import statements
-from dart_streams.store.blobs import BlobCache, join_chunks
+from dart_streams.store.blobs import BlobCache, join_chunks, ref_of, split_chunks
 from dart_streams.store.sessions import gone_error, request_policy
 from topics.observations import Observation
 from topics.values import BlobRef
@@ -49,6 +49,12 @@ class SyncStore:
             blobs[sha256] = join_chunks(wanted[sha256], (row[0] for row in rows))
             self.cache.put(sha256, blobs[sha256])
         return blobs
+
+    def put_blob(self, data: bytes, media_type: str) -> BlobRef:
+        """Write bytes that are no screenshot; return their reference once they are durable."""
+        ref = ref_of(data, media_type)
+        self._read_many(statements.PUT_CHUNK, [(ref.sha256, n, piece) for n, piece in enumerate(split_chunks(data))])
+        return ref
 
     def steps_many(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
         """Return the observations of several trajectories by step, read concurrently; empty lists of unknown ones."""

@@ -17,6 +17,7 @@ from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
 from dart_streams.store import SyncStore, connect
+from tests.model.scripted_teacher import scripted_teacher
 from tests.model.test_trainer_run import Run
 from topics import ALL, observations
 from topics.trained import TrainedStep
@@ -51,6 +52,15 @@ def replaying(services: Any, policy: Path, tmp_path_factory: pytest.TempPathFact
     recipe = {"recipe": ["mobilerl"], "recipes": {"mobilerl": {"gamma": 0.5}}}
     trainer = {"keep_versions": STEPS + 1, "minibatches": 2}
     return recorded(services, policy, tmp_path_factory.mktemp("bundle"), trainer, **recipe)
+
+
+@pytest.fixture(scope="module")
+def scoring(services: Any, policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
+    """The same with the scores of a teacher that is away when steps are repeated."""
+    with scripted_teacher() as url:
+        recipe = {"recipe": ["distillation"], "recipes": {"distillation": {"base_url": url, "model": "teacher"}}}
+        trainer = {"keep_versions": STEPS + 1, "minibatches": 2}
+        return recorded(services, policy, tmp_path_factory.mktemp("bundle"), trainer, **recipe)
 
 
 def recorded(services: Any, policy: Path, folder: Path, trainer: dict[str, Any], **tables: Any) -> tuple[Config, Path]:
@@ -117,6 +127,19 @@ def test_what_a_step_replayed_comes_again_with_it(replaying):
     again = reproduce.run(path, STEPS, None)
     assert [step.train_step for step in again] == [1, 2, 3]
     assert all(step.equal and step.refused == 0 for step in again), again
+
+
+def test_a_step_is_made_again_with_the_scores_that_it_used(scoring, monkeypatch):
+    _, path = scoring
+    steps = RunState(keep_steps=True).fold(read_log(Bundle(path), READ)).trained
+    refs = [steps[number].scores for number in (1, 2, 3)]
+    assert all(refs) and len({ref.sha256 for ref in refs}) == STEPS
+    assert all(steps[number].metrics["loss_terms"] for number in (1, 2, 3))
+    again = reproduce.run(path, STEPS, None)
+    assert [step.train_step for step in again] == [1, 2, 3]
+    assert all(step.equal and step.refused == 0 for step in again), again
+    monkeypatch.setattr(reproduce, "restore_scores", lambda group, data: group)
+    assert not reproduce.run(path, 1, 2)[0].equal, "without them its loss differs"
 
 
 def test_a_step_made_again_imitates_or_its_losses_differ(imitating, monkeypatch):

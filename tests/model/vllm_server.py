@@ -19,7 +19,7 @@ NAME = "served"
 
 
 @contextlib.contextmanager
-def served(folder: Path, config: Config, key: str, log: Path) -> Iterator[str]:
+def served(folder: Path, config: Config, key: str, log: Path, *further: str) -> Iterator[str]:
     """Serve a model on loopback, as docs/how-to/endpoint.md says; yield its base URL once it answers."""
     port = free_port()
     policy = config.policy
@@ -30,6 +30,7 @@ def served(folder: Path, config: Config, key: str, log: Path) -> Iterator[str]:
         *("--limit-mm-per-prompt", f'{{"image": {policy.max_images}, "video": 0}}', "--skip-mm-profiling"),
         *("--mm-processor-kwargs", f'{{"min_pixels": {policy.min_pixels}, "max_pixels": {policy.max_pixels}}}'),
         *("--logprobs-mode", "processed_logprobs", "--distributed-executor-backend", "uni"),
+        *further,
     ]
     environment = {
         **os.environ,

@@ -55,8 +55,8 @@ class MicroBatch:
     ``offset_RL`` its index in that branch, ``reach_RL`` the columns of the trunk that it may see. ``kept_K`` are the
     columns whose logits predict an answer, and ``logits_N`` each answer token's place in R rows of them, by sample;
     None: in order. ``corrected_BA`` marks tokens with log-probabilities of the engine. ``versions_BA`` is each token's
-    weight version (-1: none). ``places`` has each sample's trajectory and step. With a critic ``advantage_B1`` has an
-    advantage for each token, (B, A).
+    weight version (-1: none). ``scores_BA`` are numbers of the rule ``score``, where ``scored_BA``. ``places`` has each
+    sample's trajectory and step. With a critic ``advantage_B1`` has an advantage for each token, (B, A).
     """
 
     input_ids_RL: Tensor
@@ -78,6 +78,8 @@ class MicroBatch:
     rollout_logp_BA: Tensor
     corrected_BA: Tensor
     versions_BA: Tensor
+    scores_BA: Tensor
+    scored_BA: Tensor
     advantage_B1: Tensor
     temperature_B: Tensor
     places: tuple[tuple[str, int], ...] = ()
@@ -187,10 +189,11 @@ class Collator:
     def _answers(self, items: Sequence[TrainingSample], used: bool) -> dict[str, Any]:
         """Return a micro-batch's fields of the answers; none counts unless ``used``."""
         answers_BA, present_BA = pad_rows([item.answer for item in items], self.renderer.pad)
-        logp_BA = torch.zeros(answers_BA.shape)
+        logp_BA, scores_BA = torch.zeros(2, *answers_BA.shape)
         versions_BA = torch.full(answers_BA.shape, -1)
         for place, item in enumerate(items):
             logp_BA[place, : len(item.answer)] = torch.tensor(item.logprobs or [0.0] * len(item.answer))
+            scores_BA[place, : len(item.answer)] = torch.tensor(item.scores or [0.0] * len(item.answer))
             for segment in item.versions:
                 versions_BA[place, segment.start : segment.end] = segment.version
         mask_BA = present_BA.bool() & used
@@ -201,6 +204,8 @@ class Collator:
             "rollout_logp_BA": logp_BA,
             "corrected_BA": mask_BA & torch.tensor([[item.logprobs is not None] for item in items]),
             "versions_BA": versions_BA,
+            "scores_BA": scores_BA,
+            "scored_BA": mask_BA & torch.tensor([[item.scores is not None] for item in items]),
             "advantage_B1": torch.tensor([[item.advantage] for item in items]),
             "temperature_B": torch.tensor([item.temperature for item in items]),
             "places": tuple((item.trajectory_id, item.step) for item in items),

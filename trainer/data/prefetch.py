@@ -17,6 +17,7 @@ from topics.curated import CuratedGroup
 from topics.values import BlobRef
 from trainer.data.distinct import count_distinct
 from trainer.data.samples import MISSING_BLOB, UNUSABLE_IMAGE, ReadyGroup, Selection, select, share
+from trainer.data.scores import Score, ScoreRequest, add_scores
 
 if TYPE_CHECKING:  # torch
     from dart_streams.policy.rendering import Renderer
@@ -26,13 +27,16 @@ log = structlog.get_logger()
 
 @dataclass
 class GroupReader:
-    """Reads this rank's share of a group from the store. Thread-safe."""
+    """Reads this rank's share of a group from the store, and with ``score`` its scores. Thread-safe."""
 
     store: SyncStore
     renderer: "Renderer"
     policy: Policy
     rank: int = 0
     ranks: int = 1
+    score: Score | None = None
+    stopped: Callable[[], bool] = bool
+    """Whether the trainer is to end: then nothing waits for scores."""
 
     def read(self, group: CuratedGroup) -> ReadyGroup:
         """Return the trainable samples of a group; refused steps are counted and logged with an example."""
@@ -43,13 +47,16 @@ class GroupReader:
         images = self._images(selection)
         if selection.refused:
             log.warning("steps refused", group=group.group_id, **selection.refused, example=selection.example)
+        samples = selection.samples
+        if self.score is not None and samples:
+            samples = add_scores(samples, self.score(ScoreRequest(samples, images, self.stopped)))
         return ReadyGroup(
             group=group,
-            samples=selection.samples,
+            samples=samples,
             images=images,
             refused=selection.refused,
             read_ms=since_ms(started),
-            distinct_tokens=count_distinct(selection.samples, steps, self.renderer, self.policy),
+            distinct_tokens=count_distinct(samples, steps, self.renderer, self.policy),
         )
 
     def _images(self, selection: Selection) -> dict[str, bytes]:

@@ -37,7 +37,7 @@ class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
     """One step to train on; ``step`` counts actions from 0. Prompts of a trajectory's ``window`` extend each other.
 
     ``answer`` are the rollout's tokens. ``logprobs`` (nats, one a token) are the engine's; None for demonstrations and
-    pool steps.
+    pool steps. ``scores`` (one a token) are those of the rule ``score``; None without any.
     """
 
     prompt: list[int]
@@ -51,6 +51,7 @@ class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
     trajectory_id: str = ""
     step: int = 0
     window: prompts.Window = prompts.Window(0, 1)
+    scores: list[float] | None = None
 
 
 class ReadyGroup(msgspec.Struct, frozen=True, kw_only=True):

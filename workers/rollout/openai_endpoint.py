@@ -46,13 +46,17 @@ class RequestRejected(EngineFault):
 
 
 class ChatEndpoint:
-    """Posts chat completions to ``settings.base_url``, at most ``connections`` at once; ``Retry-After`` delays all."""
+    """Posts to ``settings.base_url``, at most ``connections`` at once; ``Retry-After`` delays all.
 
-    def __init__(self, settings: Openai, connections: int) -> None:
+    Errors name the keys of the configuration's ``section``.
+    """
+
+    def __init__(self, settings: Openai, connections: int, section: str = "rollout.openai") -> None:
+        self.section = section
         self.url = settings.base_url.rstrip("/") + "/chat/completions"
         self.models_url = settings.base_url.rstrip("/") + "/models"
         self.model = settings.model
-        self.key = read_secret(settings.api_key, "rollout.openai.api_key") if settings.api_key else ""
+        self.key = read_secret(settings.api_key, f"{section}.api_key") if settings.api_key else ""
         self.connections = connections
         self._open_at = Deadline(0.0)
 
@@ -70,6 +74,10 @@ class ChatEndpoint:
         await self._session.close()
 
     async def complete(self, body: bytes, deadline: Deadline) -> Completion:
+        """Return the chat completion to a body; raises as :meth:`post`."""
+        return decode(await self.post(self.url, body, deadline))
+
+    async def post(self, url: str, body: bytes, deadline: Deadline) -> bytes:
         """Return the response to a body; raise EngineFault, or :class:`EndpointRefused` if every request would fail."""
         tried = 0
         while True:
@@ -77,17 +85,17 @@ class ChatEndpoint:
             tried += 1
             try:
                 async with deadline.timeout():
-                    status, headers, data = await self._post(body)
+                    status, headers, data = await self._post(url, body)
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-                await self._wait(deadline, pause_s(tried), f"no connection to {self.url}: {error}")
+                await self._wait(deadline, pause_s(tried), f"no connection to {url}: {error}")
                 continue
             except TimeoutError:
-                raise EngineFault(f"no response from {self.url} in time") from None
+                raise EngineFault(f"no response from {url} in time") from None
             except (aiohttp.ClientError, ConnectionError) as error:
-                raise EngineFault(f"{self.url} failed: {type(error).__name__}: {error}") from None
+                raise EngineFault(f"{url} failed: {type(error).__name__}: {error}") from None
             if status == 200:
-                return decode(data)
-            reason = f"{self.url} answered {status}: {self._excerpt(data)}"
+                return data
+            reason = f"{url} answered {status}: {self._excerpt(data)}"
             if status not in NOT_TAKEN:
                 self._fail(status, reason)
             asked_s = retry_after_s(headers.get("Retry-After"), headers.get("Date"))
@@ -104,10 +112,10 @@ class ChatEndpoint:
         except (TimeoutError, aiohttp.ClientError, ConnectionError, EngineFault):
             return None
 
-    async def _post(self, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+    async def _post(self, url: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         headers = {"Content-Type": "application/json"}
         # A redirect would carry the key and the screenshots elsewhere.
-        async with self._session.post(self.url, data=body, headers=headers, allow_redirects=False) as response:
+        async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
             return response.status, response.headers, await self._read(response)
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
@@ -128,8 +136,8 @@ class ChatEndpoint:
     def _fail(self, status: int, reason: str) -> NoReturn:
         if status in REFUSED:
             raise EndpointRefused(
-                f"{reason}. Check rollout.openai.base_url, rollout.openai.model ({self.model!r}) and "
-                "rollout.openai.api_key"
+                f"{reason}. Check {self.section}.base_url, {self.section}.model ({self.model!r}) and "
+                f"{self.section}.api_key"
             )
         raise RequestRejected(reason) if status in REJECTED else EngineFault(reason)
 

@@ -19,11 +19,14 @@ from dart_streams.console.runs.run_folder import format_toml
 from dart_streams.console.runs.run_log import ObservationHeader, event_of, existing_topics, present_records
 from dart_streams.errors import UserError
 from dart_streams.store import MissingBlob, SyncStore
-from topics import ALL, Topic, curation_log, observations
+from topics import ALL, Topic, curation_log, observations, trained
+from topics.trained import TrainedStep
 from topics.values import BlobRef
 
 TRACES = "traces"
 BLOBS_PER_READ = 32
+HAVE_BLOBS = frozenset((observations.TOPIC.name, trained.TOPIC.name))
+"""Topics whose events refer to blobs."""
 ORDER = (curation_log.TOPIC, *(topic for topic in ALL if topic is not curation_log.TOPIC))
 
 
@@ -53,9 +56,8 @@ def capture(
         bundle.text(TASKS, text_of(Path(config.tasks.file).read_bytes(), config.tasks.file))
         for topic in chosen:
             records = present_records(config.bus, topic)
-            section = bundle.records(
-                topic.name, with_screenshots(records, refs) if store and topic is observations.TOPIC else records
-            )
+            noted = with_blobs(topic.name, records, refs) if store and topic.name in HAVE_BLOBS else records
+            section = bundle.records(topic.name, noted)
             report(f"{topic.name}: {section.items} records")
         if traces is not None and traces.is_dir():
             report(f"spans: {bundle.section(TRACES, 'lines', lines_in(traces)).items}")
@@ -65,13 +67,14 @@ def capture(
     return bundle.sections
 
 
-def with_screenshots(records: Iterator[BundleRecord], refs: dict[str, BlobRef]) -> Iterator[BundleRecord]:
-    """Yield observations, and add their screenshots to ``refs``."""
+def with_blobs(topic: str, records: Iterator[BundleRecord], refs: dict[str, BlobRef]) -> Iterator[BundleRecord]:
+    """Yield observations or optimizer steps, and add their screenshots or scores to ``refs``."""
     for record in records:
         with contextlib.suppress(Undecodable):
-            shown: ObservationHeader = event_of(observations.TOPIC.name, record)
-            if shown.screenshot is not None:
-                refs[shown.screenshot.sha256] = shown.screenshot
+            event: ObservationHeader | TrainedStep = event_of(topic, record)
+            ref = event.scores if isinstance(event, TrainedStep) else event.screenshot
+            if ref is not None:
+                refs[ref.sha256] = ref
         yield record
 
 

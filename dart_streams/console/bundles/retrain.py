@@ -24,6 +24,7 @@ from dart_streams.policy.weight_storage import StorageUnreachable
 from topics.curated import CuratedGroup, Member
 from topics.trained import TrainedStep
 from trainer.data.prefetch import GroupReader
+from trainer.data.scores import restore_scores
 from trainer.data.successes import RememberedSuccess, replay_group, sft_group, successes_of
 from trainer.hooks import StepStart, TrainingRules, bind_training, is_pretraining
 from trainer.learning.imitation import StepImitation
@@ -80,6 +81,9 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
                     "with another --from"
                 )
             ready = [reader.read(group) for group in (*groups_of(state, step), *replay_of(state, step))]
+            if step.scores is not None:
+                recorded = reader.store.get_blobs([step.scores])[step.scores.sha256]
+                ready = [restore_scores(group, recorded) for group in ready]
             if not any(group.samples for group in ready):
                 why = "; ".join(f"{name}: {number}" for group in ready for name, number in group.refused.items())
                 raise UserError(f"no step of these groups can be trained ({why}): capture the run with --blobs")

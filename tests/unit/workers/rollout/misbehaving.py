@@ -96,6 +96,7 @@ async def served(*answers: Answer, port: int = 0) -> AsyncIterator[Misbehaving]:
     made = Misbehaving(*answers)
     app = web.Application(client_max_size=64 << 20)
     app.router.add_post("/v1/chat/completions", made.handle)
+    app.router.add_post("/inference/v1/generate", made.handle)
     app.router.add_get("/v1/models", made.list_models)
     # A client that leaves cancels its handler, as vLLM's server aborts its request.
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)

@@ -1,0 +1,1 @@
+"""On-policy distillation (Thinking Machines, 2025)."""
