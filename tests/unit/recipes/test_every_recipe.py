@@ -103,7 +103,7 @@ def test_a_file_wins_over_its_recipe_and_the_command_line_over_both(tmp_path: Pa
 
 METHODS = re.compile(
     r"mobile-?rl|adagrpo|adapr|ui-?s1|craft-?gui|digirl|gigpo|mobile-?r1|entropulse|computer-?rl|c3po|ring-?lite|ui-tars-2|"
-    r"gui-?bee|eigendata|distill",
+    r"gui-?bee|gui-?actor|eigendata|distill",
     re.IGNORECASE,
 )
 ROOT = Path(__file__).parents[3]
