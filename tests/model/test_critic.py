@@ -1,6 +1,7 @@
 """The critic on the real learner: values, credit, pretraining, ranks, restarts and repeated steps."""
 
 import io
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,29 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from benchmarks.synthetic_groups import SMALL, Maker
+from dart_streams import crash_points
 from dart_streams.config import Config, parse
+from dart_streams.console.bundles import retrain
+from dart_streams.console.lineage.lineage import READ
+from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.runs.run_log import read_log
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.errors import UserError
 from dart_streams.policy.rendering import Prompt, Renderer
 from dart_streams.recipes.ui_tars_2.rules import Settings
 from dart_streams.recipes.ui_tars_2.training import credit_tokens, policy_lambda
 from tests.model import plain_transformers, two_ranks
 from tests.model.forkserver import run_ranks
+from tests.model.test_trainer_reproduce import recorded
+from tests.model.test_trainer_run import Run, assert_same_weights, ended, training
 from topics import training_metrics
+from trainer.checkpoint import Checkpoints, sharded_state
 from trainer.data.samples import ReadyGroup
 from trainer.hooks import Chain, bind_training
 from trainer.learning import critic
 from trainer.learning.learner import Learner, never_stop
 from trainer.ranks import Ranks, join_job
+from trainer.state import TrainerState
 
 RECIPE = {"value_pretraining_steps": 2, "value_updates": 4, "value_learning_rate": 0.02}
 
@@ -150,11 +162,21 @@ def steps_on(job: Mapping[str, str], policy: Path, result: Path) -> None:
         groups = groups_of(config, renderer, ranks, 3)
         metrics = [learner.learn(groups, number, never_stop, (), number == 0).metrics for number in range(2)]
         weights = dict(learner.weights())
-        head = learner.critic.layer.state_dict()
-        torch.save({"metrics": metrics, "weights": weights, "head": head}, result.with_suffix(f".{ranks.rank}"))
+        checkpoints = Checkpoints(result.with_name(f"checkpoints-{ranks.count}"), ranks, critic=learner.critic)
+        checkpoints.save(learner.scorer, learner.optimizer, TrainerState(version=2, train_step=2), 1)
+        learned = {"metrics": metrics, "weights": weights, "head": head_of(learner)}
+        torch.save(learned, result.with_suffix(f".{ranks.rank}"))
 
 
-def test_two_ranks_learn_the_values_of_one(policy, tmp_path):
+def head_of(learner: Learner) -> dict[str, torch.Tensor]:
+    """Return the head, and what its optimizer remembers."""
+    moments = learner.critic.optimizer.state_dict()["state"]
+    return dict(learner.critic.layer.state_dict()) | {
+        f"{name} of {number}": value for number, values in moments.items() for name, value in values.items()
+    }
+
+
+def test_two_ranks_learn_the_values_of_one_which_reads_their_checkpoint(policy, renderer, tmp_path):
     for count in (1, 2):
         run_ranks(count, steps_on, policy, tmp_path / f"of-{count}", limit_s=500)
     one, first, second = (torch.load(tmp_path / name) for name in ("of-1.0", "of-2.0", "of-2.1"))
@@ -166,3 +188,56 @@ def test_two_ranks_learn_the_values_of_one(policy, tmp_path):
             assert other[name] == pytest.approx(own[name], rel=1e-3, abs=1e-5), name
     for name, value in one["weights"].items():
         torch.testing.assert_close(first["weights"][name], value, rtol=0, atol=1e-5)
+    with join_job() as alone:
+        learner = learner_of(config_of(), policy, renderer, alone)
+        checkpoints = Checkpoints(tmp_path / "checkpoints-2", alone, critic=learner.critic)
+        assert checkpoints.restore(learner.scorer, learner.optimizer).train_step == 2
+        restored = head_of(learner)
+    assert restored.keys() == first["head"].keys() and len(restored) == 2 + 2 * 3
+    assert all(torch.equal(value, first["head"][name]) for name, value in restored.items())
+
+
+def test_a_checkpoint_before_the_policys_first_update_changes_nothing(policy, renderer, ranks):
+    config = config_of()
+    learners = [learner_of(config, policy, renderer, ranks) for _ in range(2)]
+    sharded_state(learners[0].scorer, learners[0].optimizer)
+    groups = groups_of(config, renderer, ranks)
+    saved, other = [learner.learn(groups, 0, never_stop) and learner.weights() for learner in learners]
+    assert all(torch.equal(value, other[name]) for name, value in saved.items())
+
+
+def test_a_killed_trainer_ends_with_the_critic_of_an_undisturbed_one(services, policy):
+    """Killed after the checkpoint of a step of pretraining: the policy's first update is one of a fresh optimizer."""
+    trainer = {"groups_per_step": 1, "micro_batch": 4, "max_train_steps": 4}
+    runs = []
+    for _ in range(2):
+        tables = {"recipe": ["ui-tars-2"], "recipes": {"ui-tars-2": RECIPE}, "policy": {"path": str(policy)}}
+        runs.append(Run(services.config(**tables, trainer=trainer, curation={"max_staleness": 100})))
+        runs[-1].fill(4)
+    alone, killed = runs
+    assert alone.train() == 0
+    with training(killed.config, f"{crash_points.AFTER_CHECKPOINT}:2") as process:
+        assert ended(process) == -signal.SIGKILL
+    assert killed.train() == 0
+    names = ("value_loss", "explained_variance", "entropy", "loss")
+    for row, expected in zip(killed.trained(), alone.trained(), strict=True):
+        assert {name: row["metrics"].get(name) for name in names} == pytest.approx(
+            {name: expected["metrics"].get(name) for name in names}, abs=1e-5
+        )
+    assert_same_weights(killed, alone, atol=1e-5)
+    versions = {version.version: version.sha256 for version in alone.versions()}
+    assert versions[0] == versions[1] == versions[2] != versions[3]
+
+
+def test_steps_with_a_critic_come_again(services, policy, tmp_path):
+    trainer = {"keep_versions": 4}
+    recipe = {"recipe": ["ui-tars-2"], "recipes": {"ui-tars-2": {**RECIPE, "value_pretraining_steps": 1}}}
+    _, path = recorded(services, policy, tmp_path, trainer, **recipe)
+    steps = RunState().fold(read_log(Bundle(path), READ)).trained
+    again = retrain.run(path, 3, None)
+    assert [step.train_step for step in again] == [1, 2, 3]
+    assert all(step.equal and step.refused == 0 for step in again), again
+    assert again[0].recorded_loss == steps[1].metrics["value_loss"] and "loss" not in steps[1].metrics
+    assert again[2].recorded_loss == steps[3].metrics["loss"]
+    with pytest.raises(UserError, match="needs the critic of the steps before"):
+        retrain.run(path, 1, 2)
