@@ -21,7 +21,8 @@ class DesktopBackend:
     def __init__(self, config: Config) -> None:
         self.settings = config.env.desktop
         spare = config.env.slots + self.settings.spares
-        self.pool = DesktopPool(self.settings.width, self.settings.height, self.settings.call_timeout_s, spare)
+        size = self.settings.width, self.settings.height
+        self.pool = DesktopPool(*size, self.settings.call_timeout_s, spare, self.settings.calls)
         self.spares = PreparedDesktops(self.pool, self.settings.spares)
 
     @property

@@ -4,11 +4,12 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
-from dart_streams.actions import Action
+from dart_streams.actions import Action, Call
 from dart_streams.config.tasks import Task
 from workers.env import metrics
 from workers.env.backends.desktop.families import problem_of
 from workers.env.backends.desktop.inputs import input_events
+from workers.env.backends.desktop.offers import offers_of
 from workers.env.backends.desktop.pool import DesktopPool
 from workers.env.backends.desktop.problem import Element, MissingElement, Problem, SessionOutcome, parse_elements
 from workers.env.backends.desktop.sandbox import Sandbox
@@ -39,16 +40,18 @@ class DesktopEnvironment:
         if prepared:
             content, headers = await self._request("GET", "screen")
             if headers["X-Over"] == "0":
-                return self._screen(content, headers)
-        content, headers = await self._request("POST", "session", self.problem.session(self.pool.size))
-        return self._screen(content, headers)
+                return self._first_screen(content, headers)
+        content, headers = await self._request("POST", "session", self.pool.session(self.problem))
+        return self._first_screen(content, headers)
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:
         """Perform an action, given in screen pixels, and wait until the desktop is at rest."""
+        returned = await self._call(action, action_id) if isinstance(action, Call) else ""
         with_image = self.last_screen or not last
         body = {"id": action_id, "events": input_events(action), "image": with_image}
         content, headers = await self._request("POST", "step", body)
-        return self._screen(content if with_image else None, headers)
+        screen = self._screen(content if with_image else None, headers)
+        return msgspec.structs.replace(screen, returned=returned) if returned else screen
 
     async def evaluate(self) -> float:
         """Return 1 if the task is solved, else 0."""
@@ -75,6 +78,11 @@ class DesktopEnvironment:
             self._closed = True
             await self.pool.give_back(self.sandbox, self.faulty)
 
+    async def _call(self, call: Call, action_id: str) -> str:
+        body = {"id": action_id, "name": call.name, "arguments": call.arguments}
+        content, _ = await self._request("POST", "call", body)
+        return str(msgspec.json.decode(content)["returned"])
+
     def _task(self) -> Problem:
         if self.problem is None:
             raise EnvironmentFault("the desktop was not reset to a task")
@@ -96,6 +104,10 @@ class DesktopEnvironment:
         except BaseException:
             self.faulty = True  # Its state is unknown: it is not used again.
             raise
+
+    def _first_screen(self, content: bytes, headers: Mapping[str, str]) -> Screen:
+        calls = offers_of(self._task()) if self.pool.offers_calls else ()
+        return msgspec.structs.replace(self._screen(content, headers), calls=calls)
 
     def _screen(self, content: bytes | None, headers: Mapping[str, str]) -> Screen:
         self.over = headers["X-Over"] == "1"

@@ -54,6 +54,7 @@ def edit_sheet(rng: random.Random) -> Problem:
     return Problem(
         instruction=instruction,
         command=(*OFFICE, "--calc", path),
+        office="calc",
         files={path: before},
         watched=(path,),
         solved=lambda outcome, _: documents.cells_of(outcome.bytes(path)) == expected,
@@ -69,6 +70,7 @@ def edit_document(rng: random.Random) -> Problem:
     return Problem(
         instruction=f'Add the line "{target}" at the end and save the file.',
         command=(*OFFICE, "--writer", path),
+        office="writer",
         files={path: documents.write_text_document(before)},
         watched=(path,),
         solved=lambda outcome, _: documents.paragraphs_of(outcome.bytes(path)) == [*before, target],
@@ -84,6 +86,7 @@ def edit_slide(rng: random.Random) -> Problem:
     return Problem(
         instruction=f'Change the title to "{target}" and save the file.',
         command=(*OFFICE, "--impress", path),
+        office="impress",
         files={path: documents.write_presentation(before)},
         watched=(path,),
         solved=lambda outcome, _: documents.paragraphs_of(outcome.bytes(path)) == [target],

@@ -9,6 +9,8 @@ import structlog
 
 from dart_streams.background import cancel_tasks
 from workers.env import metrics
+from workers.env.backends.desktop.offers import ACCEPT
+from workers.env.backends.desktop.problem import Problem
 from workers.env.backends.desktop.sandbox import Sandbox
 from workers.env.environment import EnvironmentFault
 
@@ -28,8 +30,10 @@ log = structlog.get_logger()
 class DesktopPool:
     """Sandboxes of one screen size, of which at most ``spare`` free ones are kept."""
 
-    def __init__(self, width: int, height: int, call_timeout_s: float, spare: int) -> None:
+    def __init__(self, width: int, height: int, call_timeout_s: float, spare: int, offers_calls: bool = False) -> None:
         self.size = width, height
+        self.offers_calls = offers_calls
+        """Whether sessions offer functions."""
         self.call_timeout_s = call_timeout_s
         self.spare = spare
         self.base: Mapping[str, Any] = {}
@@ -40,6 +44,10 @@ class DesktopPool:
         self._episodes: dict[Sandbox, int] = {}
         self._starting = asyncio.Semaphore(CONCURRENT_STARTS)
         self._failed = 0
+
+    def session(self, problem: Problem) -> dict[str, Any]:
+        """Return the arguments of the server's ``session`` for a task."""
+        return problem.session(self.size, *([ACCEPT] if self.offers_calls and problem.office else []))
 
     async def take(self) -> Sandbox:
         """Return a sandbox for one episode, a new one if none is free; raise EnvironmentFault if it does not start."""

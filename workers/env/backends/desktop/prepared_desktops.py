@@ -68,7 +68,7 @@ class PreparedDesktops:
         require_for(problem)
         sandbox = await self.pool.take()
         try:
-            await sandbox.request("POST", "session", problem.session(self.pool.size))
+            await sandbox.request("POST", "session", self.pool.session(problem))
         except BaseException:
             await asyncio.shield(self.pool.give_back(sandbox, faulty=True))
             raise

@@ -79,6 +79,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     least: Size = (1, 1)
     programs: tuple[str, ...] = ()
     """Programs besides those of every desktop."""
+    office: str = ""
+    """Application of LibreOffice that the task is about, if any."""
 
     def screen(self, configured: Size) -> Size:
         """Return its screen size: the configured one if the task fits."""
@@ -89,11 +91,16 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         """Return the arguments of the server's ``prepare``."""
         return {"screen": self.screen(configured), "accessible": self.accessible}
 
-    def session(self, configured: Size) -> dict[str, Any]:
-        """Return the arguments of the server's ``session``."""
+    def session(self, configured: Size, *further: str) -> dict[str, Any]:
+        """Return the arguments of the server's ``session``; the command has ``further`` arguments."""
         raw = {path: content.encode() if isinstance(content, str) else content for path, content in self.files.items()}
         files = {path: base64.b64encode(content).decode() for path, content in raw.items()}
-        session = {"command": self.command, "files": files, "watched": self.watched, "quiet_s": self.quiet_s}
+        session = {
+            "command": (*self.command, *further),
+            "files": files,
+            "watched": self.watched,
+            "quiet_s": self.quiet_s,
+        }
         return {**session, **self.base(configured)}
 
 

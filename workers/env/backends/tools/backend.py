@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from dart_streams.actions import Action, Call, Wait
+from dart_streams.actions.offered import cut_returned
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
 from workers.env.backends.tools.server import McpServer
@@ -73,7 +74,7 @@ class ToolEnvironment:
         if not isinstance(action, Call) or server is None:
             return await self.inner.step(action, action_id, last)
         if not again:
-            self.returned = await server.call(action.name.partition(".")[2], action.arguments)
+            self.returned = cut_returned(await server.call(action.name.partition(".")[2], action.arguments))
         screen = await self.inner.step(Wait(), action_id, last)
         return msgspec.structs.replace(screen, returned=self.returned)
 

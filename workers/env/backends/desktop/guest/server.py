@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from workers.env.backends.desktop.guest import osworld_api
+from workers.env.backends.desktop.guest import calls, osworld_api
 from workers.env.backends.desktop.guest.display import DISPLAY_ERRORS, InputError
 from workers.env.backends.desktop.guest.session import HOME, DesktopSession, SessionError
 
@@ -23,6 +23,7 @@ class Server:
     def __init__(self, session: DesktopSession) -> None:
         self.session = session
         self.executed = ""
+        self.called, self.returned = "", ""
         self.reader: asyncio.subprocess.Process | None = None
         self.one_at_a_time = asyncio.Lock()
 
@@ -37,6 +38,7 @@ class Server:
                 web.post("/session", self._start),
                 web.get("/screen", self._show),
                 web.post("/step", self._step),
+                web.post("/call", self._call),
                 web.get("/outcome", self._outcome),
                 web.get("/elements", self._elements),
             ]
@@ -50,7 +52,7 @@ class Server:
         """Start a session with the arguments of :meth:`DesktopSession.start`."""
         arguments = await request.json()
         await self._end_reader()
-        self.executed = ""
+        self.executed = self.called = ""
         await self.session.start(**arguments)
         return self._screen(at_rest=True)
 
@@ -72,6 +74,14 @@ class Server:
             self.executed = arguments["id"]
             self.session.shown.perform(arguments["events"])
         return self._screen(await self.session.settle(), arguments.get("image", True))
+
+    async def _call(self, request: web.Request) -> web.Response:
+        """Call a function once for an ``id``, and return its text; `/step` with the id then shows the screen."""
+        arguments = await request.json()
+        if arguments["id"] not in {self.called, self.executed}:
+            self.called = arguments["id"]
+            self.returned = await calls.call(arguments["name"], arguments["arguments"])
+        return web.json_response({"returned": self.returned if arguments["id"] == self.called else ""})
 
     async def _outcome(self, _: web.Request) -> web.Response:
         self.session.check()
