@@ -13,6 +13,7 @@ OTHER = "other"
 """The group of metrics that are not in the table."""
 
 GAP = "Mean absolute gap between log-probabilities of engine and trainer"
+PHASE_ENTROPY = "Mean entropy of the policy on the answers of the step's batch"
 HEADLINES = ("reward", "loss", "entropy", "grad_norm")
 """Metrics for small displays."""
 
@@ -67,6 +68,8 @@ ALL: tuple[TrainingMetric, ...] = (
         ("sft_updates", "updates", "neither", "Updates of the supervised phase at the end of the step."),
         ("sft_nll", "nats a token", "down", "Mean negative log-likelihood of successes in the supervised phase."),
         ("sft_share", "share", "neither", "Share of the supervised phase in all tokens of the step."),
+        ("sft_entropy_before", "nats a token", "neither", f"{PHASE_ENTROPY}, before the supervised phase."),
+        ("sft_entropy_after", "nats a token", "neither", f"{PHASE_ENTROPY}, after the supervised phase."),
     ),
     *metric_rows(
         "recipes",

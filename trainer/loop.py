@@ -215,8 +215,11 @@ class Loop:
         if not result.updated:
             return result
         started = time.perf_counter()
+        before = self.learner.mean_entropy(batch.groups) if past.phase else math.nan
         updates = [update for group in past.phase if (update := self.learner.imitate([group])) is not None]
-        metrics = result.metrics | sft_metrics(updates, result.tokens) | self._replay_metrics(batch, past.replayed)
+        after = self.learner.mean_entropy(batch.groups) if past.phase else math.nan
+        metrics = result.metrics | sft_metrics(updates, result.tokens, before, after)
+        metrics |= self._replay_metrics(batch, past.replayed)
         finite = sum(math.isfinite(update.grad_norm) for update in updates)
         train_ms = result.train_ms + since_ms(started)
         finite, lost = result.updates + finite, result.lost + len(updates) - finite

@@ -18,7 +18,8 @@ from trainer.learning.learner import StepResult
 
 SHOWN = (
     *("loss", "reward", "grad_norm", "entropy", "mismatch", "staleness_max", "sequences", "data_wait_ms", "train_ms"),
-    *("imitation_nll", "imitation_share", "sft_updates", "updates_not_finite", "not_finite_groups"),
+    *("imitation_nll", "imitation_share", "sft_updates", "sft_entropy_before", "sft_entropy_after"),
+    *("updates_not_finite", "not_finite_groups"),
 )
 
 log = structlog.get_logger()

@@ -268,6 +268,7 @@ PHASES = {
     "recipe": ["computerrl"],
     "recipes": {"computerrl": {"every": 2, "updates": 2, "trajectories": 1}},
 }
+ENTROPIES = ("sft_entropy_before", "sft_entropy_after")
 IMITATION = {"imitate": {"trajectories": 2, "weight": 0.5, "recent": 3}}
 
 
@@ -301,10 +302,15 @@ def test_a_step_imitates_past_successes_and_a_killed_trainer_the_same_ones(run):
     assert 0 < steps[2].metrics["imitation_share"] < 1
     assert steps[2].metrics["imitation_nll"] > 0
     assert [step.metrics.get("sft_updates", 0) for step in steps] == [0, 1, 0, 2, 0, 2]
+    entropies = [
+        tuple(step.metrics[name] for name in ENTROPIES) if "sft_nll" in step.metrics else None for step in steps
+    ]
+    assert [found is not None for found in entropies] == [False, True] * 3
+    assert all(min(found) > 0 and found[0] != found[1] for found in entropies if found), "the phase has an effect"
 
     again = killed.steps()
     assert [(step.imitated, step.sft_updates) for step in again] == [(s.imitated, s.sft_updates) for s in steps]
-    for name in ("loss", "imitation_nll", "sft_nll"):
+    for name in ("loss", "imitation_nll", "sft_nll", *ENTROPIES):
         expected = [step.metrics.get(name, 0.0) for step in steps]
         assert [step.metrics.get(name, 0.0) for step in again] == pytest.approx(expected, abs=1e-5), name
 
@@ -317,7 +323,14 @@ def test_two_ranks_imitate_what_one_imitates(run):
         until(lambda: len(two.steps()) == 4, "four steps")
     for step, expected in zip(two.steps(), single.steps(), strict=True):
         assert (step.imitated, step.sft_updates) == (expected.imitated, expected.sft_updates)
-        for name in {"loss", "grad_norm", "imitation_nll", "imitation_share", "sft_nll"} & expected.metrics.keys():
+        for name in {
+            "loss",
+            "grad_norm",
+            "imitation_nll",
+            "imitation_share",
+            "sft_nll",
+            *ENTROPIES,
+        } & expected.metrics.keys():
             assert step.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-3, abs=1e-5), name
 
 

@@ -77,16 +77,21 @@ def full(gradient: torch.Tensor | None) -> torch.Tensor:
 def plain_logp(
     plain: torch.nn.Module, renderer: Renderer, item: TrainingSample, images: dict[str, bytes]
 ) -> torch.Tensor:
-    """Return a sample's token log-probabilities (A,), the shortest way through transformers: one sequence, unpadded."""
+    """Return a sample's token log-probabilities (A,)."""
+    return plain_distributions(plain, renderer, item, images).gather(1, torch.tensor(item.answer)[:, None]).squeeze(1)
+
+
+def plain_distributions(
+    plain: torch.nn.Module, renderer: Renderer, item: TrainingSample, images: dict[str, bytes]
+) -> torch.Tensor:
+    """Return log-probabilities (A, V), the shortest way through transformers: one sequence, unpadded."""
     shown = [Image.open(io.BytesIO(images[ref.sha256])).convert("RGB") for ref in item.images]
     prompt = Prompt(token_ids=item.prompt, images=item.images, sha="")
     inputs = plain_transformers.training_inputs(renderer, prompt, shown, item.answer)
     start = inputs.pop("answer_start")
-    ids = inputs["input_ids"]
     batch = {name: tensor[None] if tensor.dim() == 1 else tensor for name, tensor in inputs.items()}
     logits = plain(**batch, use_cache=False).logits[0, start - 1 : -1].float() / item.temperature
-    logp = logits.masked_fill(~renderer.allowed_mask(logits.shape[-1]), -torch.inf).log_softmax(-1)
-    return logp.gather(1, ids[start:, None]).squeeze(1)
+    return logits.masked_fill(~renderer.allowed_mask(logits.shape[-1]), -torch.inf).log_softmax(-1)
 
 
 def test_a_padded_batch_scores_answers_as_plain_transformers_does(policy, renderer):
@@ -192,6 +197,18 @@ def test_a_supervised_update_is_that_of_plain_transformers(policy, renderer, ran
     assert made.nll == pytest.approx(loss.item(), rel=1e-4)
     assert made.grad_norm == pytest.approx(norm.item(), rel=1e-4)
     assert_stepped(learner, plain)
+
+
+def test_the_mean_entropy_is_that_of_plain_transformers(policy, renderer, ranks):
+    config = parse({"trainer": {"micro_batch": 2}})
+    group = imitable(Maker(config, renderer), 1, renderer)
+    learner = Learner(policy, renderer, config.trainer, ranks)
+    plain = AutoModelForImageTextToText.from_pretrained(policy).eval()
+    with torch.no_grad():
+        logp = torch.cat([plain_distributions(plain, renderer, item, group.images) for item in group.samples])
+    entropies = -(logp.exp() * logp.masked_fill(logp.isinf(), 0.0)).sum(-1)
+    assert learner.mean_entropy([group]) == pytest.approx(entropies.mean().item(), rel=1e-4)
+    assert math.isnan(learner.mean_entropy([]))
 
 
 def test_imitation_beside_a_batch_is_that_of_plain_transformers_and_torch(policy, renderer, ranks):

@@ -73,8 +73,13 @@ class SftUpdate(NamedTuple):
     grad_norm: float
 
 
-def sft_metrics(updates: Sequence[SftUpdate], policy_tokens: float) -> dict[str, float]:
-    """Return the metrics of a supervised phase after a step on ``policy_tokens``, of its finite updates."""
+def sft_metrics(
+    updates: Sequence[SftUpdate], policy_tokens: float, entropy_before: float, entropy_after: float
+) -> dict[str, float]:
+    """Return the metrics of a supervised phase after a step on ``policy_tokens``, of its finite updates.
+
+    The entropies (nats a token) are of the policy on the step's batch, before and after the phase.
+    """
     finite = [update for update in updates if math.isfinite(update.grad_norm)]
     tokens = sum(update.tokens for update in finite)
     if not tokens:
@@ -83,4 +88,6 @@ def sft_metrics(updates: Sequence[SftUpdate], policy_tokens: float) -> dict[str,
         "sft_updates": float(len(finite)),
         "sft_nll": sum(update.nll * update.tokens for update in finite) / tokens,
         "sft_share": tokens / (tokens + policy_tokens),
+        "sft_entropy_before": entropy_before,
+        "sft_entropy_after": entropy_after,
     }

@@ -29,7 +29,7 @@ from trainer.learning.critic import Assessment
 from trainer.learning.frozen_vision import FeatureCache
 from trainer.learning.imitation_term import ImitationTerm, SftUpdate
 from trainer.learning.top_tokens import TopTokens
-from trainer.objective import count
+from trainer.objective import count, masked_sum
 from trainer.ranks import Ranks
 
 log = structlog.get_logger()
@@ -204,6 +204,18 @@ class Learner:
         if not math.isfinite(norm):
             log.error("gradient not finite: update skipped", updates=1, of=1, loss=term.nll)
         return SftUpdate(self.ranks.total([term.nll])[0], term.tokens, norm)
+
+    def mean_entropy(self, groups: Sequence[ReadyGroup]) -> float:
+        """Return the policy's mean entropy (nats) over the answer tokens of groups; NaN without any. Collective."""
+        packed = self.collator.pieces(groups, self.settings.micro_batch, self.settings.micro_batch_tokens)
+        batches = self.collator.batches(groups, packed, int(self.ranks.largest(len(packed))))
+        own = [0.0, 0.0]
+        with torch.no_grad():
+            for batch in step.unless_stopped(batches, self.ranks, never_stop):
+                own[0] += masked_sum(self.scorer(batch)[1], batch.mask_BA).item()
+                own[1] += batch.mask_BA.sum().item()
+        entropy, tokens = self.ranks.total(own)
+        return entropy / tokens if tokens else math.nan
 
     def _minibatches(self, groups: Sequence[ReadyGroup], version: int, sequences: int) -> list[MicroBatches]:
         """Return this rank's micro-batches of each minibatch, equally many on every rank."""
