@@ -18,8 +18,8 @@ from workers.env.environment import EnvironmentFault
 FOLDER = "/tmp/dart-family"
 OUTPUT, CODE = f"{FOLDER}/output", f"{FOLDER}/exit-code"
 POLL_INTERVAL_S = 0.1
-WINDOW_S = 30.0
-"""Time limit for the application's window."""
+WINDOW_POLL_INTERVAL_S = 0.3
+"""Interval between lists of windows while an application starts; each starts a process of the machine."""
 STABLE_S, STABLE_LIMIT_S = 0.4, 10.0
 """Time without a change after which the first screen is stable, and its time limit."""
 ENDING_S = 5.0
@@ -48,16 +48,16 @@ class FamilyTaskSession(TaskSession):
         run = f"cd && {shlex.join(self.problem.command)} >{OUTPUT} 2>/dev/null </dev/null"
         script = f"{run}; echo $? >{CODE}.new; mv {CODE}.new {CODE}"
         await machine.launch(["/bin/sh", "-c", script], deadline=deadline)
-        shown = Deadline(min(WINDOW_S, deadline.remaining_s))
+        program = next(word for word in self.problem.command if word != "env" and "=" not in word)
         while await count_windows(machine, deadline) <= self._windows:
-            if shown.expired:
-                raise EnvironmentFault(f"{self.problem.command[0]} shows no window after {WINDOW_S:g} s")
+            if deadline.remaining_s <= WINDOW_POLL_INTERVAL_S:
+                raise EnvironmentFault(f"{program} shows no window within the time of a reset")
             if (code := (await self._outcome(machine, deadline)).exit_code) is not None:
-                raise EnvironmentFault(f"{self.problem.command[0]} ended at once, with exit code {code}")
-            await asyncio.sleep(POLL_INTERVAL_S)
+                raise EnvironmentFault(f"{program} ended at once, with exit code {code}")
+            await asyncio.sleep(WINDOW_POLL_INTERVAL_S)
         _, still = await wait_stable(machine, deadline, STABLE_S, STABLE_LIMIT_S)
         if not still:
-            raise EnvironmentFault(f"{self.problem.command[0]} is not at rest after {STABLE_LIMIT_S:g} s")
+            raise EnvironmentFault(f"{program} is not at rest after {STABLE_LIMIT_S:g} s")
 
     async def is_over(self, machine: Machine, deadline: Deadline) -> bool:
         """Return whether the application has ended, or a watched path has changed."""
