@@ -79,10 +79,14 @@ def estimate_longest(pixels_per_token: int, config: Config, steps: int) -> Longe
         image=math.prod(seen) // pixels_per_token if pixels_per_token else 0,
         answers=answers,
         answer=policy.max_tokens,
-        words=sum(len(turn.text or "") for turn in turns) // CHARACTERS
-        + INSTRUCTION_TOKENS
-        + (answers * RETURNED_CHARACTERS // CHARACTERS if config.env.offers_calls else 0),
+        words=sum(len(turn.text or "") for turn in turns) // CHARACTERS + reserved_tokens(config, answers),
     )
+
+
+def reserved_tokens(config: Config, answers: int) -> int:
+    """Return the tokens of the instruction, and of what calls returned beside earlier ``answers``."""
+    returned = answers * RETURNED_CHARACTERS // CHARACTERS if config.env.offers_calls else 0
+    return INSTRUCTION_TOKENS + returned
 
 
 def context_refusal(folder: Path, config: Config, steps: int) -> str:

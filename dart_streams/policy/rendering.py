@@ -289,7 +289,7 @@ def count_longest(renderer: Renderer, config: Config, steps: int) -> context.Lon
         image=image,
         answers=answers,
         answer=policy.max_tokens,
-        words=len(prompt.token_ids) - len(prompt.images) + context.INSTRUCTION_TOKENS,
+        words=len(prompt.token_ids) - len(prompt.images) + context.reserved_tokens(config, answers),
     )
 
 

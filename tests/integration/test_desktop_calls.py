@@ -90,6 +90,17 @@ async def test_mouse_and_keyboard_and_calls_act_on_the_same_document(player):
     assert "F7: typed" in (await player.call("calc.read_cells")).returned.splitlines()
 
 
+async def test_a_desktop_that_was_prepared_ahead_offers_the_same(backend):
+    chosen = task("sheet", 4)
+    backend.expect(chosen)
+    await backend.spares.prepared()
+    environment = await backend.open(chosen)
+    assert environment.prepared == chosen
+    assert "calc.save" in [offer.name for offer in (await environment.reset(chosen)).calls]
+    assert "A1: " in (await environment.step(Call("calc.read_cells", {}), "1")).returned
+    await environment.close()
+
+
 @pytest.mark.parametrize("player", [("document", 0)], indirect=True)
 async def test_a_call_solves_a_task_of_a_text(player):
     target = player.environment._task().instruction.split('"')[1]

@@ -36,6 +36,13 @@ def test_screens_earlier_answers_words_and_the_answer_count():
     assert 64 <= longest.words < 80
 
 
+def test_what_calls_return_counts_with_the_answers_where_calls_are_offered():
+    env = {"backend": "desktop", "desktop": {"calls": True}}
+    plain, offering = (parse({"policy": {"max_texts": 5}, "env": one}) for one in ({"backend": "desktop"}, env))
+    words = [estimate_longest(784, config, steps=4).words for config in (plain, offering)]
+    assert words[1] - words[0] == 3 * 2000 // 5
+
+
 @pytest.mark.parametrize(
     ("env", "image"),
     [

@@ -14,7 +14,7 @@ from dart_streams.console.datasets.episode_rows import add_image, episode_of, ro
 from dart_streams.episodes import prompts
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.rollout_orders import RolloutOrder
-from topics.values import Sampling, VersionSpan
+from topics.values import OfferedCall, Sampling, VersionSpan
 
 
 def png(number: int, kind: str = "PNG") -> bytes:
@@ -28,6 +28,7 @@ SCREENS = [png(number, kind) for number in range(6) for kind in ("PNG", "JPEG")]
 texts = st.text(max_size=20)
 names = st.text(min_size=1, max_size=8)
 reals = st.floats(-1e6, 1e6)
+OFFER = OfferedCall(name="calc.set", description="Set a cell.", parameters="{}")
 LAYOUTS: tuple[Layout, ...] = ("step", "trajectory")
 
 
@@ -88,6 +89,8 @@ def episodes(draw: st.DrawFn, least: int = 0) -> RecordedEpisode:
                 end=end if step == steps else None,
                 env_host="env-0",
                 at_ms=draw(st.integers(0, 2**42)),
+                calls=draw(st.sampled_from([[], [OFFER]])) if not step else [],
+                returned=draw(texts) if step else "",
             )
         )
     return RecordedEpisode(observations=observations, images=images)

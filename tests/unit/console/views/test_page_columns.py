@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dart_streams import actions
+from dart_streams.actions.arguments import write_arguments
+from dart_streams.actions.sequence import format_all
 from dart_streams.console.views.page import columns, export
 from dart_streams.console.views.page.columns import Packer, format_figure, shorten
 from tests.integration.exported_page import unpack
@@ -98,3 +101,17 @@ def test_the_pages_own_scripts_read_and_print_the_same(cases):
     for (value, real), (read, long, short) in zip(cases, json.loads(done.stdout, parse_int=float), strict=True):
         assert read == json.loads(json.dumps(value), parse_int=float)
         assert long == short, real
+
+
+@pytest.mark.skipif(which("node") is None, reason="Node is a need of development only")
+def test_the_page_shows_a_called_function_with_its_arguments():
+    call = actions.Call("calc.set_cells", {"cells": {"B3": "it's \\ \n", "key": "content='x'"}})
+    texts = [actions.format(call), format_all([call, actions.Click(1, 2)]), actions.format(actions.Type("a"))]
+    script = f"import {{ brief }} from {json.dumps((STATIC / 'format.js').as_uri())};"
+    script += f"console.log(JSON.stringify({json.dumps(texts)}.map(brief)));"
+    command = ["node", "--input-type=module", "--no-warnings", "-e", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    alone, first, other = json.loads(done.stdout)
+    assert alone == f"calc.set_cells({write_arguments(call.arguments)})"
+    assert first.startswith(alone)
+    assert other == "type('a')"
