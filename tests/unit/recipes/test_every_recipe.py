@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.curation_world import Odds, SimulatedCircle
 from dart_streams.config import load, parse
-from dart_streams.config.recipes import known_recipes, recipe_folder, settings_type
+from dart_streams.config.recipes import known_recipes, recipe_folder, rules_module, settings_type
 from dart_streams.console.bundles import whatif
 from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
 from dart_streams.console.runs.bundle import Bundle
@@ -121,3 +121,26 @@ def test_nothing_imports_a_recipe():
     ]
     recipe = re.compile(r"dart_streams\.recipes\.\w+")
     assert [path for path in others if "recipes" not in path.parts and recipe.search(path.read_text())] == []
+
+
+DOCS = Path(__file__).parents[3] / "docs" / "recipes" / "index.md"
+WITHOUT_A_ROW = {"memory", "remember", "load", "demonstrations"}
+"""Fields of a recipe's rules that replace no rule of DART's."""
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_page_lists_the_rules_that_a_recipe_brings(name: str):
+    (row,) = [line for line in DOCS.read_text().splitlines() if line.startswith(f"| `{name}` |")]
+    named = re.findall(r"`([a-z_]+)`", row.split("|")[3])
+    assert sorted(named) == sorted(brought_rules(name))
+
+
+def brought_rules(name: str) -> list[str]:
+    """Return the names of the rules that a recipe replaces."""
+    brought = []
+    for part in ("rules", "training"):
+        rules = getattr(rules_module(name, part), "RULES", None)
+        for field in () if rules is None else set(rules._fields) - WITHOUT_A_ROW:
+            if getattr(rules, field) != type(rules)._field_defaults.get(field):
+                brought.append(field)
+    return brought
