@@ -18,8 +18,8 @@ from dart_streams.actions.dialects import View
 from dart_streams.config import Config, parse
 from dart_streams.episodes import prompts
 from dart_streams.errors import ConfigError, UserError
-from dart_streams.policy import probe
-from dart_streams.policy.rendering import Renderer
+from dart_streams.policy import probe, tiny
+from dart_streams.policy.rendering import Renderer, renderer_of
 from dart_streams.recipes.gui_actor import learning, measure
 from dart_streams.recipes.gui_actor.grounding import Asked, Grounder
 from dart_streams.recipes.gui_actor.head import ActionHead, attention_loss
@@ -170,6 +170,12 @@ def test_a_saved_head_proposes_the_same_places(compared, renderer):
 def test_a_policy_without_a_head_is_refused(grounder, policy):
     with pytest.raises(UserError, match=r"has no gui_actor\.safetensors"):
         grounder.load_heads(policy)
+
+
+def test_a_model_of_another_family_is_refused(tmp_path):
+    tiny.build(tmp_path / "qwen3", architecture="qwen3_vl", width=64)
+    with pytest.raises(UserError, match=r"no model of the Qwen2\.5-VL family"):
+        Grounder(tmp_path / "qwen3", renderer_of(tmp_path / "qwen3", Config().policy))
 
 
 def test_both_heads_draw_the_same_demonstrations():

@@ -23,11 +23,15 @@ TARGET = f"""((said) => {{
   if (!said || !('x' in said) || 'to_x' in said || 'text' in said) return null;
   const hit = document.elementFromPoint(said.x, said.y);
   const part = hit.closest('button, a, input, textarea, h3') || hit;
+  if (['svg', 'canvas'].includes(part.localName)) return null;
   const box = part.getBoundingClientRect();
   return [said.x, said.y, Math.max(box.left, 0), Math.max(box.top, 0),
     Math.min(box.right, {WIDTH}), Math.min(box.bottom, {HEIGHT})];
 }})"""
-"""Yields the oracle's click, and the visible box of the element that it hits; null if it does not click."""
+"""Yields the oracle's click, and the visible box of the element that it hits.
+
+Null if it does not click, or clicks into a drawing, whose box says nothing.
+"""
 
 
 class TargetScreen(msgspec.Struct, frozen=True):

@@ -2,6 +2,8 @@
 
 import pytest
 
+from dart_streams.config import load, tasks
+from dart_streams.config.recipes import recipe_folder
 from dart_streams.recipes.gui_actor.patches import (
     Grid,
     choose_point,
@@ -10,6 +12,7 @@ from dart_streams.recipes.gui_actor.patches import (
     label_patches,
     propose_points,
 )
+from workers.env.backends.miniwob.oracle import NEXT
 
 SQUARE = Grid(columns=2, rows=2, width=56, height=56)
 """Four patches of 28 pixels."""
@@ -60,3 +63,10 @@ def test_the_verifier_takes_the_first_accepted_candidate_or_the_likeliest():
 def test_a_point_on_the_edge_is_in_the_box():
     assert contains((0, 0, 28, 28), (28, 14)) and not contains((0, 0, 28, 28), (28.1, 14))
     assert SQUARE.patch_at((28, 14)) == 1 and SQUARE.patch_at((99, -1)) == 1
+
+
+def test_the_measured_pages_have_an_oracle():
+    folder = recipe_folder("gui-actor")
+    known = tasks.load(folder / load(folder / "clicks.toml").tasks.file)
+    assert {page.page for page in known.pages} <= NEXT.keys()
+    assert (len(known.demonstration), len(known.heldout)) == (840, 560)
