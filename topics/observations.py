@@ -17,6 +17,7 @@ from topics.values import (
     Reward,
     Steps,
     Token,
+    Verdict,
     VersionSpan,
 )
 
@@ -57,7 +58,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     ``instruction`` is the environment's text of the task after reset, so that prompts can be rendered from the log.
     ``screenshot`` is null only where the environment failed to show one (an ``env_error``). Step 0 has the ``calls``
-    that the environment offers, and a step after one has what it ``returned``. Both are omitted otherwise.
+    that the environment offers, and a step after one has what it ``returned``. The last step may have the ``verdict``
+    of a recipe's judge. All three are omitted otherwise.
     """
 
     trajectory_id: Name
@@ -71,6 +73,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     at_ms: EpochMs
     calls: list[OfferedCall] = []
     returned: Prose = ""
+    verdict: Verdict | None = None
 
 
 TOPIC = Topic(name="observations", event=Observation, key="trajectory_id", partitions=4, shared=True)

@@ -17,6 +17,7 @@ from topics.values import (
     Reward,
     ScreenKey,
     Steps,
+    Verdict,
     Version,
 )
 
@@ -43,7 +44,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``guided`` is true if its order had recorded actions, and ``recorded_steps`` has the indexes of those that were
     executed: they are not the policy's. Both are omitted otherwise. An exploration has ``last_screen``, the screen
-    after its last action, unless that is unknown.
+    after its last action, unless that is unknown. ``verdict`` is that of a recipe's judge, beside the environment's
+    ``reward``; omitted without a judge.
     """
 
     trajectory_id: Name
@@ -67,6 +69,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     guided: bool = False
     recorded_steps: list[Steps] = []
     last_screen: ScreenKey = ""
+    verdict: Verdict | None = None
 
 
 TOPIC = Topic(name="trajectories", event=Trajectory, key="task_id")

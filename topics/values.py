@@ -17,6 +17,9 @@ ScreenKey = Annotated[str, Meta(max_length=16)]
 """The first 16 hex digits of a screenshot's sha256: equal for equal screens. Empty without a screenshot."""
 Prose = Annotated[str, Meta(max_length=2**20)]
 """A text for people and policies; records have no room for longer ones."""
+MOST_EXCERPT = 500
+Excerpt = Annotated[str, Meta(max_length=MOST_EXCERPT)]
+"""The beginning of a text."""
 MOST_ROLLOUTS = 2**16
 GroupSize = Annotated[int, Meta(ge=0, le=MOST_ROLLOUTS)]
 """A number of rollouts of a group, or an index among them."""
@@ -61,6 +64,17 @@ class BlobRef(msgspec.Struct, frozen=True, kw_only=True):
     media_type: Name = "image/png"
     width: Pixels = 0
     height: Pixels = 0
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A judge's verdict on an episode. Without one ``success`` is null and ``reason`` says why.
+
+    Otherwise ``reason`` is the beginning of the judge's answer. ``judge`` is its name.
+    """
+
+    success: bool | None
+    reason: Excerpt = ""
+    judge: Name = ""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):

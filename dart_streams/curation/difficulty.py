@@ -14,9 +14,10 @@ from dart_streams.curation.hooks import Memories, Own, Rules
 from dart_streams.curation.order_tracker import Limits, OrderTracker, format_order_id, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from topics import rollout_orders, task_difficulty
-from topics.outcomes import is_success
+from topics.outcomes import is_success, reconcile_outcome
 from topics.task_difficulty import Cause, TaskDifficulty
 from topics.trajectories import Trajectory
+from topics.values import OutcomeKind
 
 NAME = "difficulty"
 WINDOW = 16
@@ -71,12 +72,22 @@ def apply(
         if is_success(reward):
             task.longest_success = max(trajectory.steps, task.longest_success or 0)
     rate = rules.success_rate(state.memories, task.rewards)
-    difficulty = Decision(task_difficulty.TOPIC, cause_id(NAME, record), difficulty_of(task, trajectory, rate))
+    event = difficulty_of(task, trajectory, rate, judged_outcome(trajectory, reward))
+    difficulty = Decision(task_difficulty.TOPIC, cause_id(NAME, record), event)
     return state, [difficulty, *decisions]
 
 
-def difficulty_of(task: Finishes, trajectory: Trajectory, success_rate: float | None) -> TaskDifficulty:
-    """Return a task's difficulty after ``trajectory``."""
+def judged_outcome(trajectory: Trajectory, reward: float | None) -> OutcomeKind:
+    """Return the outcome that agrees with the reward of a rule other than the environment's."""
+    if reward == trajectory.reward:
+        return trajectory.outcome
+    return reconcile_outcome(trajectory.outcome, reward)
+
+
+def difficulty_of(
+    task: Finishes, trajectory: Trajectory, success_rate: float | None, outcome: OutcomeKind
+) -> TaskDifficulty:
+    """Return a task's difficulty after ``trajectory``, whose finish has this outcome."""
     return TaskDifficulty(
         task_id=trajectory.task_id,
         attempts=len(task.rewards),
@@ -87,7 +98,7 @@ def difficulty_of(task: Finishes, trajectory: Trajectory, success_rate: float | 
             trajectory_id=trajectory.trajectory_id,
             order_id=trajectory.order_id,
             group_id=trajectory.group_id,
-            outcome=trajectory.outcome,
+            outcome=outcome,
             attempt=trajectory.attempt,
             guided=trajectory.guided,
         ),

@@ -24,7 +24,7 @@ from topics.actions import ActionResponse
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.outcomes import reconcile_outcome
 from topics.rollout_orders import RolloutOrder
-from topics.values import BlobRef, MessagePart, OfferedCall, OutcomeKind
+from topics.values import BlobRef, MessagePart, OfferedCall, OutcomeKind, Verdict
 
 
 class EpisodeLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,14 +248,15 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
             reason = "waited for the environment" if self.observations else "no first screen in time"
         return EpisodeEnd(kind=kind, reward=None, reason=f"straggler: {reason}")
 
-    def last_observation(self, end: EpisodeEnd, at_ms: int) -> Observation:
-        """Return the last observation, with ``end``."""
+    def last_observation(self, end: EpisodeEnd, at_ms: int, verdict: Verdict | None = None) -> Observation:
+        """Return the last observation, with ``end`` and the verdict of a judge."""
         last = self.latest
         if last is None:
             unchanged = self.published and not self.executing
             screenshot = self.published[-1].screenshot if unchanged else None
             last = self._observation(screenshot, "", self.pending, at_ms)
-        return msgspec.structs.replace(last, end=msgspec.structs.replace(end, reason=end.reason[:MAX_REASON]))
+        end = msgspec.structs.replace(end, reason=end.reason[:MAX_REASON])
+        return msgspec.structs.replace(last, end=end, verdict=verdict)
 
     def _observation(
         self, screenshot: BlobRef | None, instruction: str, taken: ExecutedAction | None, at_ms: int

@@ -76,6 +76,7 @@ def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Traje
         guided=order.guide is not None,
         recorded_steps=[step for step, action in enumerate(taken) if action.recorded_from is not None],
         last_screen=screen_after(last) if order.purpose == "explore" else "",
+        verdict=last.verdict,
     )
 
 

@@ -38,11 +38,12 @@ from topics import observations
 from topics.observations import EpisodeEnd, Observation
 from topics.rollout_orders import Guide, RolloutOrder
 from topics.transitions import FAULTS
-from topics.values import BlobRef
+from topics.values import BlobRef, Verdict
 from workers.env import metrics
 from workers.env.environment import EnvironmentBackend, EnvironmentFault, Screen, Size, require_offered, rescale
 from workers.env.episode_spans import EpisodeSpans
 from workers.env.fault_boundary import ContainedBackend, ContainedEnvironment
+from workers.env.judging import bind_judge
 from workers.env.metrics import State
 from workers.env.policy_client import InvalidResponse, PolicyClient
 from workers.env.returned_values import printable_text
@@ -81,6 +82,7 @@ class EpisodeRunner:
         self.store = store
         self.publisher = publisher
         self.policy = policy
+        self.judge = bind_judge(config)
 
     def new_episode(self, order: RolloutOrder, max_steps: int) -> Episode:
         """Return the episode of an order before its first screen."""
@@ -137,6 +139,8 @@ class EpisodeRun:
         self.environment = ContainedEnvironment(runner.backend)
         self.demonstrates = False
         self.screen_size: Size = (1, 1)
+        self.screen: Screen | None = None
+        self.verdict: Verdict | None = None
         self.shown_s = 0.0
         self.was_reset = False
         self.requesting = False
@@ -159,6 +163,7 @@ class EpisodeRun:
         try:
             async with limit:
                 end = await self._play()
+            self.verdict = await self.runner.judge.verdict_on(self.state, end, self.screen)
         except EnvironmentFault as fault:
             end = EpisodeEnd(kind="env_error", reward=None, reason=str(fault))
         except TimeoutError:
@@ -175,7 +180,9 @@ class EpisodeRun:
 
     async def _close(self, end: EpisodeEnd) -> None:
         """Publish the last observation and close the environment, concurrently."""
-        await asyncio.gather(self._publish(self.state.last_observation(end, now_ms())), self.environment.close())
+        await asyncio.gather(
+            self._publish(self.state.last_observation(end, now_ms(), self.verdict)), self.environment.close()
+        )
         report_end(self.state.order, end)
 
     def _publish(self, observation: Observation) -> asyncio.Future[None]:
@@ -245,7 +252,7 @@ class EpisodeRun:
     def _observe(self, screen: Screen, execute_ms: float, returned: str = "") -> Move:
         self.set_state("wait")
         self.shown_s = time.perf_counter()
-        self.screen_size = (screen.width, screen.height)
+        self.screen, self.screen_size = screen, (screen.width, screen.height)
         ref, self.screenshot_write = None, None
         if screen.image is not None:
             ref = ref_of(screen.image, screen.media_type, screen.width, screen.height)

@@ -141,6 +141,22 @@ def pretrain(
     note(f'[{SETTINGS}.{recipe}]\nmodel_file = "{output}"\nsha256 = "{digest}"')
 
 
+@app.command("agreement")
+def agreement(
+    run: RunId = "", state: State = Path(".dart"), bundle: FromBundle = None, as_json: AsJson = False
+) -> None:
+    """Compare a judge's verdicts with the environment's rewards, by task (recipe judge)."""
+    from dart_streams.console.datasets.agreement import compare_verdicts
+    from dart_streams.console.runs.run_log import read_events
+    from topics import trajectories
+
+    config, source = run_or_bundle(run, state, bundle)
+    rows = compare_verdicts(read_events(source or config.bus, [trajectories.TOPIC]))
+    if rows[0].rollouts == rows[0].no_verdict:
+        raise UserError(f"none of the {rows[0].rollouts} rollouts has a verdict: choose the recipe judge for the run")
+    show(rows, as_json=as_json, title="verdicts of the judge against rewards of the environment")
+
+
 @contextlib.contextmanager
 def episodes_of(
     config: Config, source: Bundle | None, index: EpisodeIndex, progress: Progress

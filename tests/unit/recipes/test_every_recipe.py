@@ -130,7 +130,8 @@ WITHOUT_A_ROW = {"memory", "remember", "load", "demonstrations"}
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_page_lists_the_rules_that_a_recipe_brings(name: str):
-    (row,) = [line for line in DOCS.read_text().splitlines() if line.startswith(f"| `{name}` |")]
+    recipes = DOCS.read_text().partition("## Hook points")[0]
+    (row,) = [line for line in recipes.splitlines() if line.startswith(f"| `{name}` |")]
     named = re.findall(r"`([a-z_]+)`", row.split("|")[3])
     assert sorted(named) == sorted(brought_rules(name))
 
@@ -138,7 +139,7 @@ def test_the_page_lists_the_rules_that_a_recipe_brings(name: str):
 def brought_rules(name: str) -> list[str]:
     """Return the names of the rules that a recipe replaces."""
     brought = []
-    for part in ("rules", "training"):
+    for part in ("rules", "training", "judging"):
         rules = getattr(rules_module(name, part), "RULES", None)
         for field in () if rules is None else set(rules._fields) - WITHOUT_A_ROW:
             if getattr(rules, field) != type(rules)._field_defaults.get(field):
