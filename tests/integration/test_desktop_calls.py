@@ -1,6 +1,8 @@
 """Functions of desktops beside mouse and keyboard: they change real files of real applications."""
 
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from dart_streams.config import Config, parse
 from dart_streams.config.tasks import Task
 from examples.in_memory_run import ObservationLog, PolicyFunction
 from tests import events
+from tests.unit.workers.env import episodes
 from tests.unit.workers.env.episodes import TRAINER, runner_of
 from topics.action_requests import ActionRequest
 from topics.observations import Observation
@@ -18,6 +21,7 @@ from workers.env import conformance
 from workers.env.backends.desktop import documents
 from workers.env.backends.desktop.backend import DesktopBackend
 from workers.env.backends.desktop.environment import DesktopEnvironment
+from workers.env.backends.registry import backend_of
 from workers.env.environment import Screen
 
 pytestmark = [pytest.mark.usefixtures("desktops_of_normal_priority"), pytest.mark.asyncio(loop_scope="module")]
@@ -143,6 +147,27 @@ async def test_desktops_with_calls_keep_the_contract(backend):
     assert [offer.name for offer in start.calls] == ["files.list", "files.read", "files.write"]
     await conformance.check_ids(backend, chosen)
     await conformance.check_neighbors(backend, chosen, start)
+
+
+async def test_tools_of_a_server_and_functions_of_the_desktop_go_together():
+    pytest.importorskip("mcp", reason="`make desktop` installs the package mcp")
+    shop = Path(episodes.__file__).parent / "backends/tools/shop.py"
+    servers = [{"name": "shop", "command": [sys.executable, str(shop)], "only": ["add"]}]
+    backend = backend_of(
+        parse({"env": {"backend": "desktop", "desktop": {"calls": True}, "mcp": {"servers": servers}}})
+    )
+    await backend.start()
+    chosen = task("edit", 1)
+    environment = await backend.open(chosen)
+    first = await environment.reset(chosen)
+    assert [offer.name for offer in first.calls] == ["files.list", "files.read", "files.write", "shop.add"]
+    added = await environment.step(Call("shop.add", {"first": 1, "second": 2}), "1")
+    assert (added.returned, added.image) == ("3", first.image)
+    assert (await environment.step(Call("files.list", {}), "2")).returned == "note.txt"
+    assert await conformance.solve(environment, chosen), "the oracle of the desktop is there"
+    assert await environment.evaluate() == 1
+    await environment.close()
+    await backend.stop()
 
 
 async def test_a_repeated_id_calls_nothing(backend):
