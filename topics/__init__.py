@@ -13,6 +13,8 @@ from topics import (
     rollout_budgets,
     rollout_orders,
     task_difficulty,
+    task_verdicts,
+    tasks,
     trained,
     trajectories,
     weights,
@@ -33,5 +35,7 @@ ALL: tuple[Topic, ...] = (
     weights_serving.TOPIC,
     trained.TOPIC,
     curation_log.TOPIC,
+    tasks.TOPIC,
+    task_verdicts.TOPIC,
 )
 BY_NAME: dict[str, Topic] = {topic.name: topic for topic in ALL}

@@ -34,8 +34,8 @@ class RolloutOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """An order for one rollout: sample ``sample`` of ``group_size`` of a group, attempt ``attempt`` (from 0).
 
     ``max_steps`` bounds the episode; ``after_version`` is the newest weight version that dispatch knew. ``guide`` has
-    recorded actions for the rollout, and is omitted without any. ``plan`` has the actions of an exploration, in pixels
-    of the screen, which the env worker executes. It is omitted otherwise.
+    recorded actions for the rollout, and is omitted without any. ``plan`` has the actions of an exploration, or of
+    a check's solution, in pixels of the screen, which the env worker executes. It is omitted otherwise.
     """
 
     order_id: Name

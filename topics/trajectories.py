@@ -8,6 +8,7 @@ from topics.values import (
     Attempt,
     Coordinate,
     EpochMs,
+    Excerpt,
     GroupSize,
     Name,
     OutcomeKind,
@@ -45,7 +46,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``guided`` is true if its order had recorded actions, and ``recorded_steps`` has the indexes of those that were
     executed: they are not the policy's. Both are omitted otherwise. An exploration has ``last_screen``, the screen
     after its last action, unless that is unknown. ``verdict`` is that of a recipe's judge, beside the environment's
-    ``reward``; omitted without a judge.
+    ``reward``; omitted without a judge. A check has the ``reason`` of its end, if there is one.
     """
 
     trajectory_id: Name
@@ -70,6 +71,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     recorded_steps: list[Steps] = []
     last_screen: ScreenKey = ""
     verdict: Verdict | None = None
+    reason: Excerpt = ""
 
 
 TOPIC = Topic(name="trajectories", event=Trajectory, key="task_id")

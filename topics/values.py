@@ -50,7 +50,7 @@ Measured = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Temperature = Annotated[float, Meta(ge=0, le=100)]
 """0 is greedy."""
 
-Purpose = Literal["train", "eval", "demonstration", "explore"]
+Purpose = Literal["train", "eval", "demonstration", "explore", "check"]
 OutcomeKind = Literal[
     "success", "failure", "truncated", "invalid_action", "env_error", "policy_error", "lost", "cancelled"
 ]

@@ -53,6 +53,9 @@ class Tasks(Section, frozen=True):
 
     file: str = "tasks.toml"
     """The task file, relative to the configuration file."""
+    proposals: bool = False
+    """Take tasks from the topic ``tasks`` too, as soon as a check has accepted them. The task file may then have no
+    training tasks of its own."""
 
 
 class Evaluation(Section, frozen=True):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import topics
 from dart_streams.config.recipes import settings_type
+from topics.tasks import MOST_ACTION, MOST_ACTIONS, MOST_DOCUMENT
 
 if TYPE_CHECKING:
     from dart_streams.config.deployment import Config
@@ -44,6 +45,10 @@ SCREEN = 19
 ACTION = 80
 """The name and the place of an action in a list."""
 ORDER_ID = 32
+ESCAPED = 6
+"""A character of a proposed task: a control character as ``\\u0001``."""
+SOLUTION = MOST_ACTIONS * (MOST_ACTION * ESCAPED + 3)
+"""The actions of a proposed task, which an order of its check has too."""
 PAST = 2 * 4096
 """Trajectories of the past that rules of recipes may imitate and replay in a step: as many as they remember."""
 PAGE_METRIC = 3200
@@ -70,9 +75,14 @@ def of_answers(config: "Config") -> dict[str, Largest]:
     # Offered functions, and what calls returned, once a record and with each earlier answer.
     calls, returned = (CALLS, RETURNED) if config.env.offers_calls else (0, 0)
     texts = policy.max_texts * (PART + tokens * TEXT + returned)
+    plan = SOLUTION if config.tasks.proposals else 0
     return {
+        "rollout-orders": Largest(FIXED + plan),
+        "tasks": Largest(FIXED + SOLUTION + MOST_DOCUMENT * ESCAPED),
         "actions": Largest(FIXED + tokens * (TOKEN + TEXT), "policy.max_tokens"),
-        "observations": Largest(FIXED + WORDS + calls + tokens * (TOKEN + TEXT + CANONICAL), "policy.max_tokens"),
+        "observations": Largest(
+            FIXED + WORDS + calls + plan + tokens * (TOKEN + TEXT + CANONICAL), "policy.max_tokens"
+        ),
         "action-requests": Largest(
             FIXED + WORDS + calls + texts + policy.max_images * (PART + IMAGE),
             "policy.max_texts, policy.max_tokens or policy.max_images",

@@ -22,13 +22,17 @@ Split = Literal["train", "heldout", "demonstration"]
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One exact instance: page ``page`` of environment ``environment`` with ``seed``, bounded by ``max_steps``."""
+    """One exact instance: page ``page`` of environment ``environment`` with ``seed``, bounded by ``max_steps``.
+
+    ``file`` is the page of a proposed task, empty for a page of the environment's own.
+    """
 
     environment: str
     page: str
     seed: int
     max_steps: int
     split: Split
+    file: str = ""
 
     @property
     def task_id(self) -> str:

@@ -1,23 +1,47 @@
-"""The four agents of a deployment: each reducer bound to its topics and settings."""
+"""The agents of a deployment: each reducer bound to its topics and settings."""
 
 from functools import partial
 
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
-from dart_streams.curation import budget, difficulty, dispatch, groups
+from dart_streams.curation import budget, difficulty, dispatch, groups, proposals
 from dart_streams.curation.order_tracker import Limits
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.curation.reducer import Agent
-from topics import curated, rollout_budgets, rollout_orders, task_difficulty, trajectories, weights, weights_serving
+from topics import (
+    Topic,
+    curated,
+    rollout_budgets,
+    rollout_orders,
+    task_difficulty,
+    task_verdicts,
+    tasks,
+    trajectories,
+    weights,
+    weights_serving,
+)
 
 
-def bind_agents(config: Config, tasks: TaskSet) -> tuple[Agent, ...]:
+def bind_agents(config: Config, task_set: TaskSet) -> tuple[Agent, ...]:
     """Return difficulty, budget, groups and dispatch, bound to a configuration and task set.
 
-    Only the coupled mode waits for rollout workers, so only there dispatch reads their heartbeats.
+    Only the coupled mode waits for rollout workers, so only there dispatch reads their heartbeats. A run that takes
+    proposed tasks has the proposals agent before dispatch, which reads its verdicts.
     """
     curation, limits, rules = config.curation, Limits.of(config), bind_rules(config)
-    serving = (weights_serving.TOPIC,) if curation.dispatch.mode == "coupled" else ()
+    further: tuple[Topic, ...] = (weights_serving.TOPIC,) if curation.dispatch.mode == "coupled" else ()
+    proposed: tuple[Agent, ...] = ()
+    if config.tasks.proposals:
+        proposed = (
+            Agent(
+                name=proposals.NAME,
+                inputs=(tasks.TOPIC, trajectories.TOPIC),
+                outputs=(task_verdicts.TOPIC, rollout_orders.TOPIC),
+                state=proposals.ProposalsState,
+                apply=partial(proposals.apply, settings=proposals.ProposalSettings.of(config, task_set)),
+            ),
+        )
+        further = (*further, task_verdicts.TOPIC)
     return (
         Agent(
             name=difficulty.NAME,
@@ -31,7 +55,7 @@ def bind_agents(config: Config, tasks: TaskSet) -> tuple[Agent, ...]:
             inputs=(task_difficulty.TOPIC,),
             outputs=(rollout_budgets.TOPIC,),
             state=budget.BudgetState,
-            apply=partial(budget.apply, tasks=tasks, rules=rules),
+            apply=partial(budget.apply, tasks=task_set, rules=rules),
         ),
         Agent(
             name=groups.NAME,
@@ -40,12 +64,13 @@ def bind_agents(config: Config, tasks: TaskSet) -> tuple[Agent, ...]:
             state=groups.GroupsState,
             apply=partial(groups.apply, settings=curation, limits=limits, rules=rules),
         ),
+        *proposed,
         Agent(
             name=dispatch.NAME,
-            inputs=(rollout_budgets.TOPIC, curated.TOPIC, weights.TOPIC, *serving),
+            inputs=(rollout_budgets.TOPIC, curated.TOPIC, weights.TOPIC, *further),
             outputs=(rollout_orders.TOPIC,),
             state=dispatch.DispatchState,
-            apply=partial(dispatch.apply, settings=dispatch.DispatchSettings.of(config, tasks), rules=rules),
+            apply=partial(dispatch.apply, settings=dispatch.DispatchSettings.of(config, task_set), rules=rules),
             note_made_anew=dispatch.forget_unread,
         ),
     )

@@ -1,9 +1,9 @@
 """The difficulty agent: reads trajectories, publishes a task's success rate and longest success.
 
 The rate is the mean reward of the last ``window`` rewarded training finishes, partial credit included. Infrastructure
-faults only pass through, since dispatch learns of every finish from here. Evaluations and explorations are ignored.
-Demonstrations do not count: an oracle's shortest path as a length cap would end rollouts that are about to succeed. Nor
-do guided rollouts, since a part of their actions is recorded.
+faults only pass through, since dispatch learns of every finish from here. Evaluations, explorations and
+checks are ignored. Demonstrations do not count: an oracle's shortest path as a length cap would end rollouts that are
+about to succeed. Nor do guided rollouts, since a part of their actions is recorded.
 """
 
 from collections.abc import Sequence
@@ -50,6 +50,8 @@ def apply(
 ) -> tuple[DifficultyState, list[Decision]]:
     """Apply one trajectory; raise InvalidEvent if its reward or order is invalid."""
     trajectory: Trajectory = record.event
+    if trajectory.purpose == "check":
+        return state, []
     reward = rules.reward(state.memories, trajectory)
     ordered = rules.further_orders(state.memories, trajectory)
     decisions = [Decision(rollout_orders.TOPIC, order.order_id, order) for order in ordered]

@@ -35,6 +35,7 @@ from topics import curated, rollout_orders
 from topics.curated import CuratedGroup
 from topics.rollout_budgets import RolloutBudget
 from topics.rollout_orders import RolloutOrder
+from topics.task_verdicts import TaskVerdict
 from topics.transitions import IGNORED, classify_announcement
 from topics.values import Sampling
 from topics.weights import WeightVersion
@@ -58,7 +59,7 @@ class DispatchState(msgspec.Struct):
     and the size of all open groups; summing them at each group would dominate the run time at ten thousand slots.
     ``curated`` counts curated groups (``counted`` has the newest numbers), ``consumed`` those consumed by the newest
     version, and ``closed`` lists recent closed groups. ``serving`` (version by worker) and ``batch_end`` serve the
-    coupled mode.
+    coupled mode. ``accepted`` has the step limits of proposed tasks that were accepted, in that order.
     """
 
     progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
@@ -79,6 +80,7 @@ class DispatchState(msgspec.Struct):
     serving: dict[str, int] = {}
     batch_end: int = 0
     memories: Memories = {}
+    accepted: dict[str, int] = {}
 
 
 class DispatchSettings(msgspec.Struct, frozen=True):
@@ -105,7 +107,7 @@ class DispatchSettings(msgspec.Struct, frozen=True):
 def apply(
     state: DispatchState, record: InputRecord, settings: DispatchSettings, rules: Rules
 ) -> tuple[DispatchState, list[Decision]]:
-    """Apply one budget, curated group, weight version or worker's version, and refill the backlog."""
+    """Apply one budget, curated group, version, worker's version or verdict on a task, and refill the backlog."""
     event = record.event
     decisions: list[Decision] = []
     if isinstance(event, RolloutBudget):
@@ -116,7 +118,9 @@ def apply(
         accept_weights(state, event)
     elif isinstance(event, WeightsServing):
         state.serving[event.worker_id] = event.version
-    if state.version is not None and settings.task_ids:
+    elif isinstance(event, TaskVerdict) and event.accepted:
+        state.accepted[event.task_id] = event.max_steps
+    if state.version is not None and (settings.task_ids or state.accepted):
         decisions += refill_backlog(state, settings, rules)
     return state, decisions
 
@@ -156,7 +160,7 @@ def accept_weights(state: DispatchState, weights: WeightVersion) -> None:
 def finish(state: DispatchState, budget: RolloutBudget, settings: DispatchSettings, rules: Rules) -> list[Decision]:
     """Store a task's budget and apply the finish behind it; order a fault with attempts left again."""
     task = state.tasks.get(budget.task_id)
-    if task is None and budget.task_id in settings.limits_of_tasks:
+    if task is None and (budget.task_id in settings.limits_of_tasks or budget.task_id in state.accepted):
         task = state.tasks[budget.task_id] = TaskState()
     if task is not None:
         task.rollouts, task.max_steps = budget.rollouts, budget.max_steps
@@ -245,10 +249,10 @@ def begins_batch(state: DispatchState, workers: int) -> bool:
 def open_group(state: DispatchState, settings: DispatchSettings, rules: Rules) -> list[Decision]:
     """Open the next group: choose its task and order its samples."""
     number, curation = state.next_group, settings.config.curation
-    eligible = rules.eligible_tasks(state.memories, number, settings.limits_of_tasks, settings.task_ids)
+    limits, task_ids = all_tasks(state, settings)
+    eligible = rules.eligible_tasks(state.memories, number, limits, task_ids) or task_ids
     weight = partial(rules.task_weight, state.memories)
-    limits, task_ids = settings.limits_of_tasks, eligible or settings.task_ids
-    task_id, probe = next_task(state.scheduler, state.tasks, task_ids, number, curation, weight, limits)
+    task_id, probe = next_task(state.scheduler, state.tasks, eligible, number, curation, weight, limits)
     task = state.tasks[task_id]
     size = 1 if probe else task.rollouts or curation.budget.base
     for old, open_samples in state.orders.open_up_to(number, size, settings.limits.horizon).items():
@@ -262,6 +266,13 @@ def open_group(state: DispatchState, settings: DispatchSettings, rules: Rules) -
     task.open += 1
     task.last_group = number
     return [order_rollout(state, settings, rules, OrderKey(number, sample, 0)) for sample in range(size)]
+
+
+def all_tasks(state: DispatchState, settings: DispatchSettings) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return the step limits of all training tasks, and their ids: those of the task file, then accepted ones."""
+    if not state.accepted:
+        return settings.limits_of_tasks, settings.task_ids
+    return settings.limits_of_tasks | state.accepted, (*settings.task_ids, *state.accepted)
 
 
 def order_rollout(state: DispatchState, settings: DispatchSettings, rules: Rules, key: OrderKey) -> Decision:

@@ -36,11 +36,15 @@ class InputRecord(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """An event to publish on ``topic`` under the record id ``id``."""
+    """An event to publish on ``topic`` under the record id ``id``.
+
+    ``refuses`` is the place of an earlier input that goes to the dead letters, with the event's ``reason``.
+    """
 
     topic: Topic
     id: str
     event: msgspec.Struct
+    refuses: Source | None = None
 
 
 class AgentProgress(msgspec.Struct):
@@ -58,7 +62,7 @@ class AgentProgress(msgspec.Struct):
 
 
 class Agent(NamedTuple):
-    """One of the four: its topics, the type of its state and its reducer, with the settings already bound.
+    """An agent: its topics, the type of its state and its reducer, with the settings already bound.
 
     A state is a Struct with a field ``progress``, an :class:`AgentProgress`. The reducer changes the state it is given
     and returns it; the old one must not be used any more.

@@ -11,7 +11,7 @@ from dart_streams.actions.sequence import parse_all
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.outcomes import reconcile_outcome
 from topics.trajectories import StepAction, Trajectory
-from topics.values import Sampling
+from topics.values import MOST_EXCERPT, Sampling
 
 KEY_DIGITS = 16
 """Hex digits of a screenshot's sha256 that name a screen."""
@@ -77,6 +77,7 @@ def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Traje
         recorded_steps=[step for step, action in enumerate(taken) if action.recorded_from is not None],
         last_screen=screen_after(last) if order.purpose == "explore" else "",
         verdict=last.verdict,
+        reason=end.reason[:MOST_EXCERPT] if order.purpose == "check" else "",
     )
 
 

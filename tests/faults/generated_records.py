@@ -28,7 +28,7 @@ from dart_streams.console.runs.bundle import BundleRecord
 from tests.faults.largest_records import largest_event
 from topics import Topic
 
-BASES = 12
+BASES = 16
 """Random valid events of a topic, into which the faults are put."""
 TEXT = 'aZ09 _/#.\u00e9\u4e16\U0001f310"\\\n\0'
 SLOW_S = 2.0

@@ -17,6 +17,7 @@ from dart_streams.policy import weight_location
 from topics.curated import Member
 from topics.observations import ExecutedAction
 from topics.rollout_orders import RolloutOrder
+from topics.tasks import MOST_ACTION, MOST_ACTIONS, MOST_DOCUMENT
 from topics.trained import TrainedToken
 from topics.trajectories import StepAction
 from topics.values import BlobRef, MessagePart, Sampling, VersionSpan
@@ -72,7 +73,8 @@ def sampling(config: Config) -> Sampling:
 
 def order(config: Config, max_steps: int) -> dict[str, Any]:
     """Return the fields of an order."""
-    return {"max_steps": max_steps, "sampling": sampling(config)}
+    plan = ["\1" * MOST_ACTION] * (MOST_ACTIONS if config.tasks.proposals else 0)
+    return {"max_steps": max_steps, "sampling": sampling(config), "plan": plan}
 
 
 def answer(config: Config) -> dict[str, Any]:
@@ -167,6 +169,10 @@ KNOWN: dict[str, Callable[[Config, int], dict[str, Any]]] = {
         "screens": ["f" * 16] * max_steps,
         "actions": [largest_of(StepAction, name="n" * 32)] * max_steps,
         "recorded_steps": list(range(max_steps)) if config.recipe else [],
+    },
+    "tasks": lambda _config, _max_steps: {
+        "document": "\1" * MOST_DOCUMENT,
+        "solution": ["\1" * MOST_ACTION] * MOST_ACTIONS,
     },
     "curated": group,
     "weights": weight_version,

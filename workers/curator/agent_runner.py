@@ -53,6 +53,7 @@ from dart_streams.telemetry.spans import ActiveSpan
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import curation_log
 from topics.curated import CuratedGroup
+from topics.curation_log import Source
 from workers.curator.input_queue import MAX_BATCH, InputQueue, split_batches
 from workers.curator.journal_writer import Changelog, OwnershipLost, Replaced
 from workers.curator.journaled_state import JournaledState, decodable_inputs, input_of, open_state
@@ -274,6 +275,12 @@ class AgentRunner:
         original: Any = msgspec.structs.replace(read, topic=self.prefix + read.topic)
         await dead_letters.send(self.publisher, topics.BY_NAME[read.topic], original, reason)
 
+    async def _dead_letter_earlier(self, source: Source, event: Any) -> None:
+        """Send an earlier input to the dead letters, with the event's reason, unless the topic has lost it."""
+        topic = self.prefix + source.topic
+        for record in await self.changelog.read_from(topic, source.partition, source.offset, source.offset + 1):
+            await dead_letters.send(self.publisher, topics.BY_NAME[source.topic], record, event.reason)
+
     async def _publish(self, steps: Sequence[tuple[JournalInput, ReducerResult]]) -> None:
         """Publish decisions and curation-log entries; return once the broker has them all."""
         outbox: dict[str, list[Encoded]] = {}
@@ -288,6 +295,8 @@ class AgentRunner:
                     await self._dead_letter(read, f"decision {decision.id}: {error}")
                     continue
                 outbox.setdefault(decision.topic.name, []).append(record)
+                if decision.refuses is not None:
+                    await self._dead_letter_earlier(decision.refuses, decision.event)
             if step.applied is not None:
                 name = f"{self.agent.name}/{read.topic}/{read.partition}/{read.offset}"
                 record = encode(curation_log.TOPIC, step.applied, trace, name)

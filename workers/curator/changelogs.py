@@ -2,7 +2,7 @@
 
 from dart_streams.bus.topology import NO_BOUND_MS, TopicSpec, clock_bounds
 from dart_streams.config import Config
-from dart_streams.curation import budget, difficulty, dispatch, groups
+from dart_streams.curation import budget, difficulty, dispatch, groups, proposals
 from topics import Topic, task_difficulty, trajectories
 
 MAX_RECORD_BYTES = 16 * 1024 * 1024
@@ -13,7 +13,7 @@ SOURCES: dict[str, Topic | None] = {
     groups.NAME: trajectories.TOPIC,
     dispatch.NAME: None,
 }
-"""Topic whose partitions each have a state of the agent; dispatch has one state of all inputs."""
+"""Topic whose partitions each have a state of the agent; dispatch has one state of all inputs, and proposals too."""
 
 
 def application_id(config: Config) -> str:
@@ -32,6 +32,7 @@ def changelog_topics(config: Config) -> list[TopicSpec]:
     They accept any timestamp, since only publishing detects a wrong clock, after journaling. Small segments let the
     broker compact old entries, so that a restart reads little.
     """
+    sources = SOURCES | ({proposals.NAME: None} if config.tasks.proposals else {})
     return [
         TopicSpec(
             name=changelog_of(config, name),
@@ -44,5 +45,5 @@ def changelog_topics(config: Config) -> list[TopicSpec]:
                 **clock_bounds(NO_BOUND_MS),
             },
         )
-        for name, source in SOURCES.items()
+        for name, source in sources.items()
     ]

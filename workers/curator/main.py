@@ -1,4 +1,4 @@
-"""The curator: four Faust agents, chained by topics, each with one table and one reducer.
+"""The curator: Faust agents, chained by topics, each with one table and one reducer.
 
 ==========  ================================  ===================  ===============================================
 agent       consumes                          produces             waits for; unblocked by
@@ -8,6 +8,13 @@ budget      ``task-difficulty``               ``rollout-budgets``  finished roll
 groups      ``trajectories``                  ``curated``          a group's last rollout; the recorder
 dispatch    ``rollout-budgets``, ``curated``  ``rollout-orders``   the first weights, then finishes and room within the
             and ``weights``                                        staleness bound; budget, the trainer
+==========  ================================  ===================  ===============================================
+
+With ``tasks.proposals`` there is one more, which orders a check of each proposed task, and dispatch reads its verdicts:
+
+==========  ================================  ===================  ===============================================
+proposals   ``tasks`` and ``trajectories``    ``task-verdicts``,   proposals, then the ends of their checks; makers of
+                                              ``rollout-orders``   tasks, the recorder
 ==========  ================================  ===================  ===============================================
 
 All of them produce ``curation-log``, and ``<input>.dlq`` for records that do not decode or cannot be applied.
@@ -66,16 +73,16 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     """
     logging.getLogger("mode.timers").setLevel(logging.ERROR)  # it warns of every commit that is a little late
     tasks = task_sets.tasks_of(config)
-    if not tasks.train:
+    if not tasks.train and not config.tasks.proposals:
         raise ConfigError(f"{config.tasks.file}: no task to train on: give a page some train_seeds")
     publisher = await resources.enter_async_context(Publisher(config.bus, worker_id, BATCH_BYTES))
     every = bind_agents(config, tasks)
     for agent in every:
         for topic in agent.inputs:
             partitions = await publisher.partitions_of(topic)
-            if SOURCES[agent.name] is None and partitions > 1:
+            if SOURCES.get(agent.name) is None and partitions > 1:
                 name = config.bus.prefix + topic.name
-                raise ConfigError(f"topic {name} has {partitions} partitions: dispatch needs it to have one")
+                raise ConfigError(f"topic {name} has {partitions} partitions: {agent.name} needs it to have one")
     await refuse_grown_inputs(config, publisher)
     used = list({topic.name: topic for agent in every for topic in (*agent.inputs, *agent.outputs)}.values())
     ids = await publisher.topic_ids(topic.name for topic in used)
@@ -177,7 +184,7 @@ def bind(
     app: faust.App, config: Config, agent: Agent, publisher: Publisher, pace: SendCoalescer, worker_id: str
 ) -> AgentRunner:
     """Bind one agent to its topics and table; return the runner that receives its records."""
-    source = SOURCES[agent.name]
+    source = SOURCES.get(agent.name)
     name = changelog_of(config, agent.name)
     changelog = Changelog(name, worker_id, functools.partial(read_from, config.bus))
     changelog.table = app.Table(

@@ -224,7 +224,11 @@ class EpisodeRun:
         metrics.reset_ms.record(since_ms(started))
         self.was_reset = True
         self.note_reset("")
-        if self.state.order.purpose == "demonstration" and not self.config.rollout.demonstrates:
+        purpose, plan = self.state.order.purpose, self.state.order.plan
+        if purpose == "check" and (reward := await self.environment.evaluate()) != 0.0:
+            self._observe(screen, 0.0)
+            return Stop(EpisodeEnd(kind="failure", reward=0.0, reason=f"the start is worth {reward:g}, not 0"))
+        if (purpose == "check" and not plan) or (purpose == "demonstration" and not self.config.rollout.demonstrates):
             await self.environment.begin_demonstration(self.task)
             self.demonstrates = True
         elif self.state.order.guide is not None:
@@ -286,7 +290,7 @@ class EpisodeRun:
 
     async def _chosen_action(self, attempt: int) -> Move:
         """Return the move of the plan, of the oracle, of the recording's prefix, or of the policy."""
-        if self.state.order.purpose == "explore":
+        if self.state.order.purpose == "explore" or self.state.order.plan:
             return self._follow_plan()
         if self.demonstrates:
             return await self._demonstrate()
@@ -305,7 +309,7 @@ class EpisodeRun:
         return move
 
     def _follow_plan(self) -> Move:
-        """Return the next action of an exploration; its end is evaluated, as that of any episode."""
+        """Return the next action of the order's plan; the end is evaluated, as that of any episode."""
         plan, step = self.state.order.plan, self.state.step - 1
         if step >= len(plan):
             return Evaluate(cut=True)

@@ -1,7 +1,8 @@
 """The environment worker: plays an episode for each rollout order.
 
 =============  ==================================================================================================
-consumes       ``rollout-orders`` (group ``env``), ``actions`` (its own partition, without a group)
+consumes       ``rollout-orders`` (group ``env``), ``actions`` (its own partition, without a group), with
+               ``tasks.proposals`` also ``tasks`` (from the beginning, without a group)
 produces       ``observations``, ``action-requests``, ``rollout-orders.dlq``, ``actions.dlq``; screenshots (store)
 waits for      orders, while slots are idle; then the reply to each request, ``env.request_timeout_s`` at most
 unblocked by   dispatch; the rollout workers
@@ -34,6 +35,7 @@ from workers.env.health_gate import HealthGate
 from workers.env.lethal_orders import LethalOrders
 from workers.env.metrics import SlotTimes
 from workers.env.policy_client import PolicyClient
+from workers.env.proposed_tasks import ProposedTasks, find_task, open_proposals
 from workers.runtime import lifecycle
 from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
@@ -67,12 +69,13 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         max_poll_interval_ms=int(max(2 * config.env.episode_timeout_s + 60.0, 600.0) * 1000),
     )
     await resources.enter_async_context(orders)
+    proposed = await open_proposals(config, publisher, resources) if config.tasks.proposals else None
     runner = EpisodeRunner(config, worker_id, backend, store, publisher, policy)
     lethal = LethalOrders(orders, gate)
     times = SlotTimes(config.env.slots)
     times.export()
 
-    slots = Slots(task_set, orders, runner, gate, lethal, times)
+    slots = Slots(task_set, proposed, orders, runner, gate, lethal, times)
     log.info("playing", slots=config.env.slots, backend=config.env.backend, tasks=len(task_set.train))
     used = (rollout_orders.TOPIC, observations.TOPIC, action_requests.TOPIC, actions.TOPIC)
     background: dict[str, Any] = {
@@ -82,6 +85,8 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
         "topics": functools.partial(watch_topics, publisher, used),
         "event loop": end_when_blocked,
     }
+    if proposed is not None:
+        background["proposals"] = proposed.read
     if ahead := getattr(backend, "ahead", 0):
         expect = functools.partial(expect_order, runner.backend, task_set)
         background["orders ahead"] = functools.partial(orders.read_ahead, ahead, expect)
@@ -92,6 +97,7 @@ class Slots(NamedTuple):
     """Dependencies of the slots that play orders."""
 
     task_set: tasks.TaskSet
+    proposed: ProposedTasks | None
     orders: OrderedConsumer
     runner: EpisodeRunner
     gate: HealthGate
@@ -102,7 +108,7 @@ class Slots(NamedTuple):
         """Play the episode of an order, or reject it; one of an unknown task goes to the dead letters as well."""
         order: RolloutOrder = delivery.event
         try:
-            task = self.task_set.get(order.task_id)
+            task = await find_task(self.task_set, self.proposed, order.task_id)
         except ConfigError as error:
             await self.orders.dead_letter(delivery.record, str(error))
             await self.runner.reject(order, str(error))
@@ -111,9 +117,12 @@ class Slots(NamedTuple):
                 if reason := self.lethal.refusal(delivery, task.task_id) or await self.gate.refusal(task.task_id):
                     await self.runner.reject(order, reason)
                 else:
+                    set_state = functools.partial(self.times.enter, slot)
                     note_reset = functools.partial(self.gate.note_reset, slot, task.task_id)
+                    # A broken proposal says nothing of the slot.
+                    notes = () if order.purpose == "check" else (note_reset,)
                     async with self.lethal.turn(delivery, task.task_id):
-                        await self.runner.run(order, task, functools.partial(self.times.enter, slot), note_reset)
+                        await self.runner.run(order, task, set_state, *notes)
         self.times.enter(slot, "idle")
 
 

@@ -7,6 +7,7 @@ time. Metrics are compared with a simulation of the run's own settings, and thos
 """
 
 import heapq
+from collections import deque
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,12 +16,17 @@ from dart_streams import stateless_random
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.bundles.bundle_inputs import bundle_events
+from dart_streams.console.bundles.replay import log_entries
 from dart_streams.console.runs.bundle import Bundle
+from dart_streams.console.runs.run_log import full_event
 from dart_streams.curation import dispatch, groups
 from dart_streams.curation.in_memory import CountingTrainer, InMemoryCircle
-from topics import curated, rollout_orders, trajectories, weights, weights_serving
+from dart_streams.curation.order_tracker import parse_order_id
+from topics import curated, rollout_budgets, rollout_orders, task_verdicts, trajectories, weights, weights_serving
 from topics.curated import CuratedGroup
+from topics.rollout_budgets import RolloutBudget
 from topics.rollout_orders import RolloutOrder
+from topics.task_verdicts import TaskVerdict
 from topics.trajectories import StepAction, Trajectory
 from topics.weights import WeightVersion
 from topics.weights_serving import WeightsServing
@@ -72,6 +78,7 @@ class RecordedOutcomes:
         self.demonstrations: list[Trajectory] = []
         self.ends: dict[str, list[RecordedOutcome]] = {}
         self.metrics = WhatIfMetrics(name="recorded")
+        self.accepted = accepted_tasks(bundle)
         steps: dict[str, int] = {}
         for event in bundle_events(bundle, trajectories.TOPIC):
             if event.purpose == "demonstration":
@@ -109,6 +116,25 @@ class RecordedOutcomes:
         return known[number] if number < len(known) else draw_outcome(known, task_id, number), False
 
 
+def accepted_tasks(bundle: Bundle) -> list[tuple[int, TaskVerdict]]:
+    """Return the accepted tasks of a run, each with the finishes of training rollouts that dispatch had read before."""
+    if not bundle.has(task_verdicts.TOPIC.name):
+        return []
+    read = {
+        (topic.name, record.offset): full_event(topic.name, record)
+        for topic in (task_verdicts.TOPIC, rollout_budgets.TOPIC)
+        for record in bundle.records(topic.name)
+    }
+    accepted, ended = list[tuple[int, TaskVerdict]](), 0
+    for entry in log_entries(bundle):
+        event = read.get((entry.source.topic, entry.source.offset)) if entry.agent == dispatch.NAME else None
+        if isinstance(event, TaskVerdict) and event.accepted:
+            accepted.append((ended, event))
+        elif isinstance(event, RolloutBudget):
+            ended += parse_order_id(event.cause.order_id) is not None
+    return accepted
+
+
 def draw_outcome(known: list[RecordedOutcome], task_id: str, number: int) -> RecordedOutcome:
     """Return one of the last recorded rollouts, deterministic in its arguments."""
     recent = known[-RECENT:]
@@ -143,12 +169,15 @@ class SimulatedRun:
         """Simulate ``rollouts`` rollouts, and return the metrics."""
         for demonstration in self.recorded.demonstrations:
             self.circle.publish(trajectories.TOPIC.name, demonstration.trajectory_id, demonstration)
+        accepted = deque(self.recorded.accepted)
+        self.accept(accepted)
         self.announce(self.trainer.weights())
         self.settle()
         every, metrics = max(1, rollouts // POINTS), self.metrics
         while metrics.rollouts_ended < rollouts and (self.waiting or self.running):
             self.start()
             self.end_next()
+            self.accept(accepted)
             if metrics.rollouts_ended % every == 0 or metrics.rollouts_ended == rollouts:
                 metrics.curve.append((metrics.rollouts_ended, metrics.steps_trained))
                 self.circle.delete_read()
@@ -156,6 +185,14 @@ class SimulatedRun:
         counts = self.circle.states[groups.NAME].counts
         metrics.groups_dropped = counts.equal + counts.empty + counts.abandoned
         return metrics
+
+    def accept(self, accepted: deque[tuple[int, TaskVerdict]]) -> None:
+        """Let the tasks join that were accepted by now."""
+        if not self.circle.config.tasks.proposals:
+            return
+        while accepted and accepted[0][0] <= self.metrics.rollouts_ended:
+            _, verdict = accepted.popleft()
+            self.circle.publish(task_verdicts.TOPIC.name, "", verdict)
 
     def start(self) -> None:
         """Start the oldest waiting orders in free slots."""

@@ -49,7 +49,9 @@ def export(
     ] = "",
     purpose: Annotated[
         str,
-        typer.Option(help="Of train, demonstration, explore and eval, separated by commas; eval is on held-out tasks."),
+        typer.Option(
+            help="Of train, demonstration, explore, check, eval, separated by commas; eval is on held-out tasks."
+        ),
     ] = "train,demonstration",
     run: RunId = "",
     state: State = Path(".dart"),

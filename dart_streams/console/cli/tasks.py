@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dart_streams.console.cli.options import AsJson, RunConfig, RunId, State, run_config
-from dart_streams.console.cli.output import log_to_stderr, show
+from dart_streams.console.cli.output import log_to_stderr, note, show
 from dart_streams.console.views.console import PlainConsole
 from dart_streams.errors import UserError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from dart_streams.config import Config
     from dart_streams.console.runs.task_history import TaskHistory, TaskRow
 
 WIDE_COLUMNS = 110
@@ -29,6 +30,7 @@ def show_tasks(
     state: State = Path(".dart"),
     config: RunConfig = None,
     everything: Annotated[bool, typer.Option("--all", help="List tasks without a group too.")] = False,
+    proposed: Annotated[bool, typer.Option("--proposed", help="Show what became of proposed tasks, and why.")] = False,
     wide: Annotated[bool, typer.Option("--wide", help="Show the reasons on a narrow terminal too.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -39,6 +41,9 @@ def show_tasks(
 
     log_to_stderr()
     deployment = run_config(run, state, config)
+    if proposed:
+        show_proposed(deployment, as_json=as_json)
+        return
     history = TaskHistory(deployment, RunState().fold(read_log(deployment.bus, READ)))
     if task:
         show_groups(history, task, as_json=as_json)
@@ -52,6 +57,19 @@ def show_tasks(
     console.print(table_of(listed, reasons=wide or console.width >= WIDE_COLUMNS))
     if left_out := len(rows) - len(listed):
         console.print(f"{left_out} tasks without a group, such as held-out ones, are not listed: --all lists them")
+
+
+def show_proposed(deployment: Config, *, as_json: bool) -> None:
+    """Print the proposed tasks, and the numbers of accepted, refused and waiting ones."""
+    from dart_streams.console.datasets.proposals import proposal_rows
+    from dart_streams.console.runs.run_log import read_log
+    from dart_streams.console.runs.run_state import RunState
+    from topics import task_verdicts, tasks
+
+    rows = proposal_rows(RunState().fold(read_log(deployment.bus, (tasks.TOPIC, task_verdicts.TOPIC))))
+    show(rows, as_json=as_json, empty=f"no task was proposed under {deployment.bus.prefix!r}")
+    states = [row.state for row in rows]
+    note(", ".join(f"{states.count(state)} {state}" for state in ("accepted", "refused", "waiting")))
 
 
 def show_groups(history: TaskHistory, task: str, *, as_json: bool) -> None:

@@ -20,6 +20,8 @@ from topics.observations import Observation
 from topics.rollout_budgets import RolloutBudget
 from topics.rollout_orders import RolloutOrder
 from topics.task_difficulty import TaskDifficulty
+from topics.task_verdicts import TaskVerdict
+from topics.tasks import ProposedTask
 from topics.trained import TrainedStep
 from topics.trajectories import Trajectory
 from topics.transitions import IGNORED, classify_announcement, is_ignored
@@ -76,12 +78,15 @@ class RunState(ActivityState):
         self.keep_orders = keep.orders if keep else None
         self.keep_groups = keep.groups if keep else None
         self.is_whole = True
-        # Orders and their reasons; ``closed`` are training orders with a record and a trajectory.
+        # Orders and their reasons, and proposed tasks without pages; ``closed`` are training orders with a record and a
+        # trajectory.
         self.closed: dict[str, None] = {}
         self.orders: dict[str, tuple[RolloutOrder, RecordMetadata]] = {}
         self.success_rates: dict[str, float | None] = {}
         self.budgets: dict[tuple[int, int], RolloutBudget] = {}
         self.curation: dict[tuple[str, Source], Applied] = {}
+        self.proposed: dict[str, ProposedTask] = {}
+        self.verdicts: dict[str, TaskVerdict] = {}
         self.orders_of: defaultdict[str, set[str]] = defaultdict(set)
         # Episodes. Of open ones, ``open`` has the first observation, ``newest`` the newest, ``answered`` the newest
         # answered step (if responses are read), and ``screens`` the newest screen. ``finished`` has each order's first
@@ -280,6 +285,12 @@ class RunState(ActivityState):
     def _budget(self, event: RolloutBudget, record: LogRecord) -> None:
         self.budgets[record.metadata.partition, record.metadata.offset] = event
 
+    def _proposed(self, event: ProposedTask, _: LogRecord) -> None:
+        self.proposed.setdefault(event.task_id, msgspec.structs.replace(event, document="", solution=[]))
+
+    def _verdict(self, event: TaskVerdict, _: LogRecord) -> None:
+        self.verdicts[event.task_id] = event
+
     def _applied(self, event: Applied, _: LogRecord) -> None:
         self.curation.setdefault((event.agent, event.source), event)
 
@@ -369,5 +380,7 @@ REDUCERS: dict[type, Callable[..., None]] = {
     WeightsServing: RunState._serving,
     TaskDifficulty: RunState._difficulty,
     RolloutBudget: RunState._budget,
+    ProposedTask: RunState._proposed,
+    TaskVerdict: RunState._verdict,
     Applied: RunState._applied,
 }

@@ -11,6 +11,7 @@ from topics.curation_log import Applied
 from topics.rollout_budgets import RolloutBudget
 from topics.rollout_orders import RolloutOrder
 from topics.task_difficulty import TaskDifficulty
+from topics.task_verdicts import TaskVerdict
 from topics.trained import TrainedStep
 from topics.trajectories import Trajectory
 from topics.weights import WeightVersion
@@ -24,7 +25,7 @@ SENDERS: dict[type, Callable[[Any], str]] = {
     TrainedStep: lambda step: f"trainer epoch {step.epoch}",
     WeightVersion: lambda version: f"trainer epoch {version.epoch}",
     WeightsServing: lambda serving: serving.worker_id,
-    **dict.fromkeys((CuratedGroup, TaskDifficulty, RolloutBudget, Applied), lambda _: "curator"),
+    **dict.fromkeys((CuratedGroup, TaskDifficulty, TaskVerdict, RolloutBudget, Applied), lambda _: "curator"),
 }
 
 

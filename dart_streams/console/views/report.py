@@ -54,9 +54,9 @@ async def rewrite(folder: RunFolder, plots: Path | None) -> str:
 async def write_files(folder: RunFolder, progress: RunState, lags: list[Lag] | None, plots: Path | None) -> str:
     """Write report.json and report.html, and return the headline."""
     source = LiveSource(folder.config(), folder, (progress, lags))
+    await asyncio.to_thread(fold_rest, progress, source.config.bus)
     report = report_metrics.build_report(await source.report_inputs())
     (folder.path / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    await asyncio.to_thread(fold_rest, progress, source.config.bus)
     try:
         await export.write(source, load_assets(plots), folder.path / "report.html")
     finally:

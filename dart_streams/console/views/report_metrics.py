@@ -118,11 +118,21 @@ def build_report(inputs: ReportInputs) -> dict[str, Any]:
         "env_fault_kinds": progress.env_fault_kinds.most(MAX_FAULTS),
         "deaths": [msgspec.to_builtins(death) for death in inputs.journal.deaths],
         "groups": {"curated": len(progress.groups), "consumed": progress.groups_consumed},
+        **proposal_fields(inputs.config, progress),
         "trainer": trainer_fields(inputs.config.trainer, inputs.trained_metrics, inputs.trained_ms() / 1000),
         "cpu_s": sum_tables(cpu_seconds(inputs.usage, *span) for span in inputs.spans_ms),
         "wall_s": phase_seconds(inputs),
         "outcome": inputs.journal.outcome,
     }
+
+
+def proposal_fields(config: Config, progress: RunState) -> dict[str, Any]:
+    """Return the numbers of accepted, refused and waiting proposed tasks, if the run takes any."""
+    if not config.tasks.proposals:
+        return {}
+    accepted = [verdict.accepted for verdict in progress.verdicts.values()]
+    waiting = len(progress.proposed.keys() - progress.verdicts.keys())
+    return {"proposals": {"accepted": sum(accepted), "refused": len(accepted) - sum(accepted), "waiting": waiting}}
 
 
 def read_evaluations(

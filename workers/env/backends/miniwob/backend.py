@@ -34,7 +34,7 @@ class MiniwobBackend:
 
     async def open(self, task: Task) -> MiniwobPage:
         """Return a page for one episode; raise :class:`EnvironmentFault` if the browser refuses."""
-        own = self.own.own_page(task.page)
+        own = task.file or self.own.own_page(task.page)
         document = ANY if own else document_of(task.page, self.own.isolation)
         browser = self._browser_for(document)
         context = await browser.take(document)

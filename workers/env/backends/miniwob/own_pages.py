@@ -1,4 +1,4 @@
-"""Web pages of the user's, in the folder ``env.miniwob.pages_folder``.
+"""Web pages of the user's, in the folder ``env.miniwob.pages_folder``, or of a proposed task.
 
 A page is an HTML file with a global object ``task`` of three methods:
 
@@ -8,6 +8,7 @@ A page is an HTML file with a global object ``task`` of three methods:
 """
 
 from importlib.resources import files
+from pathlib import Path
 
 from dart_streams.config.tasks import Task
 from workers.env.backends.miniwob.oracle import HELPERS
@@ -34,6 +35,8 @@ class OwnPage(MiniwobPage):
 
     def url(self, task: Task) -> str:
         """Return the address of the task's file; raise :class:`EnvironmentFault` if it is gone."""
+        if task.file:
+            return Path(task.file).as_uri()
         if (path := self.settings.own_page(task.page)) is None:
             raise EnvironmentFault(f"page {task.page!r} is gone from {self.settings.pages_folder}")
         return path.absolute().as_uri()
@@ -43,7 +46,9 @@ class OwnPage(MiniwobPage):
         return page_script("next()")
 
     async def evaluate(self) -> float:
-        """Return the page's reward; 0 while the episode goes on."""
+        """Return the page's reward; of an episode that goes on, what the page says now."""
+        if not self.done:
+            _, self.raw_reward = await self.evaluate_script(self.state_script)
         return float(self.raw_reward)
 
     async def _start(self, target: Target, task: Task) -> str:

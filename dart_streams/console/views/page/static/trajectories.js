@@ -8,7 +8,7 @@ import { clock, duration, number, short, versions } from "./format.js";
 
 export const title = "Trajectories";
 const OUTCOMES = ["success", "failure", "truncated", "invalid_action", "env_error", "policy_error", "lost", "cancelled"];
-const PURPOSES = ["train", "eval", "demonstration", "explore"];
+const PURPOSES = ["train", "eval", "demonstration", "explore", "check"];
 
 /** @param {HTMLElement} view @param {Record<string, string>} params @param {import("./app.js").App} app */
 export async function open(view, params, app) {

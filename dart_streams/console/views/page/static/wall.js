@@ -17,7 +17,7 @@ const EMPTY = { at_ms: 0, trajectory_id: "", task_id: "", purpose: "train", step
 export const WORDS = { free: "free", waits: "thinks", acts: "acts", ended: "ended" };
 
 /** Labels of purposes other than training. @type {Record<string, string>} */
-const PURPOSES = { train: "", demonstration: "demo", eval: "eval", explore: "explore" };
+const PURPOSES = { train: "", demonstration: "demo", eval: "eval", explore: "explore", check: "check" };
 
 /** The style class of a slot's state. @param {Slot} slot */
 export function look(slot) {
