@@ -75,7 +75,7 @@ ALL: tuple[TrainingMetric, ...] = (
         "recipes",
         ("loss_terms", "", "neither", "Additional terms of recipes in the loss; absent without any."),
         ("value_loss", "", "down", "Mean squared error of a critic's values, before it learns from the step."),
-        ("explained_variance", "share", "up", "Share of the variance of value targets that the critic explains."),
+        ("explained_variance", "share", "up", "Share of the value targets' variance that a critic explains, if any."),
         ("replayed_sequences", "sequences", "neither", "Answers of earlier batches that were trained with the batch."),
         ("replay_share", "share", "neither", "Share of replayed trajectories in all trained ones."),
     ),

@@ -75,8 +75,9 @@ class Credit(NamedTuple):
 class Critic(NamedTuple):
     """A value head on the policy's last hidden states: how it learns, and what its values are for.
 
-    Each step makes ``updates`` of AdamW at ``learning_rate`` on all tokens of the batch, on the mean squared error. The
-    first ``pretraining_steps`` optimizer steps train the head alone.
+    Each step makes ``updates`` of AdamW on all tokens of the batch, on the mean squared error. Their rate is
+    ``learning_rate`` over the states' width, so that one value fits models of any width. The first
+    ``pretraining_steps`` optimizer steps train the head alone.
     """
 
     credit: Callable[[Chain], Credit]

@@ -36,7 +36,7 @@ from trainer.learning.learner import Learner, never_stop
 from trainer.ranks import Ranks, join_job
 from trainer.state import TrainerState
 
-RECIPE = {"value_pretraining_steps": 2, "value_updates": 4, "value_learning_rate": 0.02}
+RECIPE = {"value_pretraining_steps": 2, "value_updates": 4, "value_learning_rate": 2.0}
 
 
 def config_of(**trainer: Any) -> Config:

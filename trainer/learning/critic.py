@@ -21,6 +21,9 @@ from trainer.hooks import Chain, Critic, TrainingRules
 from trainer.learning.model import Scorer
 from trainer.ranks import Ranks
 
+LEAST_VARIANCE = 1e-3
+"""Variance of value targets below which there is nothing to explain."""
+
 
 class ScoredPass(NamedTuple):
     """A pass without gradient: log-probabilities (B, A), summed entropy (nats), and the state before each token."""
@@ -52,7 +55,8 @@ class ValueHead:
         self.layer = nn.Linear(width, 1)
         for parameter in self.layer.parameters():
             nn.init.zeros_(parameter)
-        self.optimizer = torch.optim.AdamW(self.layer.parameters(), lr=rules.learning_rate, weight_decay=0.0)
+        rate = rules.learning_rate / width
+        self.optimizer = torch.optim.AdamW(self.layer.parameters(), lr=rate, weight_decay=0.0)
 
     def assess(self, batches: Sequence[MicroBatch], scored: Sequence[ScoredPass]) -> Assessment:
         """Return this rank's micro-batches, scored with the present weights, with the credit of each token."""
@@ -85,7 +89,7 @@ class ValueHead:
             self.optimizer.zero_grad()
         unexplained = squared_error / tokens - (error / tokens) ** 2
         variance = squared_target / tokens - (target / tokens) ** 2
-        explained = {"explained_variance": 1.0 - unexplained / variance} if variance > 0 else {}
+        explained = {"explained_variance": 1.0 - unexplained / variance} if variance > LEAST_VARIANCE else {}
         return {"value_loss": squared_error / tokens, **explained}
 
 

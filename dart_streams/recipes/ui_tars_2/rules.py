@@ -21,8 +21,8 @@ class Settings(Optional, frozen=True):
     """First optimizer steps that train the value head alone."""
     value_updates: Positive = 8
     """Updates of the value head in a step."""
-    value_learning_rate: AboveZero = 0.01
-    """AdamW's learning rate of the value head."""
+    value_learning_rate: AboveZero = 0.06
+    """AdamW's learning rate of the value head, times the width of the policy's hidden states."""
     format_penalty: NonNegative = 0.1
     """Reward that a trajectory loses by the share of its answers that did not parse."""
     length_penalty: NonNegative = 0.005
