@@ -14,7 +14,8 @@ from trainer.data.samples import REASONS
 ROOT = Path(__file__).parents[3]
 MAKERS = {
     "trainer/learning/step.py": ("mean_metrics",),
-    "trainer/learning/learner.py": ("learn", "_pass_cost"),
+    "trainer/learning/learner.py": ("learn", "_pass_cost", "_pretrain"),
+    "trainer/learning/critic.py": ("fit",),
     "trainer/learning/imitation_term.py": ("metrics", "sft_metrics"),
     "trainer/reporting.py": ("step_metrics",),
     "trainer/version_writer.py": ("metrics",),
