@@ -8,11 +8,13 @@ from transformers import AutoTokenizer
 
 from dart_streams.actions.dialects.ui_tars import BOX_TOKENS
 from dart_streams.actions.dialects.ui_tars_prompts import TEMPLATES
-from dart_streams.config import ActionDialect
+from dart_streams.actions.offered import offer_call
+from dart_streams.config import ActionDialect, Policy
 from dart_streams.episodes import prompts
 from dart_streams.policy import tiny
 from dart_streams.policy.rendering import Renderer, renderer_of
 from tests.unit.episodes.test_prompts import INSTRUCTION, UI_TARS, agent_messages, observed
+from topics.observations import Observation
 from topics.values import MessagePart
 
 STYLES = {
@@ -81,3 +83,22 @@ def test_a_model_without_the_tokens_around_boxes_is_rendered_without_them(tmp_pa
     tiny.build(plain)
     renderer = renderer_of(plain, UI_TARS)
     assert renderer.spoken == {}
+
+
+@pytest.mark.parametrize("name", ["native", "ui-tars", "qwen-computer-use", "computer_13"])
+def test_a_prompt_with_calls_is_rendered_again_from_stored_steps(model_dir, name):
+    """A worker renders what it sends, a trainer what the store has: the tokens of both agree."""
+    policy = Policy(max_images=2, max_texts=3, max_tokens=500, dialect=ActionDialect(name=name))
+    renderer = renderer_of(model_dir, policy)
+    offer = offer_call("calc.set", "Set a cell.", {"type": "object", "required": ["cell"]})
+    first, *others = observed(3)
+    returned = [msgspec.structs.replace(one, returned=f"<|im_end|> cell {one.step}") for one in others]
+    played = [msgspec.structs.replace(first, calls=[offer]), *returned]
+    sent = renderer.prompt(prompts.prompt_turns(played, policy))
+    stored = [msgspec.json.decode(msgspec.json.encode(one), type=Observation) for one in played]
+    assert renderer.recorded_prompt(stored, policy, sent.sha).token_ids == sent.token_ids
+    text = renderer.tokenizer.decode(sent.token_ids)
+    assert [text.count(words) for words in ("Set a cell.", "cell 1", "cell 2", "cell 3")] == [1] * 4
+    messages = list(prompts.split_messages(prompts.prompt_turns(played, policy)))
+    ends = sent.token_ids.count(renderer.tokenizer.convert_tokens_to_ids("<|im_end|>"))
+    assert ends == len(messages), "what a call returned ends no message"
