@@ -6,7 +6,10 @@ Each step carries its trajectory's reward, and all steps of the group are the sa
 import math
 from collections.abc import Sequence
 
+import msgspec
+
 from dart_streams.curation.reducer import InvalidEvent
+from topics.outcomes import reconcile_outcome
 from topics.trajectories import Trajectory
 from topics.transitions import REWARDED
 
@@ -21,6 +24,13 @@ def checked_reward(trajectory: Trajectory) -> float | None:
     if reward is None or not 0.0 <= reward <= 1.0:
         raise InvalidEvent(f"trajectory {trajectory.trajectory_id}: outcome {trajectory.outcome} with reward {reward}")
     return reward
+
+
+def with_reward(trajectory: Trajectory, reward: float | None) -> Trajectory:
+    """Return a trajectory with the reward that counts, and the outcome that agrees with it."""
+    if reward == trajectory.reward or trajectory.outcome not in REWARDED:
+        return trajectory
+    return msgspec.structs.replace(trajectory, reward=reward, outcome=reconcile_outcome(trajectory.outcome, reward))
 
 
 def reward_statistics(rewards: Sequence[float], steps: Sequence[int]) -> tuple[float, float]:

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dart_streams.curation import advantages
 from dart_streams.curation.hooks import Memories, Own, Rules
 from dart_streams.curation.order_tracker import Limits, OrderTracker, format_order_id, order_key_of
 from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, cause_id
 from topics import rollout_orders, task_difficulty
-from topics.outcomes import is_success, reconcile_outcome
+from topics.outcomes import is_success
 from topics.task_difficulty import Cause, TaskDifficulty
 from topics.trajectories import Trajectory
-from topics.values import OutcomeKind
 
 NAME = "difficulty"
 WINDOW = 16
@@ -49,10 +49,10 @@ def apply(
     state: DifficultyState, record: InputRecord, window: int, limits: Limits, rules: Rules
 ) -> tuple[DifficultyState, list[Decision]]:
     """Apply one trajectory; raise InvalidEvent if its reward or order is invalid."""
-    trajectory: Trajectory = record.event
-    if trajectory.purpose == "check":
+    if record.event.purpose == "check":
         return state, []
-    reward = rules.reward(state.memories, trajectory)
+    reward = rules.reward(state.memories, record.event)
+    trajectory: Trajectory = advantages.with_reward(record.event, reward)
     ordered = rules.further_orders(state.memories, trajectory)
     decisions = [Decision(rollout_orders.TOPIC, order.order_id, order) for order in ordered]
     if trajectory.purpose in ("eval", "explore"):
@@ -74,22 +74,12 @@ def apply(
         if is_success(reward):
             task.longest_success = max(trajectory.steps, task.longest_success or 0)
     rate = rules.success_rate(state.memories, task.rewards)
-    event = difficulty_of(task, trajectory, rate, judged_outcome(trajectory, reward))
-    difficulty = Decision(task_difficulty.TOPIC, cause_id(NAME, record), event)
+    difficulty = Decision(task_difficulty.TOPIC, cause_id(NAME, record), difficulty_of(task, trajectory, rate))
     return state, [difficulty, *decisions]
 
 
-def judged_outcome(trajectory: Trajectory, reward: float | None) -> OutcomeKind:
-    """Return the outcome that agrees with the reward of a rule other than the environment's."""
-    if reward == trajectory.reward:
-        return trajectory.outcome
-    return reconcile_outcome(trajectory.outcome, reward)
-
-
-def difficulty_of(
-    task: Finishes, trajectory: Trajectory, success_rate: float | None, outcome: OutcomeKind
-) -> TaskDifficulty:
-    """Return a task's difficulty after ``trajectory``, whose finish has this outcome."""
+def difficulty_of(task: Finishes, trajectory: Trajectory, success_rate: float | None) -> TaskDifficulty:
+    """Return a task's difficulty after ``trajectory``."""
     return TaskDifficulty(
         task_id=trajectory.task_id,
         attempts=len(task.rewards),
@@ -100,7 +90,7 @@ def difficulty_of(
             trajectory_id=trajectory.trajectory_id,
             order_id=trajectory.order_id,
             group_id=trajectory.group_id,
-            outcome=outcome,
+            outcome=trajectory.outcome,
             attempt=trajectory.attempt,
             guided=trajectory.guided,
         ),

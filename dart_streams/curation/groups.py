@@ -65,8 +65,8 @@ def apply(
     state: GroupsState, record: InputRecord, settings: Curation, limits: Limits, rules: Rules
 ) -> tuple[GroupsState, list[Decision]]:
     """Apply one trajectory; decide on its group if that completes it. Raise InvalidEvent if it is invalid."""
-    trajectory: Trajectory = record.event
-    reward = rules.reward(state.memories, trajectory)
+    reward = rules.reward(state.memories, record.event)
+    trajectory = advantages.with_reward(record.event, reward)
     if trajectory.purpose == "train":
         group = finish(state, trajectory, reward, settings, limits, rules)
         return state, [Decision(curated.TOPIC, cause_id(NAME, record), group)] if group else []

@@ -134,9 +134,9 @@ class Rules(NamedTuple):
     """(rollouts): the indexes of each rollout's steps to train on, in order."""
     remember: Callable[[Any, Any], None] = DEFAULT
     """(event): changes the memory, before the decision on the event: in difficulty and groups for each counted
-    :class:`Trajectory` and each demonstration, which may repeat; in budget for each :class:`TaskDifficulty`; in
-    dispatch for each :class:`TaskFinish` and :class:`DemonstrationFinish`, and for each :class:`RolloutOrder` after the
-    decision."""
+    :class:`Trajectory`, with the reward of the rule ``reward``, and each demonstration, which may repeat; in budget for
+    each :class:`TaskDifficulty`; in dispatch for each :class:`TaskFinish` and :class:`DemonstrationFinish`, and for
+    each :class:`RolloutOrder` after the decision."""
     demonstrations: bool = False
     """Whether a run orders a demonstration of each training task for the recipe, also without the pool."""
     memory: type[msgspec.Struct] = Forgetful

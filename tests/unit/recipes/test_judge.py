@@ -261,6 +261,17 @@ def test_difficulty_and_dispatch_learn_the_same_reward(reward, verdict, rate, ou
     assert (decision.event.success_rate, decision.event.cause.outcome) == (rate, outcome)
 
 
+@pytest.mark.parametrize(("reward", "value"), [("environment", 0.0), ("judge", 1.0)])
+def test_other_recipes_remember_the_reward_that_counts(reward, value):
+    tables = outcomes(reward)
+    agent = Groups({**tables, "recipe": ["digirl", "judge"]})
+    agent.see(0, 0.0, size=3, verdict=YES)
+    agent.see(1, 0.0, size=3, verdict=NONE)
+    tally = agent.state.memories["digirl"].tasks["simulated/grid#0"]
+    assert tally.rewards / tally.count == value
+    assert tally.count == (1 if reward == "judge" else 2)
+
+
 def ten_rollouts() -> list[Trajectory]:
     """Return rollouts of two tasks: six agreements, two only to the judge, one only to the reward, one silent."""
     pairs = [(1.0, YES)] * 4 + [(0.0, NO)] * 2 + [(0.0, YES)] * 2 + [(1.0, NO), (1.0, NONE)]
