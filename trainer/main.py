@@ -126,9 +126,12 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
             checkpoints.remove_partial(epoch)
             publisher = life.enter_context(WeightPublisher(config, epoch, stop=stop))
         state: TrainerState = ranks.from_first(publisher.begin(restored, snapshot) if publisher else None)
-        reader = GroupReader(store, renderer, config.policy, ranks.rank, ranks.count, rules.score, stop.is_set)
+        ended = threading.Event()
+        stopped = functools.partial(any_set, stop, ended)
+        reader = GroupReader(store, renderer, config.policy, ranks.rank, ranks.count, rules.score, stopped)
         prefetcher = Prefetcher(reader.read)
         life.callback(prefetcher.close)
+        life.callback(ended.set)  # Before the prefetcher closes: groups that it reads wait for no scores then.
         builder, outputs = None, None
         if publisher:
             batch_size = 1 if rules.is_full else config.trainer.groups_per_step
@@ -152,6 +155,11 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
         Loop(config, ranks, learner, feed, checkpoints, outputs, epoch, stop, left_out, rules).run(state)
         log.info("training ended", stopped=stop.is_set())
     return 0
+
+
+def any_set(*events: threading.Event) -> bool:
+    """Return whether any of the events is set."""
+    return any(event.is_set() for event in events)
 
 
 def not_finite_message(folder: Path, restored: TrainerState | None, fault: str) -> str:

@@ -57,8 +57,11 @@ def replaying(services: Any, policy: Path, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def scoring(services: Any, policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path]:
     """The same with the scores of a teacher that is away when steps are repeated."""
-    with scripted_teacher() as url:
-        recipe = {"recipe": ["distillation"], "recipes": {"distillation": {"base_url": url, "model": "teacher"}}}
+    with scripted_teacher() as teacher:
+        recipe = {
+            "recipe": ["distillation"],
+            "recipes": {"distillation": {"base_url": teacher.url, "model": "teacher"}},
+        }
         trainer = {"keep_versions": STEPS + 1, "minibatches": 2}
         return recorded(services, policy, tmp_path_factory.mktemp("bundle"), trainer, **recipe)
 

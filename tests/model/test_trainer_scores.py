@@ -1,0 +1,55 @@
+"""A trainer whose recipe waits for scores from outside."""
+
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from tests.model.scripted_teacher import ScriptedTeacher, scripted_teacher
+from tests.model.test_trainer_run import Run
+from trainer import main
+
+
+def distilled(services: Any, policy: Any, teacher: ScriptedTeacher, **trainer: Any) -> Run:
+    """Return a run of three groups, of which each step takes one."""
+    recipe = {"recipe": ["distillation"], "recipes": {"distillation": {"base_url": teacher.url, "model": "teacher"}}}
+    settings = {"groups_per_step": 1, "micro_batch": 4, **trainer}
+    curation = {"max_staleness": 100}
+    run = Run(services.config(**recipe, policy={"path": str(policy)}, trainer=settings, curation=curation))
+    run.fill(3)
+    return run
+
+
+def answers_in(run: Run, index: int) -> int:
+    """Return the number of answers of a group."""
+    return sum(len(member.selected) for member in run.maker.group(index).group.members)
+
+
+def test_a_trainer_that_has_made_its_steps_waits_for_no_further_scores(services, policy):
+    with scripted_teacher() as teacher:
+        run = distilled(services, policy, teacher, max_train_steps=1)
+        teacher.most = answers_in(run, 0)
+        assert main.run(run.config) == 0
+        [step] = run.steps()
+        assert step.group_ids == ["group-0"] and step.scores is not None
+        assert teacher.held.wait(60), "it had asked for the next group's scores"
+
+
+@pytest.mark.parametrize("answered", [0, 1])
+def test_a_stop_ends_the_wait_and_no_step_is_made_without_all_scores(services, policy, answered):
+    with scripted_teacher() as teacher:
+        run = distilled(services, policy, teacher)
+        teacher.most = answered
+
+        def stop_once_it_waits() -> None:
+            teacher.held.wait(120)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        stopper = threading.Thread(target=stop_once_it_waits)
+        stopper.start()
+        assert main.run(run.config) == 0
+        stopper.join()
+        assert run.steps() == []
+        assert [version.version for version in run.versions()] == [0]
