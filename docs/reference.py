@@ -96,7 +96,7 @@ def iterate_keys(section: type[Section] = Config, place: str = "", defaults: Any
     nested: list[tuple[type[Section], str, Any]] = []
     for field in msgspec.structs.fields(section):
         if section is Config and field.name == recipes.SETTINGS:
-            nested += [(kind, f"{recipes.SETTINGS}.{name}", None) for name, kind in recipe_settings()]
+            nested += [(kind, f"{recipes.SETTINGS}.{name}", kind()) for name, kind in recipe_settings()]
             continue
         struct, is_list = struct_of(field.type)
         default = field.default if defaults is None else getattr(defaults, field.name)
