@@ -18,7 +18,6 @@ from dart_streams.curation.hooks import Forgetful, Own
 from dart_streams.curation.recipes import call_checked, remember_all
 from dart_streams.errors import ConfigError
 from topics.curated import CuratedGroup, Member
-from trainer.data.scores import ScoreRequest
 
 if TYPE_CHECKING:  # torch
     from torch import Tensor
@@ -111,10 +110,11 @@ class TrainingRules(NamedTuple):
     critic: Callable[..., Critic] | None = None
     """(): the value head, whose credit gives each token its advantage. By default none: all tokens of a step have its
     curated advantage."""
-    score: Callable[[Any, ScoreRequest], list[list[float] | None]] | None = None
+    score: Callable[..., list[list[float] | None]] | None = None
     """(request): numbers for the tokens of each sample's answer, from outside the trainer; None for a sample without.
-    The other rules find them in ``batch.scores_BA``. It is called while a group is read, as the only rule that may do
-    I/O and wait, until ``request.stopped()``. What it returns is recorded with the step."""
+    The request is a :class:`~trainer.data.scores.ScoreRequest`. The other rules find the numbers in ``batch.scores_BA``.
+    The rule is called while a group is read. It alone may do I/O and wait, until ``request.stopped()``. What it returns
+    is recorded with the step."""
     remember: Callable[[Any, Sequence[CuratedGroup]], None] | None = None
     """(batch): changes the memory after an optimizer step on this batch."""
     memory: type[msgspec.Struct] = Forgetful
