@@ -112,7 +112,7 @@ class TrainingRules(NamedTuple):
     curated advantage."""
     score: Callable[..., list[list[float] | None]] | None = None
     """(request): numbers for the tokens of each sample's answer, from outside the trainer; None for a sample without.
-    The request is a :class:`~trainer.data.scores.ScoreRequest`. The other rules find the numbers in ``batch.scores_BA``.
+    The request is a :class:`~trainer.data.scores.ScoreRequest`. Other rules find the numbers in ``batch.scores_BA``.
     The rule is called while a group is read. It alone may do I/O and wait, until ``request.stopped()``. What it returns
     is recorded with the step."""
     remember: Callable[[Any, Sequence[CuratedGroup]], None] | None = None

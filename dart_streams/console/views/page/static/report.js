@@ -141,7 +141,7 @@ function accounts(report) {
   const { trajectories, requests, trainer } = report, cpu = Object.entries(report.cpu_s).sort(([, a], [, b]) => b - a);
   return el("section.part-of-report", {}, el("h2", {}, "Accounts"), el("p.note", {}, "Each order must finish, be placed again, or be open at the end of the run."),
     facts([["trajectories finished", number(trajectories.finished)], ["trained on", `${number(trajectories.trained)}, and ${number(trajectories.from_pool)} from the pool`], ["not trained on", `${number(trajectories.dropped)} (equal rewards, too old, or after the last step)`],
-      ...(report.proposals ? [["tasks proposed", `${number(report.proposals.accepted)} accepted, ${number(report.proposals.refused)} refused, ${number(report.proposals.waiting)} waiting`]] : []),
+      ["tasks proposed", report.proposals ? `${number(report.proposals.accepted)} accepted, ${number(report.proposals.refused)} refused, ${number(report.proposals.waiting)} waiting` : null],
       ["groups curated", `${number(report.groups.curated)}, consumed ${number(report.groups.consumed)}`], ["requests", requests.sent === null ? UNMEASURED : `${number(requests.sent)} sent, ${number(requests.answered)} answered, ${number(requests.timed_out)} timed out`],
       ["prompt tokens", report.prompts?.tokens ? `${number(report.prompts.tokens)}, ${percent(report.prompts.cached_share)} from the prefix cache` : null],
       ["screenshots", report.prompts?.encodings ? `${number(report.prompts.screenshots)}, encoded ${number(report.prompts.encodings)} times` : null],
