@@ -141,10 +141,25 @@ async def test_files_of_the_home_are_listed_read_and_written_and_no_others(playe
     assert (await player.saved()).decode() == target + text
 
 
+@pytest.mark.parametrize("player", [("edit", 1)], indirect=True)
+async def test_a_shell_is_beside_mouse_and_keyboard_in_one_episode(player, monkeypatch):
+    assert (await player.call("shell.run", command="pwd; ls; false")).returned == "/home/user\nnote.txt\n\nExit code 1."
+    assert (await player.call("shell.run", command="seq 100000")).returned.startswith("1\n2\n")
+    alone = (await player.call("shell.run", command="cat < /dev/tcp/127.0.0.1/22; ls /work /root; id -u")).returned
+    assert "No such file" in alone and not alone.endswith("\n0\n"), "it runs in the sandbox, as its user"
+    left = (await player.call("shell.run", command="sleep 100 & echo begun")).returned
+    assert left == "begun\n"
+    hung = (await player.call("shell.run", command="sleep 100")).returned
+    assert hung.startswith("Error: Command") and "timed out after 20 seconds" in hung
+    target = player.environment._task().instruction.split('"')[1]
+    assert (await player.call("shell.run", command=f"printf %s {target!r} | cat - note.txt > x && mv x note.txt")).done
+    assert await player.environment.evaluate() == 1
+
+
 async def test_desktops_with_calls_keep_the_contract(backend):
     chosen = task("edit", 3)
     start = await conformance.check_start(backend, chosen)
-    assert [offer.name for offer in start.calls] == ["files.list", "files.read", "files.write"]
+    assert [offer.name for offer in start.calls] == ["files.list", "files.read", "files.write", "shell.run"]
     await conformance.check_ids(backend, chosen)
     await conformance.check_neighbors(backend, chosen, start)
 
@@ -160,7 +175,7 @@ async def test_tools_of_a_server_and_functions_of_the_desktop_go_together():
     chosen = task("edit", 1)
     environment = await backend.open(chosen)
     first = await environment.reset(chosen)
-    assert [offer.name for offer in first.calls] == ["files.list", "files.read", "files.write", "shop.add"]
+    assert [offer.name for offer in first.calls] == ["files.list", "files.read", "files.write", "shell.run", "shop.add"]
     added = await environment.step(Call("shop.add", {"first": 1, "second": 2}), "1")
     assert (added.returned, added.image) == ("3", first.image)
     assert (await environment.step(Call("files.list", {}), "2")).returned == "note.txt"

@@ -1,4 +1,4 @@
-"""Functions that desktops offer: files of the home, and the document that LibreOffice shows."""
+"""Functions that desktops offer: files of the home, a shell, and the document that LibreOffice shows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +29,7 @@ FILES = (
     offer_function("files.read", "Return the text of a file.", path=TEXT),
     offer_function("files.write", "Replace the text of a file, or make one.", path=TEXT, text=TEXT),
 )
+SHELL = offer_function("shell.run", "Run a command line in the home; return its output.", command=TEXT)
 CELLS = {"type": "object", "additionalProperties": VALUE, "minProperties": 1}
 OFFICE: Mapping[str, tuple[OfferedCall, ...]] = {
     "calc": (
@@ -51,4 +52,4 @@ OFFICE: Mapping[str, tuple[OfferedCall, ...]] = {
 
 def offers_of(problem: Problem) -> tuple[OfferedCall, ...]:
     """Return the functions of a task's desktop."""
-    return (*OFFICE.get(problem.office, ()), *FILES)
+    return (*OFFICE.get(problem.office, ()), *FILES, SHELL)
