@@ -66,7 +66,7 @@ def recipes(
     """Leaderboard of recipes on recorded screens: the same tasks, seeds and number of episodes for each.
 
     Gains are in points of held-out success, with 95 % intervals over the seeds. They hold for these pages, this policy
-    and this length.
+    and this length. Recipes that ask a server, need a file or do not train are left out.
     """
     from benchmarks.learning import comparison, leaderboard
 

@@ -18,7 +18,8 @@ FILE = Path(__file__).with_name("variants.toml")
 class VariantFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A ``deployment`` and each variant's overrides; ``tasks`` and ``base`` override for all. Paths are relative.
 
-    With ``every_recipe`` each installed recipe is a variant too, unless it changes nothing here.
+    With ``every_recipe`` each installed recipe is a variant too, unless it changes nothing here, or needs what recorded
+    screens do not have.
     """
 
     deployment: str
@@ -49,9 +50,22 @@ def read(file: Path = FILE) -> dict[str, Config]:
         found[name] = made
     for name in recipes.known_recipes() if listed.every_recipe else ():
         made = parse(recipes.override_tables(tables, {"recipe": name}), f"{file}: recipe {name!r}")
-        if msgspec.structs.replace(made, recipe=()) != base or recipes.rules_module(name):
+        changes = msgspec.structs.replace(made, recipe=()) != base or recipes.rules_module(name)
+        if changes and not left_out_reason(name, made):
             found.setdefault(name, made)
     return found
+
+
+def left_out_reason(name: str, config: Config) -> str:
+    """Return why a recipe can't be compared on recorded screens, empty if it can."""
+    if not config.run.trains:
+        return "it does not train"
+    training = getattr(recipes.rules_module(name, "training"), "RULES", None)
+    if recipes.rules_module(name, "judging") or (training and training.score):
+        return "it asks a server"
+    own = msgspec.to_builtins(msgspec.convert(config.recipes.get(name, {}), recipes.settings_type(name)))
+    empty = [key for key, value in own.items() if key.endswith("_file") and not value]
+    return f"recipes.{name}.{empty[0]} is not set" if empty else ""
 
 
 def select_variants(known: Mapping[str, Config], names: Sequence[str]) -> dict[str, Config]:

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.learning import leaderboard, variants
 from benchmarks.learning.report import estimate
 from benchmarks.learning.results import Evaluated, LearningRun
+from dart_streams.config import parse
 from dart_streams.config.recipes import known_recipes
 
 
@@ -41,6 +42,18 @@ def test_recipes_are_listed_by_gain_with_what_their_interval_shows():
 @pytest.mark.parametrize(("values", "verdict"), [([0.1], "no difference seen"), ([0.1, 0.11], "better")])
 def test_one_seed_shows_no_difference(values: list[float], verdict: str):
     assert leaderboard.verdict_of(estimate(values)) == verdict
+
+
+def test_recipes_that_recorded_screens_cannot_show_are_left_out():
+    found = variants.read(leaderboard.FILE)
+    reasons = {name: variants.left_out_reason(name, parse({"recipe": name})) for name in known_recipes()}
+    assert {name: reason for name, reason in reasons.items() if reason} == {
+        "distillation": "it asks a server",
+        "gui-actor": "it does not train",
+        "judge": "it asks a server",
+        "outcome-model": "recipes.outcome-model.model_file is not set",
+    }
+    assert found.keys().isdisjoint({"distillation", "gui-actor", "judge", "outcome-model"})
 
 
 def test_every_recipe_is_a_variant_of_a_deployment_of_ones_own(tmp_path: Path):
