@@ -59,7 +59,7 @@ class Episode:
     def __init__(self, engine: VllmEngine, name: str, first: BlobRef | None = None) -> None:
         self.engine = engine
         self.name = name
-        self.steps: list[prompts.Step] = [(None, first or draw(0))]
+        self.steps = [prompts.PromptStep(None, "", first or draw(0))]
         self.asked: list[ActionRequest] = []
         self.answers: list[Generation] = []
 
@@ -76,7 +76,7 @@ class Episode:
         self.asked.append(self.request(tokens))
         answer = await self.engine.generate(self.asked[-1])
         self.answers.append(answer)
-        self.steps.append((answer.text, draw(len(self.steps))))
+        self.steps.append(prompts.PromptStep(answer.text, "", draw(len(self.steps))))
 
     async def play(self, steps: int) -> None:
         for _ in range(steps):

@@ -20,6 +20,8 @@ from workers.env.backends.desktop.guest.session import HOME, DesktopSession, Ses
 PREFIX = "/osworld"
 COMMAND_S, PYTHON_S, SCRIPT_S, SCRIPT_LIMIT_S, VERIFICATION_S = 120.0, 30.0, 100.0, 600.0, 120.0
 TREE_S = 60.0
+TREE_ATTEMPTS = 3
+APPLICATION_GONE = "atspi_error: The application no longer exists"
 TREE = ("/usr/bin/python3", "-E", "-s", "-m", "workers.env.backends.desktop.guest.accessibility_tree")
 SOURCES = "/opt/desktop"
 
@@ -186,11 +188,16 @@ class OsworldApi:
         return {"status": "success", "output": ended.output, "error": ended.error, "returncode": ended.returncode}
 
     async def _tree(self, *what: str) -> str:
-        ended = await self._run([*TREE, *what], TREE_S, folder=SOURCES)
-        if ended.returncode:
-            lines = ended.error.strip().splitlines() or [""]
-            raise Refusal(500, {"status": "error", "message": f"the tree cannot be read: {lines[-1]}"})
-        return ended.output
+        """Return what the tree's program prints. It fails where an application ends meanwhile, and is run again."""
+        error = ""
+        for _ in range(TREE_ATTEMPTS):
+            ended = await self._run([*TREE, *what], TREE_S, folder=SOURCES)
+            if not ended.returncode:
+                return ended.output
+            error = (ended.error.strip().splitlines() or [""])[-1]
+            if APPLICATION_GONE not in error:
+                break
+        raise Refusal(500, {"status": "error", "message": f"the tree cannot be read: {error}"})
 
     async def _run(self, words: "list[str]", limit_s: float, folder: str = str(HOME)) -> commands.CommandResult:
         self.session.check()
