@@ -16,11 +16,8 @@ def on_page_content(html: str, **_: Any) -> str:
 
 def recipe_pages() -> dict[str, str]:
     """Return the page of each recipe, by its place in the site; its links into ``docs`` are the site's."""
-    texts = {page.parent.name: page.read_text() for page in sorted(RECIPES.glob("*/README.md"))}
-    return {
-        f"recipes/{name.replace('_', '-')}.md": text.replace("](../../../docs/", "](../")
-        for name, text in texts.items()
-    }
+    texts = {page.parent.name.replace("_", "-"): page.read_text() for page in sorted(RECIPES.glob("*/README.md"))}
+    return {f"recipes/{name}.md": text.replace("](../../../docs/", "](../") for name, text in texts.items()}
 
 
 def on_config(config: Any) -> Any:

@@ -72,9 +72,8 @@ def test_partitions_replicas_and_retention_are_those_of_the_file(bus):
     fresh = msgspec.structs.replace(bus, prefix=f"{bus.prefix}fresh.", topics=settings)
     admin.apply_all(fresh)
     with admin.connect(fresh) as client:
-        states = {
-            state.topic.removeprefix(fresh.prefix): state for state in admin.describe(client, declare_topics(fresh))
-        }
+        found = admin.describe(client, declare_topics(fresh))
+    states = {state.topic.removeprefix(fresh.prefix): state for state in found}
     shared = {topic.name for topic in topics.ALL if topic.shared}
     assert {name: state.partitions for name, state in states.items() if name in shared} == dict.fromkeys(shared, 6)
     assert {state.replicas for state in states.values()} == {1}

@@ -13,8 +13,9 @@ from dart_streams.curation.members import Finish, GroupMember
 class Settings(Optional, frozen=True):
     """The keys of ``[recipes.ui-tars-2]``."""
 
-    alpha: AboveZero = 0.05
-    """The policy's lambda of a trajectory of l answer tokens is 1 - 1 / (``alpha`` l), at least 0."""
+    alpha: AboveZero = 1.0
+    """The policy's lambda of a trajectory of l answer tokens is 1 - 1 / (``alpha`` l), at least 0. The paper's 0.05 is
+    for chains of thousands of tokens."""
     critic_lambda: Share = 1.0
     """Lambda of the value targets; 1: the reward itself."""
     value_pretraining_steps: Count = 10
