@@ -31,6 +31,7 @@ class Slot:
         self.reason = "not prepared yet"
         self._preparing = preparing
         self._used = asyncio.Event()
+        self._ending: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
         """Keep a desktop ready or in use until cancelled, then end it."""
@@ -50,7 +51,7 @@ class Slot:
                 await self._used.wait()
                 await self._end()
         finally:
-            await asyncio.shield(self._end())
+            await self._end()
 
     @property
     def is_ready(self) -> bool:
@@ -88,9 +89,12 @@ class Slot:
             self.ready.set()
 
     async def _end(self) -> None:
-        sandbox, self.sandbox = self.sandbox, None
-        if sandbox is not None:
-            await sandbox.stop()
+        """End the desktop. A cancelled call goes on behind it, and the next call waits for that."""
+        if self.sandbox is not None:
+            sandbox, self.sandbox = self.sandbox, None
+            self._ending = asyncio.ensure_future(sandbox.stop())
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
 
     def _set_state(self, reason: str) -> None:
         self.ready.clear()

@@ -64,15 +64,16 @@ class DesktopPool:
         return sandbox
 
     async def give_back(self, sandbox: Sandbox, faulty: bool) -> None:
-        """Prepare a sandbox for the next episode, or end it; never raises."""
-        self._taken.discard(sandbox)
+        """Prepare a sandbox for the next episode, or end it; never raises. If cancelled, :meth:`stop` ends it."""
         self._failed = self._failed + 1 if faulty else 0
         fit = sandbox.alive and not faulty and self._episodes.get(sandbox, 0) < EPISODES
         if fit and len(self._free) < self.spare:
+            self._taken.discard(sandbox)
             self._free.append(sandbox)
             self._preparing[sandbox] = asyncio.create_task(self._prepare(sandbox))
         else:
             await self._end(sandbox)
+            self._taken.discard(sandbox)
 
     async def stop(self) -> None:
         """End all sandboxes."""
