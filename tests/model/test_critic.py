@@ -135,7 +135,7 @@ def test_the_loss_of_a_step_is_that_of_its_tokens_advantages(policy, renderer, r
     for trajectory in {item.trajectory_id for item in samples}:
         own = sorted((item for item in samples if item.trajectory_id == trajectory), key=lambda item: item.step)
         length = sum(len(item.answer) for item in own)
-        decay_T = policy_lambda(0.05, length) ** torch.arange(length - 1.0, -1.0, -1.0)
+        decay_T = policy_lambda(Settings().alpha, length) ** torch.arange(length - 1.0, -1.0, -1.0)
         for item, decay_A in zip(own, decay_T.split([len(item.answer) for item in own]), strict=True):
             images = {sha256: data for group in groups for sha256, data in group.images.items()}
             [logp_A] = critic.score(learner.scorer, learner.collator.collate([item], images)).logp_BA

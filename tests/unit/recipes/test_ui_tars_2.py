@@ -39,10 +39,10 @@ def test_advantages_of_a_chain_are_those_by_hand():
 def test_critic_and_policy_have_their_own_lambda():
     """40 tokens have the policy's lambda 0.5; with the critic's lambda of 1 the target of each is the reward."""
     chain = Chain([0.25] * 40, 1.0)
-    credit = credit_tokens(Settings(), chain)
+    credit = credit_tokens(Settings(alpha=0.05), chain)
     assert credit.targets == [1.0] * 40
     assert credit.advantages == pytest.approx([0.75 * 0.5**following for following in range(39, -1, -1)])
-    early = credit_tokens(Settings(critic_lambda=0.0), chain)
+    early = credit_tokens(Settings(alpha=0.05, critic_lambda=0.0), chain)
     assert early.targets == [0.25] * 39 + [1.0] and early.advantages == credit.advantages
 
 
