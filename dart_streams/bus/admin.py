@@ -110,20 +110,22 @@ def apply(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
 
 def refuse_impossible(changes: Sequence[Change]) -> None:
     """Raise :class:`TopicsRefused` for topics with more partitions than declared, or with other replicas."""
-    shrunk = [c for c in changes if c.action == "shrink"]
-    if shrunk:
-        which = "; ".join(f"{c.topic} has {c.before['partitions']}, declared {c.after['partitions']}" for c in shrunk)
+    if which := list_differences(changes, "shrink", "partitions"):
         raise TopicsRefused(
             f"Kafka can't take partitions away ({which}). Declare as many as it has, use another bus.prefix, "
             "or delete the topic and its records"
         )
-    copied = [change for change in changes if change.action == "replicas"]
-    if copied:
-        which = "; ".join(f"{c.topic} has {c.before['replicas']}, declared {c.after['replicas']}" for c in copied)
+    if which := list_differences(changes, "replicas", "replicas"):
         raise TopicsRefused(
             f"topics have other replicas than bus.topics.replicas declares ({which}). Move them with Kafka's "
             "kafka-reassign-partitions.sh, or declare what they have"
         )
+
+
+def list_differences(changes: Sequence[Change], action: str, key: str) -> str:
+    """Return what topics have and what is declared, for the changes of one action; empty without any."""
+    chosen = [change for change in changes if change.action == action]
+    return "; ".join(f"{change.topic} has {change.before[key]}, declared {change.after[key]}" for change in chosen)
 
 
 def create(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
