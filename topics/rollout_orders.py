@@ -11,9 +11,9 @@ from topics.values import Attempt, GroupSize, Name, Pixels, Prose, Purpose, Samp
 class Guide(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a rollout uses the actions of a recorded trajectory of its task.
 
-    ``prefix``: the first ``share`` of the recorded actions, rounded down, is executed before the policy acts. With
-    ``single`` the policy's next action ends the episode, and is not executed: the reward is 1 if it is the recorded
-    action, else 0.
+    ``prefix``: the first ``steps`` of the recorded actions are executed before the policy acts. Without ``steps`` it is
+    the first ``share`` of them, rounded down. With ``single`` the policy's next action ends the episode, and is not
+    executed: the reward is 1 if it is the recorded action, else 0.
 
     ``patches``: the policy acts. Where its action is not the recorded one, the recorded one is executed instead, at
     most ``patches`` times; then the episode ends as a failure.
@@ -25,6 +25,7 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trajectory_id: Name
     mode: Literal["prefix", "patches"]
     share: Share = 0.0
+    steps: Steps = 0
     single: bool = False
     patches: Steps = 0
     bound: Pixels = 0

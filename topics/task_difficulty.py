@@ -9,7 +9,8 @@ from topics.values import Attempt, Count, Name, OutcomeKind, Real, Reward, Steps
 class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The finished trajectory behind an event, passed on so that dispatch reads every finish from its own input.
 
-    ``guided`` is true if its order had recorded actions, and omitted otherwise.
+    ``guided`` is true if its order had recorded actions, and omitted otherwise. ``starts`` are start states that an
+    exploration found: the numbers of its actions after which another rollout of its task may begin.
     """
 
     trajectory_id: Name
@@ -18,6 +19,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: OutcomeKind
     attempt: Attempt
     guided: bool = False
+    starts: list[Steps] = []
 
 
 class TaskDifficulty(msgspec.Struct, frozen=True, kw_only=True):

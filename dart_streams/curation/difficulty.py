@@ -1,9 +1,10 @@
 """The difficulty agent: reads trajectories, publishes a task's success rate and longest success.
 
 The rate is the mean reward of the last ``window`` rewarded training finishes, partial credit included. Infrastructure
-faults only pass through, since dispatch learns of every finish from here. Evaluations, explorations and
-checks are ignored. Demonstrations do not count: an oracle's shortest path as a length cap would end rollouts that are
-about to succeed. Nor do guided rollouts, since a part of their actions is recorded.
+faults only pass through, since dispatch learns of every finish from here. Evaluations and checks are ignored, and so
+are explorations, unless a recipe has found start states in one. Demonstrations do not count: an oracle's shortest path
+as a length cap would end rollouts that are about to succeed. Nor do guided rollouts, since a part of their actions is
+recorded.
 """
 
 from collections.abc import Sequence
@@ -53,8 +54,13 @@ def apply(
         return state, []
     reward = rules.reward(state.memories, record.event)
     trajectory: Trajectory = advantages.with_reward(record.event, reward)
+    starts = rules.start_states(state.memories, trajectory) if trajectory.purpose == "explore" else []
     ordered = rules.further_orders(state.memories, trajectory)
     decisions = [Decision(rollout_orders.TOPIC, order.order_id, order) for order in ordered]
+    if starts:
+        task = state.tasks.get(trajectory.task_id, Finishes())
+        found = difficulty_of(task, trajectory, rules.success_rate(state.memories, task.rewards), starts)
+        decisions.insert(0, Decision(task_difficulty.TOPIC, cause_id(NAME, record), found))
     if trajectory.purpose in ("eval", "explore"):
         return state, decisions
     if trajectory.purpose == "train":
@@ -78,8 +84,10 @@ def apply(
     return state, [difficulty, *decisions]
 
 
-def difficulty_of(task: Finishes, trajectory: Trajectory, success_rate: float | None) -> TaskDifficulty:
-    """Return a task's difficulty after ``trajectory``."""
+def difficulty_of(
+    task: Finishes, trajectory: Trajectory, success_rate: float | None, starts: Sequence[int] = ()
+) -> TaskDifficulty:
+    """Return a task's difficulty after ``trajectory``, which found the start states ``starts``."""
     return TaskDifficulty(
         task_id=trajectory.task_id,
         attempts=len(task.rewards),
@@ -93,5 +101,6 @@ def difficulty_of(task: Finishes, trajectory: Trajectory, success_rate: float | 
             outcome=trajectory.outcome,
             attempt=trajectory.attempt,
             guided=trajectory.guided,
+            starts=list(starts),
         ),
     )

@@ -19,7 +19,15 @@ import msgspec
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
 from dart_streams.curation import difficulty, staleness
-from dart_streams.curation.hooks import Admission, DemonstrationFinish, Memories, Own, Rules, TaskFinish
+from dart_streams.curation.hooks import (
+    Admission,
+    DemonstrationFinish,
+    ExplorationFinish,
+    Memories,
+    Own,
+    Rules,
+    TaskFinish,
+)
 from dart_streams.curation.order_tracker import (
     Limits,
     OrderKey,
@@ -166,7 +174,9 @@ def finish(state: DispatchState, budget: RolloutBudget, settings: DispatchSettin
         task.rollouts, task.max_steps = budget.rollouts, budget.max_steps
     cause = budget.cause
     key, outcome, success = parse_order_id(cause.order_id), cause.outcome, cause.outcome == "success"
-    if key is None and success:
+    if cause.starts:
+        rules.remember(state.memories, ExplorationFinish(budget.task_id, cause.trajectory_id, cause.starts))
+    elif key is None and success:
         rules.remember(state.memories, DemonstrationFinish(budget.task_id, cause.trajectory_id))
     if key is None or key.number not in state.groups:
         return []

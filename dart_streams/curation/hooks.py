@@ -61,6 +61,17 @@ class DemonstrationFinish(NamedTuple):
     trajectory_id: str
 
 
+class ExplorationFinish(NamedTuple):
+    """An exploration that found start states of its task, as dispatch gives it to ``remember``.
+
+    ``starts`` are the numbers of its actions that lead to them.
+    """
+
+    task_id: str
+    trajectory_id: str
+    starts: list[int]
+
+
 class Turn(NamedTuple):
     """A task's turn in a pass over all tasks. ``task`` has its budget and recent finishes.
 
@@ -101,7 +112,8 @@ class Rules(NamedTuple):
     ``shape_rewards``: each recipe changes the last argument in turn, in the order in which the run names them.
     Agents: ``success_rate`` is used by difficulty; ``rollouts`` and ``step_limit`` by budget; ``eligible_tasks``,
     ``task_weight``, ``admits`` and ``order`` by dispatch; the others by groups, ``reward`` by difficulty too, and
-    ``further_orders`` by difficulty alone.
+    ``further_orders`` and
+    ``start_states`` by difficulty alone.
     """
 
     success_rate: Callable[[Any, Sequence[float]], float | None] = DEFAULT
@@ -120,6 +132,9 @@ class Rules(NamedTuple):
     """(order): what an order asks for."""
     further_orders: Callable[[Any, Trajectory], list[RolloutOrder]] = DEFAULT
     """(trajectory): orders beside those of dispatch, after any trajectory; none of them has the purpose ``train``."""
+    start_states: Callable[[Any, Trajectory], list[int]] = DEFAULT
+    """(trajectory): for an exploration, before ``further_orders``: the numbers of its actions that lead to start states
+    of its task. Dispatch gets them as an :class:`ExplorationFinish`."""
     reward: Callable[[Any, Trajectory], float | None] = DEFAULT
     """(trajectory): the judged reward; None if its outcome carries none. Raises InvalidEvent for an invalid one."""
     shape_rewards: Callable[[Any, Sequence[GroupMember], Sequence[float]], list[float]] = DEFAULT
@@ -135,8 +150,8 @@ class Rules(NamedTuple):
     remember: Callable[[Any, Any], None] = DEFAULT
     """(event): changes the memory, before the decision on the event: in difficulty and groups for each counted
     :class:`Trajectory`, with the reward of the rule ``reward``, and each demonstration, which may repeat; in budget for
-    each :class:`TaskDifficulty`; in dispatch for each :class:`TaskFinish` and :class:`DemonstrationFinish`, and for
-    each :class:`RolloutOrder` after the decision."""
+    each :class:`TaskDifficulty`; in dispatch for each :class:`TaskFinish`, :class:`DemonstrationFinish` and
+    :class:`ExplorationFinish`, and for each :class:`RolloutOrder` after the decision."""
     demonstrations: bool = False
     """Whether a run orders a demonstration of each training task for the recipe, also without the pool."""
     memory: type[msgspec.Struct] = Forgetful

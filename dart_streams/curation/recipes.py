@@ -23,6 +23,7 @@ DART = Rules(
     admits=dispatch.has_room,
     order=lambda own, order: order,
     further_orders=lambda own, trajectory: [],
+    start_states=lambda own, trajectory: [],
     reward=lambda own, trajectory: advantages.checked_reward(trajectory),
     shape_rewards=lambda own, members, rewards: list(rewards),
     keep_group=groups.has_signal,

@@ -73,6 +73,12 @@ def check_orders(orders: Any, trajectory: Any) -> None:
     require(fits, "orders of another purpose than train")
 
 
+def check_starts(starts: Any, trajectory: Any) -> None:
+    """Refuse start states beyond an exploration's actions; its last action is left to the policy."""
+    fits = isinstance(starts, list) and all(type(step) is int and 0 < step < trajectory.steps for step in starts)
+    require(fits, "numbers of actions, from 1 and fewer than the exploration has")
+
+
 def check_scores(scores: Any, request: Any) -> None:
     """Refuse scores that are not one finite number a token, or None for a sample."""
     fits = len(scores) == len(request.samples) and all(
@@ -88,6 +94,7 @@ CHECKS: Mapping[str, Callable[..., None]] = {
     "eligible_tasks": check_tasks,
     "task_weight": check_weight,
     "further_orders": check_orders,
+    "start_states": check_starts,
     "reward": check_reward,
     "shape_rewards": check_rewards,
     "advantages": check_rewards,

@@ -36,7 +36,9 @@ def recorded_answers(trajectory_id: str, observations: Sequence[Observation]) ->
 
 def prefix_length(guide: Guide, answers: int) -> int:
     """Return how many of the recorded answers are executed before the policy acts; at least one is left to it."""
-    return min(int(guide.share * answers), answers - 1) if guide.mode == "prefix" and answers else 0
+    if guide.mode != "prefix" or not answers:
+        return 0
+    return min(guide.steps or int(guide.share * answers), answers - 1)
 
 
 def recorded_at(episode: Episode, step: int) -> RecordedAnswer | None:

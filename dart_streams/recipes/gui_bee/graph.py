@@ -38,6 +38,14 @@ class ExplorationGraph(msgspec.Struct):
         found = {after for leads in self.leads.values() for after in leads.values()}
         return (found | self.tries.keys() | {self.start}) - {""}
 
+    def find_new(self, screens: Sequence[str]) -> dict[str, int]:
+        """Return the screens of an episode that no earlier one has shown, each with the actions before it."""
+        known, found = {*self.screens, ""}, dict[str, int]()
+        for step, screen in enumerate(screens):
+            if step and screen not in known and screen != screens[0]:
+                found.setdefault(screen, step)
+        return found
+
     def paths(self, longest: int) -> dict[str, list[str]]:
         """Return the shortest known path of actions to each screen within ``longest`` actions of the start."""
         paths: dict[str, list[str]] = {self.start: []}

@@ -16,7 +16,7 @@ from dart_streams.config.tasks import Task
 from dart_streams.console.bundles.replay import replay
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.curation import difficulty, groups
-from dart_streams.curation.hooks import Own
+from dart_streams.curation.hooks import ExplorationFinish, Own
 from dart_streams.curation.order_tracker import Limits
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.curation.reducer import InputRecord
@@ -27,9 +27,9 @@ from dart_streams.recipes.gui_bee import rules
 from dart_streams.recipes.gui_bee.graph import ExplorationGraph, click_places, plan_episode
 from examples.in_memory_run import ObservationLog, PolicyFunction
 from tests.unit.recipes.agents import orders_in
-from tests.unit.workers.env.episodes import TRAINER, runner_of, simulated_config
+from tests.unit.workers.env.episodes import TRAINER, StoredLog, runner_of, simulated_config
 from topics import trajectories
-from topics.rollout_orders import RolloutOrder
+from topics.rollout_orders import Guide, RolloutOrder
 from topics.trajectories import Trajectory
 from workers.env.backends.simulated import SimulatedBackend, box_center
 
@@ -172,6 +172,100 @@ def test_decisions_replay_to_the_same_bytes(tmp_path, monkeypatch):
     assert len(circle.states["difficulty"].memories["gui-bee"].graphs["simulated/grid"].screens) == 5
     curated = {member.trajectory_id for written in circle.logs["curated"] for member in written.event.members}
     assert curated and not any(name.startswith("t-explore") for name in curated)
+    bundles.write(tmp_path / "run.dart", config, tasks, circle)
+    assert replay(Bundle(tmp_path / "run.dart")).equal
+
+
+def test_start_states_are_screens_that_no_exploration_had_shown():
+    """Of the screens s, t, v, v, w with t known, v and w are new after 2 and 4 actions; w is the last action's."""
+    own = Own(rules.Settings(episodes=2, steps=4, start_share=0.5), rules.Explored())
+    [first] = rules.order_exploration(own, finished())
+    own.memory.graphs["simulated/steps-3"].add(["s"], ["a"], "t")
+    ended = exploration.trajectory_of(first, ["s", "t", "v", "v", "w"], 4)
+    assert rules.find_starts(own, ended) == [2]
+    assert rules.find_starts(own, finished(order_id="g000007/0/0")) == [], "no exploration of ours"
+    few = own._replace(settings=rules.Settings(start_share=0.5, start_actions=1))
+    assert rules.find_starts(few, ended) == [], "too many actions away"
+    off = own._replace(settings=rules.Settings())
+    assert rules.find_starts(off, ended) == []
+
+
+def training_order(group: int, attempt: int = 0, task_id: str = TASK) -> RolloutOrder:
+    order = rules.explore_order(task_id, 0, [])
+    name = f"g{group:06d}"
+    return msgspec.structs.replace(
+        order, order_id=f"{name}/0/{attempt}", group_id=name, purpose="train", attempt=attempt, max_steps=4
+    )
+
+
+def test_a_group_keeps_its_start_state_in_repeated_orders():
+    own = Own(rules.Settings(start_share=1.0), rules.Explored())
+    plain = training_order(0)
+    assert rules.order_from_start(own, plain) == plain, "nothing is found yet"
+    rules.remember_starts(own, ExplorationFinish(TASK, "x", [4, 2]))
+    assert rules.order_from_start(own, training_order(0, attempt=1)).guide is None, "its group began without one"
+    first = rules.order_from_start(own, training_order(1))
+    assert (first.guide.trajectory_id, first.guide.mode, first.guide.steps) == ("x", "prefix", 2), "4 leaves no step"
+    rules.remember_starts(own, first)
+    rules.remember_starts(own, ExplorationFinish(TASK, "y", [1, 2, 3]))
+    for attempt in (1, 2):
+        assert rules.order_from_start(own, training_order(1, attempt)).guide == first.guide
+    assert rules.order_from_start(own, training_order(2, task_id="simulated/box#0")).guide is None, "another task"
+
+
+def test_a_start_state_leaves_an_action_to_the_policy(monkeypatch):
+    monkeypatch.setattr(rules, "RULES", rules.RULES._replace(start_states=lambda own, trajectory: [3]))
+    with pytest.raises(RuleFailed, match="fewer than the exploration has"):
+        bind_rules(parse({"recipe": "gui-bee"})).start_states(
+            {}, exploration.trajectory_of(rules.explore_order(TASK, 0, []), ["s"] * 4, 3)
+        )
+
+
+async def test_a_rollout_begins_at_the_screen_that_an_exploration_found():
+    config, log = simulated_config(), StoredLog()
+    task = Task(environment="simulated", page="steps-8", seed=3, max_steps=6, split="train")
+    asked: list[int] = []
+
+    def answer(request: Any) -> str:
+        asked.append(request.step)
+        return "finished()"
+
+    runner = runner_of(config, SimulatedBackend(config), log, PolicyFunction(answer, TRAINER))
+    plan = [actions.format(Click(*box_center(task)))] * 4
+    await runner.run(rules.explore_order(task.task_id, 0, plan), task, lambda _: None)
+    [(explored, observations)] = log.observations.items()
+    found = summarize(observations)
+    guide = Guide(trajectory_id=explored, mode="prefix", steps=2)
+    order = msgspec.structs.replace(training_order(1, task_id=task.task_id), guide=guide, max_steps=6)
+    await runner.run(order, task, lambda _: None)
+    [played] = [summarize(shown) for name, shown in log.observations.items() if name != explored]
+    assert played.screens[2] == found.screens[2] != found.screens[0]
+    assert (played.recorded_steps, asked) == ([0, 1], [2]), "the first two are not the policy's"
+
+
+def test_tasks_begin_at_found_screens_and_statistics_are_of_whole_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(curation_world, "play", shown)
+    settings = {"episodes": 8, "start_share": 0.5, "start_actions": 5}
+    config = parse({"recipe": "gui-bee", "recipes": {"gui-bee": settings}, "env": {"slots": 8}})
+    tasks = curation_world.task_set(4)
+    circle = bundles.play_rollouts(config, tasks, 200, Odds(faults=0.1))
+    orders = [order for order in orders_in(circle) if order.purpose == "train"]
+    groups_of = {order.group_id: set() for order in orders}
+    for order in orders:
+        groups_of[order.group_id].add(order.guide)
+    assert all(len(guides) == 1 for guides in groups_of.values()), "a group begins at one screen, repeats too"
+    begun = [order for order in orders if order.guide is not None]
+    assert begun and len(begun) < len(orders)
+    [explored] = {order.task_id for order in begun}
+    assert {order.guide.trajectory_id for order in begun} <= {f"t-explore-{number}/{explored}" for number in range(8)}
+    rewarded = [
+        written.event
+        for written in circle.logs["trajectories"]
+        if written.event.purpose == "train" and written.event.reward is not None and not written.event.guided
+    ]
+    attempts = sum(len(task.rewards) for task in circle.states["difficulty"].tasks.values())
+    by_task = [sum(one.task_id == task for one in rewarded) for task in {one.task_id for one in rewarded}]
+    assert attempts == sum(min(count, difficulty.WINDOW) for count in by_task)
     bundles.write(tmp_path / "run.dart", config, tasks, circle)
     assert replay(Bundle(tmp_path / "run.dart")).equal
 

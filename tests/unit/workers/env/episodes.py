@@ -25,6 +25,13 @@ class EncodingLog(ObservationLog):
         await super().publish(topic, event, **options)
 
 
+class StoredLog(ObservationLog):
+    """Returns what it keeps, as the store does."""
+
+    async def steps(self, trajectory_id: str) -> list[Observation]:
+        return self.observations.get(trajectory_id, [])
+
+
 def simulated_config(**tables: Any) -> Config:
     """Return a configuration with a simulated environment that needs no time."""
     quick = {"reset_ms": 0, "step_ms": 0, "evaluate_ms": 0}

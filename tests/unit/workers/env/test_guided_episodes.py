@@ -15,9 +15,9 @@ from dart_streams.episodes.guidance import (
     recorded_answers,
 )
 from dart_streams.episodes.trajectory_summary import summarize
-from examples.in_memory_run import ObservationLog, PolicyFunction
+from examples.in_memory_run import PolicyFunction
 from tests import events
-from tests.unit.workers.env.episodes import TRAINER, runner_of, simulated_config
+from tests.unit.workers.env.episodes import TRAINER, StoredLog, runner_of, simulated_config
 from topics.observations import Observation
 from topics.rollout_orders import Guide
 from workers.env.backends.simulated import SimulatedBackend
@@ -25,13 +25,6 @@ from workers.env.backends.simulated import SimulatedBackend
 POINT = re.compile(r"\((\d+),(\d+)\)")
 CONFIG = simulated_config()
 BESIDE = 60
-
-
-class StoredLog(ObservationLog):
-    """Returns what it keeps, as the store does."""
-
-    async def steps(self, trajectory_id: str) -> list[Observation]:
-        return self.observations.get(trajectory_id, [])
 
 
 class Answers:
