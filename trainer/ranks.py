@@ -9,24 +9,44 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from dart_streams.errors import UserError
 
 TIMEOUT = datetime.timedelta(minutes=10)
 """Time after which a silent rank counts as dead; rank 0 broadcasts far more often."""
 Item = TypeVar("Item")
 
 
+class RanksUnreachable(UserError):
+    """The ranks of a job can't connect to each other; a restart may find them."""
+
+    exit_code = 1
+
+
 @dataclass
 class Ranks:
-    """Rank of this process in the job, and its collectives."""
+    """Rank of this process in the job, and its collectives. ``local`` is the number of ranks of a node, 0: all."""
 
     rank: int
     count: int
     device: torch.device
+    local: int = 0
 
     @property
     def first(self) -> bool:
         """Whether this is rank 0, the only rank that uses Kafka and writes rows."""
         return self.rank == 0
+
+    def mesh(self) -> DeviceMesh:
+        """Return the mesh for ``fully_shard``: nodes replicate what the ranks of each shard (HSDP). Collective.
+
+        On one node, and with one rank for each node, it has one dimension: all ranks shard.
+        """
+        if self.local <= 1 or self.local == self.count:
+            return init_device_mesh(self.device.type, (self.count,))
+        shape = (self.count // self.local, self.local)
+        return init_device_mesh(self.device.type, shape, mesh_dim_names=("replicate", "shard"))
 
     def from_first(self, value: Any) -> Any:
         """Return rank 0's ``value`` on every rank."""
@@ -88,19 +108,46 @@ def join_job() -> Iterator[Ranks]:
     (https://github.com/pytorch/pytorch/pull/179291). After an error a rank leaves alone.
     """
     rank, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", str(count)))
     device = own_device()
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    if count > 1:
-        dist.init_process_group(backend, timeout=TIMEOUT)
-    else:
-        dist.init_process_group(backend, timeout=TIMEOUT, store=dist.HashStore(), rank=0, world_size=1)
-    ranks = Ranks(rank, count, device)
+    connect(count, "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    ranks = Ranks(rank, count, device, local)
     try:
+        refuse_unequal_nodes(ranks)
         yield ranks
         ranks.barrier()
     finally:
         if dist.is_initialized():  # A vLLM engine in the same process destroys every group at its end.
             dist.destroy_process_group()
+
+
+def connect(count: int, backend: str) -> None:
+    """Make the process group; raise :class:`RanksUnreachable` if the ranks can't connect to each other."""
+    if count == 1:
+        dist.init_process_group(backend, timeout=TIMEOUT, store=dist.HashStore(), rank=0, world_size=1)
+        return
+    try:
+        dist.init_process_group(backend, timeout=TIMEOUT)
+    except (RuntimeError, TimeoutError) as error:  # DistError is a RuntimeError.
+        interface = os.environ.get("GLOO_SOCKET_IFNAME", "the one of the host name")
+        raise RanksUnreachable(
+            f"rank {os.environ.get('RANK', '0')} can't connect to the other ranks ({reason_of(error)}): check that "
+            f"the network interface of gloo ({interface}; GLOO_SOCKET_IFNAME sets it) reaches all nodes, and that "
+            "no firewall closes ports between them"
+        ) from error
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the first line of an error; torch adds a trace of its C++ functions."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def refuse_unequal_nodes(ranks: Ranks) -> None:
+    """Raise :class:`UserError` if the nodes have different numbers of ranks. Collective."""
+    if len(counts := sorted(set(ranks.gathered([ranks.local])))) > 1:
+        raise UserError(
+            f"the nodes have {' and '.join(map(str, counts))} ranks: set the same trainer.processes on all of them"
+        )
 
 
 def own_device() -> torch.device:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import torch
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from dart_streams.errors import UserError
@@ -28,7 +27,7 @@ class Layer:
         torch.manual_seed(0)
         self.ranks = ranks
         self.model = torch.nn.Linear(WIDTH, 2 * WIDTH + 1)
-        fully_shard(self.model, mesh=init_device_mesh("cpu", (ranks.count,)))
+        fully_shard(self.model, mesh=ranks.mesh())
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1, fused=True)
         self.checkpoints = Checkpoints(folder, ranks)
 
@@ -103,7 +102,7 @@ def rank(job: Mapping[str, str], folder: Path, do: Callable[[Layer], object], re
         result.with_suffix(f".{ranks.rank}").write_bytes(msgspec.json.encode(do(Layer(folder, ranks))))
 
 
-def results(count: int, folder: Path, do: Callable[[Layer], object], result: Path) -> Sequence[object]:
-    """Return what each of ``count`` ranks gives."""
-    run_ranks(count, rank, folder, do, result, limit_s=120)
+def results(count: int, folder: Path, do: Callable[[Layer], object], result: Path, nodes: int = 1) -> Sequence[object]:
+    """Return what each of ``count`` ranks on ``nodes`` gives."""
+    run_ranks(count, rank, folder, do, result, limit_s=120, nodes=nodes)
     return [msgspec.json.decode(result.with_suffix(f".{number}").read_bytes()) for number in range(count)]

@@ -113,7 +113,7 @@ def main(job: Mapping[str, str], model: Path, result: Path, setup: StepSetup) ->
             )
 
 
-def step_of(model: Path, count: int, result: Path, setup: StepSetup) -> dict[str, Any]:
-    """Return what ``count`` ranks make of the same groups."""
-    run_ranks(count, main, model, result, setup, limit_s=500)
+def step_of(model: Path, count: int, result: Path, setup: StepSetup, nodes: int = 1) -> dict[str, Any]:
+    """Return what ``count`` ranks on ``nodes`` make of the same groups."""
+    run_ranks(count, main, model, result, setup, limit_s=500, nodes=nodes)
     return torch.load(result)

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import structlog
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
 
 from dart_streams.clock import since_ms
 from dart_streams.config import Trainer
@@ -110,7 +109,7 @@ class Learner:
         self.settings = settings
         self.ranks = ranks
         self.published: torch.dtype = getattr(torch, settings.publish.dtype)
-        mesh = init_device_mesh(ranks.device.type, (ranks.count,))
+        mesh = ranks.mesh()
         scorer = model.load(folder, renderer, ranks.device, settings.recompute, version, settings)
         bounds = (LONG_ROW, PASS_TOKENS) if ranks.device.type == "cpu" else ()
         self.collator = Collator(renderer, supported_rows.find_kinds(scorer, renderer), *bounds)
