@@ -41,7 +41,7 @@ docs: ## Build the documentation site, strictly.
 streams-environment:
 	@deploy/local/setup.sh dev
 
-setup: ## Install what is missing: system packages, two Python environments, jars.
+setup: ## Install what is missing: system packages, two Python environments, jars. GPU=1: for NVIDIA GPUs; GPU=0: for a CPU.
 	@deploy/local/setup.sh
 
 demo: setup ## Train the tiny policy on web pages, and write a report.
@@ -119,7 +119,7 @@ requirements: streams-environment ## Compile requirements/*.txt from pyproject.t
 	@$(COMPILE) requirements/k8s.in -o requirements/k8s.txt
 	@$(COMPILE) pyproject.toml --extra streams --extra dev -o requirements/streams.txt
 	@$(COMPILE) pyproject.toml --extra model --extra dev --override requirements/model-overrides.txt -o requirements/model.txt
-	@$(COMPILE) pyproject.toml --extra model-gpu --override requirements/model-overrides.txt -o requirements/model-gpu.txt
+	@$(COMPILE) pyproject.toml --extra model-gpu --extra dev --override requirements/model-overrides.txt -o requirements/model-gpu.txt
 	@$(COMPILE) pyproject.toml --extra data --extra dev -o requirements/data.txt
 	@$(COMPILE) pyproject.toml --extra docs -o requirements/docs.txt
 	@$(COMPILE) requirements/browsergym.in -o requirements/browsergym.txt

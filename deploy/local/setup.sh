@@ -10,6 +10,8 @@
 #   setup.sh adapters `make test-adapters`: environments of BrowserGym and OpenEnv
 #   setup.sh peers    `dart-streams bench browsergym` and `bench trl`: environments of BrowserGym and TRL
 #
+# GPU=1 makes .venv/model for NVIDIA GPUs, GPU=0 for a CPU. The choice is kept; without one the machine decides.
+#
 # Runs in bash 3.2 too, the version of macOS.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -274,8 +276,8 @@ synced() { # environment, requirements
     patiently .venv/tools/bin/uv pip sync --python "$folder/bin/python" --require-hashes "$@"
 }
 
-environment() { # name
-    local folder=.venv/$1 requirements=requirements/$1.txt
+environment() { # name, name of its requirements
+    local folder=.venv/$1 requirements=requirements/${2:-$1}.txt
     if is_current "$folder" "$requirements" pyproject.toml; then return; fi
     synced "$folder" "$requirements"
     # The project itself, from its sources: setuptools is among the pinned, so that nothing else is fetched.
@@ -306,9 +308,33 @@ docs_environment() { environment docs; }
 
 data_environment() { environment data; }
 
+GPU_CHOICE=.venv/.gpu
+
+has_gpu() { # the same devices as GPU_DEVICES of dart_streams/console/cli/gpu_checks.py
+    local device
+    for device in /dev/nvidia[0-9]*; do
+        if [ -e "$device" ]; then return 0; fi
+    done
+    return 1
+}
+
+# Sets $GPU to 1 or 0. A choice is kept, as a cluster's login node has no GPU.
+choose_gpu() {
+    case ${GPU:-} in
+    1 | 0) echo "$GPU" >$GPU_CHOICE ;;
+    auto) rm -f $GPU_CHOICE ;;
+    '') GPU=$(cat $GPU_CHOICE 2>/dev/null || true) ;;
+    *) fail "GPU=$GPU: use 1 (packages for NVIDIA GPUs), 0 (for a CPU) or auto (what this machine has)" ;;
+    esac
+    case $GPU in
+    1 | 0) ;;
+    *) if has_gpu; then GPU=1; else GPU=0; fi ;;
+    esac
+}
+
 model_environment() {
     if on_linux; then
-        environment model
+        if [ "$GPU" = 1 ]; then environment model model-gpu; else environment model; fi
     else
         outcome="left out: vLLM has no packages for $(uname -s)"
     fi
@@ -347,10 +373,12 @@ fi
 case ${1:-all} in
 all)
     steps=5
+    choose_gpu
+    if [ "$GPU" = 1 ]; then model_side="GPU, 8 GB"; else model_side="CPU, 6 GB"; fi
     step "system packages" system_packages missing
     step "tools (uv)" tools
     step "environment .venv/streams" streams_environment
-    step "environment .venv/model (6 GB)" model_environment
+    step "environment .venv/model ($model_side)" model_environment
     step "jars of Kafka and Cassandra" jars
     ;;
 dev)

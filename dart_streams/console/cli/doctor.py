@@ -25,9 +25,11 @@ def check_machine(
 
         doctor_model.report(model, resolved, gpus, gpu_memory, as_json=as_json)
         return
-    from dart_streams.console.cli import desktop_checks, doctor_checks
+    from dart_streams.console.cli import desktop_checks, doctor_checks, gpu_checks
 
-    findings = [check(resolved) for check in (*doctor_checks.CHECKS, *desktop_checks.CHECKS)]
+    findings = [
+        check(resolved) for check in (*doctor_checks.CHECKS, gpu_checks.check_model_packages, *desktop_checks.CHECKS)
+    ]
     show(findings, as_json=as_json)
     if any(finding.status == "fail" for finding in findings):
         raise typer.Exit(1)
