@@ -12,11 +12,12 @@ from dart_streams.config import hardware, recipes
 from dart_streams.config.connections import anchor_paths
 from dart_streams.config.deployment import Config
 from dart_streams.config.recorded import upgrade_recorded
-from dart_streams.config.tables import read_tables
+from dart_streams.config.tables import key_values, read_tables
 from dart_streams.errors import ConfigError
 from topics import rollout_orders
 
 T = TypeVar("T", bound=msgspec.Struct)
+MISSING = "no configuration file {}: name one, for instance deploy/config/demo.toml"
 
 
 def load(path: Path, *, recorded: bool = False, recipe: Sequence[str] = ()) -> Config:
@@ -25,11 +26,20 @@ def load(path: Path, *, recorded: bool = False, recipe: Sequence[str] = ()) -> C
     The keys of the recipes ``recipe`` win over the file's; those of recipes that the file names do not.
     Raises :class:`ConfigError` with every error if the file is missing, is no TOML, or has wrong keys or values.
     """
-    data = read_tables(path, f"no configuration file {path}: name one, for instance deploy/config/demo.toml")
-    data = upgrade_recorded(data, str(path)) if recorded else data
-    data = recipes.override_tables(data, {recipes.CHOICE: list(recipe)}) if recipe else recipes.merge_recipes(data)
+    data = read_tables(path, MISSING.format(path))
+    data = merge_chosen(upgrade_recorded(data, str(path)) if recorded else data, recipe)
     config = parse(hardware.size_tables(data, hardware.read_machine()), source=str(path))
     return anchor_paths(config if recorded else with_partitions(config), path.parent)
+
+
+def set_keys(path: Path, recipe: Sequence[str] = ()) -> frozenset[str]:
+    """Return the keys that a file and its recipes set, each with its whole place (``rollout.workers``)."""
+    return frozenset(key for key, _ in key_values(merge_chosen(read_tables(path, MISSING.format(path)), recipe)))
+
+
+def merge_chosen(tables: dict[str, Any], recipe: Sequence[str]) -> dict[str, Any]:
+    """Return a file's tables with the keys of its recipes, or of ``recipe``, whose keys win."""
+    return recipes.override_tables(tables, {recipes.CHOICE: list(recipe)}) if recipe else recipes.merge_recipes(tables)
 
 
 def with_partitions(config: Config) -> Config:

@@ -1,4 +1,4 @@
-"""The table ``[hardware]``: one dial in place of the sizes that follow from a machine.
+"""The table ``[hardware]``: one dial in place of the sizes that follow from a machine, and its GPUs.
 
 The sizes per core are those of the demonstrations, which were measured on 2 cores and 24 GiB without a GPU.
 """
@@ -27,11 +27,20 @@ GPU_DEVICE = Path("/dev/nvidia0")
 
 
 class Hardware(Optional, frozen=True):
-    """The machine that a deployment on one host is sized for: slots, browsers, and how requests are batched."""
+    """The machine that a deployment is sized for: slots, browsers, how requests are batched, and GPUs."""
 
     cores: Count | Literal["auto"] = 0
     """Cores to size for; ``auto``: those of this machine; 0: sizes are those of their own keys. Sets ``env.slots``,
     ``env.miniwob.browsers`` and ``rollout.vllm.gather_ms`` where the file does not."""
+    gpus: Count | Literal["auto"] = "auto"
+    """GPUs of a machine that ``dart-streams run`` gives to processes; ``auto``: those of this machine that
+    ``CUDA_VISIBLE_DEVICES`` leaves; 0: none, each process sees all."""
+    rollout_gpus: Count = 0
+    """GPUs of a machine for rollout workers; 0: by the model's memory where its headers are known, else half. Sets
+    ``rollout.workers`` where the file does not. An endpoint's are left free."""
+    trainer_gpus: Count = 0
+    """GPUs of a machine for the trainer, one a rank; 0: as for rollout. Sets ``trainer.processes`` where the file does
+    not."""
 
 
 class MachineSize(msgspec.Struct, frozen=True):

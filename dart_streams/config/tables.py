@@ -66,3 +66,16 @@ def merge_tables(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]
         lower = merged.get(key)
         merged[key] = merge_tables(lower, value) if isinstance(lower, dict) and isinstance(value, dict) else value
     return merged
+
+
+def drop_defaults(tables: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys whose values differ from the defaults, in their tables."""
+    changed: dict[str, Any] = {}
+    for key, value in tables.items():
+        default = defaults.get(key)
+        if isinstance(value, dict) and isinstance(default, dict):
+            if inner := drop_defaults(value, default):
+                changed[key] = inner
+        elif value != default:
+            changed[key] = value
+    return changed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,11 +30,12 @@ def show_config(
     import tomli_w
 
     from dart_streams.config import Config, load
+    from dart_streams.config.tables import drop_defaults
     from dart_streams.console.runs.run_folder import without_nulls
 
     tables = without_nulls(msgspec.to_builtins(load(file, recipe=recipe or ())))
     if diff:
-        tables = changed_keys(tables, msgspec.to_builtins(Config()))
+        tables = drop_defaults(tables, msgspec.to_builtins(Config()))
     show_json(tables) if as_json else print_line(tomli_w.dumps(tables).rstrip("\n"))
 
 
@@ -132,16 +133,3 @@ def page_errors(config: Config, task_file: Path, folder: Path) -> list[str]:
         except EnvironmentFault as fault:
             errors.append(f"{task_file}: {fault}")
     return errors
-
-
-def changed_keys(tables: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys whose values differ from the defaults, in their tables."""
-    changed: dict[str, Any] = {}
-    for key, value in tables.items():
-        default = defaults.get(key)
-        if isinstance(value, dict) and isinstance(default, dict):
-            if inner := changed_keys(value, default):
-                changed[key] = inner
-        elif value != default:
-            changed[key] = value
-    return changed

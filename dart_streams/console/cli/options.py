@@ -35,6 +35,14 @@ FromBundle = Annotated[
 State = Annotated[Path, typer.Option("--state", help="The state folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
+SimulatedGpus = Annotated[
+    int | None,
+    typer.Option("--gpus", help="GPUs of a machine to plan for, there or not. \\[default: hardware.gpus]", min=0),
+]
+SimulatedMemory = Annotated[
+    float, typer.Option("--gpu-memory", help="Memory of each GPU that is not there, in GiB.", min=1.0)
+]
+
 
 def split_names(text: str) -> list[str]:
     """Return the comma-separated names in an option's text."""

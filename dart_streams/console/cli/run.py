@@ -15,6 +15,8 @@ from dart_streams.console.cli.options import (
     Recipes,
     RunConfig,
     RunId,
+    SimulatedGpus,
+    SimulatedMemory,
     State,
     find_run,
     read_config,
@@ -44,32 +46,60 @@ def run(
     before: Annotated[
         bool, typer.Option("--before", help="With --attached: evaluate before training, and end.")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Start nothing: print the keys, GPUs and commands of the run.")
+    ] = False,
+    gpus: SimulatedGpus = None,
+    gpu_memory: SimulatedMemory = 80.0,
+    as_json: AsJson = False,
 ) -> None:
     """Start every process of a deployment under a supervisor, train, and write a report.
+
+    Each process gets its GPUs by [hardware]; --dry-run prints them, and needs neither GPUs nor services.
 
     A resumed run goes on with its own configuration and tasks. With another one, the keys that differ are shown. Those
     that its records, rows and checkpoints rest on are refused: store.keyspace, env.backend, the environment's rewards
     and screen size, policy, warmup, trainer.lora and trainer.weights_uri. So are recipes and the keys of curation.
     """
-    from dart_streams.console.launch import run_start
+    from dart_streams.config.files import set_keys
+    from dart_streams.console.launch import placed_run, run_start
     from dart_streams.telemetry import environment
 
-    if resume and (name or init):
-        raise UserError("--resume names the run and its model: leave out --id and --init")
-    if (before and not attached) or (attached and (resume or name or init)):
-        raise UserError("--before goes with --attached; --resume, --id and --init do not: run.id names an attached run")
-    if state and (config or not resume):
-        raise UserError("--state goes with --resume alone: else run.state_dir of the configuration says it")
-    if reason := environment.disabled_reason(os.environ):
-        note(f"nothing is measured: {reason}")
+    refuse_options(resume, state, config, named=bool(name or init), attached=attached, before=before)
     if recipe and resume:
         raise UserError("--resume goes on with the run's own recipes: leave out --recipe")
+    if (gpus is not None or as_json) and not dry_run:
+        raise UserError("--gpus and --json go with --dry-run; hardware.gpus sets the GPUs of a run")
+    if dry_run and attached:
+        raise UserError("--dry-run prints what a run starts, and an attached run starts nothing: leave one of them out")
+    if reason := environment.disabled_reason(os.environ):
+        note(f"nothing is measured: {reason}")
     given = read_config(config or DEFAULT_CONFIG, recipe or ()) if config or not resume else None
     if attached and given:
         run_start.run_attached(given, note, before_only=before)
         return
     resolved = run_start.resumed_config(resume, state, given, note) if resume or not given else given
-    run_start.start_run(run_start.with_model(init, resolved), name, note, resume=bool(resume))
+    keys = set_keys(config or DEFAULT_CONFIG, recipe or ()) if given else placed_run.ALL_SET
+    if dry_run:
+        from dart_streams.console.cli import run_plan
+
+        wanted = run_start.with_init(init, resolved)
+        plan = run_start.dry_run(wanted, name, resume=bool(resume), keys=keys, gpus=gpus, gib=gpu_memory)
+        run_plan.show_plan(plan, as_json=as_json)
+        return
+    run_start.start_run(run_start.with_model(init, resolved), name, note, resume=bool(resume), keys=keys)
+
+
+def refuse_options(
+    resume: str, state: Path | None, config: Path | None, *, named: bool, attached: bool, before: bool
+) -> None:
+    """Raise UserError for options that contradict each other; ``named``: the run or its model is."""
+    if resume and named:
+        raise UserError("--resume names the run and its model: leave out --id and --init")
+    if (before and not attached) or (attached and (resume or named)):
+        raise UserError("--before goes with --attached; --resume, --id and --init do not: run.id names an attached run")
+    if state and (config or not resume):
+        raise UserError("--state goes with --resume alone: else run.state_dir of the configuration says it")
 
 
 def evaluate(run: RunId = "", state: State = Path(".dart"), config: RunConfig = None, as_json: AsJson = False) -> None:

@@ -14,10 +14,12 @@ from dart_streams.config import Config, Tasks
 from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
 from dart_streams.console.runs import run_folder as folders
 from dart_streams.console.runs.run_folder import RunFolder
+from dart_streams.console.sizing.placement import Placement, has_trainer
 from dart_streams.errors import UserError
 from dart_streams.policy import recipe
 
 BOOTSTRAP_FILE = "bootstrap.toml"
+NOT_PLACED = Placement()
 PAGE_FILE = "ui.json"
 """File with the web page's address and token."""
 
@@ -48,34 +50,60 @@ def find_programs(prefix: Path = Path(sys.prefix)) -> Programs:
     return Programs(*(prefix.parent / name / "bin" / "dart-streams" for name in ("streams", "model", "data")))
 
 
-def processes_of(config: Config, config_file: Path, found: Programs) -> ProcessSet:
-    """Return every process of ``config``; raise :class:`UserError` if an environment is missing."""
-    model_side = needs_model(config)
-    for program in [found.streams, found.model] if model_side else [found.streams]:
+def refuse_missing(config: Config, found: Programs) -> None:
+    """Raise UserError if an environment is missing that a process of ``config`` runs in."""
+    for program in [found.streams, found.model] if needs_model(config) else [found.streams]:
         if not program.exists():
             raise UserError(f"{program} is missing: run `make setup`")
     if config.tracker.tool and not found.data.exists():
         raise UserError(f"{found.data} is missing, which tracker.tool {config.tracker.tool!r} needs: run `make data`")
 
-    def workers(
-        kind: str, count: int, program: Path = found.streams, *, last: bool = False, optional: bool = False
-    ) -> tuple[ProcessSpec, ...]:
-        command = (str(program), "worker", kind, "--config", str(config_file), "--id")
-        names = [f"{kind}-{number}" for number in range(count)]
-        return tuple(ProcessSpec(name, (*command, name), last, optional) for name in names)
 
+def processes_of(
+    config: Config, config_file: Path, found: Programs, placement: Placement = NOT_PLACED, node: int = 0
+) -> ProcessSet:
+    """Return the processes of ``config`` on a node, with their devices; all but rollout and trainer are on the first.
+
+    Raises :class:`UserError` if an environment is missing.
+    """
+    refuse_missing(config, found)
+    return list_processes(config, config_file, found, placement, node)
+
+
+def list_processes(
+    config: Config, config_file: Path, found: Programs, placement: Placement = NOT_PLACED, node: int = 0
+) -> ProcessSet:
+    """Return the processes as :func:`processes_of`, whether or not their programs are there."""
+
+    def worker(
+        kind: str, number: int, program: Path = found.streams, *, last: bool = False, optional: bool = False
+    ) -> ProcessSpec:
+        name = f"{kind}-{number}"
+        command = (str(program), "worker", kind, "--config", str(config_file), "--id", name)
+        environment = placement.of_worker(number) if kind == "rollout" else placement.environment()
+        return ProcessSpec(name, command, last, optional, environment)
+
+    engine = found.model if needs_model(config) else found.streams
     # Without training, the trainer still publishes the weights to evaluate, unless the engine has its own.
-    trainer = (ProcessSpec("trainer", (str(found.model), "train", "--config", str(config_file))),)
-    return ProcessSet(
-        env=workers("env", config.env.workers),
-        recorder=workers("recorder", 1, last=True),
-        rollout=workers("rollout", config.rollout.workers, found.model if model_side else found.streams),
-        trainer=trainer if config.run.trains or not config.rollout.fixed_weights else (),
-        curator=workers("curator", 1) if config.run.trains else (),
-        monitor=workers("monitor", 1),
-        ui=(page_of(config_file, found),) if config.ui.enabled else (),
+    command = (str(found.model), "train", "--config", str(config_file))
+    trainer = (ProcessSpec("trainer", command, environment=placement.environment(placement.trainer)),)
+    shared = ProcessSet(
+        rollout=tuple(
+            worker("rollout", number, engine) for number in placement.workers_of(node, config.rollout.workers)
+        ),
+        trainer=trainer if has_trainer(config) else (),
+    )
+    if node:
+        return shared
+    return msgspec.structs.replace(
+        shared,
+        env=tuple(worker("env", number) for number in range(config.env.workers)),
+        recorder=(worker("recorder", 0, last=True),),
+        curator=(worker("curator", 0),) if config.run.trains else (),
+        monitor=(worker("monitor", 0),),
+        ui=(page_of(config_file, found, placement),) if config.ui.enabled else (),
         # The tracker stops last, to read all records.
-        tracker=workers("tracker", 1, found.data, last=True, optional=True) if config.tracker.tool else (),
+        tracker=(worker("tracker", 0, found.data, last=True, optional=True),) if config.tracker.tool else (),
     )
 
 
@@ -84,21 +112,28 @@ def needs_model(config: Config) -> bool:
     return config.rollout.engine == "vllm" or (config.rollout.engine == "openai" and config.rollout.openai.trainable)
 
 
-def page_of(config_file: Path, found: Programs) -> ProcessSpec:
+def page_of(config_file: Path, found: Programs, placement: Placement) -> ProcessSpec:
     """Return the optional process that serves the run's web page."""
     folder = config_file.parent
     place = ("--state", str(folder.parents[1]), "--address-file", str(folder / PAGE_FILE))
-    return ProcessSpec("ui", (str(found.streams), "ui", folder.name, *place), optional=True)
+    command = (str(found.streams), "ui", folder.name, *place)
+    return ProcessSpec("ui", command, optional=True, environment=placement.environment())
 
 
-def build_command(config_file: Path, found: Programs) -> ProcessSpec:
-    """Return the process that builds the tiny policy."""
-    if not found.model.exists():
-        raise UserError(f"{found.model} is missing: run `make setup`")
-    return ProcessSpec("policy", (str(found.model), "policy", "build", "--config", str(config_file)))
+def policy_processes(
+    config: Config, config_file: Path, found: Programs, placement: Placement = NOT_PLACED
+) -> tuple[ProcessSpec, ...]:
+    """Return the processes that make the tiny policy: helpers, and last the one that builds it, which ends."""
+    run = list_processes(config, config_file, found, placement)
+    helpers = (msgspec.structs.replace(spec, name=f"policy-{spec.name}") for spec in (run.env[0], run.recorder[0]))
+    command = (str(found.model), "policy", "build", "--config", str(config_file))
+    build = ProcessSpec("policy", command, environment=placement.environment(placement.trainer[:1]))
+    return *(msgspec.structs.replace(spec, last=False) for spec in helpers), build
 
 
-async def find_policy(folder: RunFolder, supervisor: Supervisor, found: Programs) -> str:
+async def find_policy(
+    folder: RunFolder, supervisor: Supervisor, found: Programs, placement: Placement = NOT_PLACED
+) -> str:
     """Write the policy's path into the run's configuration, building the policy if needed; return its description."""
     config = folder.config()
     how = ""
@@ -107,7 +142,7 @@ async def find_policy(folder: RunFolder, supervisor: Supervisor, found: Programs
     else:
         path, how = recipe.tiny_policy_folder(config, folder.tasks()).absolute(), " (cached)"
         if not await asyncio.to_thread(path.is_dir):
-            await build_policy(folder, supervisor, found)
+            await build_policy(folder, supervisor, found, placement)
             how = " (built)"
     settings = msgspec.structs.replace(config.policy, path=str(path))
     folders.write_toml(
@@ -116,18 +151,18 @@ async def find_policy(folder: RunFolder, supervisor: Supervisor, found: Programs
     return f"policy {path}{how}"
 
 
-async def build_policy(folder: RunFolder, supervisor: Supervisor, found: Programs) -> None:
+async def build_policy(folder: RunFolder, supervisor: Supervisor, found: Programs, placement: Placement) -> None:
     """Build the tiny policy, beside an environment worker and a recorder."""
     config = folder.config()
     bus = config.bus.of_demonstrations
     file = folder.path / BOOTSTRAP_FILE
     folders.write_toml(file, msgspec.structs.replace(config, bus=bus, tasks=relative_tasks(config)))
     await asyncio.to_thread(admin.apply_all, bus)
-    run = processes_of(config, file, found)
-    helpers = [ProcessSpec(f"policy-{spec.name}", spec.command) for spec in (run.env[0], run.recorder[0])]
+    refuse_missing(config, found)
+    *helpers, build = policy_processes(config, file, found, placement)
     await supervisor.start(helpers)
     try:
-        await supervisor.run_once(build_command(file, found))
+        await supervisor.run_once(build)
     finally:
         await supervisor.stop(*(spec.name for spec in helpers))
 

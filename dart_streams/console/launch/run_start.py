@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+from collections.abc import Container
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
 from dart_streams.connection import auth
-from dart_streams.console.launch import evaluate, process_registry, processes
+from dart_streams.console.launch import evaluate, placed_run, process_registry, processes
 from dart_streams.console.launch.services import jars
 from dart_streams.console.launch.services.lock import Notify
 from dart_streams.console.launch.session import Session, run_session
@@ -21,6 +22,7 @@ from dart_streams.console.runs.resumption import changed_keys
 from dart_streams.console.runs.run_folder import RunFolder
 from dart_streams.console.runs.run_follower import follow_run
 from dart_streams.console.sizing import gpu_memory, model_files, model_fit
+from dart_streams.console.sizing.placement import Placement
 from dart_streams.console.views import report as reports
 from dart_streams.console.views.console import PlainConsole
 from dart_streams.curation.recipes import bind_rules
@@ -29,16 +31,25 @@ from dart_streams.errors import ConfigError
 from dart_streams.policy import recipe
 
 
-def start_run(config: Config, name: str, notify: Notify, *, resume: bool) -> None:
-    """Run a deployment to its end: a new run called ``name``, or the run of the configuration if ``resume``."""
+def start_run(
+    config: Config, name: str, notify: Notify, *, resume: bool, keys: Container[str] = placed_run.ALL_SET
+) -> None:
+    """Run a deployment to its end: a new run called ``name``, or the run of the configuration if ``resume``.
+
+    ``keys`` are those that the file sets: numbers of processes that it does not set follow from the GPUs.
+    """
+    config, placement = placed_run.place_run(config, keys, placed_run.find_gpus(config))
     refuse_unfit_model(config)
     refuse_missing_key(config)
     bind_rules(config)  # Contradictory recipes are refused before anything starts.
+    run_id = config.run.id if resume else name or run_folder.new_id()
+    plan = placed_run.plan_run(config, placement, run_folder.folder_of(config, run_id))
+    for line in placed_run.placement_lines(plan.processes, placement):
+        notify(line)
     runs = Path(config.run.state_dir).absolute() / "runs"
     ended, services = process_registry.end_leftovers(runs)
     if ended:
         notify(f"ended processes that a killed run had left: {', '.join(ended)}")
-    run_id = config.run.id if resume else name or run_folder.new_id()
     with contextlib.ExitStack() as life:
         if resume:
             life.enter_context(run_folder.lock_folder(runs / run_id))
@@ -46,7 +57,18 @@ def start_run(config: Config, name: str, notify: Notify, *, resume: bool) -> Non
         if not resume:
             life.enter_context(run_folder.lock_folder(folder.path))
         notify(f"run {folder.id} in {folder.path}")
-        run_session(folder, lambda _: own_session(folder, owns_services=services))
+        run_session(folder, lambda _: own_session(folder, placement, owns_services=services))
+
+
+def dry_run(
+    config: Config, name: str, *, resume: bool, keys: Container[str], gpus: int | None, gib: float
+) -> placed_run.RunPlan:
+    """Return what :func:`start_run` would start, on ``gpus`` simulated GPUs of ``gib`` if given. Nothing is written."""
+    config, placement = placed_run.place_run(config, keys, placed_run.find_gpus(config, gib, gpus))
+    bind_rules(config)
+    task_sets.tasks_of(config)
+    run_id = config.run.id if resume else name or placed_run.UNNAMED
+    return placed_run.plan_run(config, placement, run_folder.folder_of(config, run_id))
 
 
 def resumed_config(run: str, state: Path | None, given: Config | None, notify: Notify) -> Config:
@@ -85,13 +107,13 @@ def attached_session(folder: RunFolder, *, before_only: bool) -> Session:
     return Session(folder, None, write_report, PlainConsole(), before_only=before_only)
 
 
-def own_session(folder: RunFolder, *, owns_services: bool) -> Session:
+def own_session(folder: RunFolder, placement: Placement, *, owns_services: bool) -> Session:
     """Return the session of a run with its own processes."""
     config, programs = folder.config(), processes.find_programs()
-    find_policy = functools.partial(processes.find_policy, folder, found=programs)
+    find_policy = functools.partial(processes.find_policy, folder, found=programs, placement=placement)
     return Session(
         folder,
-        processes.processes_of(config, folder.config_file, programs),
+        processes.processes_of(config, folder.config_file, programs, placement),
         write_report,
         PlainConsole(),
         find_policy=find_policy if processes.needs_model(config) else None,
@@ -105,11 +127,17 @@ async def write_report(run: TrainingRun) -> None:
         run.notify(await reports.finish(run.folder, run.follower, run.lags, jars.plots_folder(), run.notify))
 
 
+def with_init(init: Path | None, config: Config) -> Config:
+    """Return a configuration whose policy is the model in ``init``, if given, there or not."""
+    if init is None:
+        return config
+    policy = msgspec.structs.replace(config.policy, path=str(init.absolute()))
+    return msgspec.structs.replace(config, policy=policy)
+
+
 def with_model(init: Path | None, config: Config) -> Config:
     """Return a configuration whose policy is the model in ``init``, if given; raise for a path without a model."""
-    if init is not None:
-        policy = msgspec.structs.replace(config.policy, path=str(init.absolute()))
-        config = msgspec.structs.replace(config, policy=policy)
+    config = with_init(init, config)
     if config.policy.path:
         recipe.named_policy(config)
     return config

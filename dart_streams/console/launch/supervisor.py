@@ -6,6 +6,7 @@ process outlives the supervisor.
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -42,13 +43,14 @@ class ProcessSpec(msgspec.Struct, frozen=True):
     """A process to keep alive, with its name in logs and metrics.
 
     A ``last`` process is stopped after the others to record their last records. A run goes on without an ``optional``
-    process that keeps dying.
+    process that keeps dying. ``environment`` has the variables that it gets beside the supervisor's.
     """
 
     name: str
     command: tuple[str, ...]
     last: bool = False
     optional: bool = False
+    environment: dict[str, str] = {}
 
 
 class Child:
@@ -71,7 +73,12 @@ class Child:
         with self.log.open("ab") as output:
             self.log_start = output.tell()
             self.process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env={**os.environ, **self.spec.environment},
             )
         self.started_s = time.monotonic()
         self.starts += 1

@@ -115,6 +115,14 @@ class RunFolder:
         run = msgspec.structs.replace(config.run, id=self.id, state_dir=str(self.path.parents[1]))
         return msgspec.structs.replace(config, run=run)
 
+    def resolved(self, config: Config) -> Config:
+        """Return the configuration that the run's processes read: with its id, folder, topics and tasks."""
+        return msgspec.structs.replace(
+            self.named(config),
+            bus=msgspec.structs.replace(config.bus, prefix=f"dart.{self.id}."),
+            tasks=msgspec.structs.replace(config.tasks, file="tasks.toml"),
+        )
+
     def tasks(self) -> TaskSet:
         """Read the run's task set."""
         return task_sets.load(Path(self.config().tasks.file))
@@ -187,18 +195,23 @@ def new_id() -> str:
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
+def folder_of(config: Config, run_id: str) -> RunFolder:
+    """Return the folder of a run, which need not exist; raise ConfigError for an id that cannot name topics."""
+    if not run_id or not set(run_id) <= ID_CHARACTERS:
+        raise ConfigError(f"run id {run_id!r}: use letters, digits, '-' and '_', for it becomes part of topic names")
+    return RunFolder(Path(config.run.state_dir).absolute() / "runs" / run_id)
+
+
 def create(config: Config, tasks_file: Path, run_id: str, *, resume: bool) -> RunFolder:
     """Create (or with ``resume`` reuse) the folder of a run, and point ``latest`` at it.
 
     Raises UserError if the id is taken or cannot name topics, there is no such run to resume, the configuration changes
     keys that it must keep, or the task set cannot be read.
     """
-    if not run_id or not set(run_id) <= ID_CHARACTERS:
-        raise ConfigError(f"run id {run_id!r}: use letters, digits, '-' and '_', for it becomes part of topic names")
-    state = Path(config.run.state_dir).absolute()
-    folder = RunFolder(state / "runs" / run_id)
+    folder = folder_of(config, run_id)
     if resume and not folder.config_file.exists():
-        raise UserError(f"no run {run_id!r} to resume in {state / 'runs'}: {newest_runs(state / 'runs')}")
+        runs = folder.path.parent
+        raise UserError(f"no run {run_id!r} to resume in {runs}: {newest_runs(runs)}")
     if not resume and folder.path.exists():
         raise UserError(f"run {run_id!r} exists: resume it with `{folder.resume_command}`, or choose another --id")
     if resume:
@@ -224,12 +237,7 @@ def prepare(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
     folder.path.mkdir(parents=True, exist_ok=True)
     if tasks_file != (target := folder.path / "tasks.toml"):
         write_tasks(tasks_file, target)
-    resolved = msgspec.structs.replace(
-        folder.named(config),
-        bus=msgspec.structs.replace(config.bus, prefix=f"dart.{folder.id}."),
-        tasks=msgspec.structs.replace(config.tasks, file="tasks.toml"),
-    )
-    write_toml(folder.config_file, resolved)
+    write_toml(folder.config_file, folder.resolved(config))
     fresh = folder.path.with_name(".latest")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(folder.id)

@@ -1,0 +1,98 @@
+"""``run --dry-run``: what a run would start on GPUs that are not there; nothing is written or started."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dart_streams.console.cli.options import CHECKOUT
+from tests.command_line import invoke, invoke_json
+from tests.unit.console.sizing.model_directories import ui_tars
+
+DEMO = CHECKOUT / "deploy/config/demo.toml"
+UI_TARS = CHECKOUT / "deploy/config/ui-tars/eight-gpus.toml"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The demonstration's file with a state folder that does not exist."""
+    path = tmp_path / "c.toml"
+    text = DEMO.read_text().replace('"tasks.toml"', f'"{DEMO.parent}/tasks.toml"')
+    path.write_text(text.replace("[run]", f'[run]\nstate_dir = "{tmp_path}/state"'))
+    return path
+
+
+def devices(plan: dict[str, Any]) -> dict[str, str | None]:
+    return {row["process"]: row["environment"].get("CUDA_VISIBLE_DEVICES") for row in plan["processes"]}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "rollout", "trainer"),
+    [
+        (1, ["0"], "0"),
+        (2, ["0"], "1"),
+        (8, ["0", "1", "2", "3"], "4,5,6,7"),
+    ],
+)
+def test_simulated_gpus_are_given_to_processes(file: Path, gpus: int, rollout: list[str], trainer: str):
+    before = set(file.parent.rglob("*"))
+    plan = invoke_json("run", file, "--dry-run", "--id", "one", "--gpus", gpus)
+    found = devices(plan)
+    assert [found.pop(f"rollout-{number}") for number in range(len(rollout))] == rollout
+    assert found.pop("trainer") == trainer
+    assert found.pop("policy") == trainer[0], "the tiny policy is built where the trainer will be"
+    assert set(found.values()) == {""}
+    assert {"env-0", "recorder-0", "curator-0", "monitor-0", "ui"} <= found.keys()
+    assert plan["configuration"]["run"]["id"] == "one"
+    assert set(file.parent.rglob("*")) == before
+
+
+def test_a_machine_without_gpus_has_the_environment_of_before(file: Path):
+    file.write_text(file.read_text().replace("[hardware]", "[hardware]\ngpus = 0"))
+    plan = invoke_json("run", file, "--dry-run")
+    assert set(devices(plan).values()) == {None}
+    assert all(not row["environment"] for row in plan["processes"])
+
+
+def test_the_text_has_keys_placement_memory_and_commands(tmp_path: Path):
+    folder = ui_tars(tmp_path / "UI-TARS-1.5-7B")
+    result = invoke("run", UI_TARS, "--dry-run", "--gpus", 8, "--init", folder, "--id", "mine")
+    assert result.exit_code == 0, result.output
+    assert "processes = 4" in result.stdout
+    assert "74.8 of 80.0 GiB" in result.stdout
+    assert "CUDA_VISIBLE_DEVICES=4,5,6,7 " in result.stdout
+    assert "/runs/mine/config.toml" in result.stdout
+
+
+def test_an_unnamed_run_and_unknown_memory_are_said(file: Path):
+    result = invoke("run", file, "--dry-run", "--gpus", 2)
+    assert "RUN stands for the run's id" in result.stderr
+    missing = invoke("run", UI_TARS, "--dry-run", "--gpus", 8)
+    assert "memory is not known" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--gpus", "2"], "--gpus and --json go with --dry-run"),
+        (["--json"], "--gpus and --json go with --dry-run"),
+        (["--dry-run", "--attached"], "--dry-run prints what a run starts"),
+        (["--dry-run", "--id", "a b"], "run id 'a b'"),
+    ],
+)
+def test_contradicting_options_are_refused(file: Path, options: list[str], text: str):
+    result = invoke("run", file, *options)
+    assert text in str(result.exception)
+
+
+def test_a_run_that_asks_for_missing_gpus_is_refused_before_it_writes(file: Path):
+    file.write_text(file.read_text().replace("[hardware]", "[hardware]\ngpus = 64"))
+    result = invoke("run", file, "--id", "one")
+    assert "hardware.gpus = 64" in str(result.exception)
+    assert not (file.parent / "state").exists()
+
+
+def test_json_is_the_plan_alone(file: Path):
+    plan = json.loads(invoke("run", file, "--dry-run", "--json").stdout)
+    assert set(plan) == {"configuration", "processes", "notes"}
