@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -77,6 +77,11 @@ def run_torchrun(config: Config) -> int:
     file = config.run.folder / RANKS_FILE
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(msgspec.json.encode(config))
+    return launch_ranks(config, ["-m", "trainer", str(file)])
+
+
+def launch_ranks(config: Config, arguments: Sequence[str]) -> int:
+    """Run Python with ``arguments`` as each rank of a job; return 0, or the exit code of the rank that failed first."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     job = LaunchConfig(
         min_nodes=1,
@@ -89,7 +94,7 @@ def run_torchrun(config: Config) -> int:
         signals_to_handle="SIGTERM,SIGINT",
     )
     try:
-        elastic_launch(job, sys.executable)("-m", "trainer", str(file))
+        elastic_launch(job, sys.executable)(*arguments)
     except SignalException:
         return 0
     except ChildFailedError as error:

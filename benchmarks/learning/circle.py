@@ -171,7 +171,7 @@ class LearningCircle:
         self.renderer = renderer_of(folder, config.policy)
         self.screens = RecordedScreens(recording, self.renderer)
         self.learner = InProcessLearner(folder, self.renderer, config.trainer, self.screens, self.rules)
-        self.reader = GroupReader(self.screens, self.renderer, config.policy)  # type: ignore[arg-type]
+        self.reader = GroupReader(self.screens, self.renderer, config.policy)
         self.policy = LocalPolicy(config, self.renderer, self.learner.scorer, self.screens)
         self.answer = self.policy.answers(torch.Generator().manual_seed(seed))
         self.circle = InMemoryCircle(self.config, tasks)

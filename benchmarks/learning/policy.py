@@ -31,7 +31,7 @@ def warm_policy(config: Config, tasks: TaskSet, recording: Recording, parent: Pa
 def demonstration_groups(config: Config, tasks: TaskSet, recording: Recording, renderer: Renderer) -> list[ReadyGroup]:
     """Return successful demonstrations as groups, in the warm-up's order."""
     screens = RecordedScreens(recording, renderer)
-    reader = GroupReader(screens, renderer, config.policy)  # type: ignore[arg-type]
+    reader = GroupReader(screens, renderer, config.policy)
     groups = []
     for order in demonstration_orders(tasks.demonstration, config.warmup.demonstrations, SEED):
         observations = play_demonstration(recording, config.policy, order, order.max_steps)

@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from dart_streams.config import clip_bounds
 from dart_streams.config.section import MOST, AboveZero, Count, NonNegative, Optional, Positive, Real, Section
+from dart_streams.config.sft import Sft
 from topics.values import Version
 from topics.weights import MOST_PARTS
 
@@ -175,6 +176,7 @@ class Trainer(Section, frozen=True):
     imitate: Imitate = Imitate()
     publish: Publish = Publish()
     lora: Lora = Lora()
+    sft: Sft = Sft()
 
     @property
     def publishes_parts(self) -> bool:

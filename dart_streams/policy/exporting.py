@@ -4,7 +4,7 @@ import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -14,8 +14,9 @@ from transformers.utils import logging as transformers_logging
 from dart_streams.bus import sync_clients
 from dart_streams.config import Bus
 from dart_streams.errors import UserError
-from dart_streams.policy import resident_weights, weights
+from dart_streams.policy import weights
 from dart_streams.policy.rendering import refuse_missing
+from dart_streams.policy.resident_weights import materialize_weights
 from topics import weights as weights_topic
 from topics.transitions import WeightState
 from topics.weights import WeightVersion
@@ -64,14 +65,19 @@ def export(model_dir: Path, version: WeightVersion, target: Path) -> None:
     Configuration, tokenizer, image processor, weight names and precision are those of ``model_dir``. Raises
     :class:`UserError` if ``target`` exists, or ``model_dir`` or the weights are missing.
     """
+    with new_directory(target) as (partial, cache):
+        write_directory(model_dir, partial, lambda model: weights.load(model, materialize_weights(version, cache)))
+
+
+def write_directory(model_dir: Path, target: Path, fill: Callable[[torch.nn.Module], None]) -> None:
+    """Write the model in ``model_dir``, with the weights that ``fill`` copies into it, to the new folder ``target``."""
     refuse_missing(model_dir)
     transformers_logging.disable_progress_bar()
-    with new_directory(target) as (partial, cache):
-        shutil.copytree(model_dir, partial, ignore=shutil.ignore_patterns(*WEIGHTS))
-        model = AutoModelForImageTextToText.from_pretrained(model_dir, dtype="auto")
-        with torch.no_grad():
-            weights.load(model, resident_weights.materialize_weights(version, cache))
-        model.save_pretrained(partial)
+    shutil.copytree(model_dir, target, ignore=shutil.ignore_patterns(*WEIGHTS))
+    model = AutoModelForImageTextToText.from_pretrained(model_dir, dtype="auto")
+    with torch.no_grad():
+        fill(model)
+    model.save_pretrained(target)
 
 
 @contextlib.contextmanager

@@ -87,10 +87,17 @@ def load(model: torch.nn.Module, path: Path) -> None:
     """
     if not (path / FILE).is_file():
         raise MissingWeights(f"no {FILE} in {path}")
-    missing, unexpected = model.load_state_dict(load_file(path / FILE), strict=False)
+    load_state(model, load_file(path / FILE), str(path))
+
+
+def load_state(model: torch.nn.Module, state: Mapping[str, torch.Tensor], source: str) -> None:
+    """Copy the weights of ``source`` into ``model``; refuse unknown and missing names."""
+    missing, unexpected = model.load_state_dict(state, strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
     if unexpected or set(missing) - tied:
-        raise ValueError(f"{path} is of another model: missing {sorted(missing)[:3]}, unknown {sorted(unexpected)[:3]}")
+        raise ValueError(
+            f"{source} is of another model: missing {sorted(missing)[:3]}, unknown {sorted(unexpected)[:3]}"
+        )
 
 
 def model_state(folder: Path) -> Mapping[str, torch.Tensor]:

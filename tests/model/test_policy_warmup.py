@@ -20,7 +20,8 @@ from trainer.data.collate import Collator
 from trainer.data.samples import ReadyGroup, TrainingSample
 from trainer.data.successes import sft_group
 from trainer.learning.model import load
-from trainer.warmup.build import FLOOR, schedule, warm_up
+from trainer.learning.schedule import FLOOR, rate_share
+from trainer.warmup.build import RAMP, warm_up
 
 STEPS = 12
 
@@ -74,7 +75,7 @@ def test_nothing_to_imitate_is_refused(model_dir, renderer):
 
 
 def test_the_learning_rate_rises_and_falls():
-    shares = [schedule(step, 400) for step in range(400)]
+    shares = [rate_share(step, 400, RAMP) for step in range(400)]
     assert shares[0] < 0.1
     assert max(shares) == pytest.approx(1.0, abs=0.01)
     assert shares[-1] == pytest.approx(FLOOR, abs=0.01)

@@ -2,18 +2,19 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from dart_streams import pictures
 from dart_streams.clock import since_ms
 from dart_streams.config import Policy
-from dart_streams.store import MissingBlob, SyncStore
+from dart_streams.store import MissingBlob
 from topics.curated import CuratedGroup
+from topics.observations import Observation
 from topics.values import BlobRef
 from trainer.data.distinct import count_distinct
 from trainer.data.samples import MISSING_BLOB, UNUSABLE_IMAGE, ReadyGroup, Selection, select, share
@@ -25,11 +26,21 @@ if TYPE_CHECKING:  # torch
 log = structlog.get_logger()
 
 
+class StepStore(Protocol):
+    """Steps and screenshots: those of a run's store, or a folder's."""
+
+    def steps_many(self, ids: Sequence[str]) -> dict[str, list[Observation]]:
+        """Return the observations of trajectories, in order."""
+
+    def get_blobs(self, refs: Iterable[BlobRef]) -> dict[str, bytes]:
+        """Return screenshots by sha256; raise :class:`MissingBlob` if one is missing."""
+
+
 @dataclass
 class GroupReader:
     """Reads this rank's share of a group from the store, and with ``score`` its scores. Thread-safe."""
 
-    store: SyncStore
+    store: StepStore
     renderer: "Renderer"
     policy: Policy
     rank: int = 0

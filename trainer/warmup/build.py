@@ -1,6 +1,5 @@
 """Build of the tiny policy: initialize, imitate demonstrations (briefly on purpose), probe, move into place."""
 
-import math
 import random
 import shutil
 import tempfile
@@ -20,14 +19,13 @@ from trainer.data.collate import Collator
 from trainer.data.prefetch import GroupReader
 from trainer.data.samples import ReadyGroup
 from trainer.learning import model
+from trainer.learning.schedule import rate_share
 from trainer.objective import masked_sum
 from trainer.warmup import demonstrations
 
 SEED = 0
 RAMP = 20
 """Steps of linear learning-rate warm-up."""
-FLOOR = 0.1
-"""Final share of the learning rate."""
 GRAD_CLIP = 1.0
 WEIGHT_DECAY = 0.01
 
@@ -86,7 +84,7 @@ def warm_up(
     drawn = [generator.choices(samples, k=settings.batch) for _ in range(settings.steps)]
     for step, batch in enumerate(Collator(renderer).batches(groups, drawn, settings.steps)):
         for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * schedule(step, settings.steps)
+            group["lr"] = settings.learning_rate * rate_share(step, settings.steps, RAMP)
         logp_BA, _ = scorer(batch)
         loss = -masked_sum(logp_BA, batch.mask_BA) / batch.mask_BA.sum()
         optimizer.zero_grad(set_to_none=True)
@@ -96,12 +94,6 @@ def warm_up(
         report(step + 1, loss.item())
     probe = msgspec.json.encode(model.probe_of(scorer, renderer))
     weights.save(weights.own_state(scorer.policy), str(model_dir), {weights.PROBE: probe})
-
-
-def schedule(step: int, steps: int) -> float:
-    """Return the share of the learning rate at ``step``: linear warm-up, then half a cosine down to ``FLOOR``."""
-    rise = min(1.0, (step + 1) / min(RAMP, steps))
-    return rise * (FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * step / steps)))
 
 
 @contextmanager

@@ -67,7 +67,7 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
     result: list[ReproducedStep] = []
     learner: Learner | None = None
     with EpisodeIndex() as index, join_job() as ranks:
-        reader = GroupReader(IndexedEpisodes(index, bundle), renderer, config.policy)  # type: ignore[arg-type]
+        reader = GroupReader(IndexedEpisodes(index, bundle), renderer, config.policy)
         for step in chosen:
             start = weights_before(state, step)
             if start is not None:

@@ -115,6 +115,24 @@ def import_(
     show([result], as_json=as_json, title=f"imported into {settings.bus.prefix}*")
 
 
+@app.command("lines")
+def lines(
+    path: DataSet,
+    output: Annotated[Path, typer.Argument(help="The file of JSON lines to write.", metavar="FILE")],
+) -> None:
+    """Write a data set as JSON lines, with its images in a folder beside them, which need no further library."""
+    from dart_streams.console.datasets import demonstrations, sft_set
+
+    if output.suffix != ".jsonl":
+        raise UserError(f"{output}: name a file that ends in .jsonl")
+    if output.exists():
+        raise UserError(f"{output} exists: remove it, or name another file")
+    written, left_out = sft_set.write_lines(demonstrations.episodes_in(path), output)
+    for reason in left_out:
+        note(f"left out: {reason}")
+    note(f"{written} trajectories: {output}")
+
+
 @app.command("pretrain")
 def pretrain(
     recipe: Annotated[str, typer.Argument(help="A recipe that learns from recorded runs.", metavar="RECIPE")],

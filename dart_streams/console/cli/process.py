@@ -12,6 +12,7 @@ import typer
 
 from dart_streams.console.cli.options import AsJson, ConfigFile, read_config
 from dart_streams.console.cli.output import show
+from dart_streams.errors import UserError
 
 Kind = Literal["env", "rollout", "recorder", "curator", "monitor", "tracker", "desktops"]
 MODULES = {"monitor": "dart_streams.console.monitor.main", "desktops": "workers.desktop_server.main"}
@@ -38,13 +39,32 @@ def train(
     replay: Annotated[Path | None, typer.Option("--replay", help="Repeat recorded steps of this bundle.")] = None,
     steps: Annotated[int, typer.Option(help="With --replay: the number of steps.", min=1)] = 1,
     first: Annotated[int | None, typer.Option("--from", help="With --replay: the first train step.")] = None,
+    sft: Annotated[
+        Path | None,
+        typer.Option("--sft", help="Fine-tune the model on these demonstrations, without services.", metavar="DATA"),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="With --sft: the model directory to make.", metavar="DIR")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="With --sft: stop at any unusable trajectory.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the training process until it has made its steps, or SIGTERM or Ctrl-C ends it.
 
     With --replay: repeat optimizer steps of a bundle, without services, and compare their losses; exit code 1 if one
     differs by more than 1e-5.
+
+    With --sft: supervised fine-tuning by the keys of trainer.sft. DATA are JSON lines, a Parquet set, or a bundle,
+    whose successes are taken. DIR is for policy.path or `dart-streams run --init`. The same command continues after a
+    kill.
     """
+    if sft is not None:
+        if replay is not None or output is None:
+            raise UserError("--sft makes a model directory: name it by --output, and leave --replay out")
+        importlib.import_module("dart_streams.console.cli.sft").fine_tune(config, sft, output, strict, as_json)
+        return
+    if output is not None or strict:
+        raise UserError("--output and --strict go with --sft")
     if replay is None:
         sys.exit(importlib.import_module("trainer.main").run(read_config(config)))
     result = importlib.import_module("dart_streams.console.bundles.retrain").run(replay, steps, first)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from dart_streams import actions
-from dart_streams.actions.sequence import format_all
+from dart_streams.actions.sequence import format_all, parse_all
 from dart_streams.config import Config, Policy
 from dart_streams.config.section import Share
 from dart_streams.config.tasks import TaskSet
@@ -33,10 +33,19 @@ HOST = "data-import"
 
 
 class DemonstrationStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A step of a line: the screen's file, relative to the data set's folder, and the answer."""
+    """A step of a line: the screen's file, relative to the data set's folder, and the answer.
+
+    Instead of the answer's ``text`` it may have the ``action`` alone, in canonical form; the dialect writes it.
+    """
 
     image: str
-    text: str
+    text: str = ""
+    action: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a step with both or neither."""
+        if bool(self.text) == bool(self.action):
+            raise ValueError("a step has either a text or an action")
 
 
 class DemonstrationLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,7 +81,7 @@ def episode_of_line(line: DemonstrationLine, identity: str, read: Callable[[str]
             step=number,
             instruction=line.instruction,
             screenshot=add_image(read(file) if file else None, images),
-            taken=answer(line.steps[number - 1].text) if number else None,
+            taken=answer(line.steps[number - 1].text, line.steps[number - 1].action or None) if number else None,
             end=end if number == len(line.steps) else None,
             env_host=HOST,
             at_ms=0,
@@ -98,14 +107,16 @@ def demonstration_order(order_id: str, task_id: str, max_steps: int, config: Con
     )
 
 
-def as_demonstration(episode: RecordedEpisode, config: Config, tasks: TaskSet) -> RecordedEpisode:
+def as_demonstration(
+    episode: RecordedEpisode, config: Config, tasks: TaskSet, *, any_task: bool = False
+) -> RecordedEpisode:
     """Return an episode as a demonstration of this deployment; repeated imports give the same ids.
 
-    Raises :class:`NotDemonstrable` if it is no success, its task is held out or unknown, a step has no screen, or an
-    answer is not in this deployment's dialect.
+    Raises :class:`NotDemonstrable` if it is no success, its task is held out or (but with ``any_task``) unknown, a step
+    has no screen, or an answer is not in this deployment's dialect.
     """
     observations = episode.observations
-    refuse_unusable(observations, tasks)
+    refuse_unusable(observations, tasks, any_task)
     first = observations[0]
     identity = demonstration_id(config.bus.prefix, first)
     order = demonstration_order(f"demonstration-{identity}", first.order.task_id, first.order.max_steps, config)
@@ -113,8 +124,9 @@ def as_demonstration(episode: RecordedEpisode, config: Config, tasks: TaskSet) -
     for observation in observations:
         if taken := observation.taken:
             # An answer may refer to the pointer, which earlier actions have moved.
-            action, request_id = action_of(taken.text, shown, config.policy), f"{identity}/{observation.step - 1}/0"
-            taken = answer(taken.text, action, request_id, taken.execute_ms)
+            text = taken.text or written_action(taken.action or "", shown, config.policy)
+            action, request_id = action_of(text, shown, config.policy), f"{identity}/{observation.step - 1}/0"
+            taken = answer(text, action, request_id, taken.execute_ms)
         demonstrated = msgspec.structs.replace(
             observation,
             trajectory_id=identity,
@@ -128,15 +140,15 @@ def as_demonstration(episode: RecordedEpisode, config: Config, tasks: TaskSet) -
     return RecordedEpisode(observations=shown, images=episode.images)
 
 
-def refuse_unusable(observations: list[Observation], tasks: TaskSet) -> None:
+def refuse_unusable(observations: list[Observation], tasks: TaskSet, any_task: bool = False) -> None:
     """Raise :class:`NotDemonstrable` unless an episode is a success that can be imitated."""
     first, end = observations[0], observations[-1].end
     task_id = first.order.task_id
     if end is None or end.reward is None or not is_success(end.reward):
         raise NotDemonstrable("no success", f"{task_id}: reward {end and end.reward}; only successes are imitated")
-    if task_id not in tasks:
+    if task_id not in tasks and not any_task:
         raise NotDemonstrable("unknown task", f"{task_id} is not in the task set: add its page and seed to tasks.file")
-    if tasks.get(task_id).split == "heldout":
+    if task_id in tasks and tasks.get(task_id).split == "heldout":
         raise NotDemonstrable("held-out task", f"{task_id} is held out: evaluation would measure the demonstration")
     for before, after in itertools.pairwise(observations):
         if before.screenshot is None or after.taken is None:
@@ -151,6 +163,16 @@ def action_of(text: str, before: Sequence[Observation], policy: Policy) -> str:
     except actions.Unparsable as error:
         place = f"{before[-1].order.task_id}: step {before[-1].step}"
         raise NotDemonstrable("invalid answer", f"{place}: {error}") from None
+
+
+def written_action(action: str, before: Sequence[Observation], policy: Policy) -> str:
+    """Return the dialect's answer for a canonical action after ``before``; raise :class:`NotDemonstrable` for none."""
+    try:
+        [parsed] = parse_all(f"Action: {action.removeprefix('Action: ')}")
+        return policy.dialect.build().write(parsed, prompts.view_of(before, policy))
+    except ValueError as error:
+        place = f"{before[-1].order.task_id}: step {before[-1].step}"
+        raise NotDemonstrable("invalid action", f"{place}: {action[:80]!r}: {error}") from None
 
 
 def answer(text: str, action: str | None = None, request_id: str = "import", execute_ms: float = 0.0) -> ExecutedAction:
@@ -199,17 +221,25 @@ def episode_count(path: Path) -> int | None:
 def episodes_of_lines(path: Path) -> Iterator[Placed]:
     """Yield the demonstrations in a file of JSON lines."""
     read = functools.partial(image_bytes, path.parent)
+    for number, line in lines_in(path):
+        text, place = text_of(line, str(path), number).strip(), f"{path}:{number}"
+        try:
+            yield Placed(place, episode_of_line(msgspec.json.decode(text, type=DemonstrationLine), line_id(text), read))
+        except (msgspec.DecodeError, InvalidRow) as error:
+            raise UserError(f"{place}: {error}") from None
+
+
+def lines_in(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file that are not blank, with their numbers."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if not (text := text_of(line, str(path), number).strip()):
-                continue
-            place = f"{path}:{number}"
-            try:
-                identity = f"line-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
-                found = msgspec.json.decode(text, type=DemonstrationLine)
-                yield Placed(place, episode_of_line(found, identity, read))
-            except (msgspec.DecodeError, InvalidRow) as error:
-                raise UserError(f"{place}: {error}") from None
+            if line.strip():
+                yield number, line
+
+
+def line_id(text: str) -> str:
+    """Return the trajectory id of a line."""
+    return f"line-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 def image_bytes(folder: Path, name: str) -> bytes:

@@ -89,15 +89,19 @@ class EpisodeExport:
         """Yield the rows of each wanted episode, in order of their end; ``report`` gets the number of episodes seen."""
         self.index.add_groups(read_events(self.log, [curated.TOPIC]))
         self.index.add_trained(read_events(self.log, [trained.TOPIC]))
+        for episode in self.episodes_of(wanted, report):
+            facts = self.index.facts(episode.observations[0].trajectory_id)
+            rows = rows_of(layout, self.run, episode, facts, policy)
+            self.result.episodes += 1
+            self.result.rows += len(rows)
+            self.result.screenshots += len(episode.images)
+            yield rows
+
+    def episodes_of(self, wanted: EpisodeFilter, report: Progress = lambda _: None) -> Iterator[RecordedEpisode]:
+        """Yield each wanted episode, in order of their end; ``report`` gets the number of episodes seen."""
         finished = report_progress(read_events(self.log, [trajectories.TOPIC]), report)
         for batch in batch_items(self._chosen(finished, wanted), EPISODES_PER_READ):
-            for episode in self._read(batch):
-                facts = self.index.facts(episode.observations[0].trajectory_id)
-                rows = rows_of(layout, self.run, episode, facts, policy)
-                self.result.episodes += 1
-                self.result.rows += len(rows)
-                self.result.screenshots += len(episode.images)
-                yield rows
+            yield from self._read(batch)
 
     def _chosen(self, finished: Iterable[Trajectory], wanted: EpisodeFilter) -> Iterator[Trajectory]:
         """Yield each wanted episode once; the topic may repeat it."""

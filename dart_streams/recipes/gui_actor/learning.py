@@ -12,7 +12,8 @@ from dart_streams.config import Warmup
 from dart_streams.recipes.gui_actor.grounding import Asked, Grounder, HeadOutput
 from dart_streams.recipes.gui_actor.head import attention_loss
 from dart_streams.recipes.gui_actor.patches import Box, Point, contains, label_patches, propose_points
-from trainer.warmup.build import GRAD_CLIP, WEIGHT_DECAY, schedule
+from trainer.learning.schedule import rate_share
+from trainer.warmup.build import GRAD_CLIP, RAMP, WEIGHT_DECAY
 
 ATTEMPTS = 50
 """Draws of a point outside of the target."""
@@ -41,7 +42,7 @@ def train_head(grounder: Grounder, shown: Sequence[Shown], settings: Warmup, see
         logits_BM = grounder.attend([each.asked for each in batch]).logits_BM
         labels = [torch.tensor(label_patches(each.asked.grid, each.box)) for each in batch]
         loss = attention_loss(logits_BM, nn.utils.rnn.pad_sequence(labels, batch_first=True))
-        update(optimizer, loss, taught, settings.learning_rate * schedule(step, settings.steps))
+        update(optimizer, loss, taught, settings.learning_rate * rate_share(step, settings.steps, RAMP))
         losses.append(loss.item())
     return losses
 
@@ -62,7 +63,7 @@ def train_verifier(grounder: Grounder, shown: Sequence[Shown], settings: Warmup,
             [float(contains(batch[row].box, point)) for row, point in zip(rows, points, strict=True)]
         )
         loss = functional.binary_cross_entropy_with_logits(logits_N, right_N)
-        update(optimizer, loss, taught, settings.learning_rate * schedule(step, settings.steps))
+        update(optimizer, loss, taught, settings.learning_rate * rate_share(step, settings.steps, RAMP))
         losses.append(loss.item())
     return losses
 

@@ -1,0 +1,1 @@
+"""Supervised fine-tuning before a run (``dart-streams train --sft``), by the trainer's own update."""
