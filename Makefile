@@ -59,7 +59,7 @@ osworld: ## Install the applications and evaluators of OSWorld's tasks (2 GB).
 adapters: ## Install the environments of BrowserGym and OpenEnv for the adapters' tests (0.5 GB).
 	@deploy/local/setup.sh adapters
 
-data: ## Install the Python environment of Parquet export and import, and of trackers (0.7 GB).
+data: ## Install the Python environment of Parquet export and import, and of trackers (1 GB).
 	@deploy/local/setup.sh data
 
 peers: setup ## Install BrowserGym and TRL for the benchmarks that compare with them.

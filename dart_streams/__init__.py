@@ -2,3 +2,26 @@
 
 The order of imports is in tests/unit/test_imports.py.
 """
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dart_streams.console.datasets.recorded_run import RecordedRun
+
+__all__ = ["open"]
+
+
+def open(source: str | Path = "latest", state: str | Path = ".dart") -> "RecordedRun":
+    """Open a recorded run for analysis: a bundle's file, a run's folder, or a run's id in the folder ``state``.
+
+    ::
+
+        run = dart_streams.open("run.dart")
+        run.episodes.to_pandas().groupby("task_id").reward.mean()
+
+    Raises UserError if there is no such run.
+    """
+    from dart_streams.console.datasets.recorded_run import open_run
+
+    return open_run(source, state)

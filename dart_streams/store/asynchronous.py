@@ -13,7 +13,7 @@ from tenacity import AsyncRetrying
 from dart_streams.config import Config, Store
 from dart_streams.deadline import Deadline
 from dart_streams.store import statements
-from dart_streams.store.blobs import BlobCache, MissingBlob, chunk_count, join_chunks, ref_of, split_chunks
+from dart_streams.store.blobs import BlobCache, MissingBlob, chunk_count, join_chunks, join_named, ref_of, split_chunks
 from dart_streams.store.sessions import DOWN, connect_async, gone_error, is_down, request_policy
 from topics.observations import Observation
 from topics.trajectories import Trajectory
@@ -122,10 +122,7 @@ class AsyncStore:
         data = self.cache.get(sha256)
         if data is None:
             rows = await self._execute(statements.GET_CHUNKS, (sha256,))
-            pieces = [row[0] for row in rows]
-            data = join_chunks(BlobRef(sha256=sha256, size=sum(map(len, pieces))), pieces) if pieces else b""
-            if not data:
-                raise MissingBlob(BlobRef(sha256=sha256, size=0), "not in the store")
+            data = join_named(sha256, [row[0] for row in rows])
             self.cache.put(sha256, data)
         return data
 

@@ -3,7 +3,7 @@
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from topics.values import BlobRef
 
@@ -81,3 +81,11 @@ def join_chunks(ref: BlobRef, pieces: Iterable[bytes]) -> bytes:
             ref, "the stored bytes have another digest; an environment that shows this screen again writes it anew"
         )
     return data
+
+
+def join_named(sha256: str, pieces: Sequence[bytes]) -> bytes:
+    """Join the chunks of a blob whose digest alone is known; raise :class:`MissingBlob` unless it matches."""
+    size = sum(map(len, pieces))
+    if not size:
+        raise MissingBlob(BlobRef(sha256=sha256, size=0), "not in the store")
+    return join_chunks(BlobRef(sha256=sha256, size=size), pieces)

@@ -12,7 +12,7 @@ from tenacity import Retrying
 
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.store import statements
-from dart_streams.store.blobs import BlobCache, join_chunks, ref_of, split_chunks
+from dart_streams.store.blobs import BlobCache, join_chunks, join_named, ref_of, split_chunks
 from dart_streams.store.sessions import gone_error, request_policy
 from topics.observations import Observation
 from topics.values import BlobRef
@@ -49,6 +49,11 @@ class SyncStore:
             blobs[sha256] = join_chunks(wanted[sha256], (row[0] for row in rows))
             self.cache.put(sha256, blobs[sha256])
         return blobs
+
+    def blob_named(self, sha256: str) -> bytes:
+        """Return a screenshot by digest; raise :class:`~dart_streams.store.blobs.MissingBlob` if it is not whole."""
+        [rows] = self._read_many(statements.GET_CHUNKS, [(sha256,)])
+        return join_named(sha256, [row[0] for row in rows])
 
     def put_blob(self, data: bytes, media_type: str) -> BlobRef:
         """Write bytes that are no screenshot; return their reference once they are durable."""

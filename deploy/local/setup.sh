@@ -392,7 +392,7 @@ data)
     steps=3
     step "Python" system_packages missing_python
     step "tools (uv)" tools
-    step "environment .venv/data (0.7 GB)" data_environment
+    step "environment .venv/data (1 GB)" data_environment
     ;;
 docs)
     steps=3

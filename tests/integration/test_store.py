@@ -75,6 +75,9 @@ async def test_a_screenshot_of_any_size_comes_back_as_it_was_to_every_reader(ses
     assert (ref.size, ref.width, ref.height, ref.media_type) == (size, 3, 4, "image/png")
     assert await AsyncStore(session, run, 8).get_blob(ref) == data
     assert SyncStore(session, run, 0).get_blobs([ref]) == {ref.sha256: data}
+    if size:
+        assert SyncStore(session, run, 0).blob_named(ref.sha256) == data
+        assert await AsyncStore(session, run, 8).blob_named(ref.sha256) == data
 
 
 async def test_a_blob_that_was_not_written_is_missing_for_both_readers(session, run):
@@ -83,6 +86,8 @@ async def test_a_blob_that_was_not_written_is_missing_for_both_readers(session, 
         await AsyncStore(session, run, 1).get_blob(ref, patience_s=0.1)
     with pytest.raises(MissingBlob, match="not in the store"):
         SyncStore(session, run, 1).get_blobs([ref])
+    with pytest.raises(MissingBlob, match="not in the store"):
+        SyncStore(session, run, 1).blob_named(ref.sha256)
 
 
 async def test_a_blob_of_which_a_chunk_is_missing_is_missing(session, run):
