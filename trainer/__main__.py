@@ -1,5 +1,8 @@
 """``torchrun … -m trainer CONFIG``: one rank of a training job."""
 
+import ctypes
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -9,6 +12,9 @@ from dart_streams.config import Config, load
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import cpu_features, recipe
 from trainer.main import run_rank, stopped_by_signals
+
+PR_SET_PDEATHSIG = 1
+"""PR_SET_PDEATHSIG of prctl."""
 
 
 def read(file: Path) -> Config:
@@ -26,6 +32,8 @@ def main(arguments: list[str]) -> int:
     try:
         if len(arguments) != 1:
             raise UserError("usage: torchrun … -m trainer CONFIG")
+        if "TORCHELASTIC_RUN_ID" in os.environ:  # A rank that outlives its launcher would train beside its successor.
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         config = read(Path(arguments[0]))
         cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
         with stopped_by_signals() as stop:

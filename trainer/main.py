@@ -7,13 +7,15 @@
 | loop | ready groups | checkpoints, weights, ``trained`` | enough fresh groups | the two threads |
 
 Rank 0 alone has the consumer thread, publishes and writes rows. ``dart-streams train`` runs one rank, or several with
-torchrun; ``torchrun … -m trainer CONFIG`` is a rank of a job that another launcher starts.
+torchrun, on one node or on several (:mod:`trainer.nodes`). ``torchrun … -m trainer CONFIG`` is a rank of a job that
+another launcher starts.
 """
 
 import contextlib
 import functools
 import os
 import signal
+import socket
 import sys
 import threading
 from collections import deque
@@ -38,7 +40,7 @@ from dart_streams.telemetry.stall_detector import StallDetector
 from topics import curated, weights
 from topics.curated import CuratedGroup
 from topics.transitions import WeightState
-from trainer import refusals
+from trainer import equal_nodes, nodes, refusals
 from trainer.checkpoint import Checkpoints
 from trainer.data.batch_builder import BatchBuilder, BatchFeed
 from trainer.data.consumer import CuratedConsumer, resumed_position
@@ -66,35 +68,41 @@ def run(config: Config) -> int:
     """Train until done, fenced or stopped (SIGTERM, SIGINT); return the exit code."""
     folder = recipe.model_folder(config)
     cpu_features.limit_isa(config.trainer.dtype, Path(config.run.state_dir))
-    if config.trainer.processes > 1:
+    if config.trainer.processes * config.trainer.nodes > 1:
         return run_torchrun(config)
     with stopped_by_signals() as stop:
         return run_rank(config, folder, stop)
 
 
 def run_torchrun(config: Config) -> int:
-    """Run ``trainer.processes`` ranks; return 0, or the exit code of the rank that failed first."""
-    file = config.run.folder / RANKS_FILE
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(msgspec.json.encode(config))
-    return launch_ranks(config, ["-m", "trainer", str(file)])
+    """Run this node's ranks; return 0, or the exit code of the rank that failed first."""
+    file = write_configuration(config)
+    try:
+        return launch_ranks(config, ["-m", "trainer", str(file)])
+    finally:
+        if config.trainer.nodes > 1:
+            file.unlink(missing_ok=True)
 
 
 def launch_ranks(config: Config, arguments: Sequence[str]) -> int:
     """Run Python with ``arguments`` as each rank of a job; return 0, or the exit code of the rank that failed first."""
+    settings = config.trainer
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     job = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=config.trainer.processes,
+        min_nodes=settings.nodes,
+        max_nodes=settings.nodes,
+        nproc_per_node=settings.processes,
         rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
+        rdzv_endpoint=settings.rendezvous or "localhost:0",
         run_id=config.run.id,
-        max_restarts=0,
+        max_restarts=nodes.MAX_RESTARTS if settings.nodes > 1 else 0,
         signals_to_handle="SIGTERM,SIGINT",
     )
     try:
-        elastic_launch(job, sys.executable)(*arguments)
+        if settings.nodes > 1:
+            nodes.run_node(job, *arguments)
+        else:
+            elastic_launch(job, sys.executable)(*arguments)
     except SignalException:
         return 0
     except ChildFailedError as error:
@@ -103,11 +111,22 @@ def launch_ranks(config: Config, arguments: Sequence[str]) -> int:
     return 0
 
 
+def write_configuration(config: Config) -> Path:
+    """Write the configuration for this node's ranks into the run's folder, which nodes share; return the file."""
+    file = config.run.folder / RANKS_FILE
+    if config.trainer.nodes > 1:
+        file = file.with_stem(f"{file.stem}-{socket.gethostname()}-{os.getpid()}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(msgspec.json.encode(config))
+    return file
+
+
 def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
     """Run one rank: connect, restore, publish the first version, train, close."""
     with join_job() as ranks, contextlib.ExitStack() as life:
         setup.start(config, f"trainer-{ranks.rank}")
         life.callback(setup.stop)
+        equal_nodes.refuse_unequal(config, ranks, config.run.folder / "checkpoints")
         renderer = renderer_of(folder, config.policy)
         session = connect(config.store)
         life.callback(session.cluster.shutdown)

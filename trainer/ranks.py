@@ -113,7 +113,6 @@ def join_job() -> Iterator[Ranks]:
     connect(count, "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     ranks = Ranks(rank, count, device, local)
     try:
-        refuse_unequal_nodes(ranks)
         yield ranks
         ranks.barrier()
     finally:
@@ -140,14 +139,6 @@ def connect(count: int, backend: str) -> None:
 def reason_of(error: BaseException) -> str:
     """Return the first line of an error; torch adds a trace of its C++ functions."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
-
-
-def refuse_unequal_nodes(ranks: Ranks) -> None:
-    """Raise :class:`UserError` if the nodes have different numbers of ranks. Collective."""
-    if len(counts := sorted(set(ranks.gathered([ranks.local])))) > 1:
-        raise UserError(
-            f"the nodes have {' and '.join(map(str, counts))} ranks: set the same trainer.processes on all of them"
-        )
 
 
 def own_device() -> torch.device:

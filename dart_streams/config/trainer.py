@@ -114,11 +114,28 @@ def is_target(layer: str, target: str) -> bool:
     return f".{layer}".endswith(f".{target}")
 
 
+def refuse_rendezvous(nodes: int, rendezvous: str) -> None:
+    """Refuse several nodes without an address where they meet, and an address that one node would ignore."""
+    if nodes > 1 and not rendezvous:
+        raise ValueError(
+            f'nodes = {nodes} needs rendezvous = "HOST:PORT", an address of one of the nodes that all others reach'
+        )
+    if rendezvous and nodes == 1:
+        raise ValueError(f"rendezvous = {rendezvous!r} can't be used with nodes = 1: set nodes, or leave it out")
+    if rendezvous and not 0 < int(rendezvous.rpartition(":")[2]) < 2**16:
+        raise ValueError(f"rendezvous = {rendezvous!r} needs a port from 1 to 65535")
+
+
 class Trainer(Section, frozen=True):
     """The training process: a step takes curated groups and ends with a weight version."""
 
     processes: Positive = 1
-    """Ranks of the process group."""
+    """Ranks of each node."""
+    nodes: Positive = 1
+    """Machines that train one model. Start `dart-streams train` with the same file on each; they share `run.state_dir`.
+    Ranks of a node share the weights (HSDP); with one rank for each node, all do (FSDP)."""
+    rendezvous: Annotated[str, Meta(pattern=r"^(([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5})?$")] = ""
+    """`HOST:PORT` where the nodes meet; HOST is one of them, and any of them may write to Kafka."""
     groups_per_step: Positive = 8
     """Curated groups of a step."""
     minibatches: Positive = 1
@@ -185,6 +202,7 @@ class Trainer(Section, frozen=True):
 
     def __post_init__(self) -> None:
         """Fill in the objective's defaults; refuse combinations that would be ignored."""
+        refuse_rendezvous(self.nodes, self.rendezvous)
         low, high = clip_bounds.resolve_bounds(self.objective, self.clip_low, self.clip_high)
         msgspec.structs.force_setattr(self, "clip_low", low)
         msgspec.structs.force_setattr(self, "clip_high", high)

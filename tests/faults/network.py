@@ -48,7 +48,7 @@ class Network:
     """A namespace, made by :func:`network`: ``number`` sets it apart from all others on this machine."""
 
     def __init__(self, name: str, number: int) -> None:
-        self.name = name
+        self.name, self.number = name, number
         self.host_end, self.its_end = f"dart{os.getpid() % 100000}h{number}", "veth"
         self.gateway = f"10.77.{number}.1"
         self.source = {BROKER: f"10.77.{number}.2", DATABASE: f"10.77.{number}.3"}
@@ -101,6 +101,21 @@ class Network:
         for what in (("link", "del", self.host_end), ("netns", "del", self.name)):
             with contextlib.suppress(subprocess.CalledProcessError):
                 ip(*what)
+
+
+def connect(first: Network, second: Network) -> tuple[str, str]:
+    """Connect two namespaces by a pair of interfaces that goes with them; return the address of each.
+
+    Programs in them may bind 127.0.0.1, as torchrun does to find a free port, though the address leads elsewhere.
+    """
+    number = f"10.78.{first.number}"
+    with interfaces.changing():
+        ip("link", "add", "peer", "netns", first.name, "type", "veth", "peer", "name", "peer", "netns", second.name)
+        for place, one in enumerate((first, second), 1):
+            ip("-n", one.name, "address", "add", f"{number}.{place}/30", "dev", "peer")
+            ip("-n", one.name, "link", "set", "peer", "up")
+            subprocess.run([*one.prefix, "sysctl", "-qw", "net.ipv4.ip_nonlocal_bind=1"], check=True)
+    return f"{number}.1", f"{number}.2"
 
 
 @contextlib.contextmanager

@@ -154,7 +154,7 @@ class BatchFeed:
         while True:
             mine = self.builder.build(version, BUILD_TIMEOUT_S, self.stop) if self.builder else None
             plan: BatchPlan = self.ranks.from_first(mine)
-            if plan.stop:
+            if self.ranks.any(plan.stop or self.stop.is_set()):  # Another node may be the one that is stopped.
                 return None
             self._gather(plan)
             if not plan.groups or self.is_full is None or self.is_full(self._tokens):

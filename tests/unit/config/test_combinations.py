@@ -28,6 +28,12 @@ WRONG = {
         'trainer.publish.dtype = "bfloat16"\ntrainer.publish.full_every = 10',
         ["trainer.publish.full_every", "rollout.engine"],
     ),
+    "several nodes without a rendezvous": ("trainer.nodes = 2", ["nodes = 2", 'rendezvous = "HOST:PORT"']),
+    "a rendezvous of one node": ('trainer.rendezvous = "node-0:29400"', ["'node-0:29400'", "nodes = 1"]),
+    "a rendezvous without a port": (
+        'trainer.nodes = 2\ntrainer.rendezvous = "node-0:0"',
+        ["'node-0:0'", "port from 1 to 65535"],
+    ),
     "an adapter's targets without a rank": ('trainer.lora.targets = ["q_proj"]', ["trainer.lora", "targets", "rank"]),
     "an adapter's alpha without a rank": ("trainer.lora.alpha = 32", ["trainer.lora", "alpha", "rank"]),
     "training on an endpoint's text": (
