@@ -51,6 +51,9 @@ def train(
 ) -> None:
     """Run the training process until it has made its steps, or SIGTERM or Ctrl-C ends it.
 
+    With trainer.nodes above 1: run it on each node with the same file, from a file system that all share. Start it
+    again where it was killed.
+
     With --replay: repeat optimizer steps of a bundle, without services, and compare their losses; exit code 1 if one
     differs by more than 1e-5.
 

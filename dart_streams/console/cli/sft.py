@@ -22,6 +22,11 @@ def fine_tune(config: Path | None, data: Path, output: Path, strict: bool, as_js
     settings, output = read_config(config), output.absolute()
     if output.exists():
         raise UserError(f"{output} exists: remove it, or name another directory")
+    if settings.trainer.nodes > 1:
+        raise UserError(
+            f"--sft trains on one node, and trainer.nodes = {settings.trainer.nodes}: leave it and trainer.rendezvous "
+            "out of the configuration"
+        )
     log_to_stderr()
     model = recipe.model_folder(settings)
     cpu_features.limit_isa(settings.trainer.dtype, Path(settings.run.state_dir))
