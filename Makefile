@@ -8,7 +8,7 @@ MODEL_SIDE := dart_streams/policy dart_streams/recipes/gui_actor dart_streams/co
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help dev unit lint reference docs setup data desktop osworld adapters peers demo demo-desktop test test-adapters test-data test-faults soak test-osworld test-compose test-k8s up down clean requirements streams-environment types
+.PHONY: help dev unit lint reference docs setup data mcp desktop osworld adapters peers demo demo-desktop test test-adapters test-data test-faults soak test-osworld test-compose test-k8s up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ osworld: ## Install the applications and evaluators of OSWorld's tasks (2 GB).
 
 adapters: ## Install the environments of BrowserGym and OpenEnv for the adapters' tests (0.5 GB).
 	@deploy/local/setup.sh adapters
+
+mcp: ## Install the package mcp, for `dart-streams mcp` and for MCP servers of env.mcp (28 MB).
+	@deploy/local/setup.sh mcp
 
 data: ## Install the Python environment of Parquet export and import, and of trackers (1 GB).
 	@deploy/local/setup.sh data

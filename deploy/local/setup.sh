@@ -4,6 +4,7 @@
 #   setup.sh          `make demo` and `make test`: system packages, both Python environments, jars
 #   setup.sh desktop  the environment `desktop`: the programs of a desktop and of its sandbox, and MCP's client
 #   setup.sh osworld  OSWorld's tasks: applications, and the environment of the evaluators
+#   setup.sh mcp      `dart-streams mcp`, and MCP servers of `env.mcp`: the package mcp
 #   setup.sh data     data sets and trackers: their environment
 #   setup.sh dev      `make unit` and `make lint`: the environment of the streams side, TypeScript if there is npm
 #   setup.sh docs     `make docs`: the environment of MkDocs
@@ -394,6 +395,13 @@ data)
     step "tools (uv)" tools
     step "environment .venv/data (1 GB)" data_environment
     ;;
+mcp)
+    steps=4
+    step "Python" system_packages missing_python
+    step "tools (uv)" tools
+    step "environment .venv/streams" streams_environment
+    step "package mcp (28 MB)" mcp_client
+    ;;
 docs)
     steps=3
     step "Python" system_packages missing_python
@@ -429,7 +437,7 @@ adapters)
     step "environment .venv/openenv" peer_environment openenv
     ;;
 *)
-    fail "usage: setup.sh [adapters|data|desktop|dev|docs|osworld|peers]"
+    fail "usage: setup.sh [adapters|data|desktop|dev|docs|mcp|osworld|peers]"
     ;;
 esac
 printf 'ready in %s\n' "$(since "$began")"

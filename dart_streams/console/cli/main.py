@@ -48,6 +48,7 @@ COMMANDS = (
     Command("propose", "propose:propose_tasks", "Propose tasks to a run, which checks each before it trains on it."),
     Command("ui", "ui:serve_page", "Serve the live web page of a run, or of a bundle; it only reads."),
     Command("trace", "trace:trace", "Follow an id to what it was made from and what it went into."),
+    Command("mcp", "mcp:serve_tools", "Serve a run, or a bundle, to coding agents as an MCP server; it only reads."),
     Command("capture", "bundle:capture", "Write a run's records into one file, or verify one."),
     Command("replay", "bundle:replay", "Repeat a bundle's decisions and compare, or with other settings."),
     Command("data", "data:app", "Export a run's episodes as a data set; import one as demonstrations."),
