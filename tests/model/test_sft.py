@@ -1,5 +1,6 @@
 """Supervised fine-tuning before a run: tiny models of several families, resume after a kill, ranks, and lineage."""
 
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from dart_streams.policy import tiny
 from dart_streams.policy.rendering import Renderer
 from tests.model.families import FAMILIES
 from tests.sft_data import demonstrations, write_lines
+from trainer.sft.job import locked
 
 BIN = Path(sys.executable).with_name("dart-streams")
 LIMIT_S = 240
@@ -126,11 +128,29 @@ def test_lora_trains_adapters_and_merges_them(policy, data, tmp_path):
     assert not [name for name in changed if "visual" in name or "embed" in name or "norm" in name]
 
 
-def test_an_existing_folder_is_not_overwritten(policy, data, tmp_path):
-    (tmp_path / "out").mkdir()
+@pytest.mark.parametrize(
+    ("case", "error"),
+    [
+        ("output exists", "exists: remove it, or name another directory"),
+        ("all too long", "policy.max_tokens is 3"),
+        ("in use", "another process trains in"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_one_line(policy, data, tmp_path, case, error):
     config = configured(tmp_path, policy)
-    done = subprocess.run(command(config, data, tmp_path / "out"), capture_output=True, text=True, check=False)
-    assert (done.returncode, "exists" in done.stderr) == (2, True)
+    work = tmp_path / ".out.sft"
+    with contextlib.ExitStack() as life:
+        if case == "output exists":
+            (tmp_path / "out").mkdir()
+        elif case == "all too long":
+            config.write_text(config.read_text().replace("[policy]", "[policy]\nmax_tokens = 3"))
+        else:
+            work.mkdir()
+            life.enter_context(locked(work))
+        done = subprocess.run(command(config, data, tmp_path / "out"), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert error in done.stderr.splitlines()[-1]
+    assert work.exists() == (case == "in use")
 
 
 def test_a_vision_tower_can_stay_frozen(data, tmp_path):

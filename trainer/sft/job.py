@@ -1,6 +1,9 @@
 """The job of a supervised fine-tuning, in a folder beside the model to make, and the result. Without torch."""
 
+import contextlib
+import fcntl
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -13,6 +16,7 @@ from dart_streams.errors import UserError
 JOB = "job.json"
 BEFORE = "before.json"
 CHECKPOINTS = "checkpoints"
+LOCK = "lock"
 RESULT = "sft.json"
 """Name of the result within the model's folder."""
 
@@ -114,6 +118,19 @@ def read_job(file: Path) -> SftJob:
         raise UserError(f"{file} is no job of a fine-tuning ({error}): remove {file.parent} to begin again") from None
 
 
-def remove_work(output: Path) -> None:
-    """Remove the folder of a fine-tuning that has ended."""
-    shutil.rmtree(work_folder(output), ignore_errors=True)
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock within the block; raise :class:`UserError` if another process holds it."""
+    with (folder / LOCK).open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(
+                f"another process trains in {folder}: wait for it or end it, or name another --output"
+            ) from None
+        yield
+
+
+def remove_work(folder: Path) -> None:
+    """Remove the folder of a fine-tuning that has ended, or has not begun."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -5,6 +5,7 @@
 | episodes of a folder | checkpoints, a model directory | other ranks | their steps |
 """
 
+import contextlib
 import functools
 import itertools
 import math
@@ -36,7 +37,7 @@ from trainer.ranks import Ranks, join_job
 from trainer.sft import evaluation
 from trainer.sft.batches import count_steps, plan_batches, split_heldout
 from trainer.sft.episodes import EpisodeEntry, EpisodeFolder
-from trainer.sft.job import BEFORE, CHECKPOINTS, RESULT, Measures, SftJob, SftResult, read_job
+from trainer.sft.job import BEFORE, CHECKPOINTS, RESULT, Measures, SftJob, SftResult, locked, read_job
 from trainer.state import TrainerState
 
 AHEAD = 2
@@ -75,8 +76,10 @@ def run(file: Path) -> SftResult:
 def run_rank(file: Path, stop: threading.Event) -> None:
     """Run one rank: restore, measure, train, measure, write the model."""
     job = read_job(file)
-    with join_job() as ranks:
+    with join_job() as ranks, contextlib.ExitStack() as life:
         setup.start_logs(f"sft-{ranks.rank}")
+        if ranks.first:
+            life.enter_context(locked(file.parent))
         FineTuning(job, file.parent, ranks).run(stop)
 
 

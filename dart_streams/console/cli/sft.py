@@ -30,9 +30,8 @@ def fine_tune(config: Path | None, data: Path, output: Path, strict: bool, as_js
     log_to_stderr()
     model = recipe.model_folder(settings)
     cpu_features.limit_isa(settings.trainer.dtype, Path(settings.run.state_dir))
+    refuse_context(settings, model)
     prepared = prepare(settings, model, data, output, strict)
-    for left in prepared.unusable:
-        note(f"left out: {left.place}: {left.reason}")
     note(f"{prepared.trajectories} trajectories with {prepared.answers} answers, {len(prepared.unusable)} left out")
     train(settings, model, data, output, prepared, as_json)
 
@@ -40,12 +39,22 @@ def fine_tune(config: Path | None, data: Path, output: Path, strict: bool, as_js
 def prepare(settings: Config, model: Path, data: Path, output: Path, strict: bool) -> SftData:
     """Write the usable episodes to the work folder; raise :class:`UserError` if too many are unusable."""
     from dart_streams.console.datasets import sft_set
-    from trainer.sft.job import work_folder
+    from trainer.sft.job import CHECKPOINTS, locked, remove_work, work_folder
 
-    folder = work_folder(output)
+    folder, tasks, limits = work_folder(output), task_set(settings), limits_of(settings, model)
+
+    def report(left: sft_set.Unusable) -> None:
+        note(f"left out: {left.place}: {left.reason}")
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return sft_set.prepare(settings, task_set(settings), data, folder, limits_of(settings, model), strict=strict)
+        with locked(folder):
+            try:
+                return sft_set.prepare(settings, tasks, data, folder, limits, report, strict=strict)
+            except UserError:
+                if not (folder / CHECKPOINTS).exists():
+                    remove_work(folder)
+                raise
     except OSError as error:
         raise UserError(f"the data can't be written to {folder}: {error}") from None
 
@@ -57,6 +66,14 @@ def limits_of(settings: Config, model: Path) -> AnswerLimits:
 
     renderer = renderer_of(model, settings.policy)
     return AnswerLimits(lambda text: len(renderer.answer_tokens(text)), renderer.expansion)
+
+
+def refuse_context(settings: Config, model: Path) -> None:
+    """Raise :class:`UserError` if the configuration's longest prompt exceeds the model's context, as a run does."""
+    from dart_streams.episodes import context
+
+    if refusal := context.context_refusal(model, settings, context.most_steps(settings)):
+        raise UserError(refusal)
 
 
 def task_set(settings: Config) -> TaskSet:
@@ -85,7 +102,7 @@ def train(settings: Config, model: Path, data: Path, output: Path, prepared: Sft
     )
     job = SftJob(config=settings, model=str(model.absolute()), output=str(output), data=facts)
     result = main.run(write_job(job))
-    remove_work(output)
+    remove_work(work_folder(output))
     if as_json:
         show_json(result)
     else:

@@ -76,28 +76,27 @@ class AnswerLimits(NamedTuple):
     check_image: Callable[[int, int], Any]
 
 
-def prepare(config: Config, tasks: TaskSet, path: Path, folder: Path, limits: AnswerLimits, *, strict: bool) -> SftData:
-    """Write the usable episodes of a data set to ``folder``.
+def prepare(
+    config: Config,
+    tasks: TaskSet,
+    path: Path,
+    folder: Path,
+    limits: AnswerLimits,
+    report: Callable[[Unusable], None] = lambda _: None,
+    *,
+    strict: bool = False,
+) -> SftData:
+    """Write the usable episodes of a data set to ``folder``, and ``report`` each of the others.
 
     Raises UserError if there is none, or more are left out than ``trainer.sft.unusable`` allows (with ``strict``: any).
     """
     unusable: list[Unusable] = []
     with EpisodeWriter(folder) as writer:
         for found in read_set(path, config.policy):
-            if isinstance(found, Unusable):
-                unusable.append(found)
-                continue
-            try:
-                shown = as_demonstration(found.episode, config, tasks, any_task=True)
-                lengths = action_lengths(shown.observations, config.policy, limits)
-                if shown.observations[0].trajectory_id in writer.entries:
-                    raise NotDemonstrable("repeated", "it repeats an earlier trajectory")
-            except NotDemonstrable as error:
-                unusable.append(
-                    Unusable(found.place, error.reason, f"{error}{dialect_hint(found.episode, error, config)}")
-                )
-                continue
-            writer.add(shown.observations, shown.images, lengths)
+            left = found if isinstance(found, Unusable) else add_episode(found, writer, config, tasks, limits)
+            if left is not None:
+                unusable.append(left)
+                report(left)
     data = SftData(
         trajectories=len(writer.entries),
         answers=sum(entry.steps for entry in writer.entries.values()),
@@ -106,6 +105,22 @@ def prepare(config: Config, tasks: TaskSet, path: Path, folder: Path, limits: An
     if refusal := refusal_of(data, path, config, strict):
         raise UserError(refusal)
     return data
+
+
+def add_episode(
+    found: Placed, writer: EpisodeWriter, config: Config, tasks: TaskSet, limits: AnswerLimits
+) -> Unusable | None:
+    """Write an episode; return the reason if it is unusable."""
+    try:
+        shown = as_demonstration(found.episode, config, tasks, any_task=True)
+        lengths = action_lengths(shown.observations, config.policy, limits)
+        if shown.observations[0].trajectory_id in writer.entries:
+            raise NotDemonstrable("repeated", "it repeats an earlier trajectory")
+    except NotDemonstrable as error:
+        hint = dialect_hint(found.episode, error, config)
+        return Unusable(found.place, error.reason, f"{error}{hint}")
+    writer.add(shown.observations, shown.images, lengths)
+    return None
 
 
 def refusal_of(data: SftData, path: Path, config: Config, strict: bool) -> str:

@@ -36,7 +36,7 @@ def prepared(
     folder: Path, lines: list[Any], policy: Policy = NATIVE, tasks: TaskSet = NONE, limits: AnswerLimits = LIMITS
 ) -> tuple[SftData, list[list[Observation]]]:
     data = write_lines(folder / "set.jsonl", lines)
-    result = prepare(config(policy), tasks, data, folder / "work", limits, strict=False)
+    result = prepare(config(policy), tasks, data, folder / "work", limits)
     stored = EpisodeFolder(folder / "work")
     return result, list(stored.steps_many(list(stored.episodes)).values())
 
@@ -154,7 +154,7 @@ def test_broken_lines_are_left_out_with_their_numbers(tmp_path):
     good = demonstrations(tmp_path, 2)
     lines = ["{", json.dumps(good[0]), "", '{"instruction": "x"}', '"text"', json.dumps(good[1])]
     (tmp_path / "set.jsonl").write_bytes("\n".join(lines).encode() + b"\n\xff\n")
-    result = prepare(config(), NONE, tmp_path / "set.jsonl", tmp_path / "work", LIMITS, strict=False)
+    result = prepare(config(), NONE, tmp_path / "set.jsonl", tmp_path / "work", LIMITS)
     assert [left.place.rpartition(":")[2] for left in result.unusable] == ["1", "4", "5", "7"]
     assert result.trajectories == 2
 
@@ -194,7 +194,7 @@ def test_failures_held_out_tasks_and_repeats_are_left_out(tmp_path):
     failed, heldout = {**line, "reward": 0.0}, {**line, "task_id": "simulated/box#4"}
     known = {**line, "task_id": "simulated/box#1"}
     data = write_lines(tmp_path / "set.jsonl", [failed, heldout, known, known])
-    result = prepare(config(), TASKS, data, tmp_path / "work", LIMITS, strict=False)
+    result = prepare(config(), TASKS, data, tmp_path / "work", LIMITS)
     assert [left.kind for left in result.unusable] == ["no success", "held-out task", "repeated"]
     assert result.trajectories == 1
 
@@ -205,21 +205,23 @@ def test_a_screen_that_the_model_refuses_is_left_out(tmp_path):
 
     data = write_lines(tmp_path / "set.jsonl", demonstrations(tmp_path, 1))
     with pytest.raises(UserError, match="224x224 is too narrow"):
-        prepare(config(), NONE, data, tmp_path / "work", AnswerLimits(LIMITS.count_tokens, refuse), strict=False)
+        prepare(config(), NONE, data, tmp_path / "work", AnswerLimits(LIMITS.count_tokens, refuse))
 
 
 def test_empty_data_is_refused(tmp_path):
     (tmp_path / "set.jsonl").write_text("\n\n")
     with pytest.raises(UserError, match=r"set\.jsonl is empty"):
-        prepare(config(), NONE, tmp_path / "set.jsonl", tmp_path / "work", LIMITS, strict=False)
+        prepare(config(), NONE, tmp_path / "set.jsonl", tmp_path / "work", LIMITS)
 
 
 @pytest.mark.parametrize(("unusable", "strict", "key"), [(0.2, False, "trainer.sft.unusable"), (1.0, True, "--strict")])
 def test_too_many_unusable_lines_stop_with_the_first_one(tmp_path, unusable, strict, key):
     lines = [*demonstrations(tmp_path, 2), {"instruction": "x", "steps": []}]
     data = write_lines(tmp_path / "set.jsonl", lines)
+    left: list[sft_set.Unusable] = []
     with pytest.raises(UserError, match=rf"1 of 3 .*set\.jsonl:3: it has no step.*{key}"):
-        prepare(config(unusable=unusable), NONE, data, tmp_path / "work", LIMITS, strict=strict)
+        prepare(config(unusable=unusable), NONE, data, tmp_path / "work", LIMITS, left.append, strict=strict)
+    assert [one.place for one in left] == [f"{data}:3"]
 
 
 def test_equal_data_have_equal_digests(tmp_path):
@@ -227,7 +229,7 @@ def test_equal_data_have_equal_digests(tmp_path):
     digests = []
     for name in ("a", "b"):
         data = write_lines(tmp_path / f"{name}.jsonl", lines)
-        prepare(config(), NONE, data, tmp_path / name, LIMITS, strict=False)
+        prepare(config(), NONE, data, tmp_path / name, LIMITS)
         digests.append(EpisodeFolder(tmp_path / name).sha256)
     assert digests[0] == digests[1]
 
