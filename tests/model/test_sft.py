@@ -19,7 +19,7 @@ from dart_streams.policy import tiny
 from dart_streams.policy.rendering import Renderer
 from tests.model.families import FAMILIES
 from tests.sft_data import demonstrations, write_lines
-from trainer.sft.job import locked
+from trainer.sft.job import lock_folder
 
 BIN = Path(sys.executable).with_name("dart-streams")
 LIMIT_S = 240
@@ -146,7 +146,7 @@ def test_what_cannot_be_trained_is_refused_in_one_line(policy, data, tmp_path, c
             config.write_text(config.read_text().replace("[policy]", "[policy]\nmax_tokens = 3"))
         else:
             work.mkdir()
-            life.enter_context(locked(work))
+            life.enter_context(lock_folder(work))
         done = subprocess.run(command(config, data, tmp_path / "out"), capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert error in done.stderr.splitlines()[-1]

@@ -119,7 +119,7 @@ def read_job(file: Path) -> SftJob:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the folder's lock within the block; raise :class:`UserError` if another process holds it."""
     with (folder / LOCK).open("wb") as file:
         try:

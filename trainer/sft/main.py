@@ -37,7 +37,7 @@ from trainer.ranks import Ranks, join_job
 from trainer.sft import evaluation
 from trainer.sft.batches import count_steps, plan_batches, split_heldout
 from trainer.sft.episodes import EpisodeEntry, EpisodeFolder
-from trainer.sft.job import BEFORE, CHECKPOINTS, RESULT, Measures, SftJob, SftResult, locked, read_job
+from trainer.sft.job import BEFORE, CHECKPOINTS, RESULT, Measures, SftJob, SftResult, lock_folder, read_job
 from trainer.state import TrainerState
 
 AHEAD = 2
@@ -79,7 +79,7 @@ def run_rank(file: Path, stop: threading.Event) -> None:
     with join_job() as ranks, contextlib.ExitStack() as life:
         setup.start_logs(f"sft-{ranks.rank}")
         if ranks.first:
-            life.enter_context(locked(file.parent))
+            life.enter_context(lock_folder(file.parent))
         FineTuning(job, file.parent, ranks).run(stop)
 
 

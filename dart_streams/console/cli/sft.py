@@ -39,7 +39,7 @@ def fine_tune(config: Path | None, data: Path, output: Path, strict: bool, as_js
 def prepare(settings: Config, model: Path, data: Path, output: Path, strict: bool) -> SftData:
     """Write the usable episodes to the work folder; raise :class:`UserError` if too many are unusable."""
     from dart_streams.console.datasets import sft_set
-    from trainer.sft.job import CHECKPOINTS, locked, remove_work, work_folder
+    from trainer.sft.job import CHECKPOINTS, lock_folder, remove_work, work_folder
 
     folder, tasks, limits = work_folder(output), task_set(settings), limits_of(settings, model)
 
@@ -48,7 +48,7 @@ def prepare(settings: Config, model: Path, data: Path, output: Path, strict: boo
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder):
+        with lock_folder(folder):
             try:
                 return sft_set.prepare(settings, tasks, data, folder, limits, report, strict=strict)
             except UserError:
