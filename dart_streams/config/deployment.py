@@ -11,6 +11,7 @@ from dart_streams.config.connections import Bus, Services, Store
 from dart_streams.config.curation import Curation
 from dart_streams.config.env import Desktops, Env
 from dart_streams.config.hardware import Hardware
+from dart_streams.config.launch import LaunchOptions
 from dart_streams.config.rollout import Policy, Rollout, Warmup
 from dart_streams.config.section import AboveZero, NonNegative, Optional, Section, Share
 from dart_streams.config.tracker import Tracker
@@ -113,6 +114,7 @@ class Config(Section, frozen=True):
     services: Services = Services()
     tasks: Tasks = Tasks()
     hardware: Hardware = Hardware()
+    launch: LaunchOptions = LaunchOptions()
     env: Env = Env()
     desktops: Desktops = Desktops()
     policy: Policy = Policy()

@@ -375,7 +375,7 @@ def test_kill_9_leaves_no_orphan_and_the_run_can_be_resumed(running):
     process.wait()
     _, alive = psutil.wait_procs(children, timeout=BOUND_S)
     assert not alive
-    assert leftovers.end_leftovers(made.path.parent) == ([], False)
+    assert leftovers.end_leftovers(made.path.parent) == ([], ())
     until_trained = msgspec.structs.replace(made.config().run, train_steps=4)
     short = msgspec.structs.replace(made.config(), run=until_trained)
     again = folder.create(short, HERE / "circle-tasks.toml", made.id, resume=True)

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from dart_streams.console.launch.services.jars import SHARED_JARS
 from dart_streams.console.launch.services.jvm import Kafka
 from dart_streams.console.launch.services.local import RunningService, bring_up
 from dart_streams.console.launch.services.lock import ignore_message
+from dart_streams.errors import ServiceUnavailable
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(1200)
@@ -185,3 +187,57 @@ def test_services_whose_owner_was_killed_are_swept_by_the_next(tmp_path: Path, m
         assert [path.name for path in homes.iterdir() if path.is_dir()] == [str(os.getpid())]
         assert speaks_kafka("127.0.0.1", int(mine.bus.servers.rpartition(":")[2]))
     assert not [path for path in homes.iterdir() if path.is_dir()]
+
+
+def mixed(tmp_path: Path, running: Config) -> Config:
+    """Return a configuration with a state folder of its own, beside the Kafka of ``running``."""
+    return Config(
+        bus=running.bus,
+        store=Store(port=free_port()),
+        run=Run(state_dir=str(tmp_path / "state")),
+        services=Services(ready_s=READY_S),
+    )
+
+
+def test_an_existing_kafka_stands_beside_a_local_cassandra(config: Config, tmp_path: Path):
+    kafka = bring_kafka_up(config)
+    ours, said = mixed(tmp_path, config), list[str]()
+    try:
+        assert local.ensure_up(ours, said.append) == ("cassandra",)
+        assert said[0] == "Kafka is up already"
+        assert speaks_cql("127.0.0.1", ours.store.port)
+        assert [service.name for service in local.start_own(ours)] == ["cassandra"]
+        assert local.ensure_up(ours, said.append) == ()
+        assert said[-1] == "Kafka and Cassandra are up already"
+        assert local.stop_services(ours, names=("cassandra",)) == ["cassandra"]
+        assert bring_kafka_up(config).pid == kafka.pid, "the Kafka of others goes on"
+    finally:
+        local.stop_services(ours, wipe=True)
+
+
+def test_an_existing_cassandra_stands_beside_a_local_kafka(config: Config, tmp_path: Path):
+    local.start_services(config)
+    replace = msgspec.structs.replace
+    ours = replace(
+        mixed(tmp_path, config), bus=replace(config.bus, servers=f"127.0.0.1:{free_port()}"), store=config.store
+    )
+    try:
+        assert local.ensure_up(ours) == ("kafka",)
+        assert local.stop_services(ours) == ["kafka"]
+        assert speaks_cql("127.0.0.1", config.store.port)
+    finally:
+        local.stop_services(ours, wipe=True)
+
+
+def test_a_failed_start_leaves_no_service_of_its_own(tmp_path: Path):
+    """The port of Cassandra is taken by a program that does not answer CQL, and no client connects to."""
+    ours = msgspec.structs.replace(
+        mixed(tmp_path, Config()), bus=Bus(servers=f"127.0.0.1:{free_port()}"), services=Services(ready_s=READY_S)
+    )
+    said: list[str] = []
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", ours.store.port))
+        with pytest.raises(ServiceUnavailable, match=r"where Cassandra is to listen, is in use"):
+            local.ensure_up(ours, said.append)
+    assert any(line.startswith("kafka: stopping pid") for line in said), said
+    assert kafka_home(ours).find() is None

@@ -33,6 +33,7 @@ COMMANDS = (
     Command("down", "up:stop_services", "Stop the local Kafka and Cassandra."),
     Command("doctor", "doctor:check_machine", "Check this machine, with advice for what is missing."),
     Command("run", "run:run", "Start every process of a deployment, train, and write a report."),
+    Command("launch", "launch:write_launch", "Write scripts that start a deployment on nodes or with Slurm."),
     Command("eval", "run:evaluate", "Evaluate a policy on the held-out tasks."),
     Command("report", "run:report", "Write the report of a run again."),
     Command("config", "config:app", "Show and check configuration files."),

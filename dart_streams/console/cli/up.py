@@ -9,10 +9,13 @@ from dart_streams.console.cli.output import note, show
 
 
 def start_services(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Start the local Kafka and Cassandra, if they do not run yet, and wait until they answer."""
+    """Start the local Kafka and Cassandra, if they do not run yet, and wait until they answer.
+
+    One that answers already and was not started by this command is left out.
+    """
     from dart_streams.console.launch.services import local
 
-    show(local.start_services(read_config(config), notify=note), as_json=as_json)
+    show(local.start_own(read_config(config), notify=note), as_json=as_json)
 
 
 def stop_services(

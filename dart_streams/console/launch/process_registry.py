@@ -8,6 +8,7 @@ import msgspec
 import psutil
 
 from dart_streams.console.launch.services.daemon import Birth, birth_of, is_alive, stop
+from dart_streams.console.launch.services.jars import SERVICES
 from dart_streams.console.runs.run_folder import is_locked
 
 SAME_START_S = 2.0
@@ -46,11 +47,16 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
 
 
 class ProcessRegistry(msgspec.Struct, frozen=True):
-    """The processes of a run. ``services`` says whether its supervisor started the local services."""
+    """The processes of a run, and the local services that its supervisor started; true of earlier versions: both."""
 
     supervisor: ProcessIdentity
     children: tuple[ProcessIdentity, ...] = ()
-    services: bool = False
+    services: tuple[str, ...] | bool = ()
+
+    @property
+    def service_names(self) -> tuple[str, ...]:
+        """The services that the supervisor started."""
+        return (SERVICES if self.services else ()) if isinstance(self.services, bool) else self.services
 
 
 def this_process() -> ProcessIdentity:
@@ -78,15 +84,15 @@ def lives(folder: Path, registry: ProcessRegistry) -> bool:
     return registry.supervisor.process() is not None or is_locked(folder)
 
 
-def end_leftovers(runs: Path) -> tuple[list[str], bool]:
-    """End processes without a supervisor; return them as ``run/process``, and whether a run had started services."""
+def end_leftovers(runs: Path) -> tuple[list[str], tuple[str, ...]]:
+    """End processes without a supervisor; return them as ``run/process``, and the services that their runs started."""
     ended: list[str] = []
-    services = False
+    services: tuple[str, ...] = ()
     for path in sorted(runs.glob("*/processes.json")):
         registry = read(path)
         if registry is None or lives(path.parent, registry):
             continue
-        services = services or registry.services
+        services = tuple(dict.fromkeys((*services, *registry.service_names)))
         left = {identity.name: process for identity in registry.children if (process := identity.process())}
         ended += [f"{path.parent.name}/{name}" for name in left]
         stop(list(left.values()), END_S)

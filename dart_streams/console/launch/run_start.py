@@ -107,7 +107,7 @@ def attached_session(folder: RunFolder, *, before_only: bool) -> Session:
     return Session(folder, None, write_report, PlainConsole(), before_only=before_only)
 
 
-def own_session(folder: RunFolder, placement: Placement, *, owns_services: bool) -> Session:
+def own_session(folder: RunFolder, placement: Placement, *, owns_services: tuple[str, ...]) -> Session:
     """Return the session of a run with its own processes."""
     config, programs = folder.config(), processes.find_programs()
     find_policy = functools.partial(processes.find_policy, folder, found=programs, placement=placement)

@@ -52,7 +52,7 @@ class Session:
     _: dataclasses.KW_ONLY
     find_policy: Callable[[Supervisor], Awaitable[str]] | None = None
     before_only: bool = False
-    owns_services: bool = False
+    owns_services: tuple[str, ...] = ()
     page: str = dataclasses.field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -135,7 +135,8 @@ class Session:
             await asyncio.shield(starting)
         finally:
             with contextlib.suppress(UserError):
-                self.owns_services = await starting or self.owns_services
+                started = await starting
+                self.owns_services = tuple(dict.fromkeys((*self.owns_services, *started)))
             supervisor.save_registry(services=self.owns_services)
 
     async def end(self, run: TrainingRun, outcome: str) -> None:
@@ -145,9 +146,11 @@ class Session:
         await run.supervisor.stop_all()
         others = process_registry.living_runs(self.folder.path.parent, but=self.folder.path)
         if self.owns_services and others:
-            self.notify(f"Kafka and Cassandra stay up for {', '.join(others)}: `dart-streams down` stops them")
+            up = " and ".join(name.capitalize() for name in self.owns_services)
+            stay = "stay" if len(self.owns_services) > 1 else "stays"
+            self.notify(f"{up} {stay} up for {', '.join(others)}: `dart-streams down` stops them")
         elif self.owns_services:
-            stopped = await asyncio.to_thread(local.stop_services, self.config)
+            stopped = await asyncio.to_thread(local.stop_services, self.config, names=self.owns_services)
             self.notify(f"stopped {' and '.join(stopped)}" if stopped else "the services were down already")
         run.journal = msgspec.structs.replace(run.journal, outcome=outcome)
         self.folder.write_journal(run.journal)

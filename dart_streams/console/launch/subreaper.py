@@ -20,18 +20,26 @@ REAP_S = 3.0
 
 def main(arguments: list[str]) -> int:
     """Run the command to its end, passing SIGTERM and SIGINT on; after the grace time, or a second signal, kill it."""
-    grace_s, command = float(arguments[0]), arguments[1:]
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return run_command(arguments[1:], float(arguments[0]), catch_signals())[0]
+
+
+def catch_signals() -> int:
+    """Become the reaper of all descendants; return a pipe that has a byte for each signal."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wake, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
-    child = start(command, libc)
-    code = follow(child, wake, grace_s)
+    return wake
+
+
+def run_command(command: list[str], grace_s: float, wake: int) -> tuple[int, bool]:
+    """Run a command and end what it leaves; return its exit code, and whether a signal stopped it."""
+    child = start(command, ctypes.CDLL(None, use_errno=True))
+    result = follow(child, wake, grace_s)
     kill_descendants(time.monotonic() + REAP_S)
-    return code
+    return result
 
 
 def start(command: list[str], libc: ctypes.CDLL) -> int:
@@ -53,8 +61,8 @@ def start(command: list[str], libc: ctypes.CDLL) -> int:
         os._exit(127)
 
 
-def follow(child: int, wake: int, grace_s: float) -> int:
-    """Return the exit code of ``child``, reaping orphans meanwhile."""
+def follow(child: int, wake: int, grace_s: float) -> tuple[int, bool]:
+    """Return the exit code of ``child``, and whether a signal stopped it; reap orphans meanwhile."""
     deadline: float | None = None
     watched = [0, wake]
     while True:
@@ -69,7 +77,7 @@ def follow(child: int, wake: int, grace_s: float) -> int:
         for pid, status in reap_children():
             if pid == child:
                 code = os.waitstatus_to_exitcode(status)
-                return code if code >= 0 else 128 - code
+                return code if code >= 0 else 128 - code, deadline is not None
         if stops and deadline is None:
             os.kill(child, signal.SIGTERM)
             deadline = time.monotonic() + grace_s

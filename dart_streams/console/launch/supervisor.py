@@ -222,15 +222,15 @@ class Supervisor:
             child.send(signal.SIGTERM)
             child.send(signal.SIGINT)
 
-    def save_registry(self, services: bool | None = None) -> None:
+    def save_registry(self, services: tuple[str, ...] | None = None) -> None:
         """Write the running processes to disk, where the next command finds the leftovers of a killed supervisor."""
         running = []
         for name, child in self.children.items():
             if child.process is not None and child.process.returncode is None:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     running.append(ProcessIdentity.of(name, child.process.pid))
-        services = self.registry.services if services is None else services
-        self.registry = ProcessRegistry(self.registry.supervisor, tuple(running), services)
+        started = self.registry.service_names if services is None else services
+        self.registry = ProcessRegistry(self.registry.supervisor, tuple(running), started)
         if self.registry_saving is None or self.registry_saving.done():
             try:
                 write_json(self.registry_file, self.registry)

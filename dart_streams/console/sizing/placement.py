@@ -99,7 +99,7 @@ def refuse_missing(config: Config) -> None:
 
 def trainer_nodes(config: Config) -> int:
     """Return the number of nodes, one without a trainer."""
-    return getattr(config.trainer, "nodes", 1) if has_trainer(config) else 1
+    return config.trainer.nodes if has_trainer(config) else 1
 
 
 def has_trainer(config: Config) -> bool:

@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import time
+from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,9 +13,19 @@ import msgspec
 import psutil
 
 from dart_streams.config import Config
+from dart_streams.connection.protocol_probes import speaks_cql, speaks_kafka
 from dart_streams.console.launch.services import memory
-from dart_streams.console.launch.services.daemon import Home, birth_of, describe, in_use, is_alive, owner_of, stop
-from dart_streams.console.launch.services.jars import SHARED_JARS, fetch_jars, find_java
+from dart_streams.console.launch.services.daemon import (
+    Home,
+    birth_of,
+    describe,
+    in_use,
+    is_alive,
+    local_address,
+    owner_of,
+    stop,
+)
+from dart_streams.console.launch.services.jars import SERVICES, SHARED_JARS, fetch_jars, find_java
 from dart_streams.console.launch.services.jvm import Cassandra, Kafka, Service
 from dart_streams.console.launch.services.lock import Notify, ignore_message, one_at_a_time
 from dart_streams.deadline import Deadline
@@ -37,15 +48,16 @@ class RunningService(msgspec.Struct, frozen=True):
     ready_s: float
 
 
-def services_of(config: Config) -> list[Service]:
-    """Return the local services; raise :class:`ConfigError` for TLS or a login, which they lack."""
-    for section, settings in (("bus", config.bus), ("store", config.store)):
-        if settings.tls.enabled or settings.login.user:
+def services_of(config: Config, names: Container[str] = SERVICES) -> list[Service]:
+    """Return the local services of these names; raise :class:`ConfigError` for TLS or a login, which they lack."""
+    for name, section, settings in (("kafka", "bus", config.bus), ("cassandra", "store", config.store)):
+        if name in names and (settings.tls.enabled or settings.login.user):
             raise ConfigError(
                 f"{section} has TLS or a login, and the local services have neither, for they listen on loopback only: "
                 f"start {section}'s service yourself, or leave {section}.tls and {section}.login out"
             )
-    return [Kafka(config.bus, config.services), Cassandra(config.store, config.services)]
+    kafka = [Kafka(config.bus, config.services)] if "kafka" in names else []
+    return [*kafka, *([Cassandra(config.store, config.services)] if "cassandra" in names else [])]
 
 
 def folder_of(config: Config) -> Path:
@@ -53,31 +65,80 @@ def folder_of(config: Config) -> Path:
     return Path(config.run.state_dir).absolute() / "services"
 
 
-def start_services(config: Config, notify: Notify = ignore_message, jars: Path = SHARED_JARS) -> list[RunningService]:
-    """Start the services that do not run, and return when all answer; raise :class:`ServiceUnavailable` otherwise."""
+def start_services(
+    config: Config, notify: Notify = ignore_message, jars: Path = SHARED_JARS, names: Container[str] = SERVICES
+) -> list[RunningService]:
+    """Start the services that do not run, and return when all answer.
+
+    Raises :class:`ServiceUnavailable` otherwise, after it has stopped those that it started.
+    """
     folder = folder_of(config)
-    services = services_of(config)
+    services = services_of(config, names)
     with one_at_a_time(folder, LOCK_TIMEOUT_S, notify):
         memory.refuse_too_little([each for each in services if Home(folder / each.name).find() is None])
-        with ThreadPoolExecutor(len(services)) as pool:
+        with ThreadPoolExecutor(max(1, len(services))) as pool:
             args = (config.services.ready_s, notify, jars)
             waits = [pool.submit(bring_up, each, Home(folder / each.name), *args) for each in services]
+        running = [wait.result() for wait in waits if wait.exception() is None]
+        if len(running) < len(waits):
+            stop_homes([Home(folder / each.name) for each in running if each.started], notify)
         return [wait.result() for wait in waits]
 
 
-def ensure_up(config: Config, notify: Notify = ignore_message) -> bool:
-    """Start the local services unless both have a server that answers; return whether any was started.
+def ensure_up(config: Config, notify: Notify = ignore_message) -> tuple[str, ...]:
+    """Start each local service that has no server that answers; return the names of those that were started.
 
     A cluster with a broker or node away is up: clients go on with the others.
     """
-    brokers = config.bus.servers.split(",")
+    servers = servers_of(config)
+    silent = {name: [server for server in each if not reaches(server)] for name, each in servers.items()}
+    missing = [name for name in SERVICES if len(silent[name]) == len(servers[name])]
+    if up := [name for name in SERVICES if name not in missing]:
+        lacking = [server for name in up for server in silent[name]]
+        away = f"; away: {', '.join(lacking)}" if lacking else ""
+        titles = " and ".join(name.capitalize() for name in up)
+        notify(f"{titles} {'are' if len(up) > 1 else 'is'} up already{away}")
+    if not missing:
+        return ()
+    return tuple(service.name for service in start_services(config, notify, names=missing) if service.started)
+
+
+def start_own(config: Config, notify: Notify = ignore_message) -> list[RunningService]:
+    """Start the services of this state folder as :func:`start_services`; one of others that answers is left out."""
+    others = [name for name, servers in servers_of(config).items() if is_others(config, name, servers)]
+    for name in others:
+        notify(f"{name.capitalize()} is up already, and not of {folder_of(config)}")
+    return start_services(config, notify, names=[name for name in SERVICES if name not in others])
+
+
+def is_others(config: Config, name: str, servers: list[str]) -> bool:
+    """Return whether a service answers that this state folder did not start."""
+    if not is_own(servers):
+        return any(reaches(server) for server in servers)
+    host, _, port = servers[0].rpartition(":")
+    speaks = speaks_kafka if name == "kafka" else speaks_cql
+    return Home(folder_of(config) / name).find() is None and speaks(host, int(port))
+
+
+def servers_of(config: Config) -> dict[str, list[str]]:
+    """Return the configured ``host:port`` of each service."""
     nodes = [f"{host}:{config.store.port}" for host in config.store.hosts]
-    silent_servers = [server for server in (*brokers, *nodes) if not listens(*server.rpartition(":")[::2])]
-    if {*brokers} - {*silent_servers} and {*nodes} - {*silent_servers}:
-        away = f"; away: {', '.join(silent_servers)}" if silent_servers else ""
-        notify(f"Kafka and Cassandra are up already{away}")
+    return {"kafka": config.bus.servers.split(","), "cassandra": nodes}
+
+
+def is_own(servers: list[str]) -> bool:
+    """Return whether a service is one server on this machine, which can be started here."""
+    try:
+        local_address(",".join(servers), "")
+    except ConfigError:
         return False
-    return any(service.started for service in start_services(config, notify))
+    return True
+
+
+def reaches(server: str) -> bool:
+    """Return whether ``host:port`` accepts a connection."""
+    host, _, port = server.rpartition(":")
+    return listens(host, port)
 
 
 def listens(host: str, port: str) -> bool:
@@ -162,16 +223,24 @@ def wait_until_ready(service: Service, home: Home, process: psutil.Process, read
     raise ServiceUnavailable(f"{service.title} {what}; {home.log} ends with\n{end}")
 
 
-def stop_services(config: Config, *, wipe: bool = False, notify: Notify = ignore_message) -> list[str]:
-    """Stop this state folder's services and return their names; with ``wipe`` remove their data."""
+def stop_services(
+    config: Config, *, wipe: bool = False, notify: Notify = ignore_message, names: Container[str] = SERVICES
+) -> list[str]:
+    """Stop this state folder's services of these names, and return their names; with ``wipe`` remove their data."""
     folder = folder_of(config)
     with one_at_a_time(folder, LOCK_TIMEOUT_S, notify):
-        homes = [Home(folder / name) for name in ("kafka", "cassandra")]
-        found = {home.name: process for home in homes if (running := home.find()) for process in running[:1]}
-        for name, process in found.items():
-            notify(f"{name}: stopping pid {process.pid}")
-        stop(list(found.values()), STOP_S)
+        homes = [Home(folder / name) for name in SERVICES if name in names]
+        stopped = stop_homes(homes, notify)
         for home in homes if wipe else ():
             if home.folder.exists():
                 shutil.rmtree(home.folder)
+    return stopped
+
+
+def stop_homes(homes: Sequence[Home], notify: Notify) -> list[str]:
+    """Stop the processes of these homes, and return the names of those that ran; the folder is locked."""
+    found = {home.name: process for home in homes if (running := home.find()) for process in running[:1]}
+    for name, process in found.items():
+        notify(f"{name}: stopping pid {process.pid}")
+    stop(list(found.values()), STOP_S)
     return list(found)

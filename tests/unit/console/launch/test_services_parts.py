@@ -343,5 +343,5 @@ def test_a_cluster_with_a_broker_and_a_node_away_is_up(tmp_path: Path) -> None:
             store=Store(hosts=("127.0.0.1", "127.0.0.9"), port=port),
             run=Run(state_dir=str(tmp_path)),
         )
-        assert local.ensure_up(config, lines.append) is False
+        assert local.ensure_up(config, lines.append) == ()
     assert lines == [f"Kafka and Cassandra are up already; away: 127.0.0.1:1, 127.0.0.1:2, 127.0.0.9:{port}"]

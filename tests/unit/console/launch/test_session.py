@@ -47,7 +47,7 @@ async def test_a_run_leaves_its_services_to_another_run_that_lives(tmp_path: Pat
         (made.path.parent / "other").mkdir()
         run_folder.write_json(made.path.parent / "other" / "processes.json", ProcessRegistry(other))
     shown = io.StringIO()
-    session = Session(made, None, nothing, Console(file=shown, width=200), owns_services=True)
+    session = Session(made, None, nothing, Console(file=shown, width=200), owns_services=("kafka", "cassandra"))
     supervisor = Supervisor(made.path, drain_s=1)
     await session.end(session.make_run(supervisor), "complete")
     assert ending in shown.getvalue()

@@ -238,9 +238,9 @@ def register(folder: Path, supervisor: leftovers.ProcessIdentity, *children: lef
 def test_leftovers_of_a_killed_run_are_ended(tmp_path):
     process = subprocess.Popen(SLEEPS, stdout=subprocess.DEVNULL)
     register(tmp_path / "run-1", NOBODY, leftovers.ProcessIdentity.of("env-0", process.pid))
-    assert leftovers.end_leftovers(tmp_path) == (["run-1/env-0"], True)
+    assert leftovers.end_leftovers(tmp_path) == (["run-1/env-0"], ("kafka", "cassandra"))
     assert not psutil.pid_exists(process.pid)
-    assert leftovers.end_leftovers(tmp_path) == ([], False)
+    assert leftovers.end_leftovers(tmp_path) == ([], ())
 
 
 def test_a_process_identified_in_the_middle_of_its_exec_is_known_again():
@@ -258,17 +258,24 @@ def test_a_step_of_the_clock_makes_no_living_run_a_dead_one(tmp_path, step_s):
     me = leftovers.this_process()
     before = msgspec.structs.replace(me, started_s=me.started_s + step_s)
     register(tmp_path / "run-1", before, before)
-    assert leftovers.end_leftovers(tmp_path) == ([], False)
+    assert leftovers.end_leftovers(tmp_path) == ([], ())
     assert leftovers.living_runs(tmp_path, but=tmp_path / "other") == ["run-1"]
 
 
 def test_a_run_whose_folder_is_held_lives(tmp_path):
     """So it is in another container with the same folder."""
     with run_folder.lock_folder(register(tmp_path / "run-1", NOBODY)):
-        assert leftovers.end_leftovers(tmp_path) == ([], False)
+        assert leftovers.end_leftovers(tmp_path) == ([], ())
         assert leftovers.living_runs(tmp_path, but=tmp_path / "other") == ["run-1"]
     assert leftovers.living_runs(tmp_path, but=tmp_path / "other") == []
-    assert leftovers.end_leftovers(tmp_path) == ([], True)
+    assert leftovers.end_leftovers(tmp_path) == ([], ("kafka", "cassandra"))
+
+
+def test_services_of_a_killed_run_are_those_that_it_started(tmp_path):
+    for name, services in (("run-1", ("cassandra",)), ("run-2", ()), ("run-3", False)):
+        folder = register(tmp_path / name, NOBODY)
+        run_folder.write_json(folder / "processes.json", leftovers.ProcessRegistry(NOBODY, services=services))
+    assert leftovers.end_leftovers(tmp_path) == ([], ("cassandra",))
 
 
 def test_a_list_of_processes_of_an_earlier_version_is_read(tmp_path):
@@ -290,7 +297,7 @@ def test_processes_of_a_living_run_or_of_strangers_are_left_alone(tmp_path):
     register(tmp_path / "living", me, me)
     someone_else = leftovers.ProcessIdentity("env-0", os.getpid(), me.started_s - 100, me.command)
     register(tmp_path / "stranger", NOBODY, someone_else)
-    assert leftovers.end_leftovers(tmp_path) == ([], True)
+    assert leftovers.end_leftovers(tmp_path) == ([], ("kafka", "cassandra"))
 
 
 @given(st.lists(st.floats(0, MIN_LIFE_S, exclude_max=True), min_size=MAX_QUICK_DEATHS, max_size=MAX_QUICK_DEATHS))

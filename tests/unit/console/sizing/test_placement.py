@@ -163,9 +163,8 @@ def test_a_resumed_run_of_few_processes_leaves_the_other_gpus():
     assert placement.notes == ("GPUs that no process has: 2, 3",)
 
 
-def test_two_nodes_have_the_same_devices_each(monkeypatch):
-    monkeypatch.setattr(placements, "trainer_nodes", lambda config: 2)
-    config, placement = place({}, 4)
+def test_two_nodes_have_the_same_devices_each():
+    config, placement = place({"trainer": {"nodes": 2, "rendezvous": "node0:29400"}}, 4)
     assert (config.rollout.workers, config.trainer.processes) == (4, 2)
     assert placement.workers == (("0",), ("1",), ("0",), ("1",))
     assert placement.trainer == ("2", "3")

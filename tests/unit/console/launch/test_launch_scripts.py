@@ -1,0 +1,281 @@
+"""Scripts of ``dart-streams launch`` with a stand-in for every process: devices, restarts, ends, and refusals."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dart_streams.config import load
+from dart_streams.config.files import set_keys
+from dart_streams.console.cli.options import CHECKOUT, read_config
+from dart_streams.console.launch import processes
+from dart_streams.console.launch.launch_plan import LaunchPlan, plan_launch, write_scripts
+from dart_streams.console.launch.node_scripts import node_scripts
+from dart_streams.console.launch.processes import Programs
+from dart_streams.console.launch.slurm_scripts import slurm_scripts
+from dart_streams.errors import ConfigError
+from tests.command_line import invoke
+from tests.integration import slurm_cluster
+from tests.waiting import wait_until
+
+EIGHT = CHECKOUT / "deploy/config/ui-tars/eight-gpus.toml"
+PROGRAM = """\
+#!/bin/sh
+# Notes its command and devices in DIR; a worker and the trainer go on until SIGTERM, a run until DIR/done is there.
+echo "$$ ${CUDA_VISIBLE_DEVICES-unset} $*" >>"DIR/started"
+case "$1$FAILS" in
+    trainyes) echo "error: no such model"; exit 2 ;;
+    worker* | train*) exec sleep 1000 ;;
+    run*) while [ ! -e "DIR/done" ]; do sleep 0.1; done ;;
+esac
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """UI-TARS on eight GPUs with services elsewhere; its program notes what it is started with."""
+    text = EIGHT.read_text().replace('"../desktop-tasks.toml"', f'"{EIGHT.parents[1]}/desktop-tasks.toml"')
+    text = text.replace("[bus]", '[bus]\nservers = "kafka.site:9092"').replace("minutes = 1440", "drain_s = 1.0")
+    path = tmp_path / "c.toml"
+    text = text.replace("[run]", f'[run]\nstate_dir = "{tmp_path}/state"')
+    path.write_text(f'{text}\n[store]\nhosts = ["cassandra.site"]\n')
+    return path
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "dart-streams"
+    path.write_text(PROGRAM.replace("DIR", str(tmp_path)))
+    path.chmod(0o755)
+    monkeypatch.setattr(processes, "find_programs", lambda: Programs(path, path))
+    return path
+
+
+def plan_of(file: Path, gpus: int | None = 8, name: str = "") -> LaunchPlan:
+    return plan_launch(read_config(file), set_keys(file), file.parent / "launch", name, gpus=gpus, gib=80.0)
+
+
+def started(folder: Path) -> list[tuple[int, str, str]]:
+    """Return pid, devices and command of each start."""
+    lines = (folder / "started").read_text().splitlines() if (folder / "started").exists() else []
+    rows = [line.split(" ", 2) for line in lines]
+    return [(int(pid), devices, command) for pid, devices, command in rows]
+
+
+def count(folder: Path, word: str) -> int:
+    return sum(word in command for _, _, command in started(folder))
+
+
+RUNNING: list["subprocess.Popen[str]"] = []
+
+
+@pytest.fixture(autouse=True)
+def scripts_end() -> Iterator[None]:
+    """Kill the scripts of a failed test, whose processes then end too."""
+    yield
+    for script in RUNNING:
+        script.kill()
+        script.wait()
+        script.stdout.close()
+    RUNNING.clear()
+
+
+def run_script(plan: LaunchPlan, scripts: dict[str, str], name: str, **environ: str) -> "subprocess.Popen[str]":
+    write_scripts(plan, scripts)
+    path = plan.config_file.with_name(name)
+    script = subprocess.Popen(
+        ["bash", str(path)],
+        env={**os.environ, **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    RUNNING.append(script)
+    return script
+
+
+def all_ended(folder: Path) -> bool:
+    return not any(psutil.pid_exists(pid) for pid, _, _ in started(folder))
+
+
+def test_a_node_script_gives_each_process_its_devices_and_ends_all(file: Path, program: Path):
+    plan, folder = plan_of(file), file.parent
+    script = run_script(plan, node_scripts(plan), "node-0.sh")
+    wait_until(lambda: count(folder, "--before") == 1 and count(folder, "worker") == 10, "the processes")
+    before = [command.split(" --config")[0] for _, _, command in started(folder)[:2]]
+    assert before == ["topics apply", "store apply"]
+    assert count(folder, "curator") == 0, "it starts after the evaluation before training"
+    found = {command.rpartition(" ")[2]: devices for _, devices, command in started(folder) if "worker" in command}
+    assert {name: found[name] for name in found if name.startswith("rollout")} == {
+        f"rollout-{number}": str(number) for number in range(4)
+    }
+    assert found["env-0"] == found["recorder-0"] == ""
+    assert [devices for _, devices, command in started(folder) if command.startswith("train")] == ["4,5,6,7"]
+    (folder / "done").touch()
+    assert script.wait(60) == 0, script.stdout.read()
+    assert count(folder, "curator") == 1
+    assert count(folder, "--attached") == 2
+    assert all_ended(folder)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_an_ended_script_leaves_no_process(file: Path, program: Path, number: signal.Signals, code: int):
+    plan, folder = plan_of(file), file.parent
+    script = run_script(plan, node_scripts(plan), "node-0.sh")
+    wait_until(lambda: count(folder, "--before") == 1 and count(folder, "train --") == 1, "the processes")
+    script.send_signal(number)
+    assert script.wait(60) == code
+    wait_until(lambda: all_ended(folder), "the end of all processes")
+
+
+def test_each_node_has_its_share(file: Path, program: Path):
+    file.write_text(file.read_text().replace("[trainer]", '[trainer]\nnodes = 2\nrendezvous = "a:29400"'))
+    plan, folder = plan_of(file), file.parent
+    assert set(node_scripts(plan)) == {"node-0.sh", "node-1.sh"}
+    script = run_script(plan, node_scripts(plan), "node-1.sh")
+    wait_until(lambda: count(folder, "worker") == 2 and count(folder, "train --") == 1, "the processes")
+    found = {command.rpartition(" ")[2]: devices for _, devices, command in started(folder)}
+    assert found == {"rollout-2": "0", "rollout-3": "1", str(plan.config_file): "2,3,4,5"}
+    script.terminate()
+    assert script.wait(60) == 143
+    assert all_ended(folder)
+
+
+def test_a_killed_process_starts_again(file: Path, program: Path):
+    plan, folder = plan_of(file), file.parent
+    script = run_script(plan, node_scripts(plan), "node-0.sh")
+    wait_until(lambda: count(folder, "--id env-1") == 1, "the worker")
+    os.kill(next(pid for pid, _, command in started(folder) if "--id env-1" in command), signal.SIGKILL)
+    wait_until(lambda: count(folder, "--id env-1") == 2, "its second start")
+    script.terminate()
+    output, _ = script.communicate(timeout=60)
+    assert "env-1 ended with exit code 137 and starts again" in output
+
+
+def test_a_process_that_the_user_must_correct_ends_the_script(file: Path, program: Path):
+    plan = plan_of(file)
+    script = run_script(plan, node_scripts(plan), "node-0.sh", FAILS="yes")
+    output, _ = script.communicate(timeout=60)
+    assert script.returncode == 1
+    assert "trainer ended with exit code 2, and does not start again" in output
+    assert "error: no such model" in output
+    assert all_ended(file.parent)
+
+
+def test_the_written_configuration_is_that_of_the_run(file: Path, program: Path):
+    plan = plan_of(file, name="mine")
+    write_scripts(plan, node_scripts(plan))
+    config = load(plan.config_file)
+    assert (config.run.id, config.bus.prefix) == ("mine", "dart.mine.")
+    assert (plan.config_file.parent / config.tasks.file).exists()
+
+
+def submit(file: Path, plan: LaunchPlan) -> Path:
+    """Submit the jobs to a stand-in for Slurm, and return its folder."""
+    write_scripts(plan, slurm_scripts(plan))
+    cluster = file.parent / "cluster"
+    place = slurm_cluster.write_commands(cluster)
+    environ = {**os.environ, "PATH": f"{place}:{os.environ['PATH']}"}
+    subprocess.run(["bash", plan.config_file.with_name("submit.sh")], env=environ, check=True, timeout=60)
+    return cluster
+
+
+def end_jobs(cluster: Path) -> None:
+    for _, pid in slurm_cluster.read_jobs(cluster):
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def test_jobs_start_after_the_topics_and_end_with_the_control_job(file: Path, program: Path):
+    plan, folder = plan_of(file), file.parent
+    cluster = submit(file, plan)
+    try:
+        names = [name for name, _ in slurm_cluster.read_jobs(cluster)]
+        assert names == ["ui-tars-control", *4 * ["ui-tars-env"], *4 * ["ui-tars-rollout"], "ui-tars-trainer"]
+        wait_until(lambda: count(folder, "worker") == 10 and count(folder, "train --") == 1, "the jobs")
+        assert started(folder)[0][2].startswith("topics apply")
+        found = {command.rpartition(" ")[2]: devices for _, devices, command in started(folder) if "worker" in command}
+        assert {"env-0", "env-3", "rollout-0", "rollout-3", "recorder-0", "monitor-0"} <= found.keys()
+        assert found["rollout-2"] == "0", "the GPU that Slurm gives to the task"
+        (folder / "done").touch()
+        wait_until(lambda: all_ended(folder), "the end of all jobs")
+    finally:
+        end_jobs(cluster)
+
+
+def test_the_trainer_of_two_nodes_meets_at_the_first(file: Path, program: Path):
+    file.write_text(file.read_text().replace("[trainer]", '[trainer]\nnodes = 2\nrendezvous = "a:29400"'))
+    plan, folder = plan_of(file), file.parent
+    write_scripts(plan, slurm_scripts(plan))
+    script = plan.config_file.with_name("trainer.sbatch").read_text()
+    assert "#SBATCH --nodes=2\n" in script
+    assert "#SBATCH --gpus-per-node=4\n" in script
+    place = slurm_cluster.write_commands(folder / "cluster")
+    environ = {
+        **os.environ, "PATH": f"{place}:{os.environ['PATH']}", "SLURM_NNODES": "2", "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "node[0-1]", "FAILS": "yes",
+    }  # fmt: skip
+    plan.config_file.with_name("ready").touch()
+    done = subprocess.run(["bash", plan.config_file.with_name("trainer.sbatch")], env=environ, timeout=60, check=False)
+    assert done.returncode == 2
+    assert [command for _, _, command in started(folder)] == 2 * [
+        f"train --config {plan.config_file.with_name('trainer-7.toml')}"
+    ]
+    assert 'rendezvous = "node0:29400"' in plan.config_file.with_name("trainer-7.toml").read_text()
+
+
+def test_options_of_slurm_come_from_the_file(file: Path, program: Path):
+    with file.open("a") as text:
+        text.write('[launch]\noptions = ["--account=me"]\ngpu_options = ["--partition=h100"]\n')
+    scripts = slurm_scripts(plan_of(file))
+    assert all("#SBATCH --account=me\n" in text for name, text in scripts.items() if name != "submit.sh")
+    assert {name for name, text in scripts.items() if "h100" in text} == {"rollout.sbatch", "trainer.sbatch"}
+
+
+@pytest.mark.parametrize("script", ["node-0.sh", "submit.sh", "control.sbatch", "trainer.sbatch", "env.sbatch"])
+def test_scripts_are_valid_shell(file: Path, program: Path, script: str):
+    plan = plan_of(file)
+    text = {**node_scripts(plan), **slurm_scripts(plan)}[script]
+    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ('servers = "kafka.site:9092"', "", r"bus\.servers is on loopback"),
+        ('hosts = ["cassandra.site"]', "", r"store\.hosts is on loopback"),
+        ("max_train_steps = 200", "", r"trainer\.max_train_steps is not set"),
+        ('path = "/models/UI-TARS-1.5-7B"', "", "scripts do not build the tiny policy"),
+    ],
+)
+def test_what_scripts_can_not_start_is_refused(file: Path, program: Path, old: str, new: str, text: str):
+    file.write_text(file.read_text().replace(old, new))
+    with pytest.raises(ConfigError, match=text):
+        slurm_scripts(plan_of(file))
+
+
+def test_the_command_prints_or_writes(file: Path, tmp_path: Path):
+    printed = invoke("launch", "local", file, "--dry-run", "--gpus", 8)
+    assert printed.exit_code == 0
+    assert "CUDA_VISIBLE_DEVICES=4,5,6,7" in printed.stdout
+    assert not (tmp_path / "launch").exists()
+    written = invoke("launch", "slurm", file, "--output", tmp_path / "out")
+    assert written.exit_code == 0
+    assert "this machine has no GPU" in written.stderr
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "config.toml", "tasks.toml", "submit.sh", "control.sbatch", "env.sbatch", "rollout.sbatch", "trainer.sbatch",
+    }  # fmt: skip
+    refused = invoke("launch", "local", file)
+    assert "give --output DIR" in str(refused.exception)
+
+
+def test_a_wrong_option_of_slurm_is_refused(file: Path):
+    file.write_text(file.read_text() + '[launch]\noptions = ["-p gpu"]\n')
+    with pytest.raises(ConfigError, match=r"launch\.options"):
+        read_config(file)
