@@ -17,6 +17,8 @@ JOB = "job.json"
 BEFORE = "before.json"
 CHECKPOINTS = "checkpoints"
 LOCK = "lock"
+PASS_KEYS = ("processes", "recompute", "micro_batch", "micro_batch_tokens", "head_tokens", "offload")
+"""Keys of the trainer that change memory and time of a step, not its weights."""
 RESULT = "sft.json"
 """Name of the result within the model's folder."""
 
@@ -57,7 +59,10 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SftResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Lineage and outcome of a fine-tuning; the measures are null without held-out trajectories."""
+    """Lineage and outcome of a fine-tuning; the measures are null without held-out trajectories.
+
+    ``seconds`` and ``lost_updates`` (without a finite gradient) are those since the last restart.
+    """
 
     model: str
     data: DataFacts
@@ -95,7 +100,7 @@ def write_job(job: SftJob) -> Path:
 
 
 def changed_parts(before: SftJob, now: SftJob) -> list[str]:
-    """Return what differs between two jobs, but for the number of ranks."""
+    """Return what differs between two jobs, but for memory and ranks."""
     parts = {
         "data": (before.data.sha256, now.data.sha256),
         "settings": (settings_of(before), settings_of(now)),
@@ -106,8 +111,11 @@ def changed_parts(before: SftJob, now: SftJob) -> list[str]:
 
 def settings_of(job: SftJob) -> bytes:
     """Return the settings that determine the weights of a step."""
-    alone = msgspec.structs.replace(job.config.trainer, processes=1)
-    return msgspec.json.encode((alone, job.config.policy))
+    trainer = msgspec.to_builtins(job.config.trainer)
+    for key in PASS_KEYS:
+        trainer.pop(key, None)
+    del trainer["sft"]["checkpoint_every"]
+    return msgspec.json.encode((trainer, job.config.policy))
 
 
 def read_job(file: Path) -> SftJob:
