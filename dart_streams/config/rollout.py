@@ -25,7 +25,8 @@ class Policy(Section, frozen=True):
     model_id: Name = "tiny"
     """The name under which weight versions are published."""
     path: str = ""
-    """A Hugging Face directory of an image-text-to-text model for transformers and vLLM; empty: the tiny demonstration
+    """An image-text-to-text model for transformers and vLLM: a Hugging Face directory, or a model of the hub
+    (``ORGANIZATION/NAME``, ``ORGANIZATION/NAME@REVISION``); empty: the tiny demonstration
     policy, built on first use."""
     max_images: Positive = 2
     """Screenshots in a prompt, the newest."""

@@ -15,13 +15,14 @@ from dart_streams.bus import sync_clients
 from dart_streams.config import Bus
 from dart_streams.errors import UserError
 from dart_streams.policy import weights
+from dart_streams.policy.hub_models import HubModel
 from dart_streams.policy.rendering import refuse_missing
 from dart_streams.policy.resident_weights import materialize_weights
 from topics import weights as weights_topic
 from topics.transitions import WeightState
 from topics.weights import WeightVersion
 
-WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", weights.PROBE)
+WEIGHTS = (".cache", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", weights.PROBE)
 """Files of the base model that are not copied."""
 
 
@@ -40,8 +41,8 @@ def find(bus: Bus, model_id: str, number: int | None = None) -> WeightVersion:
     return newest
 
 
-def export_adapter(model_dir: Path, version: WeightVersion, target: Path) -> None:
-    """Write the adapter ``version`` in peft's format, for the model in ``model_dir``.
+def export_adapter(model_dir: Path, version: WeightVersion, target: Path, base: HubModel | None = None) -> None:
+    """Write the adapter ``version`` in peft's format, for the model in ``model_dir``, or by its id ``base`` on the hub.
 
     ``target`` appears complete or not at all. Raises :class:`UserError` if it exists, or the version is no adapter.
     """
@@ -55,7 +56,8 @@ def export_adapter(model_dir: Path, version: WeightVersion, target: Path) -> Non
         fetched = weights.fetch(version.parts[-1], cache)
         shutil.copyfile(fetched / weights.FILES["adapter"], partial / weights.FILES["adapter"])
         settings = json.loads((fetched / weights.ADAPTER_CONFIG).read_bytes())
-        settings["base_model_name_or_path"] = str(model_dir)
+        settings["base_model_name_or_path"] = base.repo if base else str(model_dir)
+        settings["revision"] = base.revision if base else None
         (partial / weights.ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
 
 

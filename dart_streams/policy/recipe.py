@@ -7,6 +7,9 @@ import msgspec
 
 from dart_streams.config import Config, tasks
 from dart_streams.errors import ConfigError, UserError
+from dart_streams.policy import hub_models
+from dart_streams.policy.hub_models import HubModel, hub_model
+from dart_streams.policy.model_folder import missing_files, shorten
 
 ROOT = Path(__file__).parents[2]
 SOURCES = tuple(
@@ -28,7 +31,12 @@ DIGITS = 16
 
 
 def model_folder(config: Config) -> Path:
-    """Return the directory of the initial model; raise :class:`UserError` with the remedy if it is missing."""
+    """Return the directory of the initial model; raise :class:`UserError` with the remedy if it is missing.
+
+    A model of the hub that is not in the cache is fetched, at the commit that ``policy.path`` must name.
+    """
+    if model := hub_model(config.policy.path):
+        return pinned_folder(model)
     if config.policy.path:
         return named_policy(config)
     path = tiny_policy_folder(config, tasks.load(Path(config.tasks.file)))
@@ -40,15 +48,57 @@ def model_folder(config: Config) -> Path:
     return path
 
 
-def named_policy(config: Config) -> Path:
-    """Return the directory that ``policy.path`` names; raise :class:`ConfigError` if it holds no model."""
-    path = Path(config.policy.path).absolute()
-    if not (path / "config.json").is_file():
+def pinned_folder(model: HubModel) -> Path:
+    """Return the snapshot of a model at a commit, fetched if it is missing; raise ConfigError for other revisions."""
+    refuse_unpinned(model)
+    if (folder := hub_models.find_snapshot(model)) is not None:
+        return folder
+    from dart_streams.policy import hub  # Only the model environment has the hub's client.
+
+    return hub.fetch_model(model).folder
+
+
+def refuse_unpinned(model: HubModel) -> None:
+    """Raise :class:`ConfigError` for a model whose revision is no commit: processes might load different weights."""
+    if not model.is_pinned:
         raise ConfigError(
-            f"policy.path: {path} is no Hugging Face model directory (it has no config.json): correct the path, "
-            "or leave policy.path empty for the tiny policy"
+            f"policy.path: {model} names no commit, so processes might load different weights: set {model.repo}@COMMIT "
+            f"(`dart-streams policy fetch {model}` prints it), or start them with `dart-streams run`"
+        )
+
+
+def named_policy(config: Config) -> Path:
+    """Return the directory that ``policy.path`` names: a folder, or the snapshot of a model of the hub in its cache.
+
+    Raises :class:`ConfigError` if it holds no model, or the model is not fetched.
+    """
+    text = config.policy.path
+    path = Path(text).absolute()
+    if model := hub_model(text):
+        return fetched_folder(text, model)
+    if missing := missing_files(path):
+        raise ConfigError(
+            f"policy.path: {path} is no Hugging Face model directory (it has no {shorten(missing)}): name "
+            f"{hub_models.FORMS}, or leave policy.path empty for the tiny policy"
         )
     return path
+
+
+def fetched_folder(text: str, model: HubModel) -> Path:
+    """Return a model's snapshot in the cache; raise :class:`ConfigError` if it is not there, or not complete."""
+    if (folder := hub_models.find_snapshot(model)) is None:
+        raise ConfigError(
+            f"policy.path: {Path(text).absolute()} is no folder, and the hub's model {model} is not in "
+            f"{hub_models.cache_folder()}: fetch it with `.venv/model/bin/dart-streams policy fetch {model}`, or "
+            "correct the path"
+        )
+    return folder
+
+
+def local_folder(model_dir: Path) -> Path:
+    """Return the directory that an argument names: a folder, or the fetched model of an id."""
+    model = hub_model(str(model_dir))
+    return model_dir.absolute() if model is None else fetched_folder(str(model_dir), model)
 
 
 def tiny_policy_folder(config: Config, task_set: tasks.TaskSet) -> Path:

@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoImageProcessor, AutoProcessor
 from dart_streams.config import Config, Policy
 from dart_streams.episodes import context, prompts
 from dart_streams.errors import UserError
+from dart_streams.policy.model_folder import refuse_partial
 from topics.observations import Observation
 from topics.values import BlobRef, MessagePart
 
@@ -302,6 +303,7 @@ def refuse_missing(model_dir: Path) -> None:
             raise UserError(
                 f"{model_dir} has no {' or '.join(names)}: policy.path must be a complete Hugging Face model directory"
             )
+    refuse_partial(model_dir)
 
 
 def prompt_digest(token_ids: Sequence[int], images: Sequence[BlobRef]) -> str:

@@ -103,9 +103,12 @@ def model_errors(config: Config, task_file: Path) -> list[str]:
 
     from dart_streams.episodes import context
     from dart_streams.policy import recipe
+    from dart_streams.policy.hub_models import find_snapshot, hub_model
 
     if not config.policy.path:
         return []
+    if (model := hub_model(config.policy.path)) and find_snapshot(model) is None:
+        return []  # A run fetches it, and then checks it.
     try:
         folder = recipe.named_policy(config)
     except ConfigError as error:

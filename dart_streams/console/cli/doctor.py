@@ -12,7 +12,10 @@ from dart_streams.console.cli.output import show
 def check_machine(
     config: ConfigFile = None,
     model: Annotated[
-        Path | None, typer.Option(help="Instead: say whether this model directory fits on GPUs.", metavar="DIR")
+        Path | None,
+        typer.Option(
+            help="Instead: say whether this model directory, or fetched model of an id, fits on GPUs.", metavar="DIR"
+        ),
     ] = None,
     gpus: Annotated[int, typer.Option(help="With --model: their number.", min=1)] = 1,
     gpu_memory: Annotated[float, typer.Option(help="With --model: the memory of each, in GiB.", min=1.0)] = 80.0,
@@ -22,8 +25,9 @@ def check_machine(
     resolved = read_config(config)
     if model is not None:
         from dart_streams.console.cli import doctor_model
+        from dart_streams.policy import recipe
 
-        doctor_model.report(model, resolved, gpus, gpu_memory, as_json=as_json)
+        doctor_model.report(recipe.local_folder(model), resolved, gpus, gpu_memory, as_json=as_json)
         return
     from dart_streams.console.cli import desktop_checks, doctor_checks, gpu_checks
 

@@ -24,7 +24,8 @@ from dart_streams.console.sizing import model_fit
 from dart_streams.deadline import Deadline
 from dart_streams.disk_room import FEW_FILES, room_at
 from dart_streams.errors import ConfigError, UserError
-from dart_streams.policy import cpu_features
+from dart_streams.policy import cpu_features, hub_models
+from dart_streams.policy.model_folder import missing_files
 from dart_streams.store import sessions
 
 GIB = 2**30
@@ -177,10 +178,14 @@ def check_model(config: Config) -> Finding:
     """Check the configured model, which transformers and vLLM must both serve."""
     if not config.policy.path:
         return Finding("model", "ok", "the tiny policy, built when it is needed")
-    folder = Path(config.policy.path)
-    missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).exists()]
+    hub_name = hub_models.hub_model(config.policy.path)
+    if hub_name and hub_models.find_snapshot(hub_name) is None:
+        advice = f"a run fetches it, or `.venv/model/bin/dart-streams policy fetch {hub_name}`"
+        return Finding("model", "warn", f"{hub_name} of the hub is not in {hub_models.cache_folder()}", advice)
+    folder = (hub_name and hub_models.find_snapshot(hub_name)) or Path(config.policy.path)
+    missing = [*missing_files(folder), *(name for name in ("tokenizer_config.json",) if not (folder / name).exists())]
     if missing:
-        advice = "set policy.path to a Hugging Face directory of an image-text-to-text model, or leave it out"
+        advice = f"set policy.path to {hub_models.FORMS}, of images and text, or leave it out"
         return Finding("model", "fail", f"{folder} has no {', '.join(missing)}", advice)
     if not (program := find_programs().model).exists():
         return Finding("model", "warn", f"{folder} was not checked: no {program}", "make setup")

@@ -60,7 +60,9 @@ COMMANDS = (
     Command("plan", "plan:plan", "Size a deployment for a number of environments."),
     Command("bench", "bench:app", "Run this project's benchmarks on this machine."),
 )
-MODEL_LIBRARIES = frozenset({"torch", "torchvision", "transformers", "vllm", "safetensors", "tokenizers"})
+MODEL_LIBRARIES = frozenset(
+    {"torch", "torchvision", "transformers", "vllm", "safetensors", "tokenizers", "huggingface_hub", "httpx2"}
+)
 STREAM_LIBRARIES = frozenset({"faust", "aiohttp", "miniwob", "matplotlib", "rocksdict"})
 DATA_LIBRARIES = frozenset({"pyarrow", "datasets", "tensorboard", "wandb", "mlflow", "trackio"})
 INTERRUPTED = 128 + signal.SIGINT

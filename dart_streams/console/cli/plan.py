@@ -25,7 +25,10 @@ def plan(
     staleness: Annotated[int, typer.Option(help="Largest age of data in weight versions.", min=0)] = 4,
     changes: Annotated[list[str] | None, typer.Option("--set", help="Replace a constant: NAME=VALUE.")] = None,
     model: Annotated[
-        Path | None, typer.Option(help="A model directory: GPUs are counted as `doctor --model` does.")
+        Path | None,
+        typer.Option(
+            help="A model directory, or the id of a fetched model: GPUs are counted as `doctor --model` does."
+        ),
     ] = None,
     gpu_memory: Annotated[float, typer.Option(help="With --model: the memory of each GPU, in GiB.", min=1.0)] = 80.0,
     config: Annotated[
@@ -70,8 +73,9 @@ def gpu_constants(folder: Path, config: Config, gpu_gib: float) -> list[Constant
     from dart_streams.console.sizing.capacity import Constant
     from dart_streams.console.sizing.gpu_memory import MAX_GPUS, MemoryEstimate
     from dart_streams.console.sizing.model_files import read_shape
+    from dart_streams.policy.recipe import local_folder
 
-    estimate = MemoryEstimate(read_shape(folder), config)
+    estimate = MemoryEstimate(read_shape(local_folder(folder)), config)
     found = estimate.split(MAX_GPUS, gpu_gib)
     if found is None:
         raise UserError(f"{folder} on GPUs of {gpu_gib:g} GiB: {estimate.advise(2, gpu_gib)}")

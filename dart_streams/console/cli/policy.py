@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from dart_streams.console.cli import policy_hub
 from dart_streams.console.cli.options import AsJson, ConfigFile, RunConfig, RunId, State, read_config, run_config
 from dart_streams.console.cli.output import note, notes
 from dart_streams.errors import ConfigError, UserError
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from dart_streams.console.sizing.model_fit import Fit
 
 app = typer.Typer(no_args_is_help=True)
+app.command("fetch")(policy_hub.fetch)
+app.command("push")(policy_hub.push)
 
 LINE_INTERVAL_S = 3.0
 """Interval of progress lines without a terminal."""
@@ -70,7 +73,9 @@ def build(
 
 @app.command()
 def check(
-    model: Annotated[Path, typer.Argument(help="A Hugging Face directory.", metavar="DIR")],
+    model: Annotated[
+        Path, typer.Argument(help="A Hugging Face directory, or the id of a fetched model.", metavar="DIR")
+    ],
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -78,7 +83,9 @@ def check(
 
     Loads none of its weights. Its context must have room for the longest prompt of the configuration.
     """
-    found = fit_of(model.absolute(), read_config(config))
+    from dart_streams.policy import recipe
+
+    found = fit_of(recipe.local_folder(model), read_config(config))
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
     elif not found.reason:
@@ -129,14 +136,16 @@ def export(
     The broker must be up.
     """
     from dart_streams.policy import exporting, recipe
+    from dart_streams.policy.hub_models import hub_model
 
     settings = run_config(run, state, config)
-    model_dir = (
-        Path(settings.policy.path) if settings.policy.path else recipe.tiny_policy_folder(settings, task_set(settings))
-    )
+    own = bool(settings.policy.path)
+    model_dir = recipe.named_policy(settings) if own else recipe.tiny_policy_folder(settings, task_set(settings))
     found = exporting.find(settings.bus, settings.policy.model_id, version)
-    write = exporting.export_adapter if adapter else exporting.export
-    write(model_dir, found, target)
+    if adapter:
+        exporting.export_adapter(model_dir, found, target, base=hub_model(settings.policy.path))
+    else:
+        exporting.export(model_dir, found, target)
     note(f"version {found.version} of {found.model_id!r}, after {found.train_step} training steps")
     typer.echo(target)
 

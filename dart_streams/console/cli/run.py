@@ -37,7 +37,8 @@ def run(
     ] = None,
     name: Annotated[str, typer.Option("--id", help="The new run's id. \\[default: the time]")] = "",
     init: Annotated[
-        Path | None, typer.Option(help="Start from this model. \\[default: policy.path]", metavar="DIR")
+        Path | None,
+        typer.Option(help="Start from this model, a folder or an id. \\[default: policy.path]", metavar="DIR"),
     ] = None,
     recipe: Recipes = None,
     attached: Annotated[

@@ -81,7 +81,7 @@ def read_model(config: Config) -> tuple[ModelShape | None, str]:
     if not config.policy.path or not (processes.needs_model(config) or has_trainer(config)):
         return None, ""
     try:
-        return read_shape(Path(config.policy.path)), ""
+        return read_shape(recipe.named_policy(config)), ""
     except UserError as error:
         return None, f"memory is not known, so GPUs are halved where no key says otherwise: {error}"
 

@@ -17,6 +17,7 @@ from dart_streams.console.runs.run_folder import RunFolder
 from dart_streams.console.sizing.placement import Placement, has_trainer
 from dart_streams.errors import UserError
 from dart_streams.policy import recipe
+from dart_streams.policy.hub_models import hub_model
 
 BOOTSTRAP_FILE = "bootstrap.toml"
 NOT_PLACED = Placement()
@@ -138,13 +139,14 @@ async def find_policy(
     config = folder.config()
     how = ""
     if config.policy.path:
-        path = recipe.named_policy(config)
+        path = config.policy.path if hub_model(config.policy.path) else str(recipe.named_policy(config))
     else:
-        path, how = recipe.tiny_policy_folder(config, folder.tasks()).absolute(), " (cached)"
-        if not await asyncio.to_thread(path.is_dir):
+        tiny, how = recipe.tiny_policy_folder(config, folder.tasks()).absolute(), " (cached)"
+        path = str(tiny)
+        if not await asyncio.to_thread(tiny.is_dir):
             await build_policy(folder, supervisor, found, placement)
             how = " (built)"
-    settings = msgspec.structs.replace(config.policy, path=str(path))
+    settings = msgspec.structs.replace(config.policy, path=path)
     folders.write_toml(
         folder.config_file, msgspec.structs.replace(config, policy=settings, tasks=relative_tasks(config))
     )

@@ -11,7 +11,7 @@ from dart_streams.bus.clients import Publisher
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
 from dart_streams.connection import auth
-from dart_streams.console.launch import evaluate, placed_run, process_registry, processes
+from dart_streams.console.launch import evaluate, hub_policy, placed_run, process_registry, processes
 from dart_streams.console.launch.services import jars
 from dart_streams.console.launch.services.lock import Notify
 from dart_streams.console.launch.session import Session, run_session
@@ -28,7 +28,7 @@ from dart_streams.console.views.console import PlainConsole
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.episodes import context
 from dart_streams.errors import ConfigError
-from dart_streams.policy import recipe
+from dart_streams.policy import hub_models, recipe
 
 
 def start_run(
@@ -78,6 +78,7 @@ def resumed_config(run: str, state: Path | None, given: Config | None, notify: N
         if not given.policy.path:  # The tiny policy that the run made is in its folder.
             policy = msgspec.structs.replace(given.policy, path=folder.config().policy.path)
             given = msgspec.structs.replace(given, policy=policy)
+        given = hub_policy.keep_commit(folder.config(), given)
         show_changes(folder, given, notify)
         with contextlib.suppress(ConfigError):
             if task_sets.load(Path(given.tasks.file)).pages != folder.tasks().pages:
@@ -94,6 +95,8 @@ def show_changes(folder: RunFolder, config: Config, notify: Notify) -> None:
 def run_attached(config: Config, notify: Notify, *, before_only: bool) -> None:
     """Measure a run whose processes an outside supervisor keeps alive, and write its report."""
     required_steps(config)
+    if processes.needs_model(config) and (model := hub_models.hub_model(config.policy.path)):
+        recipe.refuse_unpinned(model)
     earlier = RunFolder(config.run.folder)
     if earlier.config_file.exists():
         show_changes(earlier, config, notify)
@@ -131,16 +134,15 @@ def with_init(init: Path | None, config: Config) -> Config:
     """Return a configuration whose policy is the model in ``init``, if given, there or not."""
     if init is None:
         return config
-    policy = msgspec.structs.replace(config.policy, path=str(init.absolute()))
-    return msgspec.structs.replace(config, policy=policy)
+    return hub_policy.with_path(config, str(init if hub_models.hub_model(str(init)) else init.absolute()))
 
 
 def with_model(init: Path | None, config: Config) -> Config:
-    """Return a configuration whose policy is the model in ``init``, if given; raise for a path without a model."""
-    config = with_init(init, config)
-    if config.policy.path:
-        recipe.named_policy(config)
-    return config
+    """Return a configuration whose policy is the model in ``init``, if given; raise for a path without a model.
+
+    A model of the hub is fetched, and named by its commit.
+    """
+    return hub_policy.pin_policy(with_init(init, config))
 
 
 def refuse_unfit_model(config: Config) -> None:

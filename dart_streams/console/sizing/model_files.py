@@ -12,6 +12,7 @@ import msgspec
 
 from dart_streams.config.section import Positive
 from dart_streams.errors import UserError
+from dart_streams.policy.model_folder import refuse_partial, shards_of
 
 MAX_HEADER_BYTES = 100_000_000
 """The safetensors format's limit."""
@@ -91,9 +92,11 @@ def read_shape(folder: Path) -> ModelShape:
 
 
 def read_headers(folder: Path) -> dict[str, list[int]]:
-    """Return the shapes of a model's tensors by name; raise UserError if the directory has none."""
+    """Return the shapes of a model's tensors by name; raise UserError if the directory lacks them."""
     shapes: dict[str, list[int]] = {}
-    for file in sorted(folder.glob("*.safetensors")):
+    refuse_partial(folder)
+    shards = shards_of(folder)
+    for file in sorted(folder.glob("*.safetensors")) if shards is None else [folder / name for name in shards]:
         try:
             with file.open("rb") as stream:
                 length = int.from_bytes(stream.read(8), "little")

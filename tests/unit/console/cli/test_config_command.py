@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dart_streams.config import load, parse
+from dart_streams.policy import hub_models
 from tests.command_line import invoke
 
 ROOT = Path(__file__).parents[4]
@@ -86,8 +87,8 @@ def test_the_files_for_a_model_to_download_have_no_other_error():
     shipped = sorted((ROOT / "deploy/config/ui-tars").rglob("*.toml"))
     done = invoke("config", "check", *shipped)
     assert done.stdout.splitlines() == [
-        f"{path}: policy.path: {folder} is no Hugging Face model directory (it has no config.json): correct the path, "
-        "or leave policy.path empty for the tiny policy"
+        f"{path}: policy.path: {folder} is no Hugging Face model directory (it has no config.json): name "
+        f"{hub_models.FORMS}, or leave policy.path empty for the tiny policy"
         for path in shipped
         if (folder := load(path).policy.path)
     ]
