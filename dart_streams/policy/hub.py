@@ -26,16 +26,11 @@ from huggingface_hub.utils import filter_repo_objects
 
 from dart_streams.errors import AccessRefused, ServiceUnavailable, UserError
 from dart_streams.policy import hub_models
-from dart_streams.policy.hub_models import HubModel
+from dart_streams.policy.hub_models import NOT_NEEDED, HubModel
 from dart_streams.policy.model_folder import missing_files, refuse_partial
 
 TIMEOUT_S = 30.0
 """Longest wait for an answer about a repository."""
-NOT_NEEDED = [
-    *("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.tflite"),
-    *("original/*", "onnx/*", "consolidated*"),
-]
-"""Weights in other formats than that of transformers' safetensors."""
 NOT_PUSHED = [".cache/*", ".git/*", "*.incomplete", "*.lock"]
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 

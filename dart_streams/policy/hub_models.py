@@ -4,9 +4,11 @@ The streams environment cannot have that library, since it needs a newer click t
 documented: ``models--ORGANIZATION--NAME/snapshots/COMMIT``, and ``refs/BRANCH`` with the commit of a branch.
 """
 
+import json
 import os
 import re
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 
 import msgspec
@@ -19,6 +21,11 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 DEFAULT_REVISION = "main"
 FORMS = "a folder (/models/UI-TARS-1.5-7B) or a model of the hub (ORGANIZATION/NAME, ORGANIZATION/NAME@REVISION)"
 """The two forms of ``policy.path``."""
+NOT_NEEDED = [
+    *("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.tflite"),
+    *("original/*", "onnx/*", "consolidated*"),
+]
+"""Weights in other formats than that of transformers' safetensors; they are not fetched."""
 
 
 class HubModel(msgspec.Struct, frozen=True):
@@ -77,8 +84,24 @@ def record_commit(model: HubModel, commit: str) -> None:
 def find_snapshot(model: HubModel, cache: Path | None = None) -> Path | None:
     """Return the folder of a model in the cache, None if it is not there or not complete."""
     commit = find_commit(model, cache)
+    if not commit:
+        return None
     folder = repo_folder(model, cache) / "snapshots" / commit
-    return folder if commit and not missing_files(folder) and list(folder.glob("*.safetensors")) else None
+    listed = listed_files(repo_folder(model, cache) / "trees" / f"{commit}.json")
+    is_complete = not missing_files(folder) and all((folder / name).is_file() for name in listed)
+    return folder if is_complete and any(file.is_file() for file in folder.glob("*.safetensors")) else None
+
+
+def listed_files(tree: Path) -> list[str]:
+    """Return the files of a commit that are fetched, by the list that huggingface_hub keeps; empty without one.
+
+    A fetch that was killed may have all weights, and no tokenizer.
+    """
+    try:
+        names = list(json.loads(tree.read_bytes())["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [name for name in names if not any(fnmatch(name, pattern) for pattern in NOT_NEEDED)]
 
 
 def repo_folder(model: HubModel, cache: Path | None = None) -> Path:

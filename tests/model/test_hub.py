@@ -166,6 +166,13 @@ def test_an_id_without_a_model_is_refused(command, name, said):
     assert said in done.stderr
 
 
+def test_the_reason_of_a_refusal_is_in_the_json_alone(command):
+    done = command("fetch", "org/none", "--json")
+    assert done.returncode == json.loads(done.stdout)["exit_code"] == 2
+    assert "has no model org/none" in json.loads(done.stdout)["reason"]
+    assert not done.stderr
+
+
 def test_a_token_opens_a_gated_model(command, served):
     fails_gated(served)
     assert command("fetch", REPO, HF_TOKEN=served.token).returncode == 0
@@ -179,6 +186,18 @@ def test_a_cut_download_is_no_model_until_it_is_complete(command, served, tmp_pa
     served.cut_after = None
     assert command("fetch", REPO).returncode == 0
     assert cached(tmp_path / "home", HubModel(REPO, first_commit(served)))
+
+
+def test_a_file_that_a_killed_fetch_lacks_is_fetched(command, served, tmp_path):
+    model = HubModel(REPO, first_commit(served))
+    command("fetch", model)
+    folder = cached(tmp_path / "home", model)
+    assert folder
+    (folder / "tokenizer_config.json").unlink()
+    assert cached(tmp_path / "home", model) is None
+    assert command("fetch", model, HF_HUB_OFFLINE="1").returncode == 3
+    assert command("fetch", model).returncode == 0
+    assert cached(tmp_path / "home", model) == folder
 
 
 def test_a_model_larger_than_the_free_disk_is_refused_before(monkeypatch, tmp_path):

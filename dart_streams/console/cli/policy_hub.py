@@ -40,9 +40,10 @@ def fetch(
     try:
         found = hub.fetch_model(model, output)
     except UserError as error:
-        if as_json:
-            print_line(msgspec.json.encode(FetchAnswer(reason=str(error), exit_code=error.exit_code)).decode())
-        raise
+        if not as_json:
+            raise
+        print_line(msgspec.json.encode(FetchAnswer(reason=str(error), exit_code=error.exit_code)).decode())
+        raise typer.Exit(error.exit_code) from None
     if as_json:
         answer = FetchAnswer(folder=str(found.folder), commit=found.commit, path=found.path)
         print_line(msgspec.json.encode(answer).decode())

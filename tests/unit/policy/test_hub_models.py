@@ -106,6 +106,16 @@ def test_an_incomplete_snapshot_is_not_used(cache):
         recipe.named_policy(configured(REPO))
 
 
+def test_a_snapshot_without_a_listed_file_is_not_used(cache):
+    snapshot = write_snapshot(cache, shards=2)
+    tree = snapshot.parents[1] / "trees" / f"{COMMIT}.json"
+    tree.parent.mkdir()
+    tree.write_text(json.dumps({"files": {"config.json": {}, "pytorch_model.bin": {}}}))
+    assert hub_models.find_snapshot(HubModel(REPO)) == snapshot
+    tree.write_text(json.dumps({"files": {"config.json": {}, "tokenizer.json": {}}}))
+    assert hub_models.find_snapshot(HubModel(REPO)) is None
+
+
 def test_a_text_that_is_neither_folder_nor_id_is_refused_with_both_forms(cache):
     with pytest.raises(ConfigError, match=r"no config\.json.*a folder .*UI-TARS.* or a model of the hub \(ORGANIZ"):
         recipe.named_policy(configured("/no/such/model"))
