@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from dart_streams.policy import adapters, deltas, weights
+from dart_streams.policy.shared_tensors import SharedTensors
 from topics.weights import WeightPart, WeightVersion
 
 
@@ -20,12 +21,13 @@ class ResidentWeights:
     """The weights of the current version; remote files are copied into ``cache``.
 
     ``sha256`` is the digest of ``tensors``, empty without any. Not thread-safe. Without ``lasting`` the tensors may map
-    the file, which must then not change.
+    the file, which must then not change. With ``shared`` all are in shared memory.
     """
 
-    def __init__(self, cache: Path, *, lasting: bool = True) -> None:
+    def __init__(self, cache: Path, *, lasting: bool = True, shared: SharedTensors | None = None) -> None:
         self.cache = cache
         self.lasting = lasting
+        self.shared = shared
         self.tensors: dict[str, Tensor] = {}
         self.sha256 = ""
         self.base: dict[str, Tensor] = {}
@@ -78,19 +80,29 @@ class ResidentWeights:
         try:
             if part.kind == "adapter":
                 base, digest = self.tensors, self.sha256
-                self.tensors = adapters.apply(base, file)
+                merged = adapters.apply(base, file)
+                if self.shared is not None:
+                    changed = {name: value for name, value in merged.items() if value is not base[name]}
+                    merged |= self.shared.copy(changed)
+                self.tensors = merged
                 self.base, self.base_sha256, self.sha256 = base, digest, part.sha256
                 return
             self.base, self.base_sha256 = {}, ""
             tensors = load_file(file)
             if part.kind == "full":
-                self.tensors = {name: value.clone() for name, value in tensors.items()} if self.lasting else tensors
+                self.tensors = self._kept(tensors)
             else:
                 deltas.apply(self.tensors, tensors)
         except (SafetensorError, deltas.TornDelta, adapters.TornAdapter) as error:
             self.forget()
             raise weights.WrongDigest(f"version {part.version} ({part.kind}) at {part.uri}: {error}") from None
         self.sha256 = part.sha256
+
+    def _kept(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return a file's tensors where they can stay, copied if needed."""
+        if self.shared is not None:
+            return self.shared.copy(tensors)
+        return {name: value.clone() for name, value in tensors.items()} if self.lasting else tensors
 
 
 def materialize_weights(version: WeightVersion, cache: Path) -> Path:
