@@ -94,8 +94,11 @@ class Scripted(Optional, frozen=True):
 class Vllm(Optional, frozen=True):
     """The ``vllm`` engine."""
 
+    tensor_parallel: Positive = 1
+    """Ranks of a worker, each with an equal share of the model's heads, on a GPU and in a process of its own. It must
+    divide the numbers of attention heads and of key-value heads."""
     kv_cache_gib: Positive = 1
-    """Memory of the key-value cache."""
+    """Memory of the key-value cache, of all ranks together."""
     gather_ms: NonNegative = 0.0
     """Time that a request waits for others to share the engine's steps. It saves CPU time where a step costs the same
     for one request as for ten."""
@@ -151,6 +154,11 @@ class Rollout(Section, frozen=True):
             raise ValueError(
                 f'vllm.second_set = "{self.vllm.second_set}" can\'t be used with engine = "{self.engine}", which '
                 'loads no weights: set "vllm", or leave it out'
+            )
+        if self.engine != "vllm" and self.vllm.tensor_parallel != 1:
+            raise ValueError(
+                f'vllm.tensor_parallel = {self.vllm.tensor_parallel} can\'t be used with engine = "{self.engine}", '
+                'whose model this worker does not hold: set "vllm", or leave it out'
             )
 
     @property

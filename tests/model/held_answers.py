@@ -24,7 +24,7 @@ def hold(engine: VllmEngine, loop: asyncio.Runner, monkeypatch: pytest.MonkeyPat
     step, switch = core.step, core.switch
 
     def step_to_a_few_tokens() -> None:
-        if go_on.is_set() or any(len(request.entropies) < FEW for request in core.requests.values()):
+        if go_on.is_set() or any(core.generated(request) < FEW for request in core.requests.values()):
             step()
         else:
             go_on.wait(0.001)  # commands are executed between two steps
@@ -41,5 +41,5 @@ def hold(engine: VllmEngine, loop: asyncio.Runner, monkeypatch: pytest.MonkeyPat
 async def until_begun(engine: VllmEngine) -> None:
     """Wait until an answer has as many tokens as it is held at."""
     async with asyncio.timeout(BOUND_S):
-        while not await engine.thread.call(lambda core: any(len(r.entropies) >= FEW for r in core.requests.values())):
+        while not await engine.thread.call(lambda core: any(core.generated(r) >= FEW for r in core.requests.values())):
             pass

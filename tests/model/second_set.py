@@ -13,8 +13,9 @@ from vllm import _custom_ops as ops
 from vllm.model_executor.layers import utils
 
 from dart_streams.policy import probe
+from tests.model.engines import loader_of_core
 from tests.model.test_vllm_engine import Policies, read, request
-from workers.rollout import vllm_core
+from workers.rollout import vllm_rank
 from workers.rollout.vllm_engine import VllmEngine
 from workers.rollout.weight_loading import Copied, tensors_of
 
@@ -26,13 +27,14 @@ def places(core: Any) -> list[int]:
 
 def spare_places(core: Any) -> list[int]:
     """Return the addresses of the second set's tensors, where there is one."""
-    return [tensor.data_ptr() for tensor in tensors_of(core.loader.spare)] if hasattr(core.loader, "spare") else []
+    spare = getattr(loader_of_core(core), "spare", None)
+    return [tensor.data_ptr() for tensor in tensors_of(spare)] if spare is not None else []
 
 
 def same_contents(core: Any) -> bool:
     """Return whether the second set has the serving layers' values, which a copy leaves it and an exchange does not."""
     serving = tensors_of(core.llm.model_executor.driver_worker.model_runner.get_model())
-    return all(torch.equal(*pair) for pair in zip(serving, tensors_of(core.loader.spare), strict=True))
+    return all(torch.equal(*pair) for pair in zip(serving, tensors_of(loader_of_core(core).spare), strict=True))
 
 
 def serve(folder: Path, mode: str) -> dict[str, Any]:
@@ -52,14 +54,14 @@ async def serving(folder: Path, mode: str) -> dict[str, Any]:
     if mode == "copied":
         utils.check_cpu_sgl_kernel = lambda *_: False
         ops._supports_onednn = False
-        vllm_core.loader_of = lambda llm, _place: Copied(llm, "host")
+        vllm_rank.loader_of = lambda worker, _place: Copied(worker, "host")
     engine = VllmEngine(config, read)
     await engine.start(policies.versions[0])
     assert engine.thread is not None
     encode = await engine.thread.call(lambda core: core.image_encoder(engine.renderer))
     screen = encode(probe.draw_screen())
     before, spare = await engine.thread.call(places), await engine.thread.call(spare_places)
-    loader = await engine.thread.call(lambda core: type(core.loader).__name__)
+    loader = await engine.thread.call(lambda core: type(loader_of_core(core)).__name__)
     under_way = asyncio.ensure_future(engine.generate(request(1, max_tokens=100)))
     pause_ms = await engine.load(policies.versions[1])
     after, spare_after = await engine.thread.call(places), await engine.thread.call(spare_places)

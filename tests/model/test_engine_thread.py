@@ -21,6 +21,13 @@ class Idle:
 
     busy = False
 
+    def failure(self) -> str:
+        """Return that no rank has ended."""
+        return ""
+
+    def close(self) -> None:
+        """Have nothing to end."""
+
 
 async def test_a_hanging_command_fails_pending_and_later_calls():
     thread, begun, over = EngineThread(Idle), threading.Event(), threading.Event()

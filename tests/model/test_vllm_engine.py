@@ -39,6 +39,7 @@ os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.ava
 
 from transformers import AutoModelForImageTextToText
 
+from tests.model.engines import loader_of_core
 from tests.model.held_answers import BOUND_S, LONG, hold, until_begun
 from trainer.version_writer import VersionWriter
 from workers.rollout.vllm_engine import VllmEngine
@@ -545,14 +546,18 @@ def test_old_weights_serve_while_the_store_is_unreachable(engine, loop, policies
 
 @pytest.fixture
 def chain(policies, tmp_path_factory) -> list[WeightVersion]:
-    """A full version in bfloat16 and deltas, each of which changes one value in a hundred; other tests keep theirs."""
-    folder = policies.folder / f"chain-{tmp_path_factory.mktemp('x').name}"
+    """Versions of :func:`written_chain`; other tests keep theirs."""
+    return written_chain(policies, f"chain-{tmp_path_factory.mktemp('x').name}")
+
+
+def written_chain(policies: Policies, name: str) -> list[WeightVersion]:
+    """Publish a full version in bfloat16 and deltas, each of which changes one value in a hundred."""
     writer = VersionWriter(Publish(dtype="bfloat16", full_every=9))
     random = torch.Generator().manual_seed(0)
     state = {name: value.bfloat16() for name, value in policies.model.state_dict().items()}
     found = []
     for number in range(20, 24):
-        uri = f"{policies.folder}/{folder.name}-{number}"
+        uri = f"{policies.folder}/{name}-{number}"
         measured = policies.probe({name: value.float() for name, value in state.items()})
         own, base, *_ = writer.write(uri, number, state, measured)
         fields = {"kind": own.kind, "file_sha256": own.file_sha256, "base": base}
@@ -560,8 +565,8 @@ def chain(policies, tmp_path_factory) -> list[WeightVersion]:
             msgspec.structs.replace(policies.versions[0], version=number, uri=uri, sha256=own.sha256, **fields)
         )
         state = {
-            name: torch.where(torch.rand(value.shape, generator=random) < 0.01, value * 1.25, value)
-            for name, value in state.items()
+            key: torch.where(torch.rand(value.shape, generator=random) < 0.01, value * 1.25, value)
+            for key, value in state.items()
         }
     return found
 
@@ -604,7 +609,7 @@ def test_a_worker_checks_parity_when_it_starts_on_an_adapter(following, loop, ad
 
 def loaded(engine, loop) -> list[torch.Tensor]:
     """Return what the serving layers have; on a CPU the packed weights are not among it."""
-    return loop.run(engine.thread.call(lambda core: [t.clone() for t in tensors_of(core.loader.serving)]))
+    return loop.run(engine.thread.call(lambda core: [t.clone() for t in tensors_of(loader_of_core(core).serving)]))
 
 
 @pytest.fixture

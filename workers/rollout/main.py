@@ -64,7 +64,8 @@ def engine_of(config: Config) -> Engine:
         from workers.rollout.openai_engine import OpenaiEngine
 
         return OpenaiEngine(config)
-    os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
+    ranks = config.rollout.vllm.tensor_parallel
+    os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores(), ranks))
     from workers.rollout.vllm_engine import VllmEngine
 
     return VllmEngine(config)

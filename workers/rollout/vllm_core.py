@@ -4,11 +4,12 @@ Imports vllm: import it only after :func:`workers.rollout.vllm_settings.engine_e
 """
 
 import itertools
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import structlog
@@ -19,29 +20,27 @@ from vllm.exceptions import VLLMClientError
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
-from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
-from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from dart_streams.config import Config, SwitchMode
 from dart_streams.episodes.context import largest_screen
+from dart_streams.errors import UserError
+from dart_streams.policy import tensor_parallel
 from dart_streams.policy.encoder_cache import embedding_bytes, encoder_capacity
 from dart_streams.policy.rendering import Prompt, Renderer
+from dart_streams.policy.shared_tensors import TensorPlace
 from dart_streams.policy.staged_weights import second_set_place, vllm_utilization
 from topics.values import Sampling, VersionSpan
 from workers.rollout import vllm_images, vllm_settings
 from workers.rollout.engine import EngineFault, Generation
 from workers.rollout.images import EncodedImage
 from workers.rollout.vllm_caches import EngineCaches
-from workers.rollout.weight_loading import Tensors, loader_of
-
-ENTROPIES = "entropies"
-"""Extra sampling argument: a dict that receives entropies (nats) by token index; recomputed tokens overwrite."""
+from workers.rollout.vllm_rank import BANNED_TOKENS, ENTROPIES
 
 log = structlog.get_logger()
 
 
 class EngineRequest:
-    """A request; ``future`` resolves to its generation without text, ``entropies`` are nats by token index."""
+    """A request; ``future`` resolves to its generation without text."""
 
     def __init__(self, prompt: Prompt, images: Sequence[EncodedImage], sampling: Sampling) -> None:
         self.prompt = prompt
@@ -51,7 +50,6 @@ class EngineRequest:
         self.created_s = time.perf_counter()
         self.first_token_s = 0.0
         self.internal_id = ""
-        self.entropies: dict[int, float] = {}
 
 
 class VllmCore:
@@ -60,23 +58,36 @@ class VllmCore:
     def __init__(self, config: Config, model_dir: Path, renderer: Renderer, seed: int, weights_bytes: int) -> None:
         self.renderer = renderer
         self.requests: dict[str, EngineRequest] = {}
+        self.dropped: list[str] = []
+        """Keys of aborted requests, whose entropies the first rank still keeps."""
         self._keys = map(str, itertools.count())
+        self.ranks = config.rollout.vllm.tensor_parallel
         on_gpu = not current_platform.is_cpu()
         total_bytes = current_platform.get_device_total_memory()
-        wanted = config.rollout.vllm.second_set
-        place = second_set_place(wanted, on_gpu, weights_bytes, total_bytes)
-        log.info("second set of weights", wanted=wanted, place=place, weights_mb=weights_bytes >> 20)
+        wanted, rank_bytes = config.rollout.vllm.second_set, weights_bytes // self.ranks
+        place = second_set_place(wanted, on_gpu, rank_bytes, total_bytes)
+        log.info("second set of weights", wanted=wanted, place=place, weights_mb=rank_bytes >> 20, ranks=self.ranks)
         itemsize = (renderer.config.dtype or torch.float32).itemsize if on_gpu else torch.float32.itemsize
         embedding = embedding_bytes(renderer.config, itemsize)
         capacity = encoder_capacity(config, len(renderer.expansion(*largest_screen(config))), embedding)
-        share = vllm_utilization(place, weights_bytes, total_bytes) - capacity * embedding / total_bytes
+        share = vllm_utilization(place, rank_bytes, total_bytes) - capacity * embedding / total_bytes
         arguments = vllm_settings.engine_arguments(config, model_dir, on_gpu, seed, share)
-        processor = processor_class(renderer.allowed_mask)
-        engine_config = EngineArgs(**arguments, logits_processors=[processor]).create_engine_config()
+        engine_config = EngineArgs(**arguments).create_engine_config()
         engine_config.scheduler_config.encoder_cache_size = capacity
+        ban_tokens(engine_config, renderer)
         self.llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
         self.caches = EngineCaches(self.llm)
-        self.loader = loader_of(self.llm, place)
+        self.llm.collective_rpc("prepare_rank", args=(place, os.getpid()))
+
+    def failure(self) -> str:
+        """Return that a rank's process has ended, empty if none has; for any thread."""
+        ended = getattr(self.llm.model_executor, "is_failed", False)
+        return f"one of vLLM's {self.ranks} ranks has ended (rollout.vllm.tensor_parallel)" if ended else ""
+
+    def close(self) -> None:
+        """End the ranks that have a process of their own."""
+        if self.ranks > 1:
+            self.llm.engine_core.shutdown()
 
     @property
     def dtype(self) -> str:
@@ -100,7 +111,7 @@ class VllmCore:
     def add(self, request: EngineRequest) -> None:
         """Add a request; raise :class:`~workers.rollout.engine.EngineFault` if vLLM rejects it."""
         key, sampling = next(self._keys), request.sampling
-        request.entropies, request.first_token_s = {}, 0.0
+        request.first_token_s = 0.0
         params = SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
@@ -109,7 +120,7 @@ class VllmCore:
             logprobs=0,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args={ENTROPIES: request.entropies},
+            extra_args={ENTROPIES: key},
             skip_clone=True,
         )
         try:
@@ -139,25 +150,39 @@ class VllmCore:
         """Generate one token for every request in flight; resolve finished requests."""
         outputs: list[Any] = self.llm.step()
         now_s = time.perf_counter()
-        for request in self.requests.values():
-            if request.entropies and not request.first_token_s:
+        finished = [output.request_id for output in outputs]
+        for key, request in self.requests.items():
+            if not request.first_token_s and (key in finished or self.generated(request)):
                 request.first_token_s = now_s
-        for output in outputs:
+        if not outputs:
+            return
+        entropies, *_ = self.llm.collective_rpc("take_entropies", args=(finished, self.dropped))
+        self.dropped = []
+        for output, of_tokens in zip(outputs, entropies, strict=True):
             request = self.requests.pop(output.request_id)
             if (fault := cut_short(request, output)) is not None:
                 request.future.set_exception(fault)
             else:
-                request.future.set_result(generation_of(request, output))
+                request.future.set_result(generation_of(request, output, of_tokens))
+
+    def generated(self, request: EngineRequest) -> int:
+        """Return how many tokens a request in flight has."""
+        core: Any = self.llm.engine_core
+        held = core.engine_core.scheduler.requests.get(request.internal_id)
+        return held.num_output_tokens if held is not None else 0
 
     def abort(self, request: EngineRequest) -> None:
         """Abort a request if it is in flight."""
         for key in [key for key, other in self.requests.items() if other is request]:
             del self.requests[key]
+            self.dropped.append(key)
             self.llm.abort_request([request.internal_id], internal=True)
 
-    def load(self, tensors: Tensors) -> Iterator[None]:
-        """Load the next version in slices; :meth:`step` may run between them."""
-        return self.loader.load(tensors)
+    def load(self, tensors: Mapping[str, torch.Tensor | TensorPlace]) -> Iterator[None]:
+        """Load the next version in slices; :meth:`step` may run between them. Ranks in other processes need places."""
+        self.llm.collective_rpc("begin_load", args=(tensors,))
+        while not all(self.llm.collective_rpc("load_slice")):
+            yield
 
     def switch(self, version: int, mode: SwitchMode = "keep") -> float:
         """Switch to the loaded weights; return the pause (ms).
@@ -172,7 +197,7 @@ class VllmCore:
         while mode == "finish" and self.busy:
             self.step()
         self.caches.drop_prefixes()
-        self.loader.exchange()
+        self.llm.collective_rpc("exchange_weights")
         self.caches.drop_encodings()
         self.llm.set_weight_version(str(version))
         for request in aborted:
@@ -191,8 +216,8 @@ def cut_short(request: EngineRequest, output: Any) -> EngineFault | None:
     )
 
 
-def generation_of(request: EngineRequest, output: Any) -> Generation:
-    """Return vLLM's ``RequestOutput`` as a generation without text."""
+def generation_of(request: EngineRequest, output: Any, entropies: Mapping[int, float]) -> Generation:
+    """Return vLLM's ``RequestOutput``, with entropies (nats) by token index, as a generation without text."""
     completion = output.outputs[0]
     tokens = list(completion.token_ids)
     spans = completion.weight_versions
@@ -200,7 +225,7 @@ def generation_of(request: EngineRequest, output: Any) -> Generation:
         text="",
         tokens=tokens,
         logprobs=[entry[token].logprob for token, entry in zip(tokens, completion.logprobs, strict=True)],
-        entropies=[request.entropies[index] for index in range(len(tokens))],
+        entropies=[entropies[index] for index in range(len(tokens))],
         versions=[VersionSpan(version=int(span.version), start=span.start, end=span.end) for span in spans],
         prompt_tokens=len(output.prompt_token_ids),
         prompt_sha=request.prompt.sha,
@@ -209,47 +234,17 @@ def generation_of(request: EngineRequest, output: Any) -> Generation:
     )
 
 
-class RowState(NamedTuple):
-    """A request in the batch; ``tokens`` is vLLM's own growing list."""
-
-    entropies: dict[int, float]
-    temperature: float
-    tokens: list[int]
-
-
-def processor_class(allowed_mask: Callable[[int], torch.Tensor]) -> type[LogitsProcessor]:
-    """Return a logits processor that masks all but ``allowed_mask(vocabulary)`` and records entropies.
-
-    This costs one softmax a step; log-probabilities of the whole vocabulary from vLLM would cost as much as generating.
-    vLLM instantiates the class in this process.
-    """
-
-    class AllowedTokens(LogitsProcessor):
-        def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
-            self.banned = ~allowed_mask(vllm_config.model_config.get_vocab_size()).to(device)
-            self.device = device
-            self.rows: dict[int, RowState] = {}
-
-        def is_argmax_invariant(self) -> bool:
-            return False
-
-        def update_state(self, batch_update: BatchUpdate | None) -> None:
-            process_dict_updates(self.rows, batch_update, row_of)
-
-        def apply(self, logits_BV: torch.Tensor) -> torch.Tensor:
-            logits_BV.masked_fill_(self.banned, float("-inf"))
-            rows = self.rows
-            scales = [rows[index].temperature if index in rows else 1.0 for index in range(len(logits_BV))]
-            scaled_BV = logits_BV / torch.tensor(scales, device=self.device).unsqueeze(1)
-            for index, entropy in enumerate(torch.special.entr(scaled_BV.softmax(-1)).sum(-1).tolist()):
-                if index in rows:
-                    rows[index].entropies[len(rows[index].tokens)] = entropy
-            return logits_BV
-
-    return AllowedTokens
+def refuse_ranks(config: Config, renderer: Renderer) -> None:
+    """Raise UserError if the model, or this machine's GPUs, cannot be shared by the configured ranks."""
+    ranks = config.rollout.vllm.tensor_parallel
+    reason = tensor_parallel.sharding_refusal(renderer.config.to_dict(), ranks)
+    if not reason and not current_platform.is_cpu():
+        reason = tensor_parallel.device_refusal(ranks, torch.accelerator.device_count())
+    if reason:
+        raise UserError(reason)
 
 
-def row_of(params: SamplingParams, _prompt: list[int] | None, tokens: list[int]) -> RowState | None:
-    """Return the state of a request that enters the batch; greedy requests have entropies of temperature 1."""
-    entropies = (params.extra_args or {}).get(ENTROPIES)
-    return None if entropies is None else RowState(entropies, params.temperature or 1.0, tokens)
+def ban_tokens(engine_config: VllmConfig, renderer: Renderer) -> None:
+    """Tell the logits processor of each rank which tokens are never sampled."""
+    allowed = renderer.allowed_mask(engine_config.model_config.get_vocab_size())
+    engine_config.additional_config = {BANNED_TOKENS: (~allowed).nonzero()[:, 0].tolist()}

@@ -25,9 +25,10 @@ import structlog
 from dart_streams.actions.dialects import Dialect
 from dart_streams.config import Config
 from dart_streams.errors import UserError
-from dart_streams.policy import probe, recipe, weight_location, weights
+from dart_streams.policy import finite, probe, recipe, weight_location, weights
 from dart_streams.policy.rendering import Prompt, Renderer, count_longest, renderer_of
 from dart_streams.policy.resident_weights import ResidentWeights
+from dart_streams.policy.shared_tensors import SharedTensors
 from dart_streams.store import open_store
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics.action_requests import ActionRequest
@@ -36,8 +37,8 @@ from topics.weights import WeightVersion
 from workers.rollout.engine import Engine, EngineDead, EngineFault, Generation, LoadFault, Recalled
 from workers.rollout.generated_answers import GeneratedAnswers
 from workers.rollout.images import EncodedImage, ImageCache, ReadBlob
-from workers.rollout.vllm_core import EngineRequest, VllmCore
-from workers.rollout.weight_loading import WeightSchema
+from workers.rollout.vllm_core import EngineRequest, VllmCore, refuse_ranks
+from workers.rollout.weight_schema import WeightSchema
 
 IMAGE_CACHE_BYTES = 256 << 20
 TRAJECTORIES = 8
@@ -62,6 +63,7 @@ class EngineThread:
         self.gather_s = gather_s
         self.hang_s = hang_s
         self.loop = asyncio.get_running_loop()
+        self.core: VllmCore | None = None
         self.dead: EngineDead | None = None
         self._commands: queue.SimpleQueue[Command | EngineRequest | None] = queue.SimpleQueue()
         self._gathered: list[EngineRequest] = []
@@ -99,7 +101,7 @@ class EngineThread:
             self._pending.discard(future)
 
     def check(self) -> None:
-        """Raise :class:`EngineDead` if the thread has ended or hangs."""
+        """Raise :class:`EngineDead` if the thread or a rank of vLLM has ended, or the thread hangs."""
         began_s = self._began_s
         if began_s is not None and (lasts_s := time.perf_counter() - began_s) > self.hang_s:
             self._fail(
@@ -108,6 +110,8 @@ class EngineThread:
                     f"{self.hang_s:g})"
                 )
             )
+        if self.core is not None and (reason := self.core.failure()):
+            self._fail(EngineDead(reason))
         if self.dead is not None:
             raise self.dead
 
@@ -118,11 +122,13 @@ class EngineThread:
 
     def _run(self) -> None:
         try:
-            core = self.build()
+            core = self.core = self.build()
             while self._execute_commands(core) and self.dead is None:
                 if core.busy:
                     with self._timed():
                         core.step()
+            self.core = None
+            core.close()
         except BaseException as error:
             if self.dead is None:
                 self.loop.call_soon_threadsafe(self._die, error)
@@ -195,10 +201,13 @@ class VllmEngine(Engine):
         self.read = read
         self.folder = recipe.model_folder(config)
         self.renderer = renderer_of(self.folder, config.policy)
+        refuse_ranks(config, self.renderer)
         self.schema = WeightSchema(self.renderer.config)
         self.answers = GeneratedAnswers(TRAJECTORIES * config.rollout.max_in_flight)
         self.cache = tempfile.TemporaryDirectory(prefix="weights-")
-        self.resident = ResidentWeights(Path(self.cache.name), lasting=config.trainer.publishes_parts)
+        self.shared = SharedTensors() if config.rollout.vllm.tensor_parallel > 1 else None
+        lasting = config.trainer.publishes_parts
+        self.resident = ResidentWeights(Path(self.cache.name), lasting=lasting, shared=self.shared)
         self.served_sha256: str | None = None
         self.thread: EngineThread | None = None
         self.mode = config.rollout.switch_mode
@@ -276,7 +285,8 @@ class VllmEngine(Engine):
     async def switch(self, thread: EngineThread, version: WeightVersion) -> float:
         """Load the resident weights in slices between steps, then switch; return the pause (ms)."""
         tensors, sha256 = self.resident.tensors, self.resident.sha256
-        slices = await thread.call(lambda core: core.load(tensors))
+        given = self.shared.places(tensors) if self.shared is not None else tensors
+        slices = await thread.call(lambda core: core.load(given))
         while not await thread.call(lambda _: next(slices, True)):
             pass
         paused_ms = await thread.call(lambda core: core.switch(version.version, self.mode))
@@ -313,6 +323,8 @@ class VllmEngine(Engine):
             raise LoadFault(str(error)) from None
         try:
             self.schema.check(self.resident.tensors, version.uri)
+            if fault := await asyncio.to_thread(finite.find_nonfinite, self.resident.tensors.items()):
+                raise LoadFault(f"version {version.version} at {version.uri} is not finite: {fault}")
         except LoadFault:
             self.resident.forget()
             raise

@@ -13,11 +13,12 @@ CPU_BLOCK = 32
 """Tokens of a block of the key-value cache on a CPU, the fewest of its kernels; only whole blocks are shared."""
 
 
-def engine_environment(present: Mapping[str, str], cores: int) -> dict[str, str]:
+def engine_environment(present: Mapping[str, str], cores: int, ranks: int = 1) -> dict[str, str]:
     """Return the variables to set before importing torch and vllm; ``present`` ones stay.
 
     An engine process would spend a third of a request's CPU time on sending pixels and tokens. With as many OpenMP
-    threads as cores, busy-waiting takes half of the CPU, so one core is left free.
+    threads as cores, busy-waiting takes half of the CPU, so one core is left free; ``ranks`` share the others. vLLM
+    would bind the ranks of all workers to the same cores.
     """
     wanted = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -25,7 +26,8 @@ def engine_environment(present: Mapping[str, str], cores: int) -> dict[str, str]
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_HOST_IP": "127.0.0.1",
-        "OMP_NUM_THREADS": str(max(1, cores - 1)),
+        "OMP_NUM_THREADS": str(max(1, (cores - 1) // ranks)),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
@@ -36,6 +38,7 @@ def engine_arguments(
     config: Config, model_dir: Path, on_gpu: bool, seed: int, memory_share: float = UTILIZATION
 ) -> dict[str, Any]:
     """Return the arguments of ``EngineArgs``; ``seed`` must differ between starts, or a group loses diversity."""
+    ranks = config.rollout.vllm.tensor_parallel
     shared: dict[str, Any] = {
         "model": str(model_dir),
         "load_format": "dummy",
@@ -48,14 +51,17 @@ def engine_arguments(
         "mm_device_do_normalize": False,
         "enable_prefix_caching": config.rollout.vllm.prefix_cache,
         "async_scheduling": False,
-        "distributed_executor_backend": "uni",
+        "tensor_parallel_size": ranks,
+        "distributed_executor_backend": "uni" if ranks == 1 else "mp",
+        "worker_extension_cls": "workers.rollout.vllm_rank.RankExtension",
+        "logits_processors": ["workers.rollout.vllm_rank:AllowedTokens"],
         "logprobs_mode": "processed_logprobs",
         "disable_log_stats": True,
         "seed": seed,
     }
     if on_gpu:
         return {**shared, "dtype": "auto", "gpu_memory_utilization": memory_share}
-    memory = config.rollout.vllm.kv_cache_gib << 30
+    memory = (config.rollout.vllm.kv_cache_gib << 30) // ranks
     return {
         **shared,
         "dtype": "float32",

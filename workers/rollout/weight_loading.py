@@ -7,7 +7,8 @@ set of layers, in slices between steps; the switch moves that set's tensors into
 - On a GPU by copying, because CUDA graphs hold the serving addresses: from device memory if a second set fits beside
   the key-value cache, otherwise from pinned host memory.
 
-Without a second set weights are loaded in place, during the pause. All of this runs on the engine thread.
+Without a second set weights are loaded in place, during the pause. All of this runs on the engine thread, or in each
+rank's process.
 """
 
 import copy
@@ -16,19 +17,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from transformers import AutoModelForImageTextToText
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.model_loader import get_model
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.platforms import current_platform
 from vllm.utils.platform_utils import is_pin_memory_available
-from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.worker.gpu_worker import Worker
 
 from dart_streams.errors import UserError
 from dart_streams.policy.rendering import UnsupportedModel
 from dart_streams.policy.staged_weights import SecondSetPlace
-from workers.rollout.engine import LoadFault
 
 SLICE = 4
 """Tensors loaded between two steps: some milliseconds."""
@@ -38,33 +37,11 @@ PACKED = "cpu_linear"
 Tensors = Mapping[str, torch.Tensor]
 
 
-class WeightSchema:
-    """Tensor shapes by name (tied ones may be missing), checked because vLLM only warns of missing tensors."""
-
-    def __init__(self, model_config: Any) -> None:
-        with torch.device("meta"):
-            model = AutoModelForImageTextToText.from_config(model_config)
-        self.shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-        self.tied = set(getattr(model, "all_tied_weights_keys", None) or {})
-        self.elements = sum(parameter.numel() for parameter in model.parameters())
-        self.dtype: torch.dtype = model.dtype
-
-    def check(self, tensors: Tensors, place: str) -> None:
-        """Raise :class:`LoadFault` unless the ``tensors`` from ``place`` fit this model."""
-        shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-        unknown = sorted(shapes.keys() - self.shapes.keys())
-        missing = sorted(self.shapes.keys() - shapes.keys() - self.tied)
-        wrong = [f"{name} {shape}" for name, shape in shapes.items() if shape != self.shapes.get(name, shape)]
-        if unknown or missing or wrong:
-            difference = f"unknown {unknown[:3]}, missing {missing[:3]}, of another shape {wrong[:3]}"
-            raise LoadFault(f"{place} is from another model: {difference}")
-
-
 class InPlace:
     """Loads over the serving weights during the pause."""
 
-    def __init__(self, llm: LLMEngine) -> None:
-        self.llm = llm
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
         self.tensors: Tensors = {}
 
     def load(self, tensors: Tensors) -> Iterator[None]:
@@ -75,18 +52,16 @@ class InPlace:
     def exchange(self) -> None:
         """Load the tensors over the old ones."""
         tensors, self.tensors = self.tensors, {}
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(tensors.items())})
+        self.worker.reload_weights(weights_iterator=iter(tensors.items()))
 
 
 class DoubleBuffered:
     """Loads into a second set of layers, on ``device`` if given, and exchanges the tensors of both sets."""
 
-    def __init__(self, llm: LLMEngine, device: str | None = None) -> None:
-        runners: list[Any] = llm.collective_rpc(lambda worker: worker.model_runner)
-        (runner,) = runners
-        self.serving: torch.nn.Module = runner.get_model()
+    def __init__(self, worker: Worker, device: str | None = None) -> None:
+        self.serving: torch.nn.Module = worker.get_model()
         # Attention layers register in the configuration by name, so the second model has a copy.
-        self.config: VllmConfig = copy.copy(runner.vllm_config)
+        self.config: VllmConfig = copy.copy(worker.vllm_config)
         self.config.compilation_config = copy.copy(self.config.compilation_config)
         self.config.compilation_config.static_forward_context = {}
         self.config.load_config = copy.copy(self.config.load_config)
@@ -138,13 +113,13 @@ class DoubleBuffered:
 class Copied(DoubleBuffered):
     """Double buffering that copies the second set; serving tensors stay in place."""
 
-    def __init__(self, llm: LLMEngine, place: SecondSetPlace) -> None:
-        if llm.model_config.quantization is not None and place == "host":
+    def __init__(self, worker: Worker, place: SecondSetPlace) -> None:
+        if worker.model_config.quantization is not None and place == "host":
             raise UserError(
                 'rollout.vllm.second_set is "host" (or "device", without room for it), but vLLM quantizes '
-                f'{llm.model_config.model} on the device: set rollout.vllm.second_set = "none"'
+                f'{worker.model_config.model} on the device: set rollout.vllm.second_set = "none"'
             )
-        super().__init__(llm, "cpu" if place == "host" else None)
+        super().__init__(worker, "cpu" if place == "host" else None)
         self.pins = place == "host" and is_pin_memory_available()
         self.pin()
 
@@ -195,8 +170,8 @@ def tensors_of(model: torch.nn.Module) -> Iterator[torch.Tensor]:
     return itertools.chain(model.parameters(), model.buffers())
 
 
-def loader_of(llm: LLMEngine, place: SecondSetPlace) -> InPlace | DoubleBuffered:
-    """Return the loader for an engine with a second set at ``place``."""
+def loader_of(worker: Worker, place: SecondSetPlace) -> InPlace | DoubleBuffered:
+    """Return the loader for a vLLM worker with a second set at ``place``."""
     if place == "none":
-        return InPlace(llm)
-    return DoubleBuffered(llm) if current_platform.is_cpu() else Copied(llm, place)
+        return InPlace(worker)
+    return DoubleBuffered(worker) if current_platform.is_cpu() else Copied(worker, place)

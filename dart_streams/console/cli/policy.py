@@ -108,9 +108,13 @@ def fit_of(model_dir: Path, settings: Config) -> Fit:
     os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.available_cores()))
     from dart_streams.policy import fit
     from dart_streams.policy.rendering import count_longest, renderer_of
+    from dart_streams.policy.tensor_parallel import sharding_refusal
 
     try:
         architecture = fit.check(model_dir, settings.policy.min_pixels, settings.policy.max_pixels)
+        ranks = settings.rollout.vllm.tensor_parallel
+        if reason := sharding_refusal(fit.load_configuration(model_dir).to_dict(), ranks):
+            return Fit(reason=reason)
         longest = count_longest(renderer_of(model_dir, settings.policy), settings, most_steps(settings))
         from workers.rollout import vllm_fit  # Its import takes longest, and what does not fit without it needs none.
 

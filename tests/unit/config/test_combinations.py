@@ -60,6 +60,15 @@ WRONG = {
         'rollout.engine = "scripted"\nrollout.vllm.second_set = "device"',
         ["vllm.second_set", 'engine = "scripted"'],
     ),
+    "ranks of an endpoint": (
+        f"run.minutes = 0\n{ENDPOINT}rollout.vllm.tensor_parallel = 2",
+        ["vllm.tensor_parallel", 'engine = "openai"'],
+    ),
+    "ranks of a script": (
+        'rollout.engine = "scripted"\nrollout.vllm.tensor_parallel = 2',
+        ["vllm.tensor_parallel", 'engine = "scripted"'],
+    ),
+    "no ranks": ("rollout.vllm.tensor_parallel = 0", ["rollout.vllm.tensor_parallel", ">= 1"]),
     "a dialect's key for another dialect": (
         'policy.max_tokens = 64\npolicy.dialect.name = "computer_13"\npolicy.dialect.prompt = "box"',
         ["policy.dialect", 'prompt = "box"', 'name = "computer_13"', 'for "ui-tars"'],
@@ -109,6 +118,7 @@ def test_what_does_not_go_together_is_refused_and_each_key_is_named(tmp_path: Pa
         'trainer.publish.dtype = "bfloat16"\ntrainer.publish.full_every = 10\nrollout.vllm.second_set = "host"',
         'trainer.lora.rank = 8\ntrainer.lora.targets = ["q_proj"]\nrollout.vllm.second_set = "device"',
         "trainer.lora.rank = 8\ntrainer.imitate.trajectories = 8",
+        'trainer.lora.rank = 8\nrollout.vllm.tensor_parallel = 2\nrollout.vllm.second_set = "host"',
         f"{ENDPOINT}rollout.openai.trainable = true\ntrainer.lora.rank = 8",
         'tracker.tool = "mlflow"\ntracker.target = "http://127.0.0.1:5000"',
         'tracker.tool = "wandb"\ntracker.offline = false',

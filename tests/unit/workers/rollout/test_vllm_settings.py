@@ -15,6 +15,24 @@ def test_one_core_is_left_to_the_others_but_vllm_has_at_least_one():
     assert [engine_environment({}, cores)["OMP_NUM_THREADS"] for cores in (1, 2, 8)] == ["1", "1", "7"]
 
 
+def test_ranks_share_the_cores_and_are_not_bound_to_the_same_ones():
+    wanted = engine_environment({}, 9, ranks=2)
+    assert (wanted["OMP_NUM_THREADS"], wanted["VLLM_CPU_OMP_THREADS_BIND"]) == ("4", "nobind")
+    assert engine_environment({}, 2, ranks=2)["OMP_NUM_THREADS"] == "1"
+
+
+def test_one_rank_is_in_this_process_and_several_share_the_cache():
+    one, two = (
+        engine_arguments(
+            parse({"rollout": {"vllm": {"tensor_parallel": ranks, "kv_cache_gib": 3}}}), Path("m"), False, seed=1
+        )
+        for ranks in (1, 2)
+    )
+    assert (one["distributed_executor_backend"], one["tensor_parallel_size"]) == ("uni", 1)
+    assert (two["distributed_executor_backend"], two["tensor_parallel_size"]) == ("mp", 2)
+    assert two["kv_cache_memory_bytes"] * 2 == one["kv_cache_memory_bytes"]
+
+
 def test_what_the_user_has_set_stays():
     assert "OMP_NUM_THREADS" not in engine_environment({"OMP_NUM_THREADS": "4"}, 8)
 
