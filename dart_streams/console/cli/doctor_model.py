@@ -8,7 +8,7 @@ import typer
 from dart_streams.config import Config
 from dart_streams.console.cli.output import show, show_json
 from dart_streams.console.sizing.gpu_memory import GIB, Item, MemoryEstimate, total_bytes
-from dart_streams.console.sizing.model_files import read_shape
+from dart_streams.console.sizing.model_files import read_shape, refuse_sharding
 from dart_streams.episodes import context
 from dart_streams.policy.staged_weights import SecondSetPlace
 
@@ -23,11 +23,11 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 class GpuFit(msgspec.Struct, frozen=True):
-    """The GPUs of each process if the model fits, else advice.
+    """The GPUs of each part if the model fits, else advice.
 
     ``too_long`` is the reason why the longest prompt exceeds the model's context, or empty. ``second_set`` is the place
-    of the second set of weights. ``cache_blocks`` and ``requests`` (of full length) are those of a rollout GPU,
-    ``requests_with_second_set`` those with a second set on the device.
+    of the second set of weights. A rollout worker has ``tensor_parallel`` GPUs; ``cache_blocks`` and ``requests`` (of
+    full length) are a worker's, ``requests_with_second_set`` those with a second set on the device.
     """
 
     fits: bool
@@ -43,13 +43,21 @@ class GpuFit(msgspec.Struct, frozen=True):
     too_long: str
     advice: list[str]
     allocations: list[Allocation]
+    tensor_parallel: int = 1
+
+    @property
+    def worker(self) -> str:
+        """A rollout worker, in words."""
+        return f"A rollout worker of {self.tensor_parallel} GPUs" if self.tensor_parallel > 1 else "A rollout GPU"
 
 
 def fit(folder: Path, config: Config, gpus: int, gpu_gib: float) -> GpuFit:
-    """Return whether a model fits; raise UserError if its directory does not say how large it is."""
+    """Return whether a model fits; raise UserError if its size is unknown, or its heads do not divide among ranks."""
+    ranks = config.rollout.vllm.tensor_parallel
+    refuse_sharding(folder, ranks)
     estimate = MemoryEstimate(read_shape(folder), config)
     found = estimate.split(gpus, gpu_gib)
-    shown = found.trainer if found else max(1, gpus - 1)
+    shown = found.trainer if found else max(1, gpus - ranks)
     place = estimate.second_set(gpu_gib)
     loading = Item("at its start", estimate.loading(shown), "a whole model in float32, before it is sharded")
     publishing = Item("while a version is made", estimate.publishing(shown), "what is rounded or merged, once more")
@@ -74,6 +82,7 @@ def fit(folder: Path, config: Config, gpus: int, gpu_gib: float) -> GpuFit:
         too_long=context.context_refusal(folder, config, context.most_steps(config)),
         advice=[] if found else [estimate.advise(gpus, gpu_gib)],
         allocations=rows,
+        tensor_parallel=ranks,
     )
 
 
@@ -91,7 +100,7 @@ def report(folder: Path, config: Config, gpus: int, gpu_gib: float, *, as_json: 
     else:
         show(found.allocations, as_json=False, title=f"{folder} on each GPU, in GiB of {gpu_gib:g}")
         typer.echo(
-            f"A rollout GPU has room for {found.cache_blocks:,} cache blocks: {found.requests} requests of "
+            f"{found.worker} has room for {found.cache_blocks:,} cache blocks: {found.requests} requests of "
             f"{found.sequence_tokens:,} tokens{second_set_text(found)}"
         )
         typer.echo(verdict_text(found))
@@ -113,7 +122,8 @@ def verdict_text(found: GpuFit) -> str:
     """Return the answer in words."""
     if not found.fits:
         return f"It does not fit on {found.gpus} GPUs: {'; '.join(found.advice)}."
+    workers = found.rollout_gpus // found.tensor_parallel
     return (
-        f"It fits: {found.rollout_gpus} GPUs for rollout (rollout.workers = {found.rollout_gpus}), "
+        f"It fits: {found.rollout_gpus} GPUs for rollout (rollout.workers = {workers}), "
         f"{found.trainer_gpus} for the trainer (trainer.processes = {found.trainer_gpus})."
     )

@@ -68,14 +68,16 @@ def plan(
 def gpu_constants(folder: Path, config: Config, gpu_gib: float) -> list[Constant]:
     """Return the constants that follow from a model's size; raise UserError with advice if it does not fit.
 
-    A rollout worker has one GPU for weights, second set and cache; the trainer has as few GPUs as hold it.
+    The ranks of a rollout worker have a GPU each for weights, second set and cache; the trainer has as few as hold it.
     """
     from dart_streams.console.sizing.capacity import Constant
     from dart_streams.console.sizing.gpu_memory import MAX_GPUS, MemoryEstimate
-    from dart_streams.console.sizing.model_files import read_shape
+    from dart_streams.console.sizing.model_files import read_shape, refuse_sharding
     from dart_streams.policy.recipe import local_folder
 
-    estimate = MemoryEstimate(read_shape(local_folder(folder)), config)
+    local = local_folder(folder)
+    refuse_sharding(local, config.rollout.vllm.tensor_parallel)
+    estimate = MemoryEstimate(read_shape(local), config)
     found = estimate.split(MAX_GPUS, gpu_gib)
     if found is None:
         raise UserError(f"{folder} on GPUs of {gpu_gib:g} GiB: {estimate.advise(2, gpu_gib)}")
@@ -86,7 +88,7 @@ def gpu_constants(folder: Path, config: Config, gpu_gib: float) -> list[Constant
     places = min(found.requests, config.rollout.max_in_flight)
     return [
         Constant("places", places, "requests", "counted", cache),
-        Constant("gpus_a_worker", 1.0, "GPUs", "counted", source),
+        Constant("gpus_a_worker", float(estimate.ranks), "GPUs", "counted", f"{source}: rollout.vllm.tensor_parallel"),
         Constant("trainer_gpus", found.trainer, "GPUs", "counted", f"{source}: the fewest that it fits on"),
     ]
 

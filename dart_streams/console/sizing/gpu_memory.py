@@ -38,7 +38,7 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class Split(msgspec.Struct, frozen=True):
-    """GPUs of each process; ``requests`` is how many requests of full length fit into a rollout GPU's cache."""
+    """GPUs of each part; ``requests`` is how many requests of full length fit into a rollout worker's cache."""
 
     rollout: int
     trainer: int
@@ -73,6 +73,7 @@ class MemoryEstimate:
         self.config = config
         self.lora = config.trainer.lora
         self.width = FLOAT32 if config.trainer.dtype == "float32" else 2
+        self.ranks = config.rollout.vllm.tensor_parallel
         adapted = adapted_layers(model.linear, self.lora)
         self.adapted = {layer.rpartition(".")[2] for layer in adapted}
         self.adapters = self.lora.rank * sum(map(sum, adapted.values()))
@@ -192,25 +193,29 @@ class MemoryEstimate:
 
     @property
     def served_bytes(self) -> int:
-        """Bytes of the served weights."""
-        return self.model.width * self.model.parameters
+        """Bytes of the served weights on each rank; what ranks do not share, such as norms, is not counted twice."""
+        return self.model.width * self.model.parameters // self.ranks
 
     def second_set(self, gpu_gib: float) -> SecondSetPlace:
         """Return where ``rollout.vllm.second_set`` puts the second set of weights on such a GPU."""
         return second_set_place(self.config.rollout.vllm.second_set, True, self.served_bytes, gpu_gib * GIB)
 
     def engine(self, second_set: bool = False) -> Iterator[Item]:
-        """Yield a vLLM engine's allocations beside its cache; vLLM gets merged weights, so adapters take nothing."""
-        text, vision, width = self.model.text, self.model.vision, self.model.width
-        yield Item("weights", self.served_bytes, f"{width} B x {self.model.parameters / 1e9:.2f} G parameters")
+        """Yield the allocations of a rank of vLLM beside its cache.
+
+        vLLM gets merged weights, so adapters take nothing. Embeddings and logits are whole on each rank.
+        """
+        text, vision, width, ranks = self.model.text, self.model.vision, self.model.width, self.ranks
+        shared = f" / {ranks}" if ranks > 1 else ""
+        yield Item("weights", self.served_bytes, f"{width} B x {self.model.parameters / 1e9:.2f} G parameters{shared}")
         if second_set:
             yield Item("second set of weights", self.served_bytes, "a switch is a copy between two steps")
         embedding = width * text.hidden * (1 + len(vision.deepstack))
         kept = encoder_capacity(self.config, self.image, embedding)
         yield Item("screenshot embeddings", kept * embedding, f"{embedding} B x {kept:,} tokens of requests in flight")
         batched = max(BATCHED_TOKENS, self.image * self.config.policy.max_images)
-        of_text = 2 * text.intermediate + 2 * text.hidden + 3 * text.attention
-        of_vision = vision.merge**2 * (2 * vision.intermediate + 6 * vision.hidden)
+        of_text = 2 * text.hidden + (2 * text.intermediate + 3 * text.attention) / ranks
+        of_vision = vision.merge**2 * (2 * vision.hidden + (2 * vision.intermediate + 4 * vision.hidden) / ranks)
         work = batched * width * max(of_text, of_vision)
         yield Item("activations", work, f"{batched:,} tokens of a step, estimated")
         requests = self.config.rollout.max_in_flight
@@ -221,33 +226,39 @@ class MemoryEstimate:
 
     @property
     def cache_token(self) -> int:
-        """Bytes of the key-value cache of one token, in all layers."""
-        return 2 * self.model.text.layers * self.model.text.key_values * self.model.width
+        """Bytes of the key-value cache of one token on each rank, in all layers."""
+        return 2 * self.model.text.layers * self.model.text.key_values * self.model.width // self.ranks
 
     def cache_blocks(self, gpu_gib: float, second_set: bool = False) -> int:
-        """Return how many cache blocks fit on a GPU beside the engine."""
+        """Return how many cache blocks fit on each of a worker's GPUs beside the engine."""
         room = UTILIZATION * gpu_gib * GIB - total_bytes(self.engine(second_set))
         return max(0, int(room // (CACHE_BLOCK * self.cache_token)))
 
     def requests(self, gpu_gib: float, second_set: bool = False) -> int:
-        """Return how many requests of full length a rollout GPU's cache holds."""
+        """Return how many requests of full length a rollout worker's cache holds."""
         return self.cache_blocks(gpu_gib, second_set) // -(-self.sequence // CACHE_BLOCK)
 
     def split(self, gpus: int, gpu_gib: float) -> Split | None:
-        """Return the smallest trainer that fits, and the other GPUs for rollout; None if there is none."""
+        """Return the smallest trainer that fits, and whole rollout workers on the other GPUs; None if there is none."""
         requests = self.requests(gpu_gib, self.second_set(gpu_gib) == "device")
-        trainer = next((count for count in range(1, gpus) if self.fits_trainer(gpu_gib, count)), None)
-        return Split(gpus - trainer, trainer, requests) if trainer and requests else None
+        counts = range(1, gpus - self.ranks + 1)
+        trainer = next((count for count in counts if self.fits_trainer(gpu_gib, count)), None)
+        if not trainer or not requests:
+            return None
+        return Split((gpus - trainer) // self.ranks * self.ranks, trainer, requests)
 
     def rollout_host(self, gpu_gib: float) -> Iterator[Item]:
         """Yield the main memory that a rollout worker keeps from version to version."""
         whole = self.published_item("weights that the next version is applied to")
         if self.config.trainer.publishes_parts:
             yield whole
+        elif self.ranks > 1:
+            yield msgspec.structs.replace(whole, what="weights that ranks read, during a switch")
         if self.lora.rank:
             yield msgspec.structs.replace(whole, what="frozen weights beside the merged ones")
         if self.second_set(gpu_gib) == "host":
-            yield Item("second set of weights, pinned", self.served_bytes, "copied to the GPU in the switch")
+            pinned = self.ranks * self.served_bytes
+            yield Item("second set of weights, pinned", pinned, "copied to the GPUs in the switch")
 
     def trainer_host(self) -> Iterator[Item]:
         """Yield the main memory that rank 0 of the trainer keeps from version to version."""

@@ -13,6 +13,7 @@ import msgspec
 from dart_streams.config.section import Positive
 from dart_streams.errors import UserError
 from dart_streams.policy.model_folder import refuse_partial, shards_of
+from dart_streams.policy.tensor_parallel import sharding_refusal
 
 MAX_HEADER_BYTES = 100_000_000
 """The safetensors format's limit."""
@@ -82,13 +83,24 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_shape(folder: Path) -> ModelShape:
     """Read a Hugging Face directory; raise UserError if it lacks a size, or if its kind of model is not supported."""
+    return shape_of(read_configuration(folder), read_headers(folder))
+
+
+def refuse_sharding(folder: Path, ranks: int) -> None:
+    """Raise UserError if ``ranks`` ranks cannot share the heads of the model in a directory."""
+    if reason := sharding_refusal(read_configuration(folder), ranks):
+        raise UserError(reason)
+
+
+def read_configuration(folder: Path) -> dict[str, Any]:
+    """Read a model's config.json; raise UserError if there is none."""
     try:
-        config = json.loads((folder / "config.json").read_text())
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
     except OSError as error:
         raise UserError(f"{folder} has no config.json: {error.strerror}; name a Hugging Face model directory") from None
     except ValueError as error:
         raise UserError(f"{folder / 'config.json'} is not JSON: {error}") from None
-    return shape_of(config, read_headers(folder))
+    return config
 
 
 def read_headers(folder: Path) -> dict[str, list[int]]:

@@ -123,6 +123,46 @@ def test_a_second_set_of_weights_takes_its_memory_from_the_cache():
     assert (alone - both) * 16 * estimate.cache_token == pytest.approx(2 * UI_TARS_PARAMETERS, rel=1e-3)
 
 
+def test_ranks_share_weights_and_cache(folder: Path):
+    config = read_config(CONFIGS / "eight-gpus.toml")
+    one, two = (fit(folder, with_vllm(config, tensor_parallel=ranks), 8, 80.0) for ranks in (1, 2))
+    alone, shared = gib_of("rollout", one), gib_of("rollout", two)
+    assert shared["weights"] == pytest.approx(alone["weights"] / 2, abs=0.01)
+    assert shared["screenshot embeddings"] == alone["screenshot embeddings"], "each rank has them whole"
+    first, second = (MemoryEstimate(MODEL, with_vllm(config, tensor_parallel=ranks)) for ranks in (1, 2))
+    assert second.cache_token * 2 == first.cache_token
+    assert two.requests > 2 * one.requests
+    assert (two.rollout_gpus, two.trainer_gpus, two.tensor_parallel) == (4, 4, 2)
+
+
+def test_a_rollout_worker_is_on_whole_gpus_of_its_own():
+    config = with_vllm(read_config(CONFIGS / "eight-gpus.toml"), tensor_parallel=4)
+    estimate = MemoryEstimate(MODEL, config)
+    assert estimate.split(7, 80.0) is None, "the trainer needs 4"
+    found = estimate.split(11, 80.0)
+    assert (found.rollout, found.trainer) == (4, 4)
+
+
+def test_the_doctor_and_the_plan_refuse_heads_that_ranks_cannot_share(folder: Path, tmp_path: Path):
+    config = tmp_path / "config.toml"
+    config.write_text("rollout.vllm.tensor_parallel = 8")
+    given = ["--config", str(config), "--model", str(folder), "--gpu-memory", "80"]
+    for arguments in (["doctor", *given, "--gpus", "8"], ["plan", "--envs", "100", *given]):
+        done = CliRunner().invoke(main.build_app(arguments), arguments)
+        assert "rollout.vllm.tensor_parallel = 8 does not divide the 28 attention heads" in str(done.exception)
+
+
+def test_the_plan_counts_the_gpus_of_a_worker(folder: Path, tmp_path: Path):
+    config = tmp_path / "config.toml"
+    text = (CONFIGS / "eight-gpus.toml").read_text()
+    config.write_text(text.replace("vllm.parity_nats", "vllm.tensor_parallel = 2\nvllm.parity_nats"))
+    arguments = ["plan", "--envs", "100", "--config", str(config), "--model", str(folder), "--gpu-memory", "80"]
+    done = CliRunner().invoke(main.build_app(arguments), [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert {it["name"]: it["value"] for it in found["constants"]}["gpus_a_worker"] == 2.0
+
+
 @settings(max_examples=40)
 @given(gpus=st.integers(2, 64), gib=st.floats(8, 256), pixels=st.integers(3136, 4_000_000), recompute=st.booleans())
 def test_more_memory_or_more_gpus_never_fit_less(gpus: int, gib: float, pixels: int, recompute: bool):
