@@ -109,7 +109,7 @@ def has_trainer(config: Config) -> bool:
 
 def tensor_parallel(config: Config) -> int:
     """Return the GPUs of a rollout worker."""
-    return getattr(config.rollout.vllm, "tensor_parallel", 1)
+    return config.rollout.vllm.tensor_parallel
 
 
 def wanted_rollout(config: Config, keys: Container[str]) -> Wanted:
