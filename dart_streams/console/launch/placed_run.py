@@ -16,7 +16,7 @@ from dart_streams.console.launch.supervisor import ProcessSpec
 from dart_streams.console.runs.run_folder import RunFolder, without_nulls
 from dart_streams.console.sizing import gpu_devices
 from dart_streams.console.sizing.gpu_devices import DEFAULT_GIB, VISIBLE, Gpus
-from dart_streams.console.sizing.model_files import ModelShape, read_shape
+from dart_streams.console.sizing.model_files import ModelShape, read_shape, refuse_sharding
 from dart_streams.console.sizing.placement import PROCESSES, WORKERS, Placement, has_trainer, place_processes
 from dart_streams.errors import UserError
 from dart_streams.policy import recipe
@@ -77,13 +77,19 @@ def find_gpus(config: Config, simulated_gib: float | None = None, count: int | N
 
 
 def read_model(config: Config) -> tuple[ModelShape | None, str]:
-    """Return the sizes of the policy's model, or None with the reason why they are not known."""
+    """Return the sizes of the policy's model, or None with the reason why they are not known.
+
+    Raises UserError if the ranks of a rollout worker cannot share its heads.
+    """
     if not config.policy.path or not (processes.needs_model(config) or has_trainer(config)):
         return None, ""
     try:
-        return read_shape(recipe.named_policy(config)), ""
+        folder = recipe.named_policy(config)
+        shape = read_shape(folder)
     except UserError as error:
         return None, f"memory is not known, so GPUs are halved where no key says otherwise: {error}"
+    refuse_sharding(folder, config.rollout.vllm.tensor_parallel)
+    return shape, ""
 
 
 def list_placed(sets: list[ProcessSet], placement: Placement) -> tuple[PlacedProcess, ...]:

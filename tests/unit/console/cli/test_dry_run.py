@@ -96,3 +96,19 @@ def test_a_run_that_asks_for_missing_gpus_is_refused_before_it_writes(file: Path
 def test_json_is_the_plan_alone(file: Path):
     plan = json.loads(invoke("run", file, "--dry-run", "--json").stdout)
     assert set(plan) == {"configuration", "processes", "notes"}
+
+
+@pytest.mark.parametrize(("ranks", "found"), [(2, ["0,1", "2,3"]), (8, None)])
+def test_workers_of_several_gpus_are_placed_unless_heads_forbid_it(tmp_path: Path, ranks: int, found: list[str] | None):
+    folder = ui_tars(tmp_path / "UI-TARS-1.5-7B")
+    config = tmp_path / "c.toml"
+    text = UI_TARS.read_text().replace("vllm.parity_nats", f"vllm.tensor_parallel = {ranks}\nvllm.parity_nats")
+    text = text.replace("workers = 4", "workers = 2").replace('"../', f'"{UI_TARS.parents[1]}/')
+    config.write_text(text)
+    result = invoke("run", config, "--dry-run", "--gpus", 8, "--init", folder, "--id", "mine", "--json")
+    if found is None:
+        assert "tensor_parallel = 8 does not divide the 28 attention heads" in str(result.exception)
+        return
+    placed = devices(json.loads(result.stdout))
+    assert [placed[f"rollout-{number}"] for number in range(2)] == found
+    assert placed["trainer"] == "4,5,6,7"

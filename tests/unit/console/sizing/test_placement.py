@@ -171,13 +171,13 @@ def test_two_nodes_have_the_same_devices_each():
     assert [list(placement.workers_of(node, 4)) for node in (0, 1)] == [[0, 1], [2, 3]]
 
 
-def test_a_worker_has_all_gpus_of_its_tensor_parallel_size(monkeypatch):
-    monkeypatch.setattr(placements, "tensor_parallel", lambda config: 2)
-    config, placement = place({}, 8)
+def test_a_worker_has_all_gpus_of_its_tensor_parallel_size():
+    two = {"rollout": {"vllm": {"tensor_parallel": 2}}}
+    config, placement = place(two, 8)
     assert placement.workers == (("0", "1"), ("2", "3"))
     assert (config.rollout.workers, config.trainer.processes) == (2, 4)
-    assert place({}, 3)[1].trainer == ("2",)
+    assert place(two, 3)[1].trainer == ("2",)
     with pytest.raises(ConfigError, match="tensor_parallel = 2 leaves no GPU for the trainer"):
-        place({}, 2)
+        place(two, 2)
     with pytest.raises(ConfigError, match="rollout_gpus = 3 is no multiple of"):
-        place({"hardware": {"rollout_gpus": 3}}, 8)
+        place({**two, "hardware": {"rollout_gpus": 3}}, 8)
