@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -47,12 +48,20 @@ def loop() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture(scope="module")
-def engine(policies: Policies, loop: asyncio.Runner) -> Iterator[VllmEngine]:
-    """One start for the module: two processes that import vLLM."""
+def adapted(policies: Policies) -> list[WeightVersion]:
+    """Frozen weights and two adapters of them."""
+    return adapted_versions.published(policies.directory, policies.folder)
+
+
+@pytest.fixture(scope="module")
+def engine(policies: Policies, adapted: list[WeightVersion], loop: asyncio.Runner) -> Iterator[VllmEngine]:
+    """One start for the module: two processes that import vLLM, after the trainer's."""
     started = VllmEngine(on_ranks(policies.config, RANKS), read)
-    loop.run(started.start(policies.versions[0]))
-    yield started
-    loop.run(started.stop())
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("LOCAL_WORLD_SIZE", "1")  # vLLM sets it in this process too: a trainer would read it
+        loop.run(started.start(policies.versions[0]))
+        yield started
+        loop.run(started.stop())
 
 
 def serve(engine: VllmEngine, loop: asyncio.Runner, version: WeightVersion) -> float:
@@ -90,6 +99,12 @@ def test_ranks_have_processes_of_their_own_and_half_of_a_layer(engine, loop, pol
     rows = sum(shape[0] for *_, shape in found)
     assert [shape for *_, shape in found] == [[rows // RANKS, 128]] * RANKS
     assert rows - policies.renderer.config.get_text_config().vocab_size < 64 * RANKS, "padded"
+
+
+def test_ranks_leave_no_named_memory_to_a_kill(engine, loop):
+    groups = of_ranks(engine, loop, lambda _: os.environ["VLLM_DIST_IDENT"])
+    assert len(set(groups)) == 1
+    assert not list(Path("/dev/shm").glob(f"{groups[0]}*"))
 
 
 @pytest.mark.parametrize("images", [0, 2])
@@ -175,8 +190,7 @@ def test_deltas_serve_what_the_whole_version_serves(engine, loop, policies, tmp_
     check_against_whole(engine, loop, policies, chain[2])
 
 
-def test_an_adapter_serves_what_its_merged_weights_serve(engine, loop, policies):
-    adapted = adapted_versions.published(policies.directory, policies.folder)
+def test_an_adapter_serves_what_its_merged_weights_serve(engine, loop, policies, adapted):
     for version in adapted:
         serve(engine, loop, version)
         assert engine.digest() == version.sha256

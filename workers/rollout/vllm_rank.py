@@ -6,9 +6,11 @@ one would answer other calls than they were asked.
 """
 
 import ctypes
+import glob
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +29,7 @@ ENTROPIES = "entropies"
 BANNED_TOKENS = "banned_tokens"
 """Key of vLLM's additional configuration: tokens that are never sampled."""
 PR_SET_PDEATHSIG = 1
+SHARED_MEMORY = Path("/dev/shm")
 
 Entropies = dict[int, float]
 """Entropies (nats) by token index; recomputed tokens overwrite."""
@@ -95,6 +98,7 @@ class RankExtension:
         """Make room for the second set of weights; a rank of its own process ends with the process ``engine``."""
         if os.getpid() != engine:
             end_with_parent(engine)
+            unname_memory(os.environ.get("VLLM_DIST_IDENT", ""))
         worker: Any = self
         self.weight_loader = loader_of(worker, place)
 
@@ -122,6 +126,15 @@ class RankExtension:
         for key in dropped:
             kept.pop(key, None)
         return [kept.pop(key, {}) for key in finished]
+
+
+def unname_memory(group: str) -> None:
+    """Remove the names of the memory in which ranks on a CPU reduce; it would outlast a killed rank otherwise.
+
+    All ranks have mapped it by now.
+    """
+    for file in SHARED_MEMORY.glob(f"{glob.escape(group)}-*-cpushm_*") if group else ():
+        file.unlink(missing_ok=True)
 
 
 def end_with_parent(parent: int) -> None:

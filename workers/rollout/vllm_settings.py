@@ -28,6 +28,7 @@ def engine_environment(present: Mapping[str, str], cores: int, ranks: int = 1) -
         "VLLM_HOST_IP": "127.0.0.1",
         "OMP_NUM_THREADS": str(max(1, (cores - 1) // ranks)),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork of a process with threads may hang
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
