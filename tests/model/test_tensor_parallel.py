@@ -1,6 +1,7 @@
 """The vllm engine on two ranks, each a process on this CPU, serves what one rank serves."""
 
 import asyncio
+import io
 import os
 import shutil
 import signal
@@ -11,20 +12,27 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from PIL import Image, ImageDraw
 
 from dart_streams.config import Config
 from dart_streams.errors import UserError
 from dart_streams.policy import probe, resident_weights, weights
+from dart_streams.policy.rendering import Renderer
+from tests import events
 from tests.model import adapted_versions
 from tests.model.engines import wait_until_ended
 from tests.model.held_answers import LONG, hold, until_begun
-from tests.model.test_vllm_engine import Policies, close, read, request, written_chain
+from tests.model.test_vllm_engine import Policies, close, read, request, stored, written_chain
+from topics.action_requests import ActionRequest
+from topics.values import MessagePart, Sampling
 from topics.weights import WeightVersion
 from workers.rollout.engine import EngineDead, LoadFault
 from workers.rollout.vllm_engine import VllmEngine
 from workers.rollout.weight_loading import tensors_of
 
 RANKS = 2
+LARGE = 1260
+"""Side of a screen in pixels whose pixel values are above the 8 MiB from which vLLM shares them."""
 BOUND_S = 60
 
 
@@ -33,12 +41,30 @@ def on_ranks(config: Config, ranks: int) -> Config:
     replace = msgspec.structs.replace
     vllm = replace(config.rollout.vllm, tensor_parallel=ranks)
     publish = replace(config.trainer.publish, full_every=9, dtype="bfloat16")
-    return replace(config, rollout=replace(config.rollout, vllm=vllm), trainer=replace(config.trainer, publish=publish))
+    return replace(
+        config,
+        policy=replace(config.policy, max_pixels=LARGE**2),
+        rollout=replace(config.rollout, vllm=vllm),
+        trainer=replace(config.trainer, publish=publish),
+    )
+
+
+def large_request(number: int, max_tokens: int) -> ActionRequest:
+    """Return a request with a large screen of its own."""
+    image = Image.new("RGB", (LARGE, LARGE), "white")
+    ImageDraw.Draw(image).rectangle((0, 0, 100 * (number + 1), 300), fill=(20 * number, 80, 160))
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    shown = MessagePart(role="user", image=stored(stream.getvalue()))
+    turns = [MessagePart(role="user", text=f"Click button {number}."), shown]
+    return events.action_request(f"large{number}", turns=turns, sampling=Sampling(max_tokens=max_tokens))
 
 
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory: pytest.TempPathFactory) -> Policies:
-    return Policies(tmp_path_factory.mktemp("policies"))
+    made = Policies(tmp_path_factory.mktemp("policies"))
+    made.renderer = Renderer(made.directory, made.config.policy.min_pixels, LARGE**2)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +185,31 @@ def test_weights_switch_in_the_middle_of_answers(engine, loop, policies, monkeyp
             entropies += of_version[1][span.start : span.end]
         assert close(made.logprobs, logprobs)
         assert close(made.entropies, entropies)
+
+
+def test_large_screens_are_seen_by_all_ranks_also_after_a_switch(engine, loop, policies, monkeypatch):
+    """Ranks map the pixels of a few screens at a time; those of more than there is room for are sent."""
+    held = hold(engine, loop, monkeypatch)
+    held.set()
+    serve(engine, loop, policies.versions[0])
+    held.clear()
+    asked = [large_request(number, max_tokens=LONG if number < 3 else 4) for number in range(12)]
+
+    async def switch_under_way():
+        answers = [asyncio.ensure_future(engine.generate(one)) for one in asked]
+        await until_begun(engine)
+        await engine.load(policies.versions[1])
+        return await asyncio.gather(*answers)
+
+    answers = loop.run(switch_under_way())
+    assert any(len(made.versions) == 2 for made in answers)
+    for one, made in zip(asked, answers, strict=True):
+        logprobs = [
+            logprob
+            for span in made.versions
+            for logprob in policies.score(one, made.tokens, span.version)[0][span.start : span.end]
+        ]
+        assert close(made.logprobs, logprobs)
 
 
 def test_a_request_given_up_is_forgotten_on_the_first_rank(engine, loop, monkeypatch):

@@ -5,6 +5,7 @@ Imports vllm: import it only after :func:`workers.rollout.vllm_settings.engine_e
 
 import itertools
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -34,7 +35,7 @@ from workers.rollout import vllm_images, vllm_settings
 from workers.rollout.engine import EngineFault, Generation
 from workers.rollout.images import EncodedImage
 from workers.rollout.vllm_caches import EngineCaches
-from workers.rollout.vllm_rank import BANNED_TOKENS, ENTROPIES
+from workers.rollout.vllm_rank import BANNED_TOKENS, ENTROPIES, SHARED_MEMORY
 
 log = structlog.get_logger()
 
@@ -71,7 +72,8 @@ class VllmCore:
         embedding = embedding_bytes(renderer.config, itemsize)
         capacity = encoder_capacity(config, len(renderer.expansion(*largest_screen(config))), embedding)
         share = vllm_utilization(place, rank_bytes, total_bytes) - capacity * embedding / total_bytes
-        arguments = vllm_settings.engine_arguments(config, model_dir, on_gpu, seed, share)
+        shared_bytes = shutil.disk_usage(SHARED_MEMORY).free if self.ranks > 1 else 0
+        arguments = vllm_settings.engine_arguments(config, model_dir, on_gpu, seed, share, shared_bytes)
         engine_config = EngineArgs(**arguments).create_engine_config()
         engine_config.scheduler_config.encoder_cache_size = capacity
         ban_tokens(engine_config, renderer)

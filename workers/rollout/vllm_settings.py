@@ -13,6 +13,10 @@ CPU_BLOCK = 32
 """Tokens of a block of the key-value cache on a CPU, the fewest of its kernels; only whole blocks are shared."""
 
 
+ARENA_BYTES = 3 << 30
+"""Free bytes of ``/dev/shm`` for vLLM's tensor arena, which reserves 2 GiB."""
+
+
 def engine_environment(present: Mapping[str, str], cores: int, ranks: int = 1) -> dict[str, str]:
     """Return the variables to set before importing torch and vllm; ``present`` ones stay.
 
@@ -36,9 +40,17 @@ def engine_environment(present: Mapping[str, str], cores: int, ranks: int = 1) -
 
 
 def engine_arguments(
-    config: Config, model_dir: Path, on_gpu: bool, seed: int, memory_share: float = UTILIZATION
+    config: Config,
+    model_dir: Path,
+    on_gpu: bool,
+    seed: int,
+    memory_share: float = UTILIZATION,
+    shared_bytes: int = 0,
 ) -> dict[str, Any]:
-    """Return the arguments of ``EngineArgs``; ``seed`` must differ between starts, or a group loses diversity."""
+    """Return the arguments of ``EngineArgs``; ``seed`` must differ between starts, or a group loses diversity.
+
+    With enough ``shared_bytes`` of free shared memory, ranks map a prompt's pixels instead of receiving copies.
+    """
     ranks = config.rollout.vllm.tensor_parallel
     shared: dict[str, Any] = {
         "model": str(model_dir),
@@ -53,6 +65,7 @@ def engine_arguments(
         "enable_prefix_caching": config.rollout.vllm.prefix_cache,
         "async_scheduling": False,
         "tensor_parallel_size": ranks,
+        "enable_shm_tensor_arena": ranks > 1 and shared_bytes >= ARENA_BYTES,
         "distributed_executor_backend": "uni" if ranks == 1 else "mp",
         "worker_extension_cls": "workers.rollout.vllm_rank.RankExtension",
         "logits_processors": ["workers.rollout.vllm_rank:AllowedTokens"],

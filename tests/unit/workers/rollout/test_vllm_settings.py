@@ -33,6 +33,15 @@ def test_one_rank_is_in_this_process_and_several_share_the_cache():
     assert two["kv_cache_memory_bytes"] * 2 == one["kv_cache_memory_bytes"]
 
 
+@pytest.mark.parametrize(
+    ("ranks", "shared_bytes", "shares"), [(2, 3 << 30, True), (2, (3 << 30) - 1, False), (1, 3 << 30, False)]
+)
+def test_ranks_share_pixels_where_shared_memory_is_large_enough(ranks, shared_bytes, shares):
+    config = parse({"rollout": {"vllm": {"tensor_parallel": ranks}}})
+    arguments = engine_arguments(config, Path("m"), True, seed=1, shared_bytes=shared_bytes)
+    assert arguments["enable_shm_tensor_arena"] == shares
+
+
 def test_what_the_user_has_set_stays():
     assert "OMP_NUM_THREADS" not in engine_environment({"OMP_NUM_THREADS": "4"}, 8)
 
