@@ -83,8 +83,12 @@ class VllmCore:
 
     def failure(self) -> str:
         """Return that a rank's process has ended, empty if none has; for any thread."""
-        ended = getattr(self.llm.model_executor, "is_failed", False)
-        return f"one of vLLM's {self.ranks} ranks has ended (rollout.vllm.tensor_parallel)" if ended else ""
+        if not getattr(self.llm.model_executor, "is_failed", False):
+            return ""
+        return (
+            f"one of vLLM's {self.ranks} ranks has ended (rollout.vllm.tensor_parallel): its error is in this log, or "
+            "in the kernel's if it was killed for memory"
+        )
 
     def close(self) -> None:
         """End the ranks that have a process of their own."""
