@@ -11,7 +11,6 @@ from dart_streams.config import parse
 from dart_streams.config.files import set_keys
 from dart_streams.config.tables import key_values
 from dart_streams.console.cli.options import read_config
-from dart_streams.console.sizing import placement as placements
 from dart_streams.console.sizing.gpu_devices import Gpus, simulate_gpus
 from dart_streams.console.sizing.model_files import ModelShape, shape_of
 from dart_streams.console.sizing.placement import Placement, place_processes
