@@ -80,7 +80,9 @@ def run_rank(file: Path, stop: threading.Event) -> None:
         setup.start_logs(f"sft-{ranks.rank}")
         if ranks.first:
             life.enter_context(lock_folder(file.parent))
-        FineTuning(job, file.parent, ranks).run(stop)
+        # Ranks whose parent was killed may have ended the job before this one got the lock.
+        if not ranks.from_first(Path(job.output).exists() if ranks.first else None):
+            FineTuning(job, file.parent, ranks).run(stop)
 
 
 def supervised_settings(settings: Trainer) -> Trainer:

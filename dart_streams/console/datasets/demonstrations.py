@@ -32,7 +32,7 @@ GROUP = "demonstrations"
 HOST = "data-import"
 
 
-class DemonstrationStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DemonstrationStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A step of a line: the screen's file, relative to the data set's folder, and the answer.
 
     Instead of the answer's ``text`` it may have the ``action`` alone, in canonical form; the dialect writes it.
