@@ -1,5 +1,6 @@
 """Local services survive kills, hangs and taken ports. Kafka stands for both where one JVM is enough."""
 
+import io
 import json
 import os
 import signal
@@ -12,23 +13,29 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from rich.console import Console
 
 from benchmarks.private_services import OWNER, private_services
 from dart_streams.bus import admin
 from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.connection.protocol_probes import speaks_cql, speaks_kafka
+from dart_streams.console.launch import process_registry
 from dart_streams.console.launch.services import local
 from dart_streams.console.launch.services.daemon import Home, free_port
 from dart_streams.console.launch.services.jars import SHARED_JARS
 from dart_streams.console.launch.services.jvm import Kafka
 from dart_streams.console.launch.services.local import RunningService, bring_up
 from dart_streams.console.launch.services.lock import ignore_message
+from dart_streams.console.launch.session import Session
+from dart_streams.console.launch.supervisor import Supervisor
+from dart_streams.console.runs import run_folder
 from dart_streams.errors import ServiceUnavailable
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(1200)
 BOUND_S = 120.0
 READY_S = 240.0
+TASKS = Path(__file__).parents[2] / "deploy/config/tasks.toml"
 COMMAND = [sys.executable, "-m", "dart_streams.console.cli.main"]
 
 
@@ -199,20 +206,29 @@ def mixed(tmp_path: Path, running: Config) -> Config:
     )
 
 
-def test_an_existing_kafka_stands_beside_a_local_cassandra(config: Config, tmp_path: Path):
+async def nothing(_: object) -> None:
+    pass
+
+
+async def test_a_run_beside_an_existing_kafka_starts_and_stops_a_cassandra(config: Config, tmp_path: Path):
     kafka = bring_kafka_up(config)
-    ours, said = mixed(tmp_path, config), list[str]()
+    ours, shown = mixed(tmp_path, config), io.StringIO()
+    made = run_folder.create(ours, TASKS, "mixed", resume=False)
+    session = Session(made, None, nothing, Console(file=shown, width=200))
+    supervisor = Supervisor(made.path, drain_s=1)
     try:
-        assert local.ensure_up(ours, said.append) == ("cassandra",)
-        assert said[0] == "Kafka is up already"
+        await session.bring_services_up(supervisor)
+        assert session.owns_services == ("cassandra",)
+        assert process_registry.read(supervisor.registry_file).services == ("cassandra",)
         assert speaks_cql("127.0.0.1", ours.store.port)
         assert [service.name for service in local.start_own(ours)] == ["cassandra"]
-        assert local.ensure_up(ours, said.append) == ()
-        assert said[-1] == "Kafka and Cassandra are up already"
-        assert local.stop_services(ours, names=("cassandra",)) == ["cassandra"]
-        assert bring_kafka_up(config).pid == kafka.pid, "the Kafka of others goes on"
+        assert local.ensure_up(ours) == ()
+        await session.end(session.make_run(supervisor), "complete")
     finally:
         local.stop_services(ours, wipe=True)
+    assert "Kafka is up already" in shown.getvalue()
+    assert "stopped cassandra" in shown.getvalue()
+    assert bring_kafka_up(config).pid == kafka.pid, "the Kafka of others goes on"
 
 
 def test_an_existing_cassandra_stands_beside_a_local_kafka(config: Config, tmp_path: Path):

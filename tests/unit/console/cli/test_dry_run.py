@@ -48,6 +48,20 @@ def test_simulated_gpus_are_given_to_processes(file: Path, gpus: int, rollout: l
     assert set(file.parent.rglob("*")) == before
 
 
+def test_the_commands_of_a_second_node_are_printed(file: Path):
+    text = file.read_text().replace("[trainer]", '[trainer]\nnodes = 2\nrendezvous = "node0:29400"')
+    file.write_text(text)
+    plan = invoke_json("run", file, "--dry-run", "--gpus", 4)
+    second = {row["process"]: row["environment"] for row in plan["processes"] if row["node"] == 1}
+    assert second == {
+        "rollout-2": {"CUDA_VISIBLE_DEVICES": "0"},
+        "rollout-3": {"CUDA_VISIBLE_DEVICES": "1"},
+        "trainer": {"CUDA_VISIBLE_DEVICES": "2,3"},
+    }
+    bare = invoke_json("run", file, "--dry-run")
+    assert [row["process"] for row in bare["processes"] if row["node"] == 1] == ["trainer"]
+
+
 def test_a_machine_without_gpus_has_the_environment_of_before(file: Path):
     file.write_text(file.read_text().replace("[hardware]", "[hardware]\ngpus = 0"))
     plan = invoke_json("run", file, "--dry-run")

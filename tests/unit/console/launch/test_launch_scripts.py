@@ -1,6 +1,7 @@
 """Scripts of ``dart-streams launch`` with a stand-in for every process: devices, restarts, ends, and refusals."""
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -238,11 +239,20 @@ def test_options_of_slurm_come_from_the_file(file: Path, program: Path):
     assert {name for name, text in scripts.items() if "h100" in text} == {"rollout.sbatch", "trainer.sbatch"}
 
 
-@pytest.mark.parametrize("script", ["node-0.sh", "submit.sh", "control.sbatch", "trainer.sbatch", "env.sbatch"])
-def test_scripts_are_valid_shell(file: Path, program: Path, script: str):
+CHECKS = [("bash", "-n"), ("shellcheck", "-s", "bash", "-")]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check[0])
+def test_scripts_are_valid_shell(file: Path, program: Path, check: tuple[str, ...]):
+    if shutil.which(check[0]) is None:
+        pytest.skip(f"no {check[0]}")
+    file.write_text(file.read_text().replace("[trainer]", '[trainer]\nnodes = 2\nrendezvous = "a:29400"'))
     plan = plan_of(file)
-    text = {**node_scripts(plan), **slurm_scripts(plan)}[script]
-    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+    scripts = {**node_scripts(plan), **slurm_scripts(plan)}
+    assert len(scripts) == 7
+    for name, text in scripts.items():
+        done = subprocess.run(check, input=text, text=True, check=False, capture_output=True)
+        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,17 @@ async def test_a_run_leaves_its_services_to_another_run_that_lives(tmp_path: Pat
     assert ending in shown.getvalue()
 
 
+async def test_only_the_services_that_a_run_started_are_named(tmp_path: Path):
+    made = folder_in(tmp_path)
+    (made.path.parent / "other").mkdir()
+    other = ProcessRegistry(process_registry.this_process())
+    run_folder.write_json(made.path.parent / "other" / "processes.json", other)
+    shown = io.StringIO()
+    session = Session(made, None, nothing, Console(file=shown, width=200), owns_services=("cassandra",))
+    await session.end(session.make_run(Supervisor(made.path, drain_s=1)), "complete")
+    assert "Cassandra stays up for other" in shown.getvalue()
+
+
 def run_of(folder: Path, *workers: str) -> TrainingRun:
     """Return a run with these rollout workers; none of its processes is started."""
     made = folder_in(folder)
