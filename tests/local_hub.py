@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -56,6 +57,8 @@ class LocalHub:
         self.requests: list[str] = []
         self.cut_after: int | None = None
         """Bytes of a file after which a connection is cut; None: never."""
+        self.pause_s = 0.0
+        """Time before a large file is sent."""
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (HubHandler,), {"hub": self}))
         self.server.daemon_threads = True
 
@@ -212,6 +215,8 @@ class HubHandler(BaseHTTPRequestHandler):
         headers["ETag"] = f'"{etag_of(name, content)}"'
         if is_lfs(name, content):
             headers |= {"X-Linked-Etag": headers["ETag"], "X-Linked-Size": str(len(content))}
+        if self.command == "GET" and is_lfs(name, content):
+            time.sleep(self.hub.pause_s)
         first = int(re.sub(r"\D.*", "", self.headers.get("Range", "bytes=0-").removeprefix("bytes=")) or 0)
         part = content[first:]
         if self.hub.cut_after is not None and self.command == "GET" and len(part) > self.hub.cut_after:

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +32,8 @@ from dart_streams.policy.model_folder import missing_files, refuse_partial
 
 TIMEOUT_S = 30.0
 """Longest wait for an answer about a repository."""
+STALE_S = 600.0
+"""A part of a file that was not written for so long belongs to a fetch that was killed."""
 NOT_PUSHED = [".cache/*", ".git/*", "*.incomplete", "*.lock"]
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 
@@ -64,12 +67,21 @@ def fetch_model(model: HubModel, output: Path | None = None) -> FetchedModel:
         commit = str(info.sha)
         refuse_unusable(model, info)
         place = output or hub_models.repo_folder(model) / "snapshots" / commit
+        remove_stale(output / ".cache" if output else hub_models.repo_folder(model))
         refuse_full_disk(model, info, place)
         folder = Path(snapshot_download(model.repo, revision=commit, ignore_patterns=NOT_NEEDED, local_dir=output))
     refuse_partial(folder)
     if output is None:
         hub_models.record_commit(model, commit)
     return named_model(model, commit, folder, output)
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove the parts of files that a killed fetch has left: huggingface_hub neither uses nor removes them."""
+    for file in folder.rglob("*.incomplete"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - file.stat().st_mtime > STALE_S:
+                file.unlink()
 
 
 def named_model(model: HubModel, commit: str, folder: Path, output: Path | None) -> FetchedModel:

@@ -4,8 +4,10 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ from transformers import AutoModelForImageTextToText
 
 from dart_streams.config import Config, Policy, parse
 from dart_streams.console.sizing.model_files import read_headers, read_shape
+from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import exporting, hub, recipe, weights
 from dart_streams.policy.hub_models import HubModel, find_snapshot
@@ -198,6 +201,29 @@ def test_a_file_that_a_killed_fetch_lacks_is_fetched(command, served, tmp_path):
     assert command("fetch", model, HF_HUB_OFFLINE="1").returncode == 3
     assert command("fetch", model).returncode == 0
     assert cached(tmp_path / "home", model) == folder
+
+
+def test_parts_that_a_killed_fetch_left_are_removed(command, tmp_path):
+    blobs = tmp_path / "home/hub" / f"models--{REPO.replace('/', '--')}" / "blobs"
+    blobs.mkdir(parents=True)
+    old, fresh = blobs / "a.1.incomplete", blobs / "a.2.incomplete"
+    for file in (old, fresh):
+        file.touch()
+    os.utime(old, (0, 0))
+    assert command("fetch", REPO).returncode == 0
+    assert (old.exists(), fresh.exists()) == (False, True)
+
+
+def test_an_interrupt_ends_a_fetch_at_once(served, tmp_path):
+    served.pause_s = 20.0
+    environment = {**os.environ, **served.environment(tmp_path / "home")}
+    process = subprocess.Popen([str(PROGRAM), "policy", "fetch", REPO], env=environment, stderr=subprocess.DEVNULL)
+    deadline = Deadline(30.0)
+    while not any(request.startswith("GET") and "safetensors" in request for request in served.requests):
+        assert not deadline.expired
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == -signal.SIGINT
 
 
 def test_a_model_larger_than_the_free_disk_is_refused_before(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,8 +26,8 @@ def fetch(
 ) -> None:
     """Fetch a model from the Hugging Face hub, and print its folder, its commit and the keys that name it.
 
-    HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE, HF_HOME and HF_HUB_CACHE count. A repeated command goes on where the first
-    one ended. Without --output the model is named by its commit, so that each machine fetches the same files.
+    HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE, HF_HOME and HF_HUB_CACHE count. A repeated command keeps the files
+    that are complete. Without --output the model is named by its commit, so that each machine fetches the same files.
     """
     import msgspec
 
@@ -37,6 +38,7 @@ def fetch(
         refuse_other_folder(output)
     from dart_streams.policy import hub
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # The client would end only after the files that it is fetching.
     try:
         found = hub.fetch_model(model, output)
     except UserError as error:
