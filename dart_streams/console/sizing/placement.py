@@ -244,8 +244,11 @@ def refuse_shared(estimate: MemoryEstimate, needed_gib: float, gpus: Gpus) -> No
 
 
 def trainer_gib(estimate: MemoryEstimate, counts: GpuCounts) -> float:
-    """Return the peak of a rank, in GiB: at its start, in a step, or while it publishes."""
-    ranks = max(1, counts.trainer)
+    """Return the peak of a rank, in GiB: at its start, in a step, or while it publishes.
+
+    The ranks of a node share the state; if each node has one, all nodes do.
+    """
+    ranks = counts.trainer if counts.trainer > 1 else estimate.config.trainer.nodes
     peaks = estimate.loading(ranks), estimate.publishing(ranks), total_bytes(estimate.trainer_step(ranks))
     return max(peaks) / GIB
 

@@ -162,6 +162,20 @@ def test_a_resumed_run_of_few_processes_leaves_the_other_gpus():
     assert placement.notes == ("GPUs that no process has: 2, 3",)
 
 
+def test_ranks_of_a_node_share_the_state_or_all_nodes_with_one_each():
+    nodes = {"nodes": 2, "rendezvous": "node0:29400"}
+    sizes = {"dtype": "bfloat16", "recompute": True}
+    one, two = ({"rollout": {"workers": 1}, "trainer": {"processes": count, **sizes}} for count in (1, 2))
+    alone = place(one, 4, 400.0, MODEL)[1].trainer_gib
+    shared = place(two, 4, 400.0, MODEL)[1].trainer_gib
+    on_nodes = [
+        place({**tables, "rollout": {"workers": 2}, "trainer": {**tables["trainer"], **nodes}}, 4, 400.0, MODEL)[1]
+        for tables in (one, two)
+    ]
+    assert alone > shared
+    assert [placement.trainer_gib for placement in on_nodes] == [shared, shared]
+
+
 def test_two_nodes_have_the_same_devices_each():
     config, placement = place({"trainer": {"nodes": 2, "rendezvous": "node0:29400"}}, 4)
     assert (config.rollout.workers, config.trainer.processes) == (4, 2)
