@@ -14,7 +14,7 @@ import structlog
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_model_state_dict
 
 from dart_streams import crash_points
 from dart_streams import fsync as durable
@@ -22,7 +22,7 @@ from dart_streams.disk_room import room_at
 from dart_streams.errors import UserError
 from trainer.checkpoint_manifest import MANIFEST, CheckpointFile, CheckpointManifest, read
 from trainer.checkpoint_reader import METADATA, ForeignObject, TensorPlanner, TensorReader
-from trainer.learning import lora
+from trainer.learning import lora, optimizers
 from trainer.learning.critic import ValueHead
 from trainer.ranks import Ranks
 from trainer.state import TrainerState
@@ -253,7 +253,11 @@ def sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> d
     if fresh:  # torch makes a first state by a step without gradients, which must not count.
         for values in optimizer.state.values():
             values["step"].zero_()
-    state: dict[str, Any] = {"model": of_model, "optimizer": of_optimizer["state"]}
+    of_parameters = {
+        name: {part: optimizers.plain_state(value) for part, value in parts.items()}
+        for name, parts in of_optimizer["state"].items()
+    }
+    state: dict[str, Any] = {"model": of_model, "optimizer": of_parameters}
     if has_frozen(model):
         trained = {name for name, value in model.named_parameters() if value.requires_grad}
         state["model"] = {name: value for name, value in of_model.items() if name in trained}
@@ -264,14 +268,11 @@ def sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> d
 
 def load_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
     """Load a :func:`sharded_state`."""
+    set_model_state_dict(model, saved["model"], options=StateDictOptions(strict=not has_frozen(model)))
     _, present = get_state_dict(model, optimizer)
-    set_state_dict(
-        model,
-        optimizer,
-        model_state_dict=saved["model"],
-        optim_state_dict={**present, "state": saved["optimizer"]},
-        options=StateDictOptions(strict=not has_frozen(model)),
-    )
+    for name, parts in present["state"].items():
+        for part, value in parts.items():
+            optimizers.copy_state(value, saved["optimizer"][name][part])
 
 
 def has_frozen(model: torch.nn.Module) -> bool:

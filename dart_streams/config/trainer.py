@@ -145,6 +145,8 @@ class Trainer(Section, frozen=True):
     """Passes over the step's groups."""
     learning_rate: NonNegative = 1.5e-4
     """AdamW's learning rate."""
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    """``adamw_8bit`` keeps AdamW's moments in 8 bits: 2 instead of 8 bytes a trained parameter, rounded."""
     grad_clip: AboveZero = 1.0
     """Maximum norm of the gradient."""
     objective: Literal["ppo", "gspo", "cispo", "dppo_tv", "dppo_kl"] = "ppo"
@@ -175,6 +177,11 @@ class Trainer(Section, frozen=True):
     """The type in which layers compute; weights, gradients and log-probabilities stay float32."""
     recompute: bool = False
     """Recompute activations in the backward pass: slower, with less memory."""
+    offload: Literal["none", "all"] = "none"
+    """``all`` keeps parameters, gradients and optimizer state in main memory, where the optimizer makes its step. A GPU
+    holds the layers in use."""
+    head_tokens: Count = 0
+    """Answer tokens whose logits are computed at once, and again in the backward pass; 0: those of all tokens."""
     freeze_vision: bool = False
     """Train the language model only; a screenshot's features are then computed once. Adapters (``lora``) imply it."""
     checkpoint_every: Positive = 1
@@ -217,6 +224,11 @@ class Trainer(Section, frozen=True):
             raise ValueError(
                 f"objective = {self.objective!r} is the ratio of trainer to engine itself, without the correction "
                 f'{self.correction!r}: set correction = "none"'
+            )
+        if self.offload == "all" and self.optimizer == "adamw_8bit":
+            raise ValueError(
+                'offload = "all" has the optimizer state in main memory, and optimizer = "adamw_8bit" saves memory of '
+                "the GPU: set one of them, and leave the other out"
             )
         if self.lora.rank and self.publish.full_every > 1:
             raise ValueError(

@@ -8,11 +8,12 @@ import msgspec
 import torch
 from torch.distributed.fsdp import fully_shard
 
+from dart_streams.config import parse
 from dart_streams.errors import UserError
 from tests.faults import disk
 from tests.model.forkserver import run_ranks
 from trainer.checkpoint import Checkpoints
-from trainer.learning import lora
+from trainer.learning import lora, optimizers
 from trainer.ranks import Ranks, join_job
 from trainer.state import TrainerState
 
@@ -46,8 +47,27 @@ class Layer:
     def sum(self) -> float:
         """Return the sum of the weights and of what the optimizer remembers of them."""
         moments = self.optimizer.state[self.model.weight]
-        tensors = (self.model.weight, moments["exp_avg"], moments["exp_avg_sq"])
+        tensors = (self.model.weight, *map(optimizers.plain_state, (moments["exp_avg"], moments["exp_avg_sq"])))
         return float(sum(lora.full_tensor(tensor).double().sum() for tensor in tensors))
+
+
+class EightBitLayer(Layer):
+    """A layer with 8-bit optimizer state on one rank; on two, a shard is no multiple of a block, and has float32."""
+
+    def __init__(self, folder: Path, ranks: Ranks) -> None:
+        super().__init__(folder, ranks)
+        torch.manual_seed(0)
+        self.model = torch.nn.Linear(128, 66)
+        fully_shard(self.model, mesh=ranks.mesh())
+        settings = parse({"trainer": {"optimizer": "adamw_8bit", "learning_rate": 0.1}}).trainer
+        self.optimizer = optimizers.build(self.model.parameters(), settings, ranks.device)
+
+    def step(self, number: int) -> None:
+        """Make an update and save it."""
+        self.model(torch.linspace(-1, number, 256).reshape(2, 128)).square().sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.checkpoints.save(self.model, self.optimizer, TrainerState(version=number, train_step=number), 1)
 
 
 def steps(layer: Layer, *numbers: int) -> object:
@@ -94,15 +114,19 @@ def a_rank_without_the_folder(layer: Layer) -> object:
     return "saved"
 
 
-def rank(job: Mapping[str, str], folder: Path, do: Callable[[Layer], object], result: Path) -> None:
+def rank(
+    job: Mapping[str, str], folder: Path, do: Callable[[Layer], object], result: Path, kind: type[Layer] = Layer
+) -> None:
     """Be a rank; write what ``do`` returns."""
     os.environ.update(job)
     torch.set_num_threads(1)
     with join_job() as ranks:
-        result.with_suffix(f".{ranks.rank}").write_bytes(msgspec.json.encode(do(Layer(folder, ranks))))
+        result.with_suffix(f".{ranks.rank}").write_bytes(msgspec.json.encode(do(kind(folder, ranks))))
 
 
-def results(count: int, folder: Path, do: Callable[[Layer], object], result: Path, nodes: int = 1) -> Sequence[object]:
+def results(
+    count: int, folder: Path, do: Callable[[Layer], object], result: Path, kind: type[Layer] = Layer, nodes: int = 1
+) -> Sequence[object]:
     """Return what each of ``count`` ranks on ``nodes`` gives."""
-    run_ranks(count, rank, folder, do, result, limit_s=120, nodes=nodes)
+    run_ranks(count, rank, folder, do, result, kind, limit_s=120, nodes=nodes)
     return [msgspec.json.decode(result.with_suffix(f".{number}").read_bytes()) for number in range(count)]

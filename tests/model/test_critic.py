@@ -71,9 +71,10 @@ def plain_states(policy: Path, renderer: Renderer, group: ReadyGroup) -> dict[tu
     return found
 
 
-def test_each_token_has_the_credit_of_its_place_in_the_whole_trajectory(policy, renderer, ranks):
+@pytest.mark.parametrize("chunk", [0, 5])
+def test_each_token_has_the_credit_of_its_place_in_the_whole_trajectory(policy, renderer, ranks, chunk):
     """Against chains of states of plain transformers; steps of a trajectory are in several micro-batches."""
-    config = config_of(micro_batch=2)
+    config = config_of(micro_batch=2, head_tokens=chunk)
     learner = learner_of(config, policy, renderer, ranks)
     [group] = groups_of(config, renderer, ranks, 1)
     head = learner.critic

@@ -36,8 +36,8 @@ RESHARDED = [((2, 2), (1, 1)), ((1, 1), (2, 2)), ((4, 2), (2, 2)), ((2, 1), (4, 
 def test_a_checkpoint_is_read_by_other_numbers_of_nodes_and_ranks(tmp_path, saved_by, read_by):
     folder = tmp_path / "checkpoints"
     (count, nodes), (readers, their_nodes) = saved_by, read_by
-    saved = sharded_layer.results(count, folder, sharded_layer.two_steps, tmp_path / "saved", nodes)
-    restored = sharded_layer.results(readers, folder, sharded_layer.resumed, tmp_path / "result", their_nodes)
+    saved = sharded_layer.results(count, folder, sharded_layer.two_steps, tmp_path / "saved", nodes=nodes)
+    restored = sharded_layer.results(readers, folder, sharded_layer.resumed, tmp_path / "result", nodes=their_nodes)
     assert restored == [[2, pytest.approx(saved[0])]] * readers
 
 

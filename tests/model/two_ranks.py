@@ -47,7 +47,7 @@ COUNTED_BY_RANK = {"rows", "tokens_computed", "tokens_distinct", "images_encoded
 class StepSetup(NamedTuple):
     """A step: adapters of ``rank`` or none, trajectories of at most ``steps`` actions, settings of the ``policy``.
 
-    Steps are rows ``alone``, or as the model supports them.
+    ``trainer`` are other keys. Steps are rows ``alone``, or as the model supports them.
     """
 
     minibatches: int = 1
@@ -56,6 +56,7 @@ class StepSetup(NamedTuple):
     steps: int = 3
     policy: Mapping[str, int] = {}
     alone: bool = False
+    trainer: Mapping[str, Any] = {}
 
 
 def main(job: Mapping[str, str], model: Path, result: Path, setup: StepSetup) -> None:
@@ -73,6 +74,7 @@ def main(job: Mapping[str, str], model: Path, result: Path, setup: StepSetup) ->
         "kl_beta": 0.1,
         "imitate": {"trajectories": 1, "weight": 0.5},
         "lora": {"rank": setup.rank},
+        **setup.trainer,
     }
     config = parse({"policy": {"path": str(model), **setup.policy}, "trainer": trainer})
     if setup.alone:

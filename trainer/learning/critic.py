@@ -109,9 +109,8 @@ def score(scorer: Scorer, batch: MicroBatch) -> ScoredPass:
         logp_BA, entropy_BA = scorer(batch)
     finally:
         hook.remove()
-    [states_RKD] = seen
-    states_ND = states_RKD.flatten(0, 1)
-    if batch.logits_N is not None:
+    states_ND = torch.cat([states_XD.flatten(0, -2) for states_XD in seen])
+    if batch.logits_N is not None and not scorer.head_tokens:  # Chunks are those of the answers' tokens already.
         states_ND = states_ND[batch.logits_N]
     used_N = batch.mask_BA[batch.present_BA]
     return ScoredPass(logp_BA, float(entropy_BA[batch.mask_BA].sum()), states_ND[used_N].float().cpu())

@@ -23,7 +23,7 @@ from topics.trained import TrainedToken
 from trainer.data.collate import Collator, MicroBatch, PassCost
 from trainer.data.samples import ReadyGroup, TrainingSample
 from trainer.hooks import DART, TrainingRules
-from trainer.learning import critic, lora, minibatches, model, step, supported_rows, top_tokens
+from trainer.learning import critic, lora, minibatches, model, optimizers, step, supported_rows, top_tokens
 from trainer.learning.critic import Assessment
 from trainer.learning.frozen_vision import FeatureCache
 from trainer.learning.imitation_term import ImitationTerm, SftUpdate
@@ -113,7 +113,8 @@ class Learner:
         scorer = model.load(folder, renderer, ranks.device, settings.recompute, version, settings)
         bounds = (LONG_ROW, PASS_TOKENS) if ranks.device.type == "cpu" else ()
         self.collator = Collator(renderer, supported_rows.find_kinds(scorer, renderer), *bounds)
-        self.scorer = model.shard(scorer, mesh, settings.dtype)
+        supported_rows.split_head(scorer, renderer, settings.head_tokens)
+        self.scorer = model.shard(scorer, mesh, settings.dtype, settings.offload)
         if settings.lora.rank or settings.freeze_vision:
             self.scorer.features = FeatureCache(ranks.any)
         self.reference: model.Scorer | None = None
@@ -122,16 +123,11 @@ class Learner:
         if settings.kl_beta:
             frozen = model.load(folder, renderer, ranks.device).requires_grad_(False)
             self.frozen_sha256 = weights.digest_tensors(weights.own_state(frozen.policy)) if ranks.first else ""
-            self.reference = model.shard(frozen, mesh, settings.dtype)
+            frozen.head_tokens = settings.head_tokens
+            self.reference = model.shard(frozen, mesh, settings.dtype, settings.offload)
             self.reference.features = FeatureCache(ranks.any)
         self.critic = critic.build(self.scorer, rules, ranks)
-        # No weight decay: it would pull a pretrained model away from its weights.
-        self.optimizer = torch.optim.AdamW(
-            [value for value in self.scorer.parameters() if value.requires_grad],
-            lr=settings.learning_rate,
-            weight_decay=0.0,
-            fused=True,
-        )
+        self.optimizer = optimizers.build(self.scorer.parameters(), settings, ranks.device)
         self.base: Mapping[str, Tensor] = {}
         """Frozen weights under adapters as published, on rank 0."""
         if settings.lora.rank:
@@ -354,7 +350,7 @@ class Learner:
                 own = name.removeprefix("policy.")
                 yield own, lora.local_shard(parameter)
                 for part, value in self.optimizer.state.get(parameter, {}).items():
-                    yield f"{part} of {own}", lora.local_shard(value)
+                    yield f"{part} of {own}", optimizers.plain_part(value)
         if self.critic is not None:
             yield from ((f"critic.{name}", value) for name, value in self.critic.layer.named_parameters())
 

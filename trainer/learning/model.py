@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForImageTextToText
 from transformers.utils import logging as transformers_logging
 
@@ -34,6 +35,8 @@ class Scorer(nn.Module):
         self.policy = policy
         self.features: FeatureCache | None = None
         """Features of a frozen vision tower."""
+        self.head_tokens = 0
+        """Answer tokens of a chunk of the output layer; 0: all at once, in the model's own forward pass."""
         vocabulary = policy.config.get_text_config().vocab_size
         self.register_buffer("forbidden_V", ~renderer.allowed_mask(vocabulary), persistent=False)
 
@@ -44,24 +47,43 @@ class Scorer(nn.Module):
         features: dict[str, Any] = {}
         if len(batch.shown_S):
             features = {"mm_encoder_outputs": {"image": vision.repeat_features(encoded, batch.counts_I, batch.shown_S)}}
-        logits_RKV = self.policy(
-            input_ids=batch.input_ids_RL,
-            logits_to_keep=batch.kept_K,
-            use_cache=False,
+        inputs = {
+            "input_ids": batch.input_ids_RL,
+            "use_cache": False,
             **self._attention(batch),
             **vision.arguments_of(self.policy.forward, {"mm_token_type_ids": batch.token_types_RL}),
             **features,
-        ).logits
-        logits_NV = logits_RKV.flatten(0, 1)
+        }
+        if self.head_tokens:
+            outputs_RKX = self.policy.base_model(**inputs).last_hidden_state[:, batch.kept_K]
+        else:
+            outputs_RKX = self.policy(logits_to_keep=batch.kept_K, **inputs).logits
+        outputs_NX = outputs_RKX.flatten(0, 1)
         if batch.logits_N is not None:
-            logits_NV = logits_NV[batch.logits_N]
+            outputs_NX = outputs_NX[batch.logits_N]
         if not features:
-            logits_NV = logits_NV + vision.zero_of(encoded)
+            outputs_NX = outputs_NX + vision.zero_of(encoded)
         present_BA = batch.present_BA
         temperature_N = batch.temperature_B[:, None].expand_as(present_BA)[present_BA]
-        scores = token_logp(logits_NV[:, None], batch.answers_BA[present_BA][:, None], self.forbidden_V, temperature_N)
+        scored = self._scored_in_chunks if self.head_tokens else self._scored
+        scores = scored(outputs_NX, batch.answers_BA[present_BA], temperature_N)
         logp_BA, entropy_BA = (of.new_zeros(present_BA.shape).masked_scatter(present_BA, of) for of in scores)
         return logp_BA, entropy_BA
+
+    def _scored(self, logits_NV: Tensor, tokens_N: Tensor, temperature_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probability and entropy (N, 1) of tokens whose logits are given."""
+        return token_logp(logits_NV[:, None], tokens_N[:, None], self.forbidden_V, temperature_N)
+
+    def _scored_in_chunks(self, states_ND: Tensor, tokens_N: Tensor, temperature_N: Tensor) -> list[Tensor]:
+        """Return the same from last hidden states; the backward pass computes each chunk's logits again."""
+        head = self.policy.get_output_embeddings()
+
+        def score(states_nD: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+            return self._scored(head(states_nD), *rest)
+
+        parts = zip(*(of_N.split(self.head_tokens) for of_N in (states_ND, tokens_N, temperature_N)), strict=True)
+        scored = [checkpoint(score, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
+        return [torch.cat(of_chunks) for of_chunks in zip(*scored, strict=True)]
 
     def _attention(self, batch: MicroBatch) -> dict[str, Tensor]:
         """Return the attention mask and positions; models would number padding and treat image tokens as text."""
@@ -161,14 +183,19 @@ def prepare_layers(policy: nn.Module) -> None:
             module.p = 0.0
 
 
-def shard(scorer: Scorer, mesh: DeviceMesh, dtype: str) -> Scorer:
-    """Shard parameters over ``mesh`` layer by layer; compute in ``dtype``, reduce in float32."""
+def shard(scorer: Scorer, mesh: DeviceMesh, dtype: str, offload: str = "none") -> Scorer:
+    """Shard parameters over ``mesh`` layer by layer; compute in ``dtype``, reduce in float32.
+
+    With ``offload`` "all" shards, their gradients and so their optimizer state are in main memory.
+    """
     precision = MixedPrecisionPolicy(param_dtype=getattr(torch, dtype), reduce_dtype=torch.float32)
+    pinned = mesh.device_type != "cpu"
+    place = CPUOffloadPolicy(pin_memory=pinned) if offload == "all" else OffloadPolicy()
     layers = set(scorer.policy._no_split_modules or ())
     for module in scorer.policy.modules():
         if type(module).__name__ in layers:
-            fully_shard(module, mesh=mesh, mp_policy=precision)
-    fully_shard(scorer, mesh=mesh, mp_policy=precision)
+            fully_shard(module, mesh=mesh, mp_policy=precision, offload_policy=place)
+    fully_shard(scorer, mesh=mesh, mp_policy=precision, offload_policy=place)
     return scorer
 
 

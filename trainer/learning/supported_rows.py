@@ -8,6 +8,7 @@ import structlog
 import torch
 from torch import Tensor
 
+from dart_streams.errors import UserError
 from dart_streams.policy import probe
 from dart_streams.policy.rendering import Renderer
 from topics.values import MessagePart
@@ -41,6 +42,30 @@ def find_kinds(scorer: Scorer, renderer: Renderer) -> RowKinds:
     return RowKinds(extended, scores_equally(scorer, renderer, MASKED, siblings, images))
 
 
+def split_head(scorer: Scorer, renderer: Renderer, tokens: int) -> None:
+    """Set the chunks of the output layer; raise UserError if the model does more to its logits than that layer."""
+    if not tokens:
+        return
+    steps, images = probe_steps(renderer)
+    whole = answer_scores(scorer, Collator(renderer), steps, images)
+    scorer.head_tokens = tokens
+    try:
+        chunks = answer_scores(scorer, Collator(renderer), steps, images)
+        same = find_difference(whole, chunks) <= MAX_DIFFERENCE
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        same = False
+    if not same:
+        raise UserError(
+            f"trainer.head_tokens = {tokens}: the logits of {type(scorer.policy).__name__} are not those of its output "
+            "layer on its last hidden states: set it to 0"
+        )
+
+
+def find_difference(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
+    """Return the largest difference of two lists of scores."""
+    return max(float((one_A - other_A).abs().max()) for one_A, other_A in zip(one, other, strict=True))
+
+
 def probe_steps(renderer: Renderer) -> tuple[list[TrainingSample], Mapping[str, bytes]]:
     """Return two steps of a trajectory with the probe's screen, and the screens."""
     turns = probe.probe_turns()
@@ -62,7 +87,7 @@ def scores_equally(
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         log.info("samples do not share rows", kinds=kinds._asdict(), reason=f"{type(error).__name__}: {error}")
         return False
-    most = max(float((alone_A - together_A).abs().max()) for alone_A, together_A in zip(alone, together, strict=True))
+    most = find_difference(alone, together)
     if not most <= MAX_DIFFERENCE:
         log.info("samples do not share rows", kinds=kinds._asdict(), difference=most, allowed=MAX_DIFFERENCE)
         return False

@@ -34,6 +34,10 @@ WRONG = {
         'trainer.nodes = 2\ntrainer.rendezvous = "node-0:0"',
         ["'node-0:0'", "port from 1 to 65535"],
     ),
+    "8-bit state in main memory": (
+        'trainer.offload = "all"\ntrainer.optimizer = "adamw_8bit"',
+        ["trainer", 'offload = "all"', 'optimizer = "adamw_8bit"'],
+    ),
     "an adapter's targets without a rank": ('trainer.lora.targets = ["q_proj"]', ["trainer.lora", "targets", "rank"]),
     "an adapter's alpha without a rank": ("trainer.lora.alpha = 32", ["trainer.lora", "alpha", "rank"]),
     "training on an endpoint's text": (
