@@ -173,7 +173,7 @@ class TrainerBenchmark:
         doctor_total = sum(items.values())
         items["screenshots"] = 4 * largest.patches * self.shape.vision.patch_values
         items["activations"] = estimate.activations(largest.tokens, largest.patches)
-        items["logits"] = 2 * estimate.logits(largest.answers)
+        items |= {item.what: item.size for item in estimate.head(largest.answers)}
         items["attention mask"] *= largest.masked
         return {
             **compare_peak(figures, doctor_total),

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,21 +11,23 @@ import pytest
 import torch
 import torch.distributed as dist
 from PIL import Image
+from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from dart_streams.config import Config, parse
-from dart_streams.console.sizing.gpu_memory import CUDA_BYTES, MemoryEstimate
-from dart_streams.console.sizing.model_files import ModelShape, read_shape
+from dart_streams.console.sizing.gpu_memory import CUDA_BYTES, MemoryEstimate, total_bytes
+from dart_streams.console.sizing.model_files import ModelShape, read_shape, shape_of
 from dart_streams.policy import tiny, tiny_architectures
 from dart_streams.policy.rendering import Renderer
+from tests.unit.console.sizing.model_directories import UI_TARS
 from topics.values import BlobRef, MessagePart
 from trainer.data.collate import Collator, MicroBatch
 from trainer.data.rows import RowKinds
 from trainer.data.samples import TrainingSample
-from trainer.learning import model
+from trainer.learning import model, optimizers
 
 CLOSE = 0.10
 ANSWER = 12
@@ -50,6 +52,7 @@ CASES = (
     Case(256, 512, 4, 3, (320, 240), 2, answers=4),
 )
 DEEP = Case(128, 384, 24, 2, (160, 210), 2)
+WIDE = Case(512, 1536, 2, 2, (80, 60), 2)
 
 
 class Loaded(NamedTuple):
@@ -83,6 +86,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Loade
         adapted = trainer if trainer.lora.rank else None
         scorer = model.load(folder, renderer, torch.device("cpu"), trainer.recompute, None, adapted)
         scorer.policy.to(dtype)
+        scorer.head_tokens = trainer.head_tokens
         batch = batch_of(case, renderer)
         images = {name: image.to(dtype) if image.is_floating_point() else image for name, image in batch.images.items()}
         batch = dataclasses.replace(batch, images=images)
@@ -151,6 +155,8 @@ SAVED = {
     # In the first layer, what comes before the first adapter saves nothing, which is not counted.
     **{f"{dtype}, frozen but {on}": (DEEP, lora_config(*on, dtype=dtype)) for on in TARGETS for dtype in DTYPES},
     "recomputed, frozen": (CASES[1], lora_config(recompute=True)),
+    **{f"{dtype}, chunks of the head": (CASES[1], trainer_config(dtype, head_tokens=8)) for dtype in DTYPES},
+    "chunks of the head, frozen": (DEEP, lora_config(head_tokens=8)),
 }
 
 
@@ -161,9 +167,11 @@ def test_saved_activations_are_counted_within_a_tenth(load, name):
     assert saved_estimate(loaded, config) == pytest.approx(saved_bytes(loaded), rel=CLOSE)
 
 
-def step_of(scorer: model.Scorer, batch: MicroBatch) -> Callable[[], torch.optim.Optimizer]:
+def step_of(
+    scorer: model.Scorer, batch: MicroBatch, config: Config | None = None
+) -> Callable[[], torch.optim.Optimizer]:
     """Return a step of the trainer's optimizer, which leaves the gradients in place."""
-    optimizer = torch.optim.AdamW([p for p in scorer.parameters() if p.requires_grad], lr=1e-3, fused=True)
+    optimizer = optimizers.build(scorer.parameters(), (config or Config()).trainer, torch.device("cpu"))
 
     def step() -> torch.optim.Optimizer:
         optimizer.zero_grad(set_to_none=True)
@@ -179,12 +187,17 @@ def local_bytes(tensors: Iterable[Any]) -> int:
     """Return the bytes of tensors, of sharded ones this rank's; what FSDP2 does not shard is left out."""
     tensors = list(tensors)
     sharded = [tensor.to_local() for tensor in tensors if isinstance(tensor, DTensor)]
-    return sum(tensor.nbytes for tensor in sharded or tensors)
+    return sum(part.nbytes for tensor in sharded or tensors for part in stored_parts(tensor))
+
+
+def stored_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors that hold a tensor: of 8-bit state its codes and scales."""
+    return [tensor.codes, tensor.scale, tensor.qmap] if optimizers.is_quantized(tensor) else [tensor]
 
 
 def assert_state_is_counted(loaded: Loaded, scorer: model.Scorer, config: Config, ranks: int, rel: float) -> None:
     """Compare the estimate with the parameters, gradients and optimizer state after a step."""
-    optimizer = step_of(scorer, loaded.batch)()
+    optimizer = step_of(scorer, loaded.batch, config)()
     parameters = list(scorer.parameters())
     real = {
         "parameters": local_bytes(parameters),
@@ -213,11 +226,19 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[int]:
     dist.destroy_process_group()
 
 
-def test_the_share_of_a_rank_is_counted_within_a_tenth(load, ranks):
-    """FSDP2 pads what it cannot divide: of a large model that is nothing, of the tiny one little."""
-    loaded = load(CASES[1], trainer_config())
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit"])
+def test_the_share_of_a_rank_is_counted_within_a_tenth(load, ranks, optimizer):
+    """FSDP2 pads what it cannot divide, and small tensors have no 8-bit state: of a large model that is nothing."""
+    config = trainer_config(optimizer=optimizer)
+    loaded = load(WIDE if optimizer == "adamw_8bit" else CASES[1], config)
     scorer = model.shard(loaded.scorer, init_device_mesh("cpu", (ranks,)), "float32")
-    assert_state_is_counted(loaded, scorer, trainer_config(), ranks, rel=CLOSE)
+    assert_state_is_counted(loaded, scorer, config, ranks, rel=CLOSE)
+
+
+def test_8_bit_optimizer_state_is_counted_within_a_tenth(load):
+    config = trainer_config(optimizer="adamw_8bit")
+    loaded = load(WIDE, config)
+    assert_state_is_counted(loaded, loaded.scorer, config, 1, rel=CLOSE)
 
 
 def peak_bytes(tracked: tuple[Any, ...], body: Callable[[], object]) -> int:
@@ -264,3 +285,52 @@ def test_the_peak_of_a_step_is_counted_within_a_tenth(load, case, recompute):
     expected += estimate.logits(loaded.batch.answers_BA.numel())
     assert expected <= peak * (1 + CLOSE)
     assert peak <= (expected + states["gradients"]) * (1 + CLOSE)
+
+
+class OutputLayer(nn.Module):
+    """A policy that has nothing but its output layer."""
+
+    def __init__(self, hidden: int, vocabulary: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(hidden, vocabulary, bias=False)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.layer
+
+
+class HeadScorer(model.Scorer):
+    """The part of a scorer that makes log-probabilities of last hidden states."""
+
+    def __init__(self, hidden: int, vocabulary: int, chunk: int) -> None:
+        nn.Module.__init__(self)
+        self.policy = OutputLayer(hidden, vocabulary)
+        self.head_tokens = chunk
+        self.register_buffer("forbidden_V", torch.zeros(vocabulary, dtype=torch.bool))
+
+    def forward(self, states_ND: torch.Tensor, *rest: torch.Tensor) -> Sequence[torch.Tensor]:
+        return (
+            self._scored_in_chunks(states_ND, *rest)
+            if self.head_tokens
+            else self._scored(self.policy.layer(states_ND), *rest)
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("chunk", [0, 64, 256])
+def test_the_peak_of_the_head_is_counted_within_a_tenth(chunk, dtype):
+    """Tensors of the size of the logits, and with chunks a second gradient of the layer."""
+    hidden, vocabulary, answers = 32, 20_000, 512
+    scorer = HeadScorer(hidden, vocabulary, chunk).to(dtype)
+    states_ND = torch.randn(answers, hidden, dtype=dtype, requires_grad=True)
+    tokens_N, temperature_N = torch.randint(0, vocabulary, (answers,)), torch.ones(answers)
+
+    def scored() -> None:
+        logp_N, entropy_N = scorer(states_ND, tokens_N, temperature_N)
+        (logp_N.sum() + entropy_N.sum()).backward()
+
+    layer = scorer.policy.layer.weight.nbytes
+    peak = peak_bytes((scorer,), scored) - layer - scorer.forbidden_V.nbytes
+    small = UI_TARS | {"hidden_size": hidden, "vocab_size": vocabulary}
+    shape = shape_of(small, {"model.layers.0.w": [2, 2]})
+    estimate = MemoryEstimate(shape, trainer_config(dtype, head_tokens=chunk))
+    assert total_bytes(estimate.head(answers)) + layer == pytest.approx(peak, rel=CLOSE)

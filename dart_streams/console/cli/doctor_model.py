@@ -66,7 +66,7 @@ def fit(folder: Path, config: Config, gpus: int, gpu_gib: float) -> GpuFit:
         *rows_of(f"trainer on {shown}", list(estimate.trainer_step(shown))),
         *rows_of(f"trainer on {shown}", [loading, publishing], summed=False),
         *rows_of("rollout, main memory", list(estimate.rollout_host(gpu_gib))),
-        *rows_of("trainer's rank 0, main memory", list(estimate.trainer_host())),
+        *rows_of("trainer's rank 0, main memory", list(estimate.trainer_host(shown))),
     ]
     return GpuFit(
         fits=found is not None,

@@ -26,6 +26,12 @@ TEXT_ALLOWANCE = 256
 """Prompt tokens of the instruction and the chat template."""
 LOGIT_COPIES = 3
 """Float32 tensors of the size of the logits that the backward pass keeps (``trainer.objective.token_logp``)."""
+WORKING_LOGITS = 7
+"""Those that exist at once while it computes."""
+MOMENTS = {"adamw": 2 * FLOAT32, "adamw_8bit": 2 * (1 + FLOAT32 / 256)}
+"""Bytes of optimizer state for a parameter; in 8 bits, 256 values share a scale."""
+HEAD_TOKENS = 512
+"""Advised ``trainer.head_tokens``."""
 MAX_GPUS = 256
 
 
@@ -72,6 +78,7 @@ class MemoryEstimate:
         self.model = model
         self.config = config
         self.lora = config.trainer.lora
+        self.offloaded = config.trainer.offload == "all"
         self.width = FLOAT32 if config.trainer.dtype == "float32" else 2
         self.ranks = config.rollout.vllm.tensor_parallel
         adapted = adapted_layers(model.linear, self.lora)
@@ -123,42 +130,80 @@ class MemoryEstimate:
         return tokens * token * text.layers + patches * patch * vision.layers + ends
 
     def logits(self, answer_tokens: int) -> int:
-        """Return the bytes that the log-probabilities of ``answer_tokens`` save."""
+        """Return the bytes that the log-probabilities of ``answer_tokens`` save: with chunks, the last states."""
+        if self.config.trainer.head_tokens:
+            return answer_tokens * self.model.text.hidden * self.width
         return answer_tokens * self.model.text.vocabulary * FLOAT32 * LOGIT_COPIES
+
+    def answer_tokens(self, gpus: int) -> int:
+        """Return the most answer tokens of a micro-batch: rows of several steps, or of a prompt's several answers."""
+        policy, trainer = self.config.policy, self.config.trainer
+        siblings = -(-self.config.curation.budget.base // gpus) * policy.max_tokens
+        tokens = max(trainer.micro_batch_tokens, self.sequence)
+        first_steps = min(trainer.micro_batch, max(1, tokens // (self.image + TEXT_ALLOWANCE + siblings)))
+        return min(tokens, max(self.rows(tokens) * policy.max_images * policy.max_tokens, first_steps * siblings))
+
+    def rows(self, tokens: int) -> int:
+        """Return the rows of full length in a micro-batch of ``tokens``."""
+        return max(1, round(tokens / self.sequence))
+
+    def head(self, answers: int) -> Iterator[Item]:
+        """Yield what the log-probabilities of a micro-batch's answers take while they are computed."""
+        text, chunk = self.model.text, self.config.trainer.head_tokens
+        computed = min(chunk, answers) if chunk else answers
+        size = WORKING_LOGITS * FLOAT32 * computed * text.vocabulary
+        yield Item("logits", size, f"{WORKING_LOGITS} x 4 B x {computed:,} tokens x the vocabulary")
+        if chunk and not self.adapters:
+            size = self.width * text.vocabulary * text.hidden
+            yield Item("gradient of a chunk", size, f"{self.width} B x the output layer, beside that of all chunks")
 
     def trainer_step(self, gpus: int) -> Iterator[Item]:
         """Yield the allocations of each of ``gpus`` ranks in a step; parameters are float32 in every compute dtype."""
-        model, settings, width = self.model, self.config.trainer, self.width
+        settings, width = self.config.trainer, self.width
         yield from self.trainer_state(gpus)
-        yield float32_item("gradients", 1, self.trained, gpus)
-        if settings.kl_beta:
-            yield float32_item("reference model (trainer.kl_beta)", 1, model.parameters, gpus)
-        adapters = self.adapters // model.text.layers
-        gathered = width * ((2 if settings.kl_beta else 1) * model.root + 2 * (model.layer + adapters))
-        yield Item("gathered parameters", gathered, f"{width} B x (embeddings and head, and two layers)")
-        # Gradients are in the compute dtype, and are reduced in float32.
-        unsharded = (width + FLOAT32) * (adapters or max(model.root, model.layer))
-        yield Item("gradients before they are reduced", unsharded, f"({width} + 4) B x the largest part")
+        if not self.offloaded:
+            yield float32_item("gradients", 1, self.trained, gpus)
+        yield from self.gathered(gpus)
         tokens = max(settings.micro_batch_tokens, self.sequence)
-        rows = max(1, round(tokens / self.sequence))
-        patches = model.vision.merge**2 * self.image * rows * self.config.policy.max_images
-        yield Item("screenshots", FLOAT32 * patches * model.vision.patch_values, f"4 B x {patches:,} patches")
+        rows = self.rows(tokens)
+        patches = self.model.vision.merge**2 * self.image * rows * self.config.policy.max_images
+        yield Item("screenshots", FLOAT32 * patches * self.model.vision.patch_values, f"4 B x {patches:,} patches")
         saved = f"{tokens:,} tokens, {patches:,} patches, {width} B"
         how = "recomputed" if settings.recompute else "kept"
         yield Item(f"activations, {how}", self.activations(tokens, patches), saved)
         yield self.attention_mask(tokens)
-        answers = rows * self.config.policy.max_tokens
-        # The forward and the backward pass have as much again while they compute.
-        yield Item(
-            "logits", 2 * self.logits(answers), f"2 x {LOGIT_COPIES} x 4 B x {answers:,} tokens x the vocabulary"
-        )
+        yield from self.head(self.answer_tokens(gpus))
         yield Item("CUDA and fragmentation", CUDA_BYTES, "assumed")
 
+    def gathered(self, gpus: int) -> Iterator[Item]:
+        """Yield the parts of the model that a rank has whole: what is outside of layers, and two layers."""
+        model, settings, width = self.model, self.config.trainer, self.width
+        if settings.kl_beta and not self.offloaded:
+            yield float32_item("reference model (trainer.kl_beta)", 1, model.parameters, gpus)
+        adapters = self.adapters // model.text.layers
+        roots = 2 if settings.kl_beta else 1
+        gathered = width * (roots * model.root + 2 * (model.layer + adapters))
+        yield Item("gathered parameters", gathered, f"{width} B x (embeddings and head, and two layers)")
+        # Gradients are in the compute dtype, and are reduced in float32.
+        largest = adapters or max(model.root, model.layer)
+        yield Item(
+            "gradients before they are reduced", (width + FLOAT32) * largest, f"({width} + 4) B x the largest part"
+        )
+        if self.offloaded:
+            shards = FLOAT32 * (max(model.root, model.layer) + largest) / gpus
+            yield Item("shards from and to main memory", shards, f"4 B x the largest part and its gradients / {gpus}")
+
     def trainer_state(self, gpus: int) -> list[Item]:
-        """Return what each of ``gpus`` ranks keeps from step to step."""
+        """Return what each of ``gpus`` ranks keeps on its GPU from step to step."""
+        return [] if self.offloaded else self.sharded_state(gpus)
+
+    def sharded_state(self, gpus: int) -> list[Item]:
+        """Return the share of parameters and optimizer state of each of ``gpus`` ranks."""
+        moments = MOMENTS[self.config.trainer.optimizer]
+        counted = f"{moments:.3g} B x {self.trained / 1e9:.3g} G parameters / {gpus}"
         return [
             float32_item("parameters", 1, self.model.parameters + self.adapters, gpus),
-            float32_item("optimizer state (AdamW)", 2, self.trained, gpus),
+            Item("optimizer state (AdamW)", moments * self.trained / gpus, counted),
         ]
 
     def attention_mask(self, tokens: int) -> Item:
@@ -170,7 +215,12 @@ class MemoryEstimate:
         return Item("attention mask", size, f"(1 + {layers} x {self.width}) B x ({row:,} tokens of a row)²")
 
     def publishing(self, gpus: int) -> float:
-        """Return the peak of each rank while it publishes: it copies what it rounds or merges, and gathers a tensor."""
+        """Return the peak of each rank while it publishes: it copies what it rounds or merges, and gathers a tensor.
+
+        With ``trainer.offload`` these are in main memory, and the probe's pass remains.
+        """
+        if self.offloaded:
+            return total_bytes(self.gathered(gpus)) + CUDA_BYTES
         rounded = 0 if self.config.trainer.publish.dtype == "float32" else self.model.parameters
         copied = self.merged if self.adapters else rounded
         reference = self.model.parameters if self.config.trainer.kl_beta else 0
@@ -182,9 +232,9 @@ class MemoryEstimate:
 
         Layers are sharded first. What is outside of them is copied last, beside the shares of all.
         """
-        whole = self.model.parameters + self.adapters
-        share = self.model.parameters / gpus if self.config.trainer.kl_beta else 0
-        return FLOAT32 * (max(whole, whole / gpus + self.model.root) + share) + CUDA_BYTES
+        whole, kept = self.model.parameters + self.adapters, 0 if self.offloaded else 1 / gpus
+        share = kept * self.model.parameters if self.config.trainer.kl_beta else 0
+        return FLOAT32 * (max(whole, whole * kept + self.model.root) + share) + CUDA_BYTES
 
     def fits_trainer(self, gpu_gib: float, gpus: int) -> bool:
         """Return whether a trainer on ``gpus`` GPUs has memory at its start, in a step and while it publishes."""
@@ -260,10 +310,15 @@ class MemoryEstimate:
             pinned = self.ranks * self.served_bytes
             yield Item("second set of weights, pinned", pinned, "copied to the GPUs in the switch")
 
-    def trainer_host(self) -> Iterator[Item]:
-        """Yield the main memory that rank 0 of the trainer keeps from version to version."""
+    def trainer_host(self, gpus: int) -> Iterator[Item]:
+        """Yield the main memory that rank 0 of ``gpus`` keeps from version to version, and offloaded state."""
         if self.config.trainer.publishes_parts:
             yield self.published_item("frozen weights" if self.lora.rank else "newest version, for the next delta")
+        if self.offloaded:
+            yield from self.sharded_state(gpus)
+            yield float32_item("gradients", 1, self.trained, gpus)
+            if self.config.trainer.kl_beta:
+                yield float32_item("reference model (trainer.kl_beta)", 1, self.model.parameters, gpus)
 
     def published_item(self, what: str) -> Item:
         """Return a whole model in the published dtype."""
@@ -292,6 +347,8 @@ class MemoryEstimate:
         row = MemoryEstimate(self.model, msgspec.structs.replace(self.config, policy=smaller)).sequence
         yield 'trainer.dtype = "bfloat16"', {"trainer": {"dtype": "bfloat16"}}
         yield 'trainer.dtype = "bfloat16" and trainer.recompute = true', {"trainer": {"recompute": True}}
+        if not self.config.trainer.head_tokens:
+            yield f"these and trainer.head_tokens = {HEAD_TOKENS}", {"trainer": {"head_tokens": HEAD_TOKENS}}
         yield (
             f"these and trainer.micro_batch_tokens = {self.sequence}, one row of full length",
             {"trainer": {"micro_batch_tokens": self.sequence}},
@@ -302,6 +359,11 @@ class MemoryEstimate:
         )
         if self.config.trainer.kl_beta:
             yield "these and trainer.kl_beta = 0", {"trainer": {"kl_beta": 0.0}}
+        if not self.adapters:
+            eight = {"optimizer": "adamw_8bit", "offload": "none"}
+            yield 'these and trainer.optimizer = "adamw_8bit"', {"trainer": eight}
+            host = {"optimizer": "adamw", "offload": "all"}
+            yield 'these and trainer.offload = "all" in place of the 8-bit optimizer', {"trainer": host}
 
 
 def float32_item(what: str, copies: int, parameters: int, gpus: int) -> Item:
