@@ -328,42 +328,46 @@ class MemoryEstimate:
 
     def advise(self, gpus: int, gpu_gib: float) -> str:
         """Return the fewest changes of keys that make the model fit, or the number of GPUs on which it does."""
-        changed = self
-        for text, tables in self.changes():
+        changed, keys = self, {}
+        for tables in self.changes():
             replaced = {name: msgspec.structs.replace(getattr(changed.config, name), **tables[name]) for name in tables}
             changed = MemoryEstimate(self.model, msgspec.structs.replace(changed.config, **replaced))
+            keys |= {f"{name}.{key}": value for name in tables for key, value in tables[name].items()}
             if changed.config != self.config and changed.split(gpus, gpu_gib) is not None:
-                return f"set {text}"
+                return f"set {self.changed_text(keys)}"
         enough = (count for count in range(gpus + 1, MAX_GPUS + 1) if changed.split(count, gpu_gib) is not None)
         if (count := next(enough, None)) is None:
             return f"no number of GPUs of {gpu_gib:g} GiB is enough: take larger ones, or a smaller model"
-        return f"take {count} GPUs of {gpu_gib:g} GiB (with {text}), larger ones, or a smaller model"
+        others = f" (with {text})" if (text := self.changed_text(keys)) else ""
+        return f"take {count} GPUs of {gpu_gib:g} GiB{others}, larger ones, or a smaller model"
 
-    def changes(self) -> Iterator[tuple[str, dict[str, dict[str, object]]]]:
-        """Yield changes that save memory, each on top of those before: its text, and keys by table."""
+    def changed_text(self, keys: Mapping[str, object]) -> str:
+        """Return those of ``keys`` that differ from the configuration, as it writes them."""
+        present = msgspec.to_builtins(self.config)
+        differing = [
+            f"{name} = {msgspec.json.encode(value).decode()}"
+            for name, value in keys.items()
+            if present[name.partition(".")[0]][name.partition(".")[2]] != value
+        ]
+        return " and ".join(filter(None, [", ".join(differing[:-1]), *differing[-1:]]))
+
+    def changes(self) -> Iterator[dict[str, dict[str, object]]]:
+        """Yield changes that save memory, each on top of those before: keys by table."""
         policy = self.config.policy
         pixels, images = policy.max_pixels // 2, max(1, policy.max_images // 2)
         smaller = msgspec.structs.replace(policy, max_pixels=pixels, max_images=images)
         row = MemoryEstimate(self.model, msgspec.structs.replace(self.config, policy=smaller)).sequence
-        yield 'trainer.dtype = "bfloat16"', {"trainer": {"dtype": "bfloat16"}}
-        yield 'trainer.dtype = "bfloat16" and trainer.recompute = true', {"trainer": {"recompute": True}}
+        yield {"trainer": {"dtype": "bfloat16"}}
+        yield {"trainer": {"recompute": True}}
         if not self.config.trainer.head_tokens:
-            yield f"these and trainer.head_tokens = {HEAD_TOKENS}", {"trainer": {"head_tokens": HEAD_TOKENS}}
-        yield (
-            f"these and trainer.micro_batch_tokens = {self.sequence}, one row of full length",
-            {"trainer": {"micro_batch_tokens": self.sequence}},
-        )
-        yield (
-            f"these, policy.max_pixels = {pixels} and policy.max_images = {images}",
-            {"policy": {"max_pixels": pixels, "max_images": images}, "trainer": {"micro_batch_tokens": row}},
-        )
-        if self.config.trainer.kl_beta:
-            yield "these and trainer.kl_beta = 0", {"trainer": {"kl_beta": 0.0}}
+            yield {"trainer": {"head_tokens": HEAD_TOKENS}}
+        if self.rows(self.config.trainer.micro_batch_tokens) > 1:
+            yield {"trainer": {"micro_batch_tokens": self.sequence}}
         if not self.adapters:
-            eight = {"optimizer": "adamw_8bit", "offload": "none"}
-            yield 'these and trainer.optimizer = "adamw_8bit"', {"trainer": eight}
-            host = {"optimizer": "adamw", "offload": "all"}
-            yield 'these and trainer.offload = "all" in place of the 8-bit optimizer', {"trainer": host}
+            yield {"trainer": {"optimizer": "adamw_8bit", "offload": "none"}}
+        yield {"trainer": {"optimizer": "adamw", "offload": "all"}}
+        yield {"policy": {"max_pixels": pixels, "max_images": images}, "trainer": {"micro_batch_tokens": row}}
+        yield {"trainer": {"kl_beta": 0.0}}
 
 
 def float32_item(what: str, copies: int, parameters: int, gpus: int) -> Item:
