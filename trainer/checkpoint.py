@@ -255,7 +255,7 @@ def sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> d
             values["step"].zero_()
     of_parameters = {
         name: {part: optimizers.plain_state(value) for part, value in parts.items()}
-        for name, parts in of_optimizer["state"].items()
+        for name, parts in state_parts(of_optimizer).items()
     }
     state: dict[str, Any] = {"model": of_model, "optimizer": of_parameters}
     if has_frozen(model):
@@ -266,11 +266,17 @@ def sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> d
     return state
 
 
+def state_parts(of_optimizer: Mapping[str, Any]) -> Mapping[str, Mapping[str, torch.Tensor]]:
+    """Return an optimizer's tensors, by name of the parameter and of the part."""
+    parts: Mapping[str, Mapping[str, torch.Tensor]] = of_optimizer["state"]
+    return parts
+
+
 def load_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
     """Load a :func:`sharded_state`."""
     set_model_state_dict(model, saved["model"], options=StateDictOptions(strict=not has_frozen(model)))
     _, present = get_state_dict(model, optimizer)
-    for name, parts in present["state"].items():
+    for name, parts in state_parts(present).items():
         for part, value in parts.items():
             optimizers.copy_state(value, saved["optimizer"][name][part])
 

@@ -38,16 +38,16 @@ def local_part(value: Tensor) -> Tensor:
 
 def plain_part(value: Tensor) -> Tensor:
     """Return this rank's part of optimizer state as torch's own kind of tensor; 8-bit state as float32."""
-    own = local_part(value)
+    own: Any = local_part(value)
     return own.dequantize(torch.float32) if is_quantized(own) else own
 
 
 def plain_state(value: Any) -> Any:
     """Return optimizer state that any number of ranks can read: 8-bit state as float32 in main memory."""
-    own = local_part(value)
+    own: Any = local_part(value)
     if not is_quantized(own):
         return value
-    plain = own.dequantize(torch.float32)
+    plain: Tensor = own.dequantize(torch.float32)
     if isinstance(value, DTensor):
         plain = DTensor.from_local(
             plain, value.device_mesh, value.placements, run_check=False, shape=value.shape, stride=value.stride()

@@ -328,7 +328,7 @@ class MemoryEstimate:
 
     def advise(self, gpus: int, gpu_gib: float) -> str:
         """Return the fewest changes of keys that make the model fit, or the number of GPUs on which it does."""
-        changed, keys = self, {}
+        changed, keys = self, dict[str, object]()
         for tables in self.changes():
             replaced = {name: msgspec.structs.replace(getattr(changed.config, name), **tables[name]) for name in tables}
             changed = MemoryEstimate(self.model, msgspec.structs.replace(changed.config, **replaced))
