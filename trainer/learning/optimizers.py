@@ -61,7 +61,7 @@ def copy_state(target: Tensor, saved: Tensor) -> None:
     own, given = local_part(target), local_part(saved)
     given = given.to(own.device)
     if is_quantized(own):
-        requantize(own, given)
+        round_state(own, given)
     else:
         own.copy_(given)
 
@@ -71,7 +71,7 @@ def is_quantized(value: Any) -> bool:
     return hasattr(value, "codes") and hasattr(value, "qmap")
 
 
-def requantize(state: Any, values: Tensor) -> None:
+def round_state(state: Any, values: Tensor) -> None:
     """Store float32 values; those of an equal block get the codes that they had.
 
     torchao scales a block by its largest magnitude. Where that is negative, it has no code of its own, and each
