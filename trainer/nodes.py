@@ -36,7 +36,7 @@ RENDEZVOUS_S = 600
 MAX_RESTARTS = 5
 """Failures in a row, each within :data:`LONG_LIFE_S` of the ranks' start, after which the job ends."""
 LONG_LIFE_S = 600.0
-EXIT_BARRIER_S = 30.0
+EXIT_BARRIER_S = 10.0
 """Time that a node whose ranks have ended waits for the others."""
 LAST_WORD_S = 5.0
 """Time in which the other nodes learn from the listening one that the job has failed."""
@@ -123,6 +123,8 @@ def run_agent(job: LaunchConfig, handler: RendezvousHandler, place: Place, argum
     )
     assert job.logs_specs is not None
     result = NodeAgent(spec, job.logs_specs, exit_barrier_timeout=EXIT_BARRIER_S).run()
+    if not isinstance(result, RunResult):  # It waited to replace a node when the job ended.
+        raise RendezvousClosedError
     handler.shutdown()
     if result.is_failed():
         if place.listens:

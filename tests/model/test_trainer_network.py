@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import signal
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -55,7 +56,10 @@ def ranks_of(launcher: BaseProcess) -> list[psutil.Process]:
 
 
 def test_killed_ranks_and_nodes_of_two_lose_and_repeat_no_group(new_run: Callable[..., Run], tmp_path):
-    """A rank of either node, then each node whole: first the one that only joins, then the one that listens."""
+    """A rank of either node, then each node whole: first the one that only joins, then the one that listens.
+
+    In the end one node is stopped, and one process continues.
+    """
     alone = new_run(STEPS, max_train_steps=STEPS)
     assert alone.train() == 0
     with contextlib.ExitStack() as life:
@@ -89,8 +93,10 @@ def test_killed_ranks_and_nodes_of_two_lose_and_repeat_no_group(new_run: Callabl
             ours.add([next(groups)])
             disturb()
             trained(count)
-        ours.add(list(groups))
-        assert [ended(process) for process in nodes] == [0, 0]
+        os.kill(nodes[1].pid or 0, signal.SIGTERM)
+        assert [ended(process) for process in nodes] == [0, 0], "a stop of one node ends the job on both"
+    ours.add(list(groups))
+    assert ours.train(nodes=1, rendezvous="") == 0, "the run continues on one"
 
     assert [row["group_ids"] for row in ours.trained()] == [[f"group-{index}"] for index in range(STEPS)]
     losses, expected = ([row["metrics"]["loss"] for row in run.trained()] for run in (ours, alone))
@@ -98,4 +104,4 @@ def test_killed_ranks_and_nodes_of_two_lose_and_repeat_no_group(new_run: Callabl
     assert_same_weights(ours, alone, atol=1e-4)
     epochs = [version.epoch for version in ours.versions()]
     assert epochs == sorted(epochs)
-    assert epochs[-1] >= 1 + len(disturbances)
+    assert epochs[-1] >= 2 + len(disturbances)
