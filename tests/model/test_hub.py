@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import PeftConfig
 from transformers import AutoModelForImageTextToText
 
 from dart_streams.config import Config, Policy, parse
@@ -336,3 +337,14 @@ def test_an_adapter_that_names_a_folder_as_its_base_is_warned_of(command, tmp_pa
     assert "names the base model by a folder, /models/base" in command("push", tmp_path, "me/mine").stderr.replace(
         "\n", " "
     )
+
+
+def test_an_exported_adapter_names_its_base_by_id_and_commit(tmp_path):
+    uri, settings = str(tmp_path / "v3"), json.dumps({"peft_type": "LORA", "r": 4, "target_modules": ["q_proj"]})
+    beside = {weights.ADAPTER_CONFIG: settings.encode()}
+    sha256 = weights.save({"layer.lora_A.weight": torch.ones(4, 8)}, uri, beside, kind="adapter")
+    version = events.weight_version(3, uri=uri, sha256=sha256, file_sha256=sha256, kind="adapter")
+    exporting.export_adapter(tmp_path, version, tmp_path / "adapter", base=HubModel("org/base", "c" * 40))
+    config = PeftConfig.from_pretrained(str(tmp_path / "adapter"))
+    assert (config.base_model_name_or_path, config.revision) == ("org/base", "c" * 40)
+    assert hub.push_warnings(tmp_path / "adapter") == []
