@@ -160,3 +160,14 @@ def test_a_vision_tower_can_stay_frozen(data, tmp_path):
     before, after = weights_of(tmp_path / "model"), weights_of(tmp_path / "out")
     assert all(torch.equal(before[name], after[name]) for name in before if "visual" in name)
     assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_chunks_of_the_head_and_offload_give_the_same_measures(policy, data, tmp_path):
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "saved").mkdir()
+    plain = tune(configured(tmp_path / "plain", policy), data, tmp_path / "plain" / "out")
+    keys = 'head_tokens = 5\noffload = "all"\nrecompute = true'
+    saved = tune(configured(tmp_path / "saved", policy, keys), data, tmp_path / "saved" / "out")
+    assert saved["before"] == pytest.approx(plain["before"], rel=1e-4)
+    assert saved["after"] == pytest.approx(plain["after"], rel=1e-2)
+    assert saved["after"]["equal_actions"] > 0.5

@@ -41,7 +41,7 @@ def measure(
                 choices.clear()
                 logp_BA, _ = learner.scorer(each)
                 own[0] -= masked_sum(logp_BA, each.mask_BA).item()
-                own[1] += count_equal(each, torch.cat(choices), lengths)
+                own[1] += count_equal(each, chosen_tokens(learner.scorer, each, choices), lengths)
                 own[2] += each.mask_BA.any(1).sum().item()
                 own[3] += each.mask_BA.sum().item()
     nll, equal, answers, tokens = learner.ranks.total(own)
@@ -65,10 +65,15 @@ def greedy_choices(scorer: Scorer) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
+def chosen_tokens(scorer: Scorer, batch: MicroBatch, choices: Sequence[Tensor]) -> Tensor:
+    """Return the most likely token (N,) at each place of the batch's answers."""
+    chosen = torch.cat(list(choices))
+    # Chunks of the head are those of the answers' tokens already.
+    return chosen if batch.logits_N is None or scorer.head_tokens else chosen[batch.logits_N]
+
+
 def count_equal(batch: MicroBatch, choices_N: Tensor, lengths: Mapping[str, Sequence[int]]) -> int:
     """Return the number of answers whose action's tokens, at the answer's end, are all the most likely ones."""
-    if batch.logits_N is not None:
-        choices_N = choices_N[batch.logits_N]
     present_BA = batch.present_BA
     chosen_BA = torch.zeros_like(batch.answers_BA).masked_scatter(present_BA, choices_N)
     equal = 0
