@@ -35,6 +35,7 @@ COMMANDS = (
     Command("run", "run:run", "Start every process of a deployment, train, and write a report."),
     Command("launch", "launch:write_launch", "Write scripts that start a deployment on nodes or with Slurm."),
     Command("eval", "run:evaluate", "Evaluate a policy on the held-out tasks."),
+    Command("runs", "runs:app", "List the runs of a folder; print their logs, end one, remove one."),
     Command("report", "run:report", "Write the report of a run again."),
     Command("config", "config:app", "Show and check configuration files."),
     Command("env", "env:app", "Try the tasks of a configuration in their environment."),

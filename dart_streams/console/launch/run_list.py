@@ -1,0 +1,115 @@
+"""The runs of a state folder, as a list; and the end of a run that another terminal started."""
+
+import signal
+import time
+from pathlib import Path
+
+import msgspec
+
+from dart_streams.console.launch import process_registry
+from dart_streams.console.launch.process_registry import ProcessRegistry
+from dart_streams.console.runs.run_folder import RunFolder
+from dart_streams.deadline import Deadline
+from dart_streams.errors import UserError
+
+REGISTRY = "processes.json"
+POLL_S = 0.2
+
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A run. ``state`` is running, complete, or the phase in which it stopped; success is on held-out tasks."""
+
+    run: str
+    state: str
+    recipe: str
+    minutes: float | None
+    steps: int | None
+    success_before: float | None
+    success_after: float | None
+    mb: int
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """The part of report.json that a list shows."""
+
+    train_steps: int | None = None
+    success_before: float | None = None
+    success_after: float | None = None
+
+
+def list_runs(state: Path) -> list[RunRow]:
+    """Return a state folder's runs, oldest first; a folder without a readable configuration is left out."""
+    folders = sorted(file.parent for file in (state / "runs").glob("*/config.toml") if not file.parent.is_symlink())
+    return [row_of(RunFolder(folder)) for folder in folders]
+
+
+def row_of(folder: RunFolder) -> RunRow:
+    """Return the row of a run; figures are those of its report, null before it has one."""
+    journal = folder.journal()
+    phases = journal.phases
+    try:
+        figures = msgspec.json.decode((folder.path / "report.json").read_bytes(), type=Figures)
+    except (OSError, msgspec.DecodeError):
+        figures = Figures()
+    ended_ms = max((phase.ended_ms or phase.started_ms for phase in phases), default=None)
+    try:
+        recipes = ", ".join(folder.config().recipe)
+    except UserError:
+        recipes = "?"
+    if is_running(folder):
+        state = "running"
+    else:
+        state = journal.outcome if journal.outcome == "complete" or not phases else f"stopped: {phases[-1].name}"
+    return RunRow(
+        run=folder.id,
+        state=state,
+        recipe=recipes,
+        minutes=round((ended_ms - phases[0].started_ms) / 60_000, 1) if ended_ms else None,
+        steps=figures.train_steps,
+        success_before=figures.success_before,
+        success_after=figures.success_after,
+        mb=round(folder_bytes(folder.path) / 1e6),
+    )
+
+
+def registry_of(folder: RunFolder) -> ProcessRegistry | None:
+    """Return a run's registry of processes; None if it has none."""
+    return process_registry.read(folder.path / REGISTRY)
+
+
+def is_running(folder: RunFolder) -> bool:
+    """Return whether the supervisor of a run is alive."""
+    registry = registry_of(folder)
+    return registry is not None and process_registry.lives(folder.path, registry)
+
+
+def folder_bytes(path: Path) -> int:
+    """Return the bytes of all files in a folder; those that vanish meanwhile count nothing."""
+    total = 0
+    for file in path.rglob("*"):
+        try:
+            total += 0 if file.is_symlink() or not file.is_file() else file.stat().st_size
+        except OSError:
+            continue
+    return total
+
+
+def stop_run(folder: RunFolder, wait_s: float) -> None:
+    """End a running run as Ctrl-C does in its terminal, and wait for its end.
+
+    Raises UserError if it does not run, runs in another container or does not end in time.
+    """
+    registry = registry_of(folder)
+    process = registry.supervisor.process() if registry else None
+    if process is None:
+        where = "in another container" if is_running(folder) else "no longer"
+        raise UserError(f"run {folder.id!r} runs {where}: there is nothing to stop here")
+    process.send_signal(signal.SIGINT)
+    end = Deadline(wait_s)
+    while is_running(folder):
+        if end.expired:
+            raise UserError(
+                f"run {folder.id!r} has not ended after {wait_s:g} s: it drains its episodes (run.drain_s). Wait, or "
+                "look at its log with `dart-streams runs logs`"
+            )
+        time.sleep(POLL_S)

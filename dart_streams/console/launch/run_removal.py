@@ -1,0 +1,126 @@
+"""Removes what a run has left: its topics, its rows, screenshots that no other run shows, and its folder."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from cassandra.cluster import Session
+from cassandra.query import SimpleStatement
+from kafka.admin import KafkaAdminClient
+
+from dart_streams.bus import admin
+from dart_streams.config import Bus
+from dart_streams.console.launch.run_list import folder_bytes, is_running
+from dart_streams.console.repair import projection
+from dart_streams.console.runs.run_folder import RunFolder
+from dart_streams.errors import UserError
+from topics.values import BlobRef
+
+PAGE = 500
+
+
+class Remainder(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has left, or what was removed of it, by kind."""
+
+    kind: str
+    count: int
+    note: str = ""
+
+
+class ShownScreen(msgspec.Struct, frozen=True):
+    """The part of an observation that names its screenshot."""
+
+    screenshot: BlobRef | None = None
+
+
+def topics_of(client: KafkaAdminClient, bus: Bus) -> list[str]:
+    """Return the names of all topics of a run, changelogs and dead letters included."""
+    return sorted(name for name in client.list_topics() if name.startswith(bus.prefix))
+
+
+def groups_of(client: KafkaAdminClient, bus: Bus) -> list[str]:
+    """Return the consumer groups of a run."""
+    return sorted(group["group_id"] for group in client.list_groups() if group["group_id"].startswith(bus.prefix))
+
+
+def screenshots_in(session: Session, run: str) -> tuple[set[str], set[str]]:
+    """Return the screenshots that only this run's steps show, and those that other runs show too, by sha256.
+
+    Reads the steps of every run in the store.
+    """
+    own, others = set[str](), set[str]()
+    for name, observation in all_steps(session):
+        shown = msgspec.json.decode(observation, type=ShownScreen).screenshot
+        if shown is not None:
+            (own if name == run else others).add(shown.sha256)
+    return own - others, own & others
+
+
+def all_steps(session: Session) -> Iterator[tuple[str, str]]:
+    """Yield run and observation of each stored step."""
+    query = SimpleStatement("SELECT run, observation FROM steps", fetch_size=PAGE)
+    yield from session.execute(query, timeout=None)
+
+
+class RunRemoval:
+    """What a run has left on its broker, in its store and on disk; :meth:`remove` deletes it.
+
+    ``screenshots`` includes those that no other run shows. A worker does not write a screen again that it has written
+    once, so no run may be under way then.
+    """
+
+    def __init__(self, folder: RunFolder, session: Session, *, screenshots: bool) -> None:
+        self.folder = folder
+        self.bus = folder.config().bus
+        self.session = session
+        self.screenshots = screenshots
+        for other in sibling_runs(folder) if screenshots else [folder]:
+            if is_running(other):
+                raise UserError(f"run {other.id!r} is under way: end it first with `dart-streams runs stop {other.id}`")
+
+    def remainders(self) -> list[Remainder]:
+        """Return what is there, and remove nothing."""
+        with admin.connect(self.bus) as client:
+            topics, groups = topics_of(client, self.bus), groups_of(client, self.bus)
+        rows = sum(1 for _ in projection.all_rows(self.session, self.bus.run))
+        found = [
+            Remainder(kind="topics", count=len(topics), note=f"{self.bus.prefix}*"),
+            Remainder(kind="consumer groups", count=len(groups)),
+            Remainder(kind="rows", count=rows),
+        ]
+        if self.screenshots:
+            own, shared = screenshots_in(self.session, self.bus.run)
+            found.append(Remainder(kind="screenshots", count=len(own), note=f"{len(shared)} shared ones stay"))
+        size = round(folder_bytes(self.folder.path) / 1e6)
+        return [*found, Remainder(kind="folder", count=1, note=f"{self.folder.path}, {size} MB")]
+
+    def remove(self) -> None:
+        """Delete it; the folder last, so that an interrupted removal can be repeated."""
+        own = screenshots_in(self.session, self.bus.run)[0] if self.screenshots else set()
+        with admin.connect(self.bus) as client:
+            if topics := topics_of(client, self.bus):
+                client.delete_topics(topics)
+            if groups := groups_of(client, self.bus):
+                client.delete_groups(groups)
+        projection.wipe(self.session, self.bus.run)
+        projection.write(self.session, "DELETE FROM blobs WHERE sha256 = ?", [(sha256,) for sha256 in sorted(own)])
+        forget_folder(self.folder.path)
+
+
+def sibling_runs(folder: RunFolder) -> list[RunFolder]:
+    """Return all runs of a run's state folder, itself included."""
+    files = folder.path.parent.glob("*/config.toml")
+    return [RunFolder(file.parent) for file in files if not file.parent.is_symlink()]
+
+
+def forget_folder(path: Path) -> None:
+    """Remove a run's folder; ``latest`` names the newest of the others then."""
+    latest = path.with_name("latest")
+    was_latest = latest.is_symlink() and latest.resolve() == path.resolve()
+    shutil.rmtree(path)
+    if was_latest:
+        latest.unlink()
+        others = sorted(file.parent.name for file in path.parent.glob("*/config.toml") if not file.parent.is_symlink())
+        if others:
+            latest.symlink_to(others[-1])
