@@ -72,6 +72,7 @@ class LocalHub:
         return {
             "HF_ENDPOINT": self.url,
             "HF_HOME": str(home),
+            "HF_HUB_OFFLINE": "0",
             "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
         }

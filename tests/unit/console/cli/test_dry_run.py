@@ -74,7 +74,7 @@ def test_the_text_has_keys_placement_memory_and_commands(tmp_path: Path):
     result = invoke("run", UI_TARS, "--dry-run", "--gpus", 8, "--init", folder, "--id", "mine")
     assert result.exit_code == 0, result.output
     assert "processes = 4" in result.stdout
-    assert "74.8 of 80.0 GiB" in result.stdout
+    assert "76.2 of 80.0 GiB" in result.stdout
     assert "CUDA_VISIBLE_DEVICES=4,5,6,7 " in result.stdout
     assert "/runs/mine/config.toml" in result.stdout
 
