@@ -33,16 +33,20 @@ time.sleep(60)
 """A program that ends half a second after SIGINT, as a run drains its episodes."""
 
 
+KEYSPACE = {"keyspace": f"runs_{uuid.uuid4().hex[:8]}"}
+"""A keyspace of these tests alone: other tests leave damaged rows."""
+
+
 @pytest.fixture(scope="module")
 def session(services):
-    session = connect(services.config().store)
+    session = connect(services.config(store=KEYSPACE).store)
     yield session
     session.cluster.shutdown()
 
 
 def make_run(services, state: Path, name: str) -> RunFolder:
     """Return a run's folder whose topics exist."""
-    config = services.config()
+    config = services.config(store=KEYSPACE)
     run = msgspec.structs.replace(config.run, id=name, state_dir=str(state))
     config = msgspec.structs.replace(config, run=run)
     folder = run_folder.folder_of(config, name)
@@ -126,6 +130,17 @@ def test_a_removed_run_leaves_nothing_and_another_keeps_all(runs, session, tmp_p
         store.blob_named(own)
     assert store.blob_named(kept) and store.blob_named(shared)
     assert not first.path.exists() and second.path.is_dir()
+
+
+def test_a_damaged_step_of_another_run_keeps_all_screenshots(runs, session, tmp_path: Path):
+    (first, second), (own, _), _ = runs
+    insert = "INSERT INTO steps (run, trajectory_id, step, observation) VALUES (%s, 't', 0, '{')"
+    session.execute(insert, (second.config().bus.run,))
+    refused = invoke("runs", "rm", first.id, "--state", tmp_path, "--screenshots", "--yes")
+    assert f"a step of run {second.config().bus.run} in the store is damaged" in str(refused.exception)
+    assert first.path.is_dir() and SyncStore(session, first.config().bus.run, 0).blob_named(own)
+    assert invoke("runs", "rm", first.id, "--state", tmp_path, "--yes").exit_code == 0
+    session.execute("DELETE FROM steps WHERE run = %s AND trajectory_id = 't'", (second.config().bus.run,))
 
 
 def test_latest_names_a_run_that_is_there(runs, tmp_path: Path):

@@ -23,6 +23,7 @@ from dart_streams.bus import admin, clients, readiness, sync_clients
 from dart_streams.config import Bus, Config, KafkaLogin, Login, Store, Tls
 from dart_streams.connection import auth
 from dart_streams.console.launch.services import memory
+from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.launch.services.jars import find_java
 from dart_streams.console.launch.services.jvm import Kafka
 from dart_streams.console.runs import run_folder as folder
@@ -224,8 +225,9 @@ COMMANDS = {
 
 
 def local_config(secured: Secured) -> Config:
+    """Return the configuration of a local Kafka that is not up."""
     return Config(
-        bus=Bus(servers=f"127.0.0.1:{secured.ports.clear}"),
+        bus=Bus(servers=f"127.0.0.1:{free_port()}"),
         run=configuration.Run(state_dir=str(secured.folder / "state")),
     )
 

@@ -47,11 +47,20 @@ def groups_of(client: KafkaAdminClient, bus: Bus) -> list[str]:
 def screenshots_in(session: Session, run: str) -> tuple[set[str], set[str]]:
     """Return the screenshots that only this run's steps show, and those that other runs show too, by sha256.
 
-    Reads the steps of every run in the store.
+    Reads the steps of every run in the store. Raises UserError for a damaged step of another run, whose screenshot is
+    not known.
     """
     own, others = set[str](), set[str]()
     for name, observation in all_steps(session):
-        shown = msgspec.json.decode(observation, type=ShownScreen).screenshot
+        try:
+            shown = msgspec.json.decode(observation, type=ShownScreen).screenshot
+        except msgspec.DecodeError as error:
+            if name == run:
+                continue
+            raise UserError(
+                f"a step of run {name} in the store is damaged ({error}): mend it with `dart-streams store rebuild "
+                f"--run {name}`, or leave out --screenshots"
+            ) from None
         if shown is not None:
             (own if name == run else others).add(shown.sha256)
     return own - others, own & others
