@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import itertools
 import os
 import shutil
 import signal
@@ -127,10 +128,17 @@ def test_ranks_have_processes_of_their_own_and_half_of_a_layer(engine, loop, pol
     assert rows - policies.renderer.config.get_text_config().vocab_size < 64 * RANKS, "padded"
 
 
+def mapped_queues() -> list[str]:
+    """Return this process's mappings of Python's shared memory, by which vLLM's processes send each other messages."""
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/psm_" in line]
+
+
 def test_ranks_leave_no_named_memory_to_a_kill(engine, loop):
     groups = of_ranks(engine, loop, lambda _: os.environ["VLLM_DIST_IDENT"])
     assert len(set(groups)) == 1
     assert not list(Path("/dev/shm").glob(f"{groups[0]}*"))
+    queues = [*mapped_queues(), *itertools.chain(*of_ranks(engine, loop, lambda _: mapped_queues()))]
+    assert queues and all(line.endswith("(deleted)") for line in queues)
 
 
 @pytest.mark.parametrize("images", [0, 2])

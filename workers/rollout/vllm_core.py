@@ -35,7 +35,7 @@ from workers.rollout import vllm_images, vllm_settings
 from workers.rollout.engine import EngineFault, Generation
 from workers.rollout.images import EncodedImage
 from workers.rollout.vllm_caches import EngineCaches
-from workers.rollout.vllm_rank import BANNED_TOKENS, ENTROPIES, SHARED_MEMORY
+from workers.rollout.vllm_rank import BANNED_TOKENS, ENTROPIES, SHARED_MEMORY, unname_queues
 
 log = structlog.get_logger()
 
@@ -80,6 +80,7 @@ class VllmCore:
         self.llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
         self.caches = EngineCaches(self.llm)
         self.llm.collective_rpc("prepare_rank", args=(place, os.getpid()))
+        unname_queues()
 
     def failure(self) -> str:
         """Return that a rank's process has ended, empty if none has; for any thread."""

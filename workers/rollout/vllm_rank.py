@@ -6,6 +6,7 @@ one would answer other calls than they were asked.
 """
 
 import ctypes
+import gc
 import glob
 import os
 import signal
@@ -17,6 +18,8 @@ import torch
 from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.distributed import get_tensor_model_parallel_rank
+from vllm.distributed.device_communicators.shm_broadcast import ShmRingBuffer
+from vllm.distributed.device_communicators.shm_tensor_arena import ShmTensorArena
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
@@ -99,6 +102,7 @@ class RankExtension:
         if os.getpid() != engine:
             end_with_parent(engine)
             unname_memory(os.environ.get("VLLM_DIST_IDENT", ""))
+            unname_queues()
         worker: Any = self
         self.weight_loader = loader_of(worker, place)
 
@@ -135,6 +139,22 @@ def unname_memory(group: str) -> None:
     """
     for file in SHARED_MEMORY.glob(f"{glob.escape(group)}-*-cpushm_*") if group else ():
         file.unlink(missing_ok=True)
+
+
+def unname_queues() -> None:
+    """Remove the names of the queues and tensor arenas of this process; they would outlast a killed process otherwise.
+
+    The processes that read them have mapped them by now.
+    """
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()  # vLLM freezes what it has made, which hides it here.
+    owners = gc.get_objects()
+    if frozen:
+        gc.freeze()
+    for owner in owners:
+        if isinstance(owner, ShmRingBuffer | ShmTensorArena) and owner.is_creator:
+            owner.shared_memory.unlink()
+            owner.is_creator = False  # Otherwise its end would remove the name again.
 
 
 def end_with_parent(parent: int) -> None:
