@@ -89,7 +89,7 @@ def run_script(plan: LaunchPlan, scripts: dict[str, str], name: str, **environ: 
     write_scripts(plan, scripts)
     path = plan.config_file.with_name(name)
     script = subprocess.Popen(
-        ["bash", str(path)],
+        ["env", "--default-signal=INT", "bash", str(path)],  # tests in the background of a shell ignore Ctrl-C
         env={**os.environ, **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
