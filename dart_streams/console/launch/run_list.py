@@ -8,7 +8,7 @@ import msgspec
 
 from dart_streams.console.launch import process_registry
 from dart_streams.console.launch.process_registry import ProcessRegistry
-from dart_streams.console.runs.run_folder import RunFolder
+from dart_streams.console.runs.run_folder import RunFolder, all_runs
 from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
 
@@ -38,9 +38,8 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 def list_runs(state: Path) -> list[RunRow]:
-    """Return a state folder's runs, oldest first; a folder without a readable configuration is left out."""
-    folders = sorted(file.parent for file in (state / "runs").glob("*/config.toml") if not file.parent.is_symlink())
-    return [row_of(RunFolder(folder)) for folder in folders]
+    """Return a state folder's runs, oldest first."""
+    return [row_of(folder) for folder in all_runs(state / "runs")]
 
 
 def row_of(folder: RunFolder) -> RunRow:

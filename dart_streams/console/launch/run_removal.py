@@ -13,7 +13,7 @@ from dart_streams.bus import admin
 from dart_streams.config import Bus
 from dart_streams.console.launch.run_list import folder_bytes, is_running
 from dart_streams.console.repair import projection
-from dart_streams.console.runs.run_folder import RunFolder
+from dart_streams.console.runs.run_folder import RunFolder, all_runs
 from dart_streams.errors import UserError
 from topics.values import BlobRef
 
@@ -84,7 +84,7 @@ class RunRemoval:
         self.bus = folder.config().bus
         self.session = session
         self.screenshots = screenshots
-        for other in sibling_runs(folder) if screenshots else [folder]:
+        for other in all_runs(folder.path.parent) if screenshots else [folder]:
             if is_running(other):
                 raise UserError(f"run {other.id!r} is under way: end it first with `dart-streams runs stop {other.id}`")
 
@@ -117,12 +117,6 @@ class RunRemoval:
         forget_folder(self.folder.path)
 
 
-def sibling_runs(folder: RunFolder) -> list[RunFolder]:
-    """Return all runs of a run's state folder, itself included."""
-    files = folder.path.parent.glob("*/config.toml")
-    return [RunFolder(file.parent) for file in files if not file.parent.is_symlink()]
-
-
 def forget_folder(path: Path) -> None:
     """Remove a run's folder; ``latest`` names the newest of the others then."""
     latest = path.with_name("latest")
@@ -130,6 +124,5 @@ def forget_folder(path: Path) -> None:
     shutil.rmtree(path)
     if was_latest:
         latest.unlink()
-        others = sorted(file.parent.name for file in path.parent.glob("*/config.toml") if not file.parent.is_symlink())
-        if others:
-            latest.symlink_to(others[-1])
+        if others := all_runs(path.parent):
+            latest.symlink_to(others[-1].id)

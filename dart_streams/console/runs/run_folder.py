@@ -6,7 +6,7 @@ import os
 import secrets
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -281,7 +281,13 @@ def find(state_dir: str, run_id: str) -> RunFolder:
     return RunFolder(path)
 
 
+def all_runs(runs: Path) -> list[RunFolder]:
+    """Return the runs in a folder, oldest first."""
+    files = sorted(file for file in runs.glob("*/config.toml") if not file.parent.is_symlink())
+    return [RunFolder(file.parent) for file in files]
+
+
 def newest_runs(runs: Path) -> str:
     """Return the newest run ids as text."""
-    names: Sequence[str] = sorted(p.parent.name for p in runs.glob("*/config.toml") if not p.parent.is_symlink())
+    names = [folder.id for folder in all_runs(runs)]
     return f"there are {', '.join(names[-5:])}" if names else "there is none yet"
