@@ -11,7 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import dart_streams
 from dart_streams.bus import admin
+from dart_streams.bus.clients import Publisher
 from dart_streams.bus.sync_clients import create_consumer
 from dart_streams.console.launch import process_registry, run_list, run_removal
 from dart_streams.console.launch.process_registry import ProcessIdentity, ProcessRegistry
@@ -22,6 +24,7 @@ from dart_streams.errors import UserError
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect
 from tests import events
 from tests.command_line import invoke, invoke_json
+from topics import trajectories
 
 TASKS = Path(__file__).parents[2] / "deploy/config/tasks.toml"
 SUPERVISOR = """
@@ -96,6 +99,24 @@ def test_runs_are_listed_with_their_state_and_size(runs, tmp_path: Path):
     assert [row["run"] for row in rows] == [first.id, second.id]
     assert {(row["state"], row["minutes"], row["mb"]) for row in rows} == {("complete", 2.0, 3)}
     assert first.id in invoke("runs", "list", "--state", tmp_path).stdout
+
+
+def test_a_run_is_opened_from_its_broker_and_its_store(runs):
+    (first, second), (own, _), _ = runs
+    bus = first.config().bus
+
+    async def announce() -> None:
+        async with Publisher(bus, "test") as publisher:
+            for _ in range(2):  # the second is a repeat
+                await publisher.publish(trajectories.TOPIC, events.trajectory("t1"))
+
+    asyncio.run(announce())
+    run = dart_streams.open(first.path)
+    assert [row["trajectory_id"] for row in run.episodes] == ["t1"]
+    assert list(run.actions) == list(dart_streams.open(second.id, first.path.parents[1]).episodes) == []
+    assert run.screenshot(own)
+    with pytest.raises(UserError, match="not in the store"):
+        run.screenshot("0" * 64)
 
 
 def test_nothing_is_removed_before_yes(runs, session, tmp_path: Path):

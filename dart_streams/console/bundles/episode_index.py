@@ -68,11 +68,15 @@ class EpisodeIndex:
             ),
         )
 
-    def add_trained(self, steps: Iterable[TrainedStep]) -> None:
-        """Add the optimizer steps of trajectories."""
+    def add_trained(self, steps: Iterable[TrainedStep], *, past: bool = False) -> None:
+        """Add the optimizer steps of trajectories, with ``past`` also of those that are imitated or replayed."""
         self._insert(
             "INSERT OR IGNORE INTO trained VALUES (?, ?)",
-            ((identity, step.train_step) for step in steps for identity in step.trajectory_ids),
+            (
+                (identity, step.train_step)
+                for step in steps
+                for identity in (*step.trajectory_ids, *(step.past if past else ()))
+            ),
         )
 
     def add_observations(self, observations: Iterable[Observation]) -> None:

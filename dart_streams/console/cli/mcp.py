@@ -119,16 +119,11 @@ class RunTools:
 
 def answers_on(config: Config, source: Bundle | None) -> RunAnswers:
     """Read a run, or a bundle, anew."""
-    from dart_streams.console.cli.trace import spans_of
-    from dart_streams.console.lineage.lineage import READ
-    from dart_streams.console.runs.run_log import read_log
-    from dart_streams.console.runs.run_state import RunState
-    from dart_streams.console.runs.task_history import READ as DECISIONS
+    from dart_streams.console.cli.trace import records_of, spans_of
+    from dart_streams.console.runs.task_history import READ
     from dart_streams.console.views.run_answers import RunAnswers
 
-    records = read_log(source or config.bus, list(dict.fromkeys((*DECISIONS, *READ))))
-    state = RunState(keep_steps=True).fold(records)
-    return RunAnswers(config.bus.run, config, state, spans_of(config, source))
+    return RunAnswers(config.bus.run, config, records_of(config, source, READ), spans_of(config, source))
 
 
 def select_rows(

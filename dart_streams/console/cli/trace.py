@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from dart_streams.console.lineage.traces import Coverage, Timeline
     from dart_streams.console.runs.bundle import Bundle
     from dart_streams.console.runs.run_state import RunState
+    from topics import Topic
 
 MAX_FIELD_CHARS = 60
 """Longest field in the tree; ``--json`` prints fields whole."""
@@ -35,13 +37,13 @@ def spans_of(config: Config, source: Bundle | None) -> Timeline:
     return traces.Timeline(source.lines("traces") if source.has("traces") else ())
 
 
-def records_of(config: Config, source: Bundle | None) -> RunState:
-    """Read the records on the broker, or of a bundle."""
+def records_of(config: Config, source: Bundle | None, further: Sequence[Topic] = ()) -> RunState:
+    """Read the records on the broker, or of a bundle: those of a lineage, and of ``further`` topics."""
     from dart_streams.console.lineage.lineage import READ
     from dart_streams.console.runs.run_log import read_log
     from dart_streams.console.runs.run_state import RunState
 
-    return RunState(keep_steps=True).fold(read_log(source or config.bus, READ))
+    return RunState(keep_steps=True).fold(read_log(source or config.bus, list(dict.fromkeys((*further, *READ)))))
 
 
 def trace(

@@ -14,13 +14,13 @@ import msgspec
 from dart_streams.config import Bus, Config
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
+from dart_streams.console.bundles.episode_index import EpisodeIndex
 from dart_streams.console.runs import run_folder
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_log import read_events
 from dart_streams.errors import UserError
 from dart_streams.store import MissingBlob, SyncStore, connect
 from topics import Topic, curated, observations, rollout_budgets, rollout_orders, trained, trajectories, weights
-from topics.curated import Member
 from topics.observations import ExecutedAction, Observation
 from topics.trained import TrainedStep
 
@@ -142,25 +142,19 @@ class RecordedRun:
             yield {name: msgspec.to_builtins(getattr(event, name)) for name in names}
 
     def _episodes(self) -> Iterator[Row]:
-        members: dict[str, Member] = {}
-        for group in self._events(curated.TOPIC):
-            members |= {member.trajectory_id: member for member in group.members if member.source == "online"}
-        trained_in: dict[str, set[int]] = {}
-        for step in self._events(trained.TOPIC):
-            for name in (*step.trajectory_ids, *step.past):
-                trained_in.setdefault(name, set()).add(step.train_step)
-        seen: set[str] = set()
-        for row in self._fields(trajectories.TOPIC):
-            name = row["trajectory_id"]
-            if name in seen:
-                continue  # A recorder that was killed announces a trajectory again.
-            seen.add(name)
-            member = members.get(name)
-            yield row | {
-                "advantage": member.advantage if member else None,
-                "selected": member.selected if member else None,
-                "train_steps": sorted(trained_in.get(name, ())),
-            }
+        with EpisodeIndex() as index:
+            index.add_groups(self._events(curated.TOPIC))
+            index.add_trained(self._events(trained.TOPIC), past=True)
+            for row in self._fields(trajectories.TOPIC):
+                if not index.is_new(row["trajectory_id"]):
+                    continue  # A recorder that was killed announces a trajectory again.
+                facts = index.facts(row["trajectory_id"])
+                curated_by_group = facts.advantage is not None
+                yield row | {
+                    "advantage": facts.advantage,
+                    "selected": list(facts.step_advantages) if curated_by_group else None,
+                    "train_steps": facts.train_steps,
+                }
 
     def _actions(self) -> Iterator[Row]:
         newest: dict[str, Observation] = {}
