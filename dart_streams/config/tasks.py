@@ -56,6 +56,11 @@ MAX_TASK_ID = 480
 Word = Annotated[str, Meta(min_length=1, max_length=MAX_TASK_ID)]
 
 
+def page_of(task_id: str) -> str:
+    """Return the page of a task: its name without the seed."""
+    return task_id.partition("#")[0]
+
+
 class Page(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A family of tasks with half-open seed ranges ``[first, last)``; the tiny policy warms up on demonstrations."""
 

@@ -49,7 +49,7 @@ class TargetScreen(msgspec.Struct, frozen=True):
     @property
     def page(self) -> str:
         """The page of the task."""
-        return self.task_id.partition("#")[0]
+        return tasks.page_of(self.task_id)
 
 
 async def look_at(page: MiniwobPage, task: Task) -> TargetScreen | None:

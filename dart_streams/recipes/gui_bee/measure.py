@@ -15,7 +15,7 @@ import msgspec
 
 from dart_streams import actions, stateless_random
 from dart_streams.config import Config, load
-from dart_streams.config.tasks import Page, Task
+from dart_streams.config.tasks import Page, Task, page_of
 from dart_streams.curation.hooks import Own
 from dart_streams.episodes.trajectory_summary import KEY_DIGITS
 from dart_streams.recipes.gui_bee import rules
@@ -148,7 +148,7 @@ def report_lines(results: Sequence[Exploration]) -> list[str]:
     lines = []
     groups: dict[tuple[str, str], list[Exploration]] = {}
     for result in results:
-        groups.setdefault((rules.page_of(result.task_id), result.method), []).append(result)
+        groups.setdefault((page_of(result.task_id), result.method), []).append(result)
     for (page, method), found in groups.items():
         rate = statistics.fmean(100 * one.screens / one.steps for one in found)
         screens = [one.screens for one in found]

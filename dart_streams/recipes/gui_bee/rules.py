@@ -11,6 +11,7 @@ from msgspec import Meta
 from dart_streams import actions, stateless_random
 from dart_streams.actions import Click
 from dart_streams.config.section import Count, Optional, Share
+from dart_streams.config.tasks import page_of
 from dart_streams.curation.hooks import ExplorationFinish, Own, Rules
 from dart_streams.recipes.gui_bee.graph import ExplorationGraph, click_places, plan_episode
 from topics.rollout_orders import Guide, RolloutOrder
@@ -59,11 +60,6 @@ class Explored(msgspec.Struct):
     open: dict[str, tuple[str, list[str]]] = {}
     starts: dict[str, list[tuple[str, int]]] = {}
     chosen: dict[str, tuple[str, int]] = {}
-
-
-def page_of(task_id: str) -> str:
-    """Return the page of a task: its name without the seed."""
-    return task_id.partition("#")[0]
 
 
 def candidate_actions(settings: Settings) -> list[str]:

@@ -11,6 +11,7 @@ from operator import itemgetter
 
 import msgspec
 
+from dart_streams.config.tasks import page_of
 from topics.rollout_orders import RolloutOrder
 
 WINDOW = 16
@@ -70,11 +71,6 @@ class Recent(msgspec.Struct):
         """Return the log odds of a success among recent outcomes, add-one smoothed; 0 without any."""
         outcomes = self.outcomes.get(name, ())
         return math.log((sum(outcomes) + 1) / (len(outcomes) - sum(outcomes) + 1))
-
-
-def page_of(task_id: str) -> str:
-    """Return the page of a task: its name without the seed."""
-    return task_id.partition("#")[0]
 
 
 def describe_task(task_id: str, max_steps: int, recent: Recent) -> Features:

@@ -12,7 +12,7 @@ from benchmarks import bundle as bundles
 from benchmarks import curation_world
 from benchmarks.curation_world import Odds
 from dart_streams.config import Config, load, parse
-from dart_streams.config.tasks import Page, TaskSet
+from dart_streams.config.tasks import Page, TaskSet, page_of
 from dart_streams.console.bundles.bundle_inputs import bundle_events
 from dart_streams.console.bundles.dispatch_events import dispatch_events
 from dart_streams.console.bundles.replay import replay
@@ -232,7 +232,7 @@ def mixed_tasks() -> TaskSet:
 def test_a_pretrained_model_orders_what_can_be_learned_from_the_beginning(tmp_path, monkeypatch):
     """A run with the model of an earlier one opens more groups that are trained on, of the same number of rollouts."""
     rates = {"simulated/always": 0.98, "simulated/never": 0.02, "simulated/sometimes": 0.5}
-    monkeypatch.setattr(curation_world, "success_rate", lambda task_id, *_: rates[model.page_of(task_id)])
+    monkeypatch.setattr(curation_world, "success_rate", lambda task_id, *_: rates[page_of(task_id)])
     tasks = mixed_tasks()
     first = parse({"env": {"slots": 16}})
     circle = bundles.play_rollouts(first, tasks, 300, Odds(), seed=1)
@@ -251,4 +251,4 @@ def test_a_pretrained_model_orders_what_can_be_learned_from_the_beginning(tmp_pa
 
 def share_of(orders: list, page: str) -> float:
     """Return the share of the orders that are of a page."""
-    return sum(model.page_of(written.event.task_id) == page for written in orders) / len(orders)
+    return sum(page_of(written.event.task_id) == page for written in orders) / len(orders)
