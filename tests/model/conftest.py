@@ -55,12 +55,8 @@ def new_run(services: Any, policy: Path) -> Callable[..., "Run"]:
 @pytest.fixture
 def ranks() -> Iterator["Ranks"]:
     """A process group of this process alone."""
-    from torch import distributed
-
     from trainer.ranks import join_job
 
-    if distributed.is_initialized():
-        distributed.destroy_process_group()  # that of a vLLM engine of an earlier test in this process
     with join_job() as alone:
         yield alone
 

@@ -1,5 +1,6 @@
 """An engine that leaves nothing behind in the process of the tests."""
 
+import asyncio
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -11,14 +12,10 @@ ENDING_S = 30.0
 
 
 async def stop_engine(engine: Any) -> None:
-    """Stop an engine, and have vLLM leave its process groups, for those of the next."""
-    from vllm.distributed import parallel_state
-
+    """Stop an engine and wait for the end of its thread, which ends vLLM's process groups: they are the process's."""
     await engine.stop()
-    parallel_state.destroy_model_parallel()
-    if parallel_state._WORLD is not None:
-        parallel_state._WORLD.destroy()
-    parallel_state._WORLD = None
+    await asyncio.to_thread(engine.thread._thread.join, ENDING_S)
+    assert not engine.thread._thread.is_alive()
 
 
 def loader_of_core(core: Any) -> Any:

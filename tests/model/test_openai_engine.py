@@ -24,6 +24,7 @@ from dart_streams.recipes.judge import judging
 from dart_streams.recipes.judge.rules import Settings as JudgeSettings
 from tests import events
 from tests.model import plain_transformers, vllm_server
+from tests.model.engines import stop_engine
 from topics.action_requests import ActionRequest
 from topics.observations import EpisodeEnd
 from topics.values import BlobRef, MessagePart, Sampling
@@ -126,7 +127,7 @@ def in_process(folder: Path, loop: asyncio.Runner, tmp_path_factory: pytest.Temp
     version = events.weight_version(uri=str(base / "0"), sha256=sha256)
     loop.run(made.start(version))
     yield made
-    loop.run(made.stop())
+    loop.run(stop_engine(made))
 
 
 def first_version(base: Path, stored: probe.Probe) -> WeightVersion:

@@ -136,7 +136,6 @@ def engine(policies: OtherPolicies, config: Config, loop: asyncio.Runner) -> Ite
     loop.run(started.start(policies.versions[0]))
     yield started
     loop.run(stop_engine(started))
-    torch.distributed.destroy_process_group()  # vLLM's, for the next test's own
 
 
 @pytest.fixture(scope="module")

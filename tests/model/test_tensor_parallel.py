@@ -21,7 +21,7 @@ from dart_streams.policy import probe, resident_weights, weights
 from dart_streams.policy.rendering import Renderer
 from tests import events
 from tests.model import adapted_versions
-from tests.model.engines import wait_until_ended
+from tests.model.engines import stop_engine, wait_until_ended
 from tests.model.held_answers import LONG, hold, until_begun
 from tests.model.test_vllm_engine import Policies, close, read, request, stored, written_chain
 from topics.action_requests import ActionRequest
@@ -88,7 +88,7 @@ def engine(policies: Policies, adapted: list[WeightVersion], loop: asyncio.Runne
         environment.setenv("LOCAL_WORLD_SIZE", "1")  # vLLM sets it in this process too: a trainer would read it
         loop.run(started.start(policies.versions[0]))
         yield started
-        loop.run(started.stop())
+        loop.run(stop_engine(started))
 
 
 def serve(engine: VllmEngine, loop: asyncio.Runner, version: WeightVersion) -> float:

@@ -39,7 +39,7 @@ os.environ.update(vllm_settings.engine_environment(os.environ, vllm_settings.ava
 
 from transformers import AutoModelForImageTextToText
 
-from tests.model.engines import loader_of_core
+from tests.model.engines import loader_of_core, stop_engine
 from tests.model.held_answers import BOUND_S, LONG, hold, until_begun
 from trainer.version_writer import VersionWriter
 from workers.rollout.vllm_engine import VllmEngine
@@ -160,7 +160,7 @@ def engine(policies: Policies, loop: asyncio.Runner) -> Iterator[VllmEngine]:
     started = VllmEngine(policies.config, read)
     loop.run(started.start(policies.versions[0]))
     yield started
-    loop.run(started.stop())
+    loop.run(stop_engine(started))
 
 
 def serve(engine: VllmEngine, loop: asyncio.Runner, version: WeightVersion) -> float:
@@ -761,6 +761,8 @@ def test_a_broken_engine_fails_pending_and_later_calls(engine, loop):
             await engine.check()
 
     loop.run(break_it())
+    loop.run(stop_engine(engine))
+    assert not torch.distributed.is_initialized(), "an engine that fails leaves the process's groups to its next owner"
 
 
 def test_a_worker_in_half_precision_does_not_serve_for_a_trainer_in_full(policies, loop, exported, monkeypatch):
@@ -776,4 +778,5 @@ def test_a_worker_in_half_precision_does_not_serve_for_a_trainer_in_full(policie
         with pytest.raises(probe.ParityFault, match="in bfloat16, differ from the trainer's, in float32"):
             loop.run(half.start(policies.versions[0]))
     finally:
-        loop.run(half.stop())
+        loop.run(stop_engine(half))
+    assert not torch.distributed.is_initialized(), "the garbage collector would end those of a later engine too"

@@ -80,7 +80,8 @@ class VllmCore:
         self.llm = LLMEngine.from_vllm_config(engine_config, disable_log_stats=True)
         self.caches = EngineCaches(self.llm)
         self.llm.collective_rpc("prepare_rank", args=(place, os.getpid()))
-        unname_queues()
+        if self.ranks > 1:
+            unname_queues()
 
     def failure(self) -> str:
         """Return that a rank's process has ended, empty if none has; for any thread."""
@@ -92,9 +93,11 @@ class VllmCore:
         )
 
     def close(self) -> None:
-        """End the ranks that have a process of their own."""
-        if self.ranks > 1:
-            self.llm.engine_core.shutdown()
+        """End the ranks that have a process of their own, and every process group of this process.
+
+        Otherwise vLLM does so when Python collects the engine: at any time, even while another engine starts.
+        """
+        self.llm.engine_core.shutdown()
 
     @property
     def dtype(self) -> str:

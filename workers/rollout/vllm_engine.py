@@ -121,18 +121,21 @@ class EngineThread:
         await asyncio.to_thread(self._thread.join, timeout_s)
 
     def _run(self) -> None:
+        core: VllmCore | None = None
         try:
             core = self.core = self.build()
             while self._execute_commands(core) and self.dead is None:
                 if core.busy:
                     with self._timed():
                         core.step()
-            self.core = None
-            core.close()
         except BaseException as error:
             if self.dead is None:
                 self.loop.call_soon_threadsafe(self._die, error)
                 raise
+        finally:
+            self.core = None
+            if core is not None:
+                core.close()
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:

@@ -152,7 +152,7 @@ def unname_queues() -> None:
     if frozen:
         gc.freeze()
     for owner in owners:
-        if isinstance(owner, ShmRingBuffer | ShmTensorArena) and owner.is_creator:
+        if type(owner) in (ShmRingBuffer, ShmTensorArena) and owner.is_creator:  # isinstance would run proxies' code.
             owner.shared_memory.unlink()
             owner.is_creator = False  # Otherwise its end would remove the name again.
 
