@@ -169,6 +169,27 @@ def slots(
         show_lines({f"{one['slots']} slots": one["core_ms_per_step"]})
 
 
+@app.command()
+def workers(
+    slots: Annotated[int, typer.Option(help="Number of slots in all.", min=1)] = 1000,
+    workers: Annotated[int, typer.Option(help="Env workers, rollout workers and recorders, each.", min=1)] = 8,
+    pace: Annotated[float, typer.Option(help="Seconds between steps of a slot.", min=0.01)] = 12.0,
+    minutes: Annotated[float, typer.Option(help="Wall-clock minutes.", min=0.5)] = 4.0,
+    workload: WorkloadFile = DESKTOP,
+) -> None:
+    """Simulated slots over many workers of each kind, as JSON; the store is compared with the log.
+
+    Starts and ends a Kafka and a Cassandra. Exit code 1 if an order is lost, a row differs, or a worker has no work.
+    """
+    from benchmarks import decoupling_run, many_workers, modes
+
+    with decoupling_run.with_services(modes.load_workload(workload)) as base:
+        found = many_workers.measure(base, slots, workers, pace, minutes)
+    output.show_json(found)
+    if found["lost"] != 0 or not found["store_equals_log"] or any(found["idle_workers"].values()):
+        raise typer.Exit(1)
+
+
 def show_comparison(comparison: dict[str, Any]) -> None:
     """Print a comparison of modes as a table."""
     from benchmarks.decoupling import table_rows
