@@ -30,8 +30,9 @@ class Constant(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A number of the plan, and its formula."""
+    """A number of the plan, and its formula; ``name`` stands for it in other formulas."""
 
+    name: str
     what: str
     needed: float
     unit: str
@@ -40,14 +41,23 @@ class Figure(msgspec.Struct, frozen=True):
 
 SLOTS = "docs/lab/slots.md, bench slots --slots 1000 at 314 steps/s, 22 November"
 WINDOWS = "30 steps, 5 screenshots of 2,691 tokens in a sliding window; 3,900 with blocks of 3 to 7"
+BLOBS = "a screenshot of 300 kB in three Cassandra nodes with three copies, 26 November"
+BLOB_KB = 300.0
+"""Size of the screenshot that ``blob_ms`` was measured with."""
 CONSTANTS = (
+    Constant("env_ms", 1.6, "core-ms/step", "measured", f"{SLOTS}; desktops elsewhere. A browser takes 15.6 more"),
+    Constant("env_mb", 64.0, "MiB/slot", "assumed", "deploy/k8s/base: 1 GiB for 16 slots with a browser"),
     Constant("recorder_ms", 0.65, "core-ms/step", "measured", SLOTS),
     Constant("kafka_ms", 0.93, "core-ms/step", "measured", f"{SLOTS}; one broker, one copy"),
     Constant("cassandra_ms", 0.87, "core-ms/step", "measured", f"{SLOTS}; one node, one copy, small screenshots"),
+    Constant("blob_ms", 14.5, "core-ms/copy", "measured", f"{BLOBS}: 43.6 core-ms; grows with the size"),
+    Constant("disk", 1.3, "bytes/byte", "measured", f"{BLOBS}: 3.9 times the bytes"),
     Constant("curator_per_s", 1016.0, "trajectories/s", "measured", "docs/lab/curation.md, bench agents, slowest run"),
     Constant("screenshot_kb", 300.0, "kB", "assumed", "a PNG of a desktop of 1920x1080"),
     Constant("event_kb", 8.0, "kB/step", "assumed", "observation, request and answer of a step of about 100 tokens"),
     Constant("images", 5.0, "screenshots/request", "published", "history of DART's release: at most 5 images"),
+    Constant("log_hours", 168.0, "h", "assumed", "retention of observations; bus.topics.retention_hours"),
+    Constant("run_hours", 24.0, "h", "assumed", "length of a run"),
     Constant("broker_cores", 8.0, "cores", "assumed", "of a broker"),
     Constant("store_cores", 8.0, "cores", "assumed", "of a database node"),
     Constant("copies", 3.0, "", "assumed", "replicas of a record, and of a row"),
@@ -79,21 +89,31 @@ episode_s | episode | s | \
     reset {reset_s} + {steps} steps x (settle {settle_s} + generate {generate_s}) + evaluate {evaluate_s}
 episodes_per_s | episodes | /s | {envs} environments / episode {episode_s}
 steps_per_s | steps | /s | {episodes_per_s} episodes/s x {steps} steps
+env_workers | env workers | processes | {envs} slots / {slots_a_host} a host
+env_cores | cores of an env worker | cores | \
+    {slots_a_host} slots / episode {episode_s} s x {steps} steps x {env_ms} core-ms / 1000 / {busy}
+env_memory | memory of an env worker | MiB | {slots_a_host} slots x {env_mb} MiB
 partitions | bus.topics.partitions | each | \
-    the larger of {steps_per_s} steps/s / {partition_per_s} and {envs} slots / {slots_a_host} a host
+    the largest of {steps_per_s} steps/s / {partition_per_s}, {envs} slots / {slots_a_host} a host and \
+    {rollout_workers} rollout workers
 recorders | recorders | processes | {steps_per_s} steps/s x {recorder_ms} core-ms / 1000 / {busy}
 curator_cores | curator | cores | {episodes_per_s} episodes/s / {curator_per_s} trajectories/s; one process decides
 brokers | brokers |  | \
     {steps_per_s} steps/s x {kafka_ms} core-ms / 1000 x {copies} copies / {broker_cores} cores / {busy}; at least one \
     a copy
 nodes | database nodes |  | \
-    {steps_per_s} steps/s x {cassandra_ms} core-ms / 1000 x {copies} copies / {store_cores} cores / {busy}; at least \
-    one a copy
+    {steps_per_s} steps/s x ({cassandra_ms} + {blob_ms} x {screenshot_kb} kB / {blob_kb}) core-ms / 1000 x {copies} \
+    copies / {store_cores} cores / {busy}; at least one a copy
 events_mb_per_s | network, events | MB/s | {steps_per_s} steps/s x {event_kb} kB x ({copies} copies + 1 reader) / 1000
 screenshots_mb_per_s | network, screenshots | MB/s | \
     {steps_per_s} steps/s x {screenshot_kb} kB x ({copies} copies + {images} read a request, none cached) / 1000
-screenshots_tb_a_day | screenshots kept a day | TB | \
-    {steps_per_s} steps/s x {screenshot_kb} kB x {copies} copies x 86400 s
+screenshots_written | screenshots written | MB/s | {steps_per_s} steps/s x {screenshot_kb} kB / 1000
+screenshots_gb_a_day | screenshots kept a day | GB | \
+    {screenshots_written} MB/s x {copies} copies x {disk} on disk x 86400 s / 1000
+screenshots_gb_a_run | screenshots kept of a run | GB | \
+    {screenshots_gb_a_day} GB a day x {run_hours} h / 24; `runs rm --screenshots` removes them
+log_gb | disk of all brokers | GB | \
+    {steps_per_s} steps/s x {event_kb} kB x {copies} copies x {log_hours} h of retention
 under_way | requests under way |  | {steps_per_s} steps/s x generate {generate_s} s
 rollout_workers | rollout workers |  | {under_way} under way / {places} places / {full}
 rollout_gpus | rollout GPUs |  | {rollout_workers} workers x {gpus_a_worker} GPUs
@@ -136,12 +156,12 @@ def plan(
     constants = with_changes(changes, counted)
     values = {name: constant.value for name, constant in constants.items()}
     values |= workload_values(workload, tasks, values["full"])
-    values |= {"envs": envs, "staleness": max(1, max_staleness)}
+    values |= {"blob_kb": BLOB_KB, "envs": envs, "staleness": max(1, max_staleness)}
     add_figures(values)
     texts = {name: format_number(number) for name, number in values.items()}
     rows = (re.split(r"\s*\|\s*", line) for line in FORMULA_TABLE.splitlines())
     figures = [
-        Figure(what, round_figure(values[name]), unit, " ".join(formula.format_map(texts).split()))
+        Figure(name, what, round_figure(values[name]), unit, " ".join(formula.format_map(texts).split()))
         for name, what, unit, formula in rows
     ]
     return Sizing(envs, figures, list(constants.values()))
@@ -185,19 +205,31 @@ def add_figures(v: dict[str, float]) -> None:
     steps_per_s = v["steps_per_s"] = v["episodes_per_s"] * v["steps"]
     copies = v["copies"]
     hosts = v["envs"] / v["slots_a_host"]
-    v["partitions"] = math.ceil(max(steps_per_s / v["partition_per_s"], hosts))
-    v["recorders"] = math.ceil(steps_per_s * v["recorder_ms"] / 1000 / v["busy"])
-    v["curator_cores"] = v["episodes_per_s"] / v["curator_per_s"]
-    for service, cost_ms, cores in (("brokers", "kafka_ms", "broker_cores"), ("nodes", "cassandra_ms", "store_cores")):
-        v[service] = max(copies, math.ceil(steps_per_s * v[cost_ms] / 1000 * copies / v[cores] / v["busy"]))
-    v["events_mb_per_s"] = steps_per_s * v["event_kb"] * (copies + 1) / 1000
-    v["screenshots_mb_per_s"] = steps_per_s * v["screenshot_kb"] * (copies + v["images"]) / 1000
-    v["screenshots_tb_a_day"] = steps_per_s * v["screenshot_kb"] * copies * 86_400 / 1e9
     v["under_way"] = steps_per_s * v["generate_s"]
     v["rollout_workers"] = math.ceil(v["under_way"] / v["places"] / v["full"])
+    v["env_workers"] = math.ceil(hosts)
+    v["env_cores"] = v["slots_a_host"] / v["episode_s"] * v["steps"] * v["env_ms"] / 1000 / v["busy"]
+    v["env_memory"] = v["slots_a_host"] * v["env_mb"]
+    v["partitions"] = max(math.ceil(max(steps_per_s / v["partition_per_s"], hosts)), v["rollout_workers"])
+    v["recorders"] = math.ceil(steps_per_s * v["recorder_ms"] / 1000 / v["busy"])
+    v["curator_cores"] = v["episodes_per_s"] / v["curator_per_s"]
+    row_ms = v["cassandra_ms"] + v["blob_ms"] * v["screenshot_kb"] / v["blob_kb"]
+    for service, cost_ms, cores in (("brokers", v["kafka_ms"], "broker_cores"), ("nodes", row_ms, "store_cores")):
+        v[service] = max(copies, math.ceil(steps_per_s * cost_ms / 1000 * copies / v[cores] / v["busy"]))
+    v["events_mb_per_s"] = steps_per_s * v["event_kb"] * (copies + 1) / 1000
+    v["screenshots_mb_per_s"] = steps_per_s * v["screenshot_kb"] * (copies + v["images"]) / 1000
+    add_disk(v)
     v["rollout_gpus"] = v["rollout_workers"] * v["gpus_a_worker"]
     v["batch"] = math.ceil(v["envs"] / v["running"] / v["staleness"])
     v["version_s"] = max(v["optimizer_s"], v["episode_s"] * v["rollouts"] / v["running"] / v["staleness"])
     v["switching"] = math.ceil(2 * v["rollout_workers"] * v["switch_s"] / v["version_s"])
     gpus = steps_per_s * v["trained_share"] * v["train_tokens"] / v["tokens_per_s"]
     v["train_gpus"] = math.ceil(gpus / v["trainer_gpus"]) * v["trainer_gpus"]
+
+
+def add_disk(v: dict[str, float]) -> None:
+    """Add what screenshots and records take of network and disks, to the values of a plan."""
+    v["screenshots_written"] = v["steps_per_s"] * v["screenshot_kb"] / 1000
+    v["screenshots_gb_a_day"] = v["screenshots_written"] * v["copies"] * v["disk"] * 86_400 / 1000
+    v["screenshots_gb_a_run"] = v["screenshots_gb_a_day"] * v["run_hours"] / 24
+    v["log_gb"] = v["steps_per_s"] * v["event_kb"] * v["copies"] * v["log_hours"] * 3600 / 1e6
