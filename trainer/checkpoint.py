@@ -4,7 +4,7 @@ import pickle
 import re
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from dart_streams.disk_room import room_at
 from dart_streams.errors import UserError
 from trainer.checkpoint_manifest import MANIFEST, CheckpointFile, CheckpointManifest, read
 from trainer.checkpoint_reader import METADATA, ForeignObject, TensorPlanner, TensorReader
+from trainer.checkpoint_store import CheckpointStore
 from trainer.learning import lora, optimizers
 from trainer.learning.critic import ValueHead
 from trainer.ranks import Ranks
@@ -55,13 +56,15 @@ class Checkpoints:
     """Checkpoints in a folder that all ranks share. All methods are collective.
 
     Each rank writes its shards; any number of ranks can read them. ``frozen_sha256`` is the digest of the frozen
-    weights (adapter base or KL reference). A ``critic`` is saved and restored with the policy.
+    weights (adapter base or KL reference). A ``critic`` is saved and restored with the policy. With a ``store`` a
+    checkpoint is complete once it is there too, and one that the folder lacks or has damaged comes from there.
     """
 
     folder: Path
     ranks: Ranks
     frozen_sha256: str = ""
     critic: ValueHead | None = None
+    store: CheckpointStore | None = None
 
     def __post_init__(self) -> None:
         # A single rank saves without collectives, of which torch warns.
@@ -70,7 +73,8 @@ class Checkpoints:
     def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: TrainerState, epoch: int) -> None:
         """Write a checkpoint to a partial folder, sync and rename it; keep the newest two.
 
-        ``epoch`` must be equal on all ranks. Raises CheckpointNotWritten on all ranks if a disk is full or fails.
+        ``epoch`` must be equal on all ranks. Raises CheckpointNotWritten on all ranks if a disk is full or fails, or
+        if the store does.
         """
         name = f"epoch-{epoch:04d}-step-{state.train_step:08d}"
         partial = self.folder / f"{PARTIAL}{name}"
@@ -84,9 +88,12 @@ class Checkpoints:
                 shutil.rmtree(partial, ignore_errors=True)
             raise CheckpointNotWritten(
                 f"checkpoint {name} can't be written to {self.folder} ({reason_of(error)}), and "
-                f"{room_at(self.folder.parent)} there: make room, and restart the trainer; it resumes from the "
-                "previous checkpoint"
+                f"{room_at(self.folder.parent)} there: make room{self._store_advice()}, and restart the trainer; it "
+                "resumes from the previous checkpoint"
             ) from error
+
+    def _store_advice(self) -> str:
+        return f", check that {self.store.uri} exists and is writable" if self.store else ""
 
     def _write_tensors(
         self, partial: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer
@@ -101,7 +108,10 @@ class Checkpoints:
         dcp.save(self._own_state(model, optimizer), storage_writer=writer, no_dist=self.ranks.count == 1)
         own = f"__{self.ranks.rank}_*"
         with self.ranks.failing_together():
-            digests = [CheckpointFile.of(file) for file in sorted(partial.glob(own))]
+            shards = sorted(partial.glob(own))
+            digests = [CheckpointFile.of(file) for file in shards]
+            if self.store:
+                self.store.upload(shards, partial.name.removeprefix(PARTIAL))
         return self.ranks.gathered(digests)
 
     def _own_state(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -121,6 +131,8 @@ class Checkpoints:
         manifest = CheckpointManifest(files=files, frozen_sha256=self.frozen_sha256)
         durable.write(partial / MANIFEST, manifest.encoded())
         durable.sync(partial)
+        if self.store:
+            self.store.upload((partial / name for name in (METADATA, STATE, MANIFEST)), final.name)
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
         durable.sync(self.folder)
@@ -166,11 +178,17 @@ class Checkpoints:
 
     def _newest_undamaged(self) -> tuple[Path, CheckpointManifest] | None:
         """Return the newest checkpoint whose files match its manifest; None if there is no checkpoint."""
-        names: list[Path] = self.ranks.from_first(self.complete() if self.ranks.first else [])
+        stored: set[str] = self.ranks.from_first(self._stored() if self.ranks.first else None)
+        names = {place.name for place in self.complete()} if self.ranks.first else set()
+        places = [self.folder / name for _, name in order_names(self.ranks.from_first(names | stored))]
         damages: dict[Path, str] = {}
-        for place in reversed(names):
-            manifest: CheckpointManifest | str = self.ranks.from_first(read(place) if self.ranks.first else None)
-            damage = manifest if isinstance(manifest, str) else self._damage(place, manifest)
+        for place in reversed(places):
+            manifest, damage = self._inspect(place)
+            if damage and place.name in stored:
+                with self.ranks.failing_together():
+                    if self.ranks.first:
+                        self._replace(place, damage)
+                manifest, damage = self._inspect(place)
             if not damage and isinstance(manifest, CheckpointManifest):
                 with self.ranks.failing_together():
                     if self.ranks.first:
@@ -185,18 +203,46 @@ class Checkpoints:
             )
         return None
 
+    def _stored(self) -> set[str]:
+        """Return the names of complete checkpoints in the store; raise UserError if it is away or refuses."""
+        if self.store is None:
+            return set()
+        try:
+            return {name for name in self.store.names() if NAME.fullmatch(name)}
+        except OSError as error:
+            raise UserError(
+                f"checkpoints in {self.store.uri} can't be listed ({error}): check trainer.checkpoints_uri, its "
+                "credentials and its endpoint, and restart the trainer"
+            ) from error
+
+    def _replace(self, place: Path, damage: str) -> None:
+        """Fetch the store's copy of a checkpoint that is missing or damaged here."""
+        assert self.store is not None, "it is among the stored ones"
+        if place.exists():
+            self._set_aside({place: damage}, "its stored copy")
+        partial = self.folder / f"{PARTIAL}{place.name}"
+        if fault := self.store.fetch(place.name, partial):
+            log.error("stored checkpoint damaged", uri=f"{self.store.uri}/{place.name}", reason=fault)
+        partial.rename(place)
+        log.info("checkpoint fetched", uri=f"{self.store.uri}/{place.name}", folder=str(place))
+
+    def _inspect(self, place: Path) -> tuple[CheckpointManifest | str, str]:
+        """Return a checkpoint's manifest and the damage to it or to its files, empty if there is none."""
+        manifest: CheckpointManifest | str = self.ranks.from_first(read(place) if self.ranks.first else None)
+        return manifest, manifest if isinstance(manifest, str) else self._damage(place, manifest)
+
     def _damage(self, place: Path, manifest: CheckpointManifest) -> str:
         """Return the faults of a checkpoint's files; each rank checks a share of them."""
         share = manifest.files[self.ranks.rank :: self.ranks.count]
         faults = self.ranks.gathered([damage for file in share if (damage := file.damage_in(place))])
         return ", ".join(faults)
 
-    def _set_aside(self, damages: Mapping[Path, str]) -> None:
-        """Rename damaged checkpoints so that they are not found again."""
-        for place, damage in damages.items():
+    def _set_aside(self, damages: Mapping[Path, str], other: str = "the previous one") -> None:
+        """Rename damaged checkpoints so that they are not found again; training resumes from ``other``."""
+        for place, damage in ((place, damage) for place, damage in damages.items() if place.exists()):
             aside = place.with_name(f"{DAMAGED}{place.name}")
             log.error(
-                "checkpoint damaged: resuming from the previous one",
+                f"checkpoint damaged: resuming from {other}",
                 folder=str(place),
                 reason=damage,
                 kept_as=str(aside),
@@ -212,6 +258,10 @@ class Checkpoints:
         for number, place in [*self._numbered(), *self._numbered(DAMAGED)]:
             if number < newest[0][0]:
                 shutil.rmtree(place, ignore_errors=True)
+        if self.store:
+            # This checkpoint was stored before, so an older one is needed only if both are damaged.
+            older = [name for number, name in order_names(self.store.folders()) if number < newest[0][0]]
+            self.store.remove(older)
 
     def remove_partial(self, epoch: int) -> None:
         """Remove partial checkpoints of earlier epochs."""
@@ -226,8 +276,14 @@ class Checkpoints:
 
     def _numbered(self, prefix: str = "") -> list[tuple[tuple[int, int], Path]]:
         """Return the folders with this prefix, ordered by epoch and step."""
-        names = ((NAME.fullmatch(place.name.removeprefix(prefix)), place) for place in self.folder.glob(f"{prefix}e*"))
-        return sorted(((int(match[1]), int(match[2])), place) for match, place in names if match)
+        names = (place.name.removeprefix(prefix) for place in self.folder.glob(f"{prefix}e*"))
+        return [(number, self.folder / f"{prefix}{name}") for number, name in order_names(names)]
+
+
+def order_names(names: Iterable[str]) -> list[tuple[tuple[int, int], str]]:
+    """Return epoch, step and name of the checkpoints among ``names``, in order."""
+    matches = filter(None, map(NAME.fullmatch, names))
+    return sorted(((int(match[1]), int(match[2])), match[0]) for match in matches)
 
 
 def state_in(checkpoint: Path) -> TrainerState:

@@ -32,7 +32,7 @@ from dart_streams.bus import sync_clients
 from dart_streams.config import Config
 from dart_streams.curation.staleness import group_capacity
 from dart_streams.errors import UserError
-from dart_streams.policy import cpu_features, recipe
+from dart_streams.policy import cpu_features, recipe, weight_location
 from dart_streams.policy.rendering import renderer_of
 from dart_streams.store import SyncStore, connect
 from dart_streams.telemetry import setup
@@ -42,6 +42,7 @@ from topics.curated import CuratedGroup
 from topics.transitions import WeightState
 from trainer import equal_nodes, nodes, refusals
 from trainer.checkpoint import Checkpoints
+from trainer.checkpoint_store import CheckpointStore
 from trainer.data.batch_builder import BatchBuilder, BatchFeed
 from trainer.data.consumer import CuratedConsumer, resumed_position
 from trainer.data.prefetch import GroupReader, Prefetcher
@@ -49,7 +50,7 @@ from trainer.hooks import bind_training
 from trainer.learning.learner import Learner
 from trainer.loop import Loop, Rank0Outputs
 from trainer.publish import WeightPublisher
-from trainer.ranks import join_job
+from trainer.ranks import Ranks, join_job
 from trainer.reporting import StepReporter
 from trainer.state import TrainerState
 
@@ -133,7 +134,7 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
         store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
         rules = bind_training(config)
         learner = Learner(folder, renderer, config.trainer, ranks, rules=rules)
-        checkpoints = Checkpoints(config.run.folder / "checkpoints", ranks, learner.frozen_sha256, learner.critic)
+        checkpoints = checkpoints_of(config, ranks, learner, stop)
         restored = checkpoints.restore(learner.scorer, learner.optimizer)
         snapshot = learner.snapshot()
         if fault := learner.fault_of(snapshot):
@@ -179,6 +180,13 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
         Loop(config, ranks, learner, feed, checkpoints, outputs, epoch, stop, left_out, rules).run(state)
         log.info("training ended", stopped=stop.is_set())
     return 0
+
+
+def checkpoints_of(config: Config, ranks: Ranks, learner: Learner, stop: threading.Event) -> Checkpoints:
+    """Return the run's checkpoints: in its folder, and in ``trainer.checkpoints_uri`` if that is set."""
+    uri = weight_location.checkpoint_base(config)
+    store = CheckpointStore(uri, stop) if uri else None
+    return Checkpoints(config.run.folder / "checkpoints", ranks, learner.frozen_sha256, learner.critic, store)
 
 
 def any_set(*events: threading.Event) -> bool:

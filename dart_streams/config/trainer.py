@@ -190,6 +190,9 @@ class Trainer(Section, frozen=True):
     """Stored weight versions, beside those in use."""
     weights_uri: str = ""
     """Location of weight versions, any fsspec URL; empty: the run's folder."""
+    checkpoints_uri: str = ""
+    """Second place of checkpoints, any fsspec URL, in a folder of the run's name. A checkpoint is complete once it is
+    there, and a trainer whose folder is lost resumes from it. Empty: the run's folder only."""
     max_train_steps: Version | None = None
     """The step after which the trainer ends."""
     dual_clip: DualClip = DualClip()

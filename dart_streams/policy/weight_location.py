@@ -17,6 +17,12 @@ def base_of(config: Config) -> str:
     return (config.trainer.weights_uri or str((config.run.folder / "weights").resolve())).rstrip("/")
 
 
+def checkpoint_base(config: Config) -> str:
+    """Return the parent of the run's stored checkpoints, ``trainer.checkpoints_uri`` and the run; empty: none."""
+    uri = config.trainer.checkpoints_uri.rstrip("/")
+    return f"{uri}/{config.bus.run or config.run.id}" if uri else ""
+
+
 def is_covered(uri: str, base: str) -> bool:
     """Return whether ``uri`` is a directory directly below ``base``."""
     above, _, name = uri.rpartition("/")

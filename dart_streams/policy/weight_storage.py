@@ -111,6 +111,8 @@ def open_storage(uri: str) -> Storage:
     try:
         filesystem, folder = fsspec.core.url_to_fs(uri)
     except (ImportError, ValueError) as error:
-        raise UserError(f"{uri} can't be used for weights ({error}): see trainer.weights_uri") from error
+        raise UserError(
+            f"{uri} can't be used ({error}): see trainer.weights_uri and trainer.checkpoints_uri"
+        ) from error
     filesystem.invalidate_cache()  # others write there too
     return Storage(filesystem, folder, uri)

@@ -60,7 +60,8 @@ def run(
 
     A resumed run goes on with its own configuration and tasks. With another one, the keys that differ are shown. Those
     that its records, rows and checkpoints rest on are refused: store.keyspace, env.backend, the environment's rewards
-    and screen size, policy, warmup, trainer.lora and trainer.weights_uri. So are recipes and the keys of curation.
+    and screen size, policy, warmup, trainer.lora, trainer.weights_uri and trainer.checkpoints_uri. So are recipes and
+    the keys of curation.
     """
     from dart_streams.config.files import set_keys
     from dart_streams.console.launch import placed_run, run_start

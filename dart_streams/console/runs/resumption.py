@@ -26,9 +26,10 @@ KEPT = {
     "curation": "its decisions follow from it, and are repeated from the log",
     "trainer.lora": "its checkpoints have those layers",
     "trainer.weights_uri": "its versions are there",
+    "trainer.checkpoints_uri": "its checkpoints are there",
 }
 """Keys, or tables of keys, that may not change, and the reason; the first match counts."""
-OF_WEIGHTS = ("policy", "warmup", "trainer.lora", "trainer.weights_uri")
+OF_WEIGHTS = ("policy", "warmup", "trainer.lora", "trainer.weights_uri", "trainer.checkpoints_uri")
 """Keys among them that a run whose policy is an endpoint may change."""
 
 

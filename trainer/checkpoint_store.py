@@ -1,0 +1,140 @@
+"""Copies of checkpoints in an object store: a folder for each, whose manifest comes last and makes it complete.
+
+The upload of a killed trainer has no manifest and is never read. Names contain the epoch, which one trainer claims, so
+no upload overwrites another.
+"""
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+from tenacity import Retrying
+
+from dart_streams.connection.retrying import retry_arguments
+from dart_streams.deadline import Deadline
+from dart_streams.errors import ServiceUnavailable
+from dart_streams.policy.weight_storage import Storage, StorageUnreachable, open_storage
+from trainer.checkpoint_manifest import MANIFEST, CheckpointManifest, read
+from trainer.version_writer import RETRY_INTERVAL_S, STORE_TIMEOUT_S
+
+Item = TypeVar("Item")
+
+log = structlog.get_logger()
+
+
+class CheckpointStore:
+    """Checkpoints beneath ``uri``, any fsspec URL. Calls wait for an unreachable store until ``stop`` is set.
+
+    They raise :class:`~dart_streams.policy.weight_storage.StorageUnreachable` after
+    :data:`~trainer.version_writer.STORE_TIMEOUT_S`, and OSError if the store refuses.
+    """
+
+    def __init__(self, uri: str, stop: threading.Event | None = None) -> None:
+        self.uri = uri
+        self.stop = stop or threading.Event()
+
+    def upload(self, files: Iterable[Path], name: str) -> None:
+        """Copy ``files`` to the checkpoint ``name``, in order; each appears once it is complete."""
+        for file in files:
+            self._patiently(lambda storage, file=file: _put(storage, file), name)
+
+    def names(self) -> list[str]:
+        """Return the names of complete checkpoints, unordered."""
+        return [name for name in self._folders() if self._patiently(_has_manifest, name)]
+
+    def fetch(self, name: str, target: Path) -> str:
+        """Copy a checkpoint to the folder ``target``, replacing it; return the fault of the copy, empty if none.
+
+        Digests are checked by the reader; here only the manifest's own.
+        """
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        self._patiently(lambda storage: _get(storage, MANIFEST, target), name)
+        manifest = read(target)
+        if isinstance(manifest, str):
+            return manifest
+        return self._fetch_files(name, manifest, target)
+
+    def _fetch_files(self, name: str, manifest: CheckpointManifest, target: Path) -> str:
+        for file in manifest.files:
+            try:
+                self._patiently(lambda storage, file=file: _get(storage, file.name, target), name)
+            except FileNotFoundError:
+                return f"{file.name} is missing in {self.uri}/{name}"
+        return ""
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove checkpoints, the manifest first; a store that fails is logged, and the next removal repeats it."""
+        for name in names:
+            storage = open_storage(f"{self.uri}/{name}")
+            try:
+                with storage.reached():
+                    for path in (f"{storage.folder}/{MANIFEST}", storage.folder):
+                        with contextlib.suppress(FileNotFoundError):
+                            storage.filesystem.rm(path, recursive=path == storage.folder)
+            except OSError as error:
+                log.warning("old checkpoint not removed", uri=storage.uri, reason=str(error))
+
+    def folders(self) -> list[str]:
+        """Return the names of all folders, those of incomplete uploads included; empty if the store fails."""
+        try:
+            storage = open_storage(self.uri)
+            with storage.reached():
+                return _list(storage)
+        except OSError as error:
+            log.warning("old checkpoints not listed", uri=self.uri, reason=str(error))
+            return []
+
+    def _folders(self) -> list[str]:
+        return self._patiently(_list)
+
+    def _patiently(self, act: Callable[[Storage], Item], name: str = "") -> Item:
+        """Return the result of ``act`` on the store or a checkpoint's folder, retried while it is unreachable."""
+        deadline = Deadline(STORE_TIMEOUT_S)
+        retrying = retry_arguments(deadline, RETRY_INTERVAL_S, "checkpoint store", _is_away, _as_unavailable)
+        stop = self.stop
+        retrying |= {"sleep": stop.wait, "stop": lambda _: deadline.expired or stop.is_set()}
+
+        def reach() -> Item:
+            storage = open_storage(f"{self.uri}/{name}".rstrip("/"))
+            with storage.reached():
+                return act(storage)
+
+        found: Item = Retrying(**retrying)(reach)
+        return found
+
+
+def _is_away(error: BaseException) -> bool:
+    return isinstance(error, StorageUnreachable)
+
+
+def _as_unavailable(error: BaseException) -> ServiceUnavailable:
+    assert isinstance(error, ServiceUnavailable), error
+    return error
+
+
+def _put(storage: Storage, file: Path) -> None:
+    storage.make_folder()
+    storage.put(file, file.name)
+
+
+def _get(storage: Storage, name: str, target: Path) -> None:
+    partial = target / f".{name}.partial"
+    storage.filesystem.get_file(f"{storage.folder}/{name}", str(partial))
+    partial.replace(target / name)
+
+
+def _list(storage: Storage) -> list[str]:
+    try:
+        paths = storage.filesystem.ls(storage.folder, detail=False)
+    except FileNotFoundError:
+        return []
+    return [name for path in paths if (name := path.rstrip("/").rpartition("/")[2])]
+
+
+def _has_manifest(storage: Storage) -> bool:
+    return bool(storage.filesystem.exists(f"{storage.folder}/{MANIFEST}"))
