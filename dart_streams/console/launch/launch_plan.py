@@ -7,7 +7,7 @@ import msgspec
 
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
-from dart_streams.console.launch import placed_run, processes
+from dart_streams.console.launch import hub_policy, placed_run, processes
 from dart_streams.console.launch.processes import ProcessSet, Programs
 from dart_streams.console.launch.services import local
 from dart_streams.console.launch.training_run import required_steps
@@ -16,6 +16,7 @@ from dart_streams.console.runs.run_folder import RunFolder
 from dart_streams.console.sizing.placement import Placement
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.errors import ConfigError
+from dart_streams.policy import hub_models, recipe
 
 CONFIG_FILE = "config.toml"
 NO_GPU = "this machine has no GPU, so none is placed: --gpus or hardware.gpus says how many each machine has"
@@ -59,7 +60,7 @@ def plan_launch(
     refuse_unbuilt(placed)
     run = run_folder.folder_of(placed, name or placed.run.id)
     tasks_file, file = Path(placed.tasks.file), output.absolute() / CONFIG_FILE
-    resolved = run.resolved(with_absolute_model(placed))
+    resolved = run.resolved(with_fixed_model(placed))
     found = processes.find_programs()
     nodes = [processes.list_processes(resolved, file, found, placement, node) for node in range(placement.nodes)]
     without_page = tuple(msgspec.structs.replace(each, ui=()) for each in nodes)
@@ -75,16 +76,26 @@ def refuse_unbuilt(config: Config) -> None:
         )
 
 
-def with_absolute_model(config: Config) -> Config:
-    """Return a configuration whose model directory is found from any folder."""
+def with_fixed_model(config: Config) -> Config:
+    """Return a configuration whose model is the same for all processes: an absolute folder, or a commit of the hub.
+
+    A model of the hub without a commit gets the one that the hub's cache has, if any.
+    """
     path = Path(config.policy.path)
-    if not config.policy.path or not path.is_dir():
-        return config
-    return msgspec.structs.replace(config, policy=msgspec.structs.replace(config.policy, path=str(path.absolute())))
+    if config.policy.path and path.is_dir():
+        return hub_policy.with_path(config, str(path.absolute()))
+    model = hub_models.hub_model(config.policy.path)
+    commit = hub_models.find_commit(model) if model else ""
+    return hub_policy.with_path(config, f"{model.repo}@{commit}") if model and commit else config
 
 
 def write_scripts(plan: LaunchPlan, scripts: dict[str, str]) -> None:
-    """Write the configuration, its tasks and the scripts into the folder of the configuration file."""
+    """Write the configuration, its tasks and the scripts into the folder of the configuration file.
+
+    Raises :class:`ConfigError` for a model of the hub that names no commit.
+    """
+    if model := hub_models.hub_model(plan.config.policy.path):
+        recipe.refuse_unpinned(model)
     folder = plan.config_file.parent
     folder.mkdir(parents=True, exist_ok=True)
     run_folder.write_tasks(plan.tasks_file, folder / "tasks.toml")

@@ -24,6 +24,7 @@ from tests.integration import slurm_cluster
 from tests.waiting import wait_until
 
 EIGHT = CHECKOUT / "deploy/config/ui-tars/eight-gpus.toml"
+COMMIT = 40 * "0"
 PROGRAM = """\
 #!/bin/sh
 # Notes its command and devices in DIR; a worker and the trainer go on until SIGTERM, a run until DIR/done is there.
@@ -37,7 +38,17 @@ esac
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def branch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file with the commit of UI-TARS in a cache of the hub."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    file = tmp_path / "hub/models--ByteDance-Seed--UI-TARS-1.5-7B/refs/main"
+    file.parent.mkdir(parents=True)
+    file.write_text(COMMIT)
+    return file
+
+
+@pytest.fixture
+def file(tmp_path: Path, branch: Path) -> Path:
     """UI-TARS on eight GPUs with services elsewhere; its program notes what it is started with."""
     text = EIGHT.read_text().replace('"../desktop-tasks.toml"', f'"{EIGHT.parents[1]}/desktop-tasks.toml"')
     text = text.replace("[bus]", '[bus]\nservers = "kafka.site:9092"').replace("minutes = 1440", "drain_s = 1.0")
@@ -261,13 +272,24 @@ def test_scripts_are_valid_shell(file: Path, program: Path, check: tuple[str, ..
         ('servers = "kafka.site:9092"', "", r"bus\.servers is on loopback"),
         ('hosts = ["cassandra.site"]', "", r"store\.hosts is on loopback"),
         ("max_train_steps = 200", "", r"trainer\.max_train_steps is not set"),
-        ('path = "/models/UI-TARS-1.5-7B"', "", "scripts do not build the tiny policy"),
+        ('path = "ByteDance-Seed/UI-TARS-1.5-7B"', "", "scripts do not build the tiny policy"),
     ],
 )
 def test_what_scripts_can_not_start_is_refused(file: Path, program: Path, old: str, new: str, text: str):
     file.write_text(file.read_text().replace(old, new))
     with pytest.raises(ConfigError, match=text):
         slurm_scripts(plan_of(file))
+
+
+def test_scripts_name_the_commit_of_a_fetched_model(file: Path, program: Path, tmp_path: Path, branch: Path):
+    out = tmp_path / "out"
+    branch.unlink()
+    refused = invoke("launch", "slurm", file, "--output", out, "--gpus", 8)
+    assert "names no commit, so processes might load different weights" in str(refused.exception)
+    assert not out.exists()
+    branch.write_text(COMMIT)
+    assert invoke("launch", "slurm", file, "--output", out, "--gpus", 8).exit_code == 0
+    assert f'path = "ByteDance-Seed/UI-TARS-1.5-7B@{COMMIT}"' in (out / "config.toml").read_text()
 
 
 def test_the_command_prints_or_writes(file: Path, tmp_path: Path):
