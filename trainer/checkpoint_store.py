@@ -5,6 +5,7 @@ no upload overwrites another.
 """
 
 import contextlib
+import functools
 import shutil
 import threading
 from collections.abc import Callable, Iterable
@@ -40,7 +41,7 @@ class CheckpointStore:
     def upload(self, files: Iterable[Path], name: str) -> None:
         """Copy ``files`` to the checkpoint ``name``, in order; each appears once it is complete."""
         for file in files:
-            self._patiently(lambda storage, file=file: _put(storage, file), name)
+            self._patiently(functools.partial(_put, file=file), name)
 
     def names(self) -> list[str]:
         """Return the names of complete checkpoints, unordered."""
@@ -53,7 +54,7 @@ class CheckpointStore:
         """
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-        self._patiently(lambda storage: _get(storage, MANIFEST, target), name)
+        self._patiently(functools.partial(_get, name=MANIFEST, target=target), name)
         manifest = read(target)
         if isinstance(manifest, str):
             return manifest
@@ -62,7 +63,7 @@ class CheckpointStore:
     def _fetch_files(self, name: str, manifest: CheckpointManifest, target: Path) -> str:
         for file in manifest.files:
             try:
-                self._patiently(lambda storage, file=file: _get(storage, file.name, target), name)
+                self._patiently(functools.partial(_get, name=file.name, target=target), name)
             except FileNotFoundError:
                 return f"{file.name} is missing in {self.uri}/{name}"
         return ""
