@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
@@ -109,6 +109,8 @@ class Loop:
     stop: threading.Event
     refusals: RefusedSteps
     rules: TrainingRules = DART
+    note_turn: Callable[[], None] = lambda: None
+    """Called at each turn: a look for groups, a micro-batch before the first update, a checkpoint."""
 
     def __post_init__(self) -> None:
         self.settings = self.config.trainer
@@ -125,6 +127,7 @@ class Loop:
             for group in imitation.groups:
                 self.feed.prefetcher.want(group)
             batch = self.feed.next(state.version)
+            self.note_turn()
             if batch is None:
                 break
             if not batch.groups:
@@ -211,7 +214,7 @@ class Loop:
     def _learn(self, batch: Batch, past: Past, version: int, pretraining: bool) -> StepResult:
         """Make the updates of a step; those of a supervised phase come last and are not aborted."""
         groups = [*batch.groups, *past.replayed]
-        result = self.learner.learn(groups, version, self.stop.is_set, past.beside, pretraining)
+        result = self.learner.learn(groups, version, self._should_stop, past.beside, pretraining)
         if not result.updated:
             return result
         started = time.perf_counter()
@@ -224,6 +227,10 @@ class Loop:
         train_ms = result.train_ms + since_ms(started)
         finite, lost = result.updates + finite, result.lost + len(updates) - finite
         return result._replace(metrics=metrics, train_ms=train_ms, updates=finite, lost=lost)
+
+    def _should_stop(self) -> bool:
+        self.note_turn()
+        return self.stop.is_set()
 
     def _recorded_scores(self, groups: Sequence[ReadyGroup]) -> BlobRef | None:
         """Store the scores that a step used; return their reference, None without any. Collective."""
@@ -316,6 +323,7 @@ class Loop:
         if state.train_step % self.settings.checkpoint_every == 0:
             self._save(state)
             saved_step = state.train_step
+            self.note_turn()
         crash_points.reach(crash_points.AFTER_CHECKPOINT)
         if self.outputs:
             checkpoint_ms = since_ms(started)

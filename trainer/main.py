@@ -36,6 +36,8 @@ from dart_streams.policy import cpu_features, recipe, weight_location
 from dart_streams.policy.rendering import renderer_of
 from dart_streams.store import SyncStore, connect
 from dart_streams.telemetry import setup
+from dart_streams.telemetry.health_server import answering_probes
+from dart_streams.telemetry.process_health import ProcessHealth
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import curated, weights
 from topics.curated import CuratedGroup
@@ -59,6 +61,8 @@ PREFETCH_STEPS = 2
 
 PREFETCH_MB = 256
 """Megabytes of screenshots read ahead beyond one step."""
+TURN_BOUND_S = 1800.0
+"""Time limit of the loop between two turns: the updates of a step, a checkpoint, or the upload of a version."""
 RANKS_FILE = "trainer.json"
 """Configuration file that :func:`run_torchrun` passes to the ranks."""
 
@@ -127,6 +131,9 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
     with join_job() as ranks, contextlib.ExitStack() as life:
         setup.start(config, f"trainer-{ranks.rank}")
         life.callback(setup.stop)
+        health = ProcessHealth(TURN_BOUND_S)
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # A pod's ranks share its address; collectives bind their turns.
+            life.enter_context(answering_probes(health))
         equal_nodes.refuse_unequal(config, ranks, config.run.folder / "checkpoints")
         renderer = renderer_of(folder, config.policy)
         session = connect(config.store)
@@ -177,7 +184,8 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
         )
         most = group_capacity(config.trainer.groups_per_step, config.curation.max_staleness)
         feed = BatchFeed(ranks, prefetcher, builder, stop, rules.is_full, rules.cut, most)
-        Loop(config, ranks, learner, feed, checkpoints, outputs, epoch, stop, left_out, rules).run(state)
+        loop = Loop(config, ranks, learner, feed, checkpoints, outputs, epoch, stop, left_out, rules, health.note_turn)
+        loop.run(state)
         log.info("training ended", stopped=stop.is_set())
     return 0
 

@@ -144,7 +144,7 @@ class AgentRunner:
         ``check`` looks for claims of other curators first. Raises as :meth:`process_owned` does.
         """
         async with self.processing:
-            if not self._is_settled():
+            if not self.is_settled():
                 return None
             async with self._handing_over(0):
                 journaled = await self._state(0)
@@ -153,7 +153,7 @@ class AgentRunner:
                 return journaled.state
         return None
 
-    def _is_settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Return whether this process has the inputs, without a rebalance or recovery in progress."""
         app = self.changelog.table.app
         wanted = {TP(self.prefix + topic.name, 0) for topic in self.agent.inputs}

@@ -114,6 +114,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
             **{f"{runner.agent.name} agent": runner.run for runner in runners},
             **{f"{runner.agent.name} owner": runner.keep_watch for runner in runners},
         },
+        functools.partial(find_idle_agents, runners),
     )
 
 
@@ -125,6 +126,12 @@ async def serve(runners: Sequence[AgentRunner], drain_s: float, stop: asyncio.Ev
         async with asyncio.timeout(drain_s):
             for runner in runners:
                 await runner.drain()
+
+
+def find_idle_agents(runners: Sequence[AgentRunner]) -> str:
+    """Return which agents lack their inputs or recover state, empty if none does."""
+    idle = [runner.agent.name for runner in runners if not runner.is_settled()]
+    return f"agents without all of their inputs, or in recovery: {', '.join(idle)}" if idle else ""
 
 
 async def refuse_grown_inputs(config: Config, publisher: Publisher) -> None:

@@ -90,7 +90,7 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     if ahead := getattr(backend, "ahead", 0):
         expect = functools.partial(expect_order, runner.backend, task_set)
         background["orders ahead"] = functools.partial(orders.read_ahead, ahead, expect)
-    return lifecycle.Worker(functools.partial(orders.serve, slots.play, config.env.slots), background)
+    return lifecycle.Worker(functools.partial(orders.serve, slots.play, config.env.slots), background, orders.find_lack)
 
 
 class Slots(NamedTuple):

@@ -76,9 +76,8 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     recorder = await resources.enter_async_context(Recorder(config, worker_id, writer))
     log.info("recording")
     used = (observations.TOPIC, trajectories.TOPIC)
-    return lifecycle.Worker(
-        recorder.serve, {"topics": functools.partial(watch_topics, publisher, used, [trajectories.TOPIC])}
-    )
+    topics = functools.partial(watch_topics, publisher, used, [trajectories.TOPIC])
+    return lifecycle.Worker(recorder.serve, {"topics": topics}, recorder.find_lack)
 
 
 class ObservationWriter:

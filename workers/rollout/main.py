@@ -100,7 +100,7 @@ async def connect(
     if not config.rollout.fixed_weights:
         background |= {"weight watcher": watcher.watch, "weight updater": updater.update}
     slots = config.rollout.max_in_flight
-    return lifecycle.Worker(functools.partial(requests.serve, server.handle, slots), background)
+    return lifecycle.Worker(functools.partial(requests.serve, server.handle, slots), background, requests.find_lack)
 
 
 async def start_engine(engine: Engine, watcher: WeightWatcher) -> FirstVersion:

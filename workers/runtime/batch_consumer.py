@@ -20,6 +20,7 @@ from dart_streams.config import Config
 from dart_streams.deadline import Deadline
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic
+from workers.runtime.assignment import find_missing_partitions
 
 POLL_TIMEOUT_MS = 500
 """Maximum wait of a poll, and so the delay of a stop."""
@@ -52,6 +53,10 @@ class BatchConsumer(abc.ABC):
 
     async def __aexit__(self, *_: object) -> None:
         await self.records.stop()
+
+    def find_lack(self) -> str:
+        """Return what this member lacks to be ready: partitions."""
+        return find_missing_partitions(self.records, self.group)
 
     @abc.abstractmethod
     async def handle(self, polled: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> str:

@@ -14,10 +14,15 @@ import msgspec
 
 from dart_streams.config import Config
 from dart_streams.telemetry import setup
+from dart_streams.telemetry.health_server import answering_probes
+from dart_streams.telemetry.process_health import ProcessHealth
 
 T = TypeVar("T")
 
 CANCEL_TIMEOUT_S = 5.0
+TURN_BOUND_S = 60.0
+"""Time limit of a turn of the event loop: six times the consumer group's limit for heartbeats."""
+TURN_INTERVAL_S = 1.0
 GC_THRESHOLDS = (20_000, 20, 50)
 """Thresholds of the young, middle and old generation (see ``gc.set_threshold``)."""
 
@@ -26,10 +31,13 @@ class Worker(msgspec.Struct, frozen=True):
     """A connected worker.
 
     ``serve`` works until its event is set, then drains and returns; ``background`` tasks, by name, run as long.
+    ``find_lack`` returns what the worker lacks to be ready, empty for nothing, for its probes
+    (:mod:`dart_streams.telemetry.health_server`).
     """
 
     serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]
     background: Mapping[str, Callable[[], Awaitable[Any]]] = {}
+    find_lack: Callable[[], str] = lambda: ""
 
 
 Connect = Callable[[Config, str, contextlib.AsyncExitStack], Coroutine[Any, Any, Worker]]
@@ -46,22 +54,39 @@ def run(connect: Connect, config: Config, worker_id: str) -> int:
     Errors of ``connect`` and of the worker's parts propagate unchanged.
     """
     setup.start(config, worker_id)
+    health = ProcessHealth(TURN_BOUND_S)
     try:
-        return asyncio.run(run_until_stopped(connect, config, worker_id))
+        with answering_probes(health):
+            return asyncio.run(run_until_stopped(connect, config, worker_id, health=health))
     finally:
         setup.stop()
 
 
-async def run_until_stopped(connect: Connect, config: Config, worker_id: str, stop: asyncio.Event | None = None) -> int:
+async def run_until_stopped(
+    connect: Connect,
+    config: Config,
+    worker_id: str,
+    stop: asyncio.Event | None = None,
+    health: ProcessHealth | None = None,
+) -> int:
     """Connect, serve until ``stop`` is set (by default by signals), drain; return the exit code."""
     stop = stop or stop_on_signals()
+    health = health or ProcessHealth(TURN_BOUND_S)
     async with contextlib.AsyncExitStack() as resources:
         worker = await cancel_on_stop(stop, connect(config, worker_id, resources))
         if worker is not None:
             freeze_gc()
             background = {name: task() for name, task in worker.background.items()}
+            background["health"] = note_turns(health, worker.find_lack)
             await run_until_first_exit(worker.serve(stop), **background)
     return 0
+
+
+async def note_turns(health: ProcessHealth, find_lack: Callable[[], str]) -> None:
+    """Note the turns of the event loop, and what the worker lacks at each, until cancelled."""
+    while True:
+        health.note_turn(find_lack())
+        await asyncio.sleep(TURN_INTERVAL_S)
 
 
 def stop_on_signals() -> asyncio.Event:

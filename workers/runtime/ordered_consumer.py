@@ -22,6 +22,7 @@ from dart_streams.bus.log_gaps import LogGaps
 from dart_streams.config import Config
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic
+from workers.runtime.assignment import find_missing_partitions
 from workers.runtime.death_counts import DeathCounts, read_note
 from workers.runtime.in_flight import DeliveryStatus, InFlightRecords, TrackedOffset
 
@@ -104,6 +105,11 @@ class OrderedConsumer(ConsumerRebalanceListener):
 
     async def __aexit__(self, *_: object) -> None:
         await self.consumer.stop()
+
+    def find_lack(self) -> str:
+        """Return what this member lacks to be ready: membership, or partitions."""
+        left = f"it has left the group {self.group}"
+        return left if self._left else find_missing_partitions(self.consumer, self.group)
 
     async def join(self) -> None:
         """Join the group, also after :meth:`leave`; raise ServiceUnavailable if the broker does not answer."""

@@ -56,7 +56,8 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     store = await open_store(config, resources, cache_mb=0) if settings.samples else None
     tracked = await resources.enter_async_context(TrackedRun(config, worker_id, opened_run, store))
     log.info("tracking", tool=settings.tool, target=str(target_of(config)))
-    return lifecycle.Worker(tracked.serve, {"topics": functools.partial(watch_topics, publisher, [trained.TOPIC])})
+    topics = functools.partial(watch_topics, publisher, [trained.TOPIC])
+    return lifecycle.Worker(tracked.serve, {"topics": topics}, tracked.find_lack)
 
 
 def target_of(config: Config) -> str:

@@ -213,15 +213,21 @@ async def serve(
     from dart_streams.console.launch.services import jars
     from dart_streams.console.views.page.assets import PLOTS_MISSING, load_assets
     from dart_streams.console.views.page.server import PageServer
+    from dart_streams.telemetry.health_server import answering_probes
+    from dart_streams.telemetry.process_health import ProcessHealth
     from workers.runtime import lifecycle
 
+    health = ProcessHealth(lifecycle.TURN_BOUND_S)
     stop = lifecycle.stop_on_signals()
     files = load_assets(jars.plots_folder())
     if not files["/vendor/uPlot.iife.min.js"].data:
         note(PLOTS_MISSING)
     reading = {"source": source.run()} | ({"other": other.run()} if other is not None else {})
-    async with serve_bounded(PageServer(source, guard, files, other).application(), listener, tls):
-        await lifecycle.run_until_first_exit(stop.wait(), **reading)
+    application = PageServer(source, guard, files, other).application()
+    with answering_probes(health):
+        async with serve_bounded(application, listener, tls):
+            turns = lifecycle.note_turns(health, lambda: "")
+            await lifecycle.run_until_first_exit(stop.wait(), health=turns, **reading)
 
 
 async def write_file(source: RunSource, other: RunSource | None, path: Path) -> None:
