@@ -8,7 +8,7 @@ MODEL_SIDE := dart_streams/policy dart_streams/recipes/gui_actor dart_streams/co
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help dev unit lint reference docs setup data mcp desktop osworld adapters peers demo demo-desktop test test-adapters test-data test-faults soak test-osworld test-compose test-s3 test-k8s up down clean requirements streams-environment types
+.PHONY: help dev unit lint reference docs setup data mcp desktop osworld adapters peers demo demo-desktop test test-adapters test-data test-faults soak test-osworld test-cluster test-compose test-s3 test-k8s up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,7 +77,7 @@ test: setup ## Run all tests.
 	@deploy/local/setup.sh desktop
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		output=$$(mktemp); $(MODEL)/python -m pytest -q -n 1 --durations 20 tests/model >$$output 2>&1 & \
-		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/objects --ignore=tests/osworld --ignore=tests/adapters; \
+		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/cluster --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/objects --ignore=tests/osworld --ignore=tests/adapters; \
 		streams=$$?; \
 		$(STREAMS)/python -m pytest -q -n 2 --dist worksteal --durations 10 tests/unit; units=$$?; \
 		wait $$!; model=$$?; cat $$output; rm $$output; exit $$((streams || units || model))'
@@ -98,6 +98,9 @@ test-osworld: setup osworld ## Run the tests of OSWorld's evaluators and tasks; 
 
 test-adapters: setup adapters ## Run the tests of the adapters with the real BrowserGym and OpenEnv.
 	@$(STREAMS)/python -m pytest -q tests/adapters tests/unit/workers/env/backends/adapters
+
+test-cluster: setup ## Run a circle on three brokers and three Cassandra nodes, each killed once.
+	@$(STREAMS)/python -m pytest -q --timeout 3600 tests/cluster
 
 test-compose: setup ## Run a short circle with faults in containers (as root).
 	@tests/compose/setup.sh .dart/compose-test

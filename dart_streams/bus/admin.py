@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 from kafka import TopicPartition
@@ -10,12 +11,14 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, Of
 from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from dart_streams.bus import sync_clients
+from dart_streams.bus.reassignment import OFFSETS_TOPIC, Placement, lacking, plan_moves
 from dart_streams.bus.topology import Change, TopicSpec, declare_topics, plan
 from dart_streams.config import Bus
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable, UserError
 
 REQUEST_TIMEOUT_S = 30.0
+POLL_INTERVAL_S = 0.5
 BROKERS_REPLICAS = -1
 """The broker's ``default.replication.factor``, in a request that creates a topic."""
 IMPOSSIBLE = ("shrink", "replicas")
@@ -117,8 +120,8 @@ def refuse_impossible(changes: Sequence[Change]) -> None:
         )
     if which := list_differences(changes, "replicas", "replicas"):
         raise TopicsRefused(
-            f"topics have other replicas than bus.topics.replicas declares ({which}). Move them with Kafka's "
-            "kafka-reassign-partitions.sh, or declare what they have"
+            f"topics have other replicas than bus.topics.replicas declares ({which}). Move them with "
+            "`dart-streams topics move`, or declare what they have"
         )
 
 
@@ -181,6 +184,56 @@ def await_visible(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
                 f"the broker accepted changes that are not visible after {REQUEST_TIMEOUT_S:g} s: {late}"
             )
         time.sleep(0.05)
+
+
+def plan_placements(admin: KafkaAdminClient, names: Sequence[str], copies: int) -> list[Placement]:
+    """Return the moves that give the existing topics of these names, and Kafka's offsets, ``copies`` copies.
+
+    Raises ``UserError`` for more copies than brokers.
+    """
+    brokers = sorted(broker["broker_id"] for broker in admin.describe_cluster()["brokers"])
+    present = [
+        Placement(topic["name"], partition["partition_index"], tuple(partition["replica_nodes"]))
+        for topic in describe_existing(admin, names)
+        for partition in topic["partitions"]
+    ]
+    return plan_moves(present, brokers, copies)
+
+
+def move(admin: KafkaAdminClient, moves: Sequence[Placement], timeout_s: float) -> None:
+    """Start moves and return once each wanted broker has a complete copy.
+
+    Raises :class:`TopicsRefused` if the broker refuses one, and :class:`ServiceUnavailable` after ``timeout_s``, when
+    the copying goes on.
+    """
+    if not moves:
+        return
+    wanted = {TopicPartition(each.topic, each.partition): list(each.brokers) for each in moves}
+    for partition, error in admin.alter_partition_reassignments(wanted).items():
+        if error is not None:
+            raise TopicsRefused(f"{partition.topic}[{partition.partition}] was not moved: {error.__name__}")
+    deadline = Deadline(timeout_s)
+    while left := lacking(moves, in_sync_brokers(admin, sorted({each.topic for each in moves}))):
+        if deadline.expired:
+            raise ServiceUnavailable(
+                f"{len(left)} partitions are still being copied after {timeout_s:g} s, {left[0]} first: "
+                "the brokers go on; call `dart-streams topics move` again to wait"
+            )
+        time.sleep(POLL_INTERVAL_S)
+
+
+def describe_existing(admin: KafkaAdminClient, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the broker's description of the existing topics of these names, and of Kafka's offsets."""
+    return [topic for topic in admin.describe_topics([*names, OFFSETS_TOPIC]) if not topic["error_code"]]
+
+
+def in_sync_brokers(admin: KafkaAdminClient, names: Sequence[str]) -> dict[tuple[str, int], list[int]]:
+    """Return the brokers with a complete copy of each partition."""
+    return {
+        (topic["name"], partition["partition_index"]): partition["isr_nodes"]
+        for topic in describe_existing(admin, names)
+        for partition in topic["partitions"]
+    }
 
 
 def describe(admin: KafkaAdminClient, wanted: Sequence[TopicSpec]) -> list[TopicState]:

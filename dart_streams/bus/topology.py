@@ -67,7 +67,16 @@ def declare_topics(bus: Bus, extra: Sequence[TopicSpec] = ()) -> list[TopicSpec]
         specs.append(spec_of(topic, bus))
         if has_dead_letters(topic):
             specs.append(dead_letters_of(topic, bus))
-    return [*specs, *(msgspec.structs.replace(spec, replicas=bus.topics.replicas) for spec in extra)]
+    specs += [msgspec.structs.replace(spec, replicas=bus.topics.replicas) for spec in extra]
+    return [msgspec.structs.replace(spec, configs={**spec.configs, **in_sync(spec.replicas)}) for spec in specs]
+
+
+def in_sync(replicas: int) -> dict[str, str]:
+    """Return the broker's key for the copies that a record has when it is acknowledged.
+
+    One copy may be away: of three, two acknowledge. Without declared replicas the broker's default stands.
+    """
+    return {"min.insync.replicas": str(max(1, replicas - 1))} if replicas else {}
 
 
 def has_dead_letters(topic: Topic) -> bool:

@@ -130,7 +130,8 @@ class TopicSettings(Optional, frozen=True):
     """Partitions of ``rollout-orders``, ``observations``, ``action-requests`` and ``actions``: the most workers of a
     kind that share the work. By default 4, or the larger of ``env.workers`` and ``rollout.workers``."""
     replicas: Count = 0
-    """Copies of each record, on as many brokers; 0: as many as the broker's ``default.replication.factor``."""
+    """Copies of each record, on as many brokers; all but one acknowledge it (``min.insync.replicas``). 0: both are the
+    broker's defaults."""
     retention_hours: dict[str, NonNegative] = msgspec.field(default_factory=dict)
     """Retention by topic, where it is not the one that the page on topics has; 0 keeps a topic's records forever."""
 
@@ -188,6 +189,11 @@ class Store(Section, frozen=True):
     """The native protocol's port, of all hosts."""
     keyspace: str = "dart"
     """The keyspace, which all runs share."""
+    local_dc: str = ""
+    """The datacenter whose nodes this deployment asks; empty: any node. Needed where there are several."""
+    replication: Count = 0
+    """Copies of each row in that datacenter, on as many nodes. ``store apply`` makes the keyspace so, and each process
+    refuses another. 0: as the keyspace has, and 1 for a new one."""
     wait_s: AboveZero = 30.0
     """Time that a process waits for the database before it gives up."""
     tls: Tls = Tls()

@@ -1,7 +1,7 @@
 """Sessions with Cassandra, connected within ``store.wait_s`` once the schema is complete.
 
 Only ``dart-streams store apply``, ``store rebuild`` and a run's start create the schema: concurrent changes make nodes
-disagree, and the first process would determine the replication.
+disagree. All sessions check ``store.replication``.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import re
 import socket
 import ssl
 import string
+from collections import Counter
 from importlib import resources
 from typing import Any
 
@@ -23,7 +24,12 @@ from cassandra.cluster import (
     Session,
 )
 from cassandra.connection import ConnectionException, DefaultEndPoint
-from cassandra.policies import ConstantReconnectionPolicy, RoundRobinPolicy, TokenAwarePolicy
+from cassandra.policies import (
+    ConstantReconnectionPolicy,
+    DCAwareRoundRobinPolicy,
+    RoundRobinPolicy,
+    TokenAwarePolicy,
+)
 from cassandra.protocol import ErrorMessage
 from cassandra.query import tuple_factory
 from tenacity import AsyncRetrying, Retrying
@@ -34,6 +40,7 @@ from dart_streams.connection.protocol_probes import CQL, Endpoint, tls_refusal
 from dart_streams.connection.retrying import retry_arguments
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable, UserError
+from dart_streams.store.replication import local_datacenter, new_replication, refuse_other
 
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 10.0
@@ -41,9 +48,6 @@ RECONNECT_INTERVAL_S = 1.0
 RETRY_INTERVAL_S = 0.5
 PROTOCOL = 4
 """Supported since Cassandra 2.2; version 5 only adds frame checksums, which cost CPU in Python."""
-
-REPLICATION = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
-"""Replication of a new keyspace; the operator of a cluster creates the keyspace beforehand."""
 
 UNABLE = "Unable to perform authentication"
 """Error of a node that temporarily can't read its roles."""
@@ -155,9 +159,13 @@ def open_keyspace(store: Store, *, create: bool = False) -> Session:
             exists = store.keyspace in session.cluster.metadata.keyspaces
             what = f"lacks the tables {', '.join(lacking)}" if exists else "does not exist"
             raise SchemaIncomplete(f"keyspace {store.keyspace} {what}")
+        nodes = count_nodes(session.cluster)
         if lacking:
-            for statement in schema_statements(store.keyspace):
+            for statement in schema_statements(store.keyspace, new_replication(store, nodes)):
                 session.execute(statement, timeout=30.0)
+        if (keyspace := session.cluster.metadata.keyspaces.get(store.keyspace)) is None:
+            raise SchemaIncomplete(f"keyspace {store.keyspace} was made a moment ago, and is not yet known here")
+        refuse_other(store, nodes, keyspace.replication_strategy)
         session.set_keyspace(store.keyspace)
     except BaseException as error:
         session.cluster.shutdown()
@@ -188,9 +196,11 @@ def open_session(store: Store) -> Session:
         reconnection_policy=ConstantReconnectionPolicy(RECONNECT_INTERVAL_S, max_attempts=None),
         execution_profiles={
             EXEC_PROFILE_DEFAULT: ExecutionProfile(
-                load_balancing_policy=TokenAwarePolicy(RoundRobinPolicy()),
+                load_balancing_policy=TokenAwarePolicy(
+                    DCAwareRoundRobinPolicy(store.local_dc) if store.local_dc else RoundRobinPolicy()
+                ),
                 consistency_level=ConsistencyLevel.LOCAL_QUORUM,
-                serial_consistency_level=ConsistencyLevel.SERIAL,
+                serial_consistency_level=ConsistencyLevel.LOCAL_SERIAL,
                 request_timeout=REQUEST_TIMEOUT_S,
                 row_factory=tuple_factory,
             )
@@ -200,11 +210,19 @@ def open_session(store: Store) -> Session:
     try:
         return cluster.connect()
     except BaseException as error:
+        nodes = count_nodes(cluster)
         cluster.shutdown()
+        if store.local_dc and nodes:
+            local_datacenter(store, nodes)
         context = settings.get("ssl_context")
         if isinstance(error, NoHostAvailable) and (refused := find_refusal(store, error, context)) is not None:
             raise refused from None
         raise
+
+
+def count_nodes(cluster: Cluster) -> Counter[str]:
+    """Return the number of known nodes of each datacenter."""
+    return Counter(host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter)
 
 
 def find_refusal(store: Store, error: NoHostAvailable, context: ssl.SSLContext | None) -> AccessRefused | None:
@@ -235,11 +253,11 @@ def missing_tables(session: Session, keyspace: str) -> list[str]:
     return [table for table in tables if existing is None or table not in existing.tables]
 
 
-def schema_statements(keyspace: str) -> list[str]:
-    """Return the statements of schema.cql; the keyspace comes first."""
+def schema_statements(keyspace: str, replication: str = "") -> list[str]:
+    """Return the statements of schema.cql; the keyspace comes first, with its ``replication`` as a CQL value."""
     text = resources.files("dart_streams.store").joinpath("schema.cql").read_text()
     lines = [line for line in text.splitlines() if not line.startswith("--")]
-    filled = string.Template("\n".join(lines)).substitute(keyspace=keyspace, replication=REPLICATION)
+    filled = string.Template("\n".join(lines)).substitute(keyspace=keyspace, replication=replication)
     return [statement.strip() for statement in filled.split(";") if statement.strip()]
 
 

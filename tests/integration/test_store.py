@@ -18,7 +18,7 @@ from dart_streams.config import Store
 from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.repair import projection
 from dart_streams.console.runs import run_folder as folder
-from dart_streams.errors import ServiceUnavailable
+from dart_streams.errors import ConfigError, ServiceUnavailable
 from dart_streams.store import AsyncStore, MissingBlob, SyncStore, connect, connect_async, create_schema
 from dart_streams.store.blobs import CHUNK_BYTES, ref_of
 from dart_streams.store.sessions import TableGone
@@ -298,6 +298,27 @@ def test_processes_that_start_before_the_schema_wait_for_it(keyspace):
     assert [trained_rows(session, "run") for session in sessions] == [[]] * 5
     for session in sessions:
         session.cluster.shutdown()
+
+
+def test_a_new_keyspace_counts_its_copies_by_datacenter(keyspace, session):
+    create_schema(msgspec.structs.replace(keyspace, replication=1, local_dc="datacenter1"))
+    query = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = %s"
+    [[replication]] = session.execute(query, (keyspace.keyspace,))
+    assert dict(replication) == {"class": "org.apache.cassandra.locator.NetworkTopologyStrategy", "datacenter1": "1"}
+    with pytest.raises(ConfigError, match=r"ALTER KEYSPACE .*'datacenter1': 3"):
+        connect(msgspec.structs.replace(keyspace, replication=3))
+
+
+def test_more_copies_than_nodes_make_no_keyspace(keyspace, session):
+    with pytest.raises(ConfigError, match="datacenter1 has 1 of as many nodes"):
+        create_schema(msgspec.structs.replace(keyspace, replication=3))
+    session.cluster.refresh_schema_metadata()
+    assert keyspace.keyspace not in session.cluster.metadata.keyspaces
+
+
+def test_a_datacenter_that_is_not_there_is_named_with_those_that_are(keyspace):
+    with pytest.raises(ConfigError, match=r"store\.local_dc is 'elsewhere', and the nodes are in datacenter1"):
+        create_schema(msgspec.structs.replace(keyspace, local_dc="elsewhere"))
 
 
 def test_a_database_that_is_not_there_is_named_after_the_wait():

@@ -36,7 +36,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
 @app.command("apply")
 def apply(config: ConfigFile = None) -> None:
-    """Create the keyspace and the tables that are missing."""
+    """Create the missing keyspace, with the copies of `store.replication`, and the missing tables."""
     from dart_streams.store import create_schema
 
     settings = read_config(config)

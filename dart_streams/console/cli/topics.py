@@ -69,6 +69,26 @@ def apply_topics(config: ConfigFile = None, as_json: AsJson = False) -> None:
         note(f"{len(changes)} changes applied")
 
 
+@app.command("move")
+def move_topics(
+    config: ConfigFile = None,
+    timeout_s: Annotated[float, typer.Option(help="Seconds to wait until the copies are complete.")] = 600.0,
+    as_json: AsJson = False,
+) -> None:
+    """Give existing topics, and Kafka's offsets, the copies of `bus.topics.replicas` on the brokers that are there."""
+    from dart_streams.bus import admin
+
+    deployment = read_config(config)
+    if not (copies := deployment.bus.topics.replicas):
+        raise UserError("set bus.topics.replicas to the number of copies, and move the topics then")
+    with admin.connect(deployment.bus) as client:
+        moves = admin.plan_placements(client, [spec.name for spec in specs_of(deployment)], copies)
+        show(moves, as_json=as_json, empty=f"all partitions have {copies} copies")
+        admin.move(client, moves, timeout_s)
+    if moves:
+        note(f"{len(moves)} partitions moved; `dart-streams topics apply` sets what belongs to the copies")
+
+
 @app.command("describe")
 def describe_topics(
     run: RunId = "", state: State = Path(".dart"), config: RunConfig = None, as_json: AsJson = False
@@ -96,6 +116,30 @@ def export_topics(
     from dart_streams.bus.topology import strimzi_yaml
 
     typer.echo(strimzi_yaml(specs_of(read_config(config)), cluster, namespace), nl=False)
+
+
+@app.command("acls")
+def list_acls(
+    kind: Annotated[str, typer.Argument(help="A kind of process. \\[default: all of them]")] = "",
+    config: ConfigFile = None,
+    user: Annotated[str, typer.Option(help="The login of a kind; {kind} stands for it.")] = "dart-{kind}",
+    give: Annotated[bool, typer.Option("--apply", help="Give these rights at the broker.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which topics and groups each kind of process may use, for a broker that enforces ACLs."""
+    from dart_streams.bus import admin
+    from dart_streams.console.launch import access_rights
+
+    deployment = read_config(config)
+    kinds = [kind] if kind else access_rights.KINDS
+    rights = [
+        right for each in kinds for right in access_rights.rights_of(each, deployment, user.replace("{kind}", each))
+    ]
+    show(rights, as_json=as_json, empty=f"{kind} needs none")
+    if give:
+        with admin.connect(deployment.bus) as client:
+            access_rights.grant(client, rights)
+        note(f"{len(rights)} rights given")
 
 
 @app.command("schema")

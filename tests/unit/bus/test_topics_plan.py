@@ -105,7 +105,7 @@ def test_shared_topics_keep_the_partitions_they_have_grown():
 
 def test_other_replicas_are_refused_with_the_tool_that_moves_them():
     changes = plan([TopicSpec(name="t", replicas=3)], {"t": TopicSpec(name="t", replicas=1)})
-    with pytest.raises(TopicsRefused, match=r"t has 1, declared 3\)\. Move them with Kafka's kafka-reassign"):
+    with pytest.raises(TopicsRefused, match=r"t has 1, declared 3\)\. Move them with `dart-streams topics move`"):
         refuse_impossible(changes)
     assert plan([TopicSpec(name="t")], {"t": TopicSpec(name="t", replicas=3)}) == [], "the broker's default is any"
 
