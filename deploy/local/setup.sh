@@ -155,7 +155,7 @@ missing_desktop() {
     local program module
     on_linux || fail "desktops need Linux: they are sandboxes of its namespaces"
     for program in bwrap:bubblewrap Xvfb:xvfb openbox:openbox dbus-daemon:dbus-daemon zenity:zenity \
-        mousepad:mousepad pcmanfm:pcmanfm galculator:galculator wmctrl:wmctrl xdg-open:xdg-utils \
+        mousepad:mousepad pcmanfm:pcmanfm galculator:galculator wmctrl:wmctrl xclip:xclip xdg-open:xdg-utils \
         localc:libreoffice-calc lowriter:libreoffice-writer loimpress:libreoffice-impress; do
         command -v "${program%:*}" >/dev/null || echo "${program#*:}: ${program%:*}"
     done
@@ -178,7 +178,7 @@ missing_osworld() {
     missing_desktop
     for program in gimp:gimp vlc:vlc thunderbird:thunderbird wmctrl:wmctrl \
         xdotool:xdotool xdg-open:xdg-utils gnome-terminal:gnome-terminal xfce4-terminal:xfce4-terminal bc:bc \
-        sqlite3:sqlite3 xclip:xclip scrot:scrot socat:socat; do
+        sqlite3:sqlite3 scrot:scrot socat:socat; do
         command -v "${program%:*}" >/dev/null || echo "${program#*:}: ${program%:*}"
     done
     [ -x /usr/lib/chromium/chromium ] || command -v chromium >/dev/null || echo "chromium: Chromium with windows"

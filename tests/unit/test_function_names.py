@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("topics", "dart_streams", "workers", "trainer", "benchmarks", "examples", "docs")
 VERBS = frozenset((Path(__file__).parent / "verbs.txt").read_text().split())
 """Verbs that stand alone: of the field, or plain English."""
-OTHERS_NAMES = {"workers/env/backends/desktop/guest/pyautogui.py"}
+OTHERS_NAMES = {f"workers/env/backends/desktop/guest/{name}.py" for name in ("pyautogui", "pyautogui_further")}
 """Modules whose functions have the names of another package's interface."""
 ENTRY_POINTS = frozenset(re.findall(r'= "[\w.]+:(\w+)"', (ROOT / "pyproject.toml").read_text()))
 """Functions that the package's metadata names."""

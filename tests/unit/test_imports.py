@@ -75,7 +75,8 @@ MODEL_SIDE = (
 )
 SANDBOX_SIDE = "workers/env/backends/desktop/guest/"
 """What the system's Python runs within a sandbox, which has nothing else of the project."""
-ONLY_IN_SANDBOXES = {"Xlib", "PIL", "aiohttp", "pyatspi", "uno", "workers"} | sys.stdlib_module_names
+ONLY_IN_SANDBOXES = {"Xlib", "PIL", "aiohttp", "pyatspi", "pyautogui", "pyscreeze", "uno", "workers"}
+ONLY_IN_SANDBOXES |= sys.stdlib_module_names
 EVALUATOR_SIDE = "workers/env/backends/osworld/evaluator/"
 """What runs in .venv/osworld, beside OSWorld's package, which has nothing else of the project."""
 ONLY_IN_EVALUATOR = {"desktop_env", "requests", "tldextract", "workers"} | sys.stdlib_module_names

@@ -10,13 +10,17 @@ from pathlib import PurePosixPath
 
 from workers.env.backends.desktop import office_profile
 
-PROGRAMS = ("bwrap", "Xvfb", "openbox", "dbus-daemon", "zenity", "mousepad", "pcmanfm", "galculator", "wmctrl")
+PROGRAMS = ("bwrap", "Xvfb", "openbox", "dbus-daemon", "zenity", "mousepad", "pcmanfm", "galculator", "wmctrl", "xclip")
 """Programs that ``make demo-desktop`` installs."""
 TRIAL = ("bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "true")
 """Command that makes an empty sandbox."""
 GUEST = PurePosixPath("/opt/desktop")
 MODULES = PurePosixPath("/opt/python")
 """Folder of further Python modules for programs of the session; the server does not import them."""
+PACKAGES = ("pymsgbox", "pyperclip", "pyscreeze", "pytweening")
+"""Packages of this environment that agents' programs and the replacement of pyautogui import, a file each."""
+REPLACEMENTS = ("pyautogui.py", "pyautogui_further.py")
+"""Modules of the server's package that programs of the session import by their own names."""
 SERVER = "workers.env.backends.desktop.guest"
 """Package of the server, with the same name as on the host."""
 HOME = "/home/user"
@@ -115,10 +119,11 @@ def command(files: Mapping[str, int], megabytes: int, refusals: int) -> list[str
     return [*arguments, "--seccomp", str(refusals), "--chdir", str(GUEST)]
 
 
-def own_files(guest: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the contents of a sandbox's files by path; ``guest`` has the modules of its server."""
+def own_files(guest: Mapping[str, bytes], packages: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the contents of a sandbox's files by path, of its server's modules and of the packages of programs."""
     folder = GUEST.joinpath(*SERVER.split("."))
     modules = {str(folder / name): content for name, content in guest.items()}
-    replaced = {str(MODULES / name): guest[name] for name in ("pyautogui.py",) if name in guest}
+    imported = {str(MODULES / name): guest[name] for name in REPLACEMENTS if name in guest}
+    imported |= {str(MODULES / f"{name}.py"): content for name, content in packages.items()}
     home = {**HOME_FILES, **{f"/opt/home/{path}": content for path, content in office_profile.profile_files().items()}}
-    return {**ACCOUNTS, **home, **SHIMS, **modules, **replaced}
+    return {**ACCOUNTS, **home, **SHIMS, **modules, **imported}

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib.util
 import itertools
 import os
 import shutil
@@ -218,7 +219,16 @@ def memory_file(content: bytes) -> Iterator[int]:
 def own_files() -> dict[str, bytes]:
     """Return the files of every sandbox, by path."""
     folder = Path(__file__).parent / "guest"
-    return command_line.own_files({path.name: path.read_bytes() for path in folder.glob("*.py")})
+    guest = {path.name: path.read_bytes() for path in folder.glob("*.py")}
+    return command_line.own_files(guest, {name: package_source(name) for name in command_line.PACKAGES})
+
+
+def package_source(name: str) -> bytes:
+    """Return the source of an installed package that is one file, without importing it."""
+    found = importlib.util.find_spec(name)
+    if found is None or found.origin is None:
+        raise ServiceUnavailable(f"the Python package {name} is missing, which desktops need: run `make setup`")
+    return Path(found.origin).read_bytes()
 
 
 def sweep() -> None:

@@ -196,7 +196,7 @@ class XDisplay:
         keysym = keysym_of(name) if len(name) == 1 else XK.string_to_keysym(name)
         if len(name) == 1 and not self.keymap.lend(name):
             raise InputError(f"no key for {name!r}")
-        if keysym not in self.keymap.codes:
+        if not keysym or not self.keymap.lend_code(keysym):
             raise InputError(f"no key {name!r}")
         return self.keymap.codes[keysym]
 

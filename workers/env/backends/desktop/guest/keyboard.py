@@ -43,17 +43,24 @@ class Keymap:
         before: set[Keysym] = set()
         for number, character in enumerate(text):
             keysym = keysym_of(character)
-            if keysym not in self.codes:
-                code = self._free_code(before)
-                if code is None:
-                    return number
-                self.lent[code] = keysym
-                self.codes[keysym] = (code, False)
-                self.change(code, keysym)
+            if not self.lend_code(keysym, before):
+                return number
             before.add(keysym)
         return len(text)
 
-    def _free_code(self, needed: set[Keysym]) -> int | None:
+    def lend_code(self, keysym: Keysym, needed: "frozenset[Keysym] | set[Keysym]" = frozenset()) -> bool:
+        """Lend a code to a keysym that has none, but none of those ``needed``; return whether it has one."""
+        if keysym in self.codes:
+            return True
+        code = self._free_code(needed)
+        if code is None:
+            return False
+        self.lent[code] = keysym
+        self.codes[keysym] = (code, False)
+        self.change(code, keysym)
+        return True
+
+    def _free_code(self, needed: "frozenset[Keysym] | set[Keysym]") -> int | None:
         if self.free:
             return self.free.pop()
         for code, keysym in self.lent.items():

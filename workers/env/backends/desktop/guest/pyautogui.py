@@ -1,12 +1,13 @@
-"""Replacement of pyautogui in a sandbox: its mouse and keyboard functions, by the input socket of the sandbox's server.
+"""Replacement of pyautogui 0.9.54 in a sandbox: its public functions, by the input socket of the sandbox's server.
 
-Programs of remote clients import it by that name. It starts in a few milliseconds, and types every character.
+Programs of remote clients import it by that name. It starts in a few milliseconds, and types every character. Easing,
+message boxes and pictures are those of the packages that pyautogui itself uses, imported when first called.
 """
 
 import contextlib
+import importlib
 import json
 import socket
-import sys
 import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +17,11 @@ ADDRESS = "\0dart-desktop-input"
 NOTCH_LIMIT = 1000
 PAUSE = 0.0
 FAILSAFE = False
+FAILSAFE_POINTS = [(0, 0)]
 TYPES_ANY_CHARACTER = True
 """Lets a client type characters directly that the real pyautogui omits."""
-MINIMUM_DURATION = 0.1
+MINIMUM_DURATION, MINIMUM_SLEEP, DARWIN_CATCH_UP_TIME = 0.1, 0.05, 0.01
+LOG_SCREENSHOTS, LOG_SCREENSHOTS_LIMIT = False, 10
 LEFT, MIDDLE, RIGHT, PRIMARY, SECONDARY = "left", "middle", "right", "left", "right"
 BUTTONS = {1: "left", 2: "middle", 3: "right", "primary": "left", "secondary": "right"}
 NAMES = """
@@ -27,9 +30,18 @@ NAMES = """
     right:Right down:Down capslock:Caps_Lock numlock:Num_Lock scrolllock:Scroll_Lock pause:Pause apps:Menu print:Print
     printscreen:Print prntscrn:Print prtsc:Print prtscr:Print ctrl:Control_L ctrlleft:Control_L ctrlright:Control_R
     shift:Shift_L shiftleft:Shift_L shiftright:Shift_R alt:Alt_L altleft:Alt_L altright:Alt_R option:Alt_L
-    win:Super_L winleft:Super_L winright:Super_R command:Super_L super:Super_L
+    win:Super_L winleft:Super_L winright:Super_R command:Super_L super:Super_L optionleft:Alt_L optionright:Alt_R
+    add:KP_Add subtract:KP_Subtract multiply:KP_Multiply divide:KP_Divide decimal:period help:Help select:Select
+    execute:Execute
 """
+WITHOUT_KEY = """
+    accept browserback browserfavorites browserforward browserhome browserrefresh browsersearch browserstop clear
+    convert final fn hanguel hangul hanja junja kana kanji launchapp1 launchapp2 launchmail launchmediaselect modechange
+    nexttrack nonconvert playpause prevtrack separator sleep stop volumedown volumemute volumeup yen
+"""
+"""Names that no key of a sandbox's keyboard has; pressing one does nothing, as in pyautogui on X11."""
 KEYS = {
+    **{f"num{number}": str(number) for number in range(10)},
     "\n": "Return",
     "\r": "Return",
     "\t": "Tab",
@@ -37,11 +49,31 @@ KEYS = {
     **{f"f{number}": f"F{number}" for number in range(1, 25)},
     **dict(pair.split(":") for pair in NAMES.split()),
 }
-KEYBOARD_KEYS = [*KEYS, *map(chr, range(33, 127))]
+KEY_NAMES = KEYBOARD_KEYS = [*KEYS, *WITHOUT_KEY.split(), *map(chr, range(33, 127))]
+WAYS = ("In", "Out", "InOut")
+CURVES = ("Quad", "Cubic", "Quart", "Quint", "Sine", "Expo", "Circ", "Elastic", "Back", "Bounce")
+BORROWED = {
+    "pytweening": " ".join(["linear", *(f"ease{way}{curve}" for way in WAYS for curve in CURVES)]),
+    "pymsgbox": "alert confirm prompt password",
+    "pyscreeze": "center pixel pixelMatchesColor locate locateAll locateAllOnScreen locateCenterOnScreen locateOnScreen"
+    " locateOnWindow",
+    "pyautogui_further": "countdown displayMousePosition getActiveWindow getActiveWindowTitle getAllTitles"
+    " getAllWindows getInfo getPointOnLine getWindowsAt getWindowsWithTitle isShiftCharacter mouseInfo printInfo run"
+    " screenshot useImageNotFoundException Window",
+}
+"""Functions from other modules, by module."""
 
 
 class PyAutoGUIException(Exception):
     """The desktop rejected the input."""
+
+
+class FailSafeException(PyAutoGUIException):
+    """With ``FAILSAFE`` the pointer is at one of ``FAILSAFE_POINTS``."""
+
+
+class ImageNotFoundException(PyAutoGUIException):
+    """The screen does not have the image."""
 
 
 Point = namedtuple("Point", ("x", "y"))
@@ -87,22 +119,58 @@ def size() -> Size:
 resolution = size
 
 
+def onScreen(x: Any, y: "int | None" = None) -> bool:
+    """Return whether a position is on the screen."""
+    (left, top), (width, height) = _place(x, y), size()
+    return bool(0 <= left < width and 0 <= top < height)
+
+
+def isValidKey(key: str) -> bool:
+    """Return whether the keyboard has a key."""
+    return _key_name(key) is not None
+
+
+def failSafeCheck() -> None:
+    """With ``FAILSAFE``, raise FailSafeException if the pointer is at one of ``FAILSAFE_POINTS``."""
+    if FAILSAFE and tuple(position()) in FAILSAFE_POINTS:
+        raise FailSafeException("the pointer is at a fail-safe point: pyautogui.FAILSAFE = False allows that")
+
+
+def _borrowed(module: str, name: str) -> Callable[..., Any]:
+    """Return a function of another module, which the first call imports."""
+
+    def call(*given: Any, **named: Any) -> Any:
+        lender = importlib.import_module(module)
+        if module == "pyscreeze":
+            lender.screenshot = globals()["screenshot"]
+        try:
+            return getattr(lender, name)(*given, **named)
+        except getattr(lender, "ImageNotFoundException", ()) as error:
+            raise ImageNotFoundException(*error.args) from error
+
+    call.__name__ = name
+    return call
+
+
+globals().update({name: _borrowed(module, name) for module, names in BORROWED.items() for name in names.split()})
+
+
 def sleep(seconds: float) -> None:
     """Sleep."""
     time.sleep(seconds)
 
 
-def moveTo(x: Any = None, y: Any = None, duration: float = 0.0, *_: Any, **__: Any) -> None:
+def moveTo(x: Any = None, y: Any = None, duration: float = 0.0, tween: Any = None, *_: Any, **__: Any) -> None:
     """Move the pointer."""
     place = _place(x, y)
-    _move_gradually(place, duration)
+    _move_gradually(place, duration, tween)
     _rest()
 
 
-def moveRel(xOffset: int = 0, yOffset: int = 0, duration: float = 0.0, *_: Any, **__: Any) -> None:
+def moveRel(xOffset: int = 0, yOffset: int = 0, duration: float = 0.0, tween: Any = None, *_: Any, **__: Any) -> None:
     """Move the pointer by an offset."""
     here = position()
-    moveTo(here.x + int(xOffset), here.y + int(yOffset), duration)
+    moveTo(here.x + int(xOffset), here.y + int(yOffset), duration, tween)
 
 
 move = moveRel
@@ -115,11 +183,12 @@ def click(
     interval: float = 0.0,
     button: Any = PRIMARY,
     duration: float = 0.0,
+    tween: Any = None,
     *_: Any,
     **__: Any,
 ) -> None:
     """Click a button ``clicks`` times."""
-    _move_if_given(x, y, duration)
+    _move_if_given(x, y, duration, tween)
     pressed = [["press", _button_name(button)], ["release", _button_name(button)]]
     if interval <= 0:
         _desktop.send(*(pressed * clicks))
@@ -162,6 +231,7 @@ def dragTo(
     duration: float = 0.0,
     tween: Any = None,
     button: Any = PRIMARY,
+    _log_screenshot: Any = None,
     _pause: Any = None,
     mouseDownUp: bool = True,
     **_: Any,
@@ -170,7 +240,7 @@ def dragTo(
     place = _place(x, y)
     if mouseDownUp:
         _desktop.send(["press", _button_name(button)])
-    _move_gradually(place, max(duration, MINIMUM_DURATION))
+    _move_gradually(place, max(duration, MINIMUM_DURATION), tween)
     if mouseDownUp:
         _desktop.send(["release", _button_name(button)])
     _rest()
@@ -264,27 +334,33 @@ def typewrite(message: Any, interval: float = 0.0, *_: Any, **__: Any) -> None:
 
 
 write = typewrite
+shortcut = hotkey
 
 
 def _place(x: Any, y: Any) -> Point:
-    if isinstance(x, Sequence) and not isinstance(x, str):
-        x, y = x[0], x[1]
+    """Return a position that is given by numbers, a pair, a box, or an image file, which is found on the screen."""
+    if isinstance(x, str):
+        x = globals()["locateCenterOnScreen"](x)
+    if isinstance(x, Sequence):
+        x, y = x if len(x) == 2 else (x[0] + x[2] // 2, x[1] + x[3] // 2)
     return position(x, y)
 
 
-def _move_if_given(x: Any, y: Any, duration: float = 0.0) -> None:
+def _move_if_given(x: Any, y: Any, duration: float = 0.0, tween: Any = None) -> None:
     if x is not None or y is not None:
-        _move_gradually(_place(x, y), duration)
+        _move_gradually(_place(x, y), duration, tween)
 
 
-def _move_gradually(to: Point, duration: float) -> None:
-    """Move to a position; with a duration through intermediate positions, which a drag needs."""
+def _move_gradually(to: Point, duration: float, tween: Any = None) -> None:
+    """Move to a position; with a duration through intermediate positions, which a drag needs.
+
+    ``tween`` maps the part of the time, 0 to 1, to the part of the way.
+    """
     if duration > MINIMUM_DURATION / 2:
         here, steps = position(), max(2, int(duration * 50))
         for step in range(1, steps):
-            x = here.x + (to.x - here.x) * step // steps
-            y = here.y + (to.y - here.y) * step // steps
-            _desktop.send(["move", x, y])
+            part = tween(step / steps) if tween else step / steps
+            _desktop.send(["move", int(here.x + (to.x - here.x) * part), int(here.y + (to.y - here.y) * part)])
             time.sleep(duration / steps)
     _desktop.send(["move", to.x, to.y])
 
@@ -307,4 +383,5 @@ def _press_key(key: str) -> None:
 
 
 def _rest() -> None:
-    time.sleep(sys.modules[__name__].PAUSE)
+    failSafeCheck()
+    time.sleep(PAUSE)
