@@ -20,7 +20,8 @@ LEASE_S = 600.0
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def machine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Machine]:
-    async with served(tmp_path_factory.mktemp("served"), slots=1, lease_s=LEASE_S) as running, running.machine() as client:
+    folder = tmp_path_factory.mktemp("served")
+    async with served(folder, slots=1, lease_s=LEASE_S) as running, running.machine() as client:
         client.call_timeout_s = 120.0
         yield client
 
@@ -67,7 +68,7 @@ async def test_the_pointer_follows_an_easing_function(machine):
     source = (
         "pyautogui.moveTo(10, 10)\n"
         "seen, send = [], pyautogui._desktop.send\n"
-        "def kept(*events):\n    seen.extend(event[1] for event in events if event[0] == 'move')\n    return send(*events)\n"
+        "def kept(*events):\n    seen.extend(e[1] for e in events if e[0] == 'move')\n    return send(*events)\n"
         "pyautogui._desktop.send = kept\n"
         "pyautogui.moveTo(210, 10, 0.5, pyautogui.easeInQuad)\n"
         "print(json.dumps([seen, list(pyautogui.position())]))"
