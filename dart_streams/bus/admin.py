@@ -11,7 +11,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, Of
 from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from dart_streams.bus import sync_clients
-from dart_streams.bus.reassignment import OFFSETS_TOPIC, Placement, lacking, plan_moves
+from dart_streams.bus.reassignment import OFFSETS_TOPIC, PlacedPartition, list_lacking, plan_moves
 from dart_streams.bus.topology import Change, TopicSpec, declare_topics, plan
 from dart_streams.config import Bus
 from dart_streams.deadline import Deadline
@@ -186,21 +186,21 @@ def await_visible(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
         time.sleep(0.05)
 
 
-def plan_placements(admin: KafkaAdminClient, names: Sequence[str], copies: int) -> list[Placement]:
+def plan_placements(admin: KafkaAdminClient, names: Sequence[str], copies: int) -> list[PlacedPartition]:
     """Return the moves that give the existing topics of these names, and Kafka's offsets, ``copies`` copies.
 
     Raises ``UserError`` for more copies than brokers.
     """
     brokers = sorted(broker["broker_id"] for broker in admin.describe_cluster()["brokers"])
     present = [
-        Placement(topic["name"], partition["partition_index"], tuple(partition["replica_nodes"]))
+        PlacedPartition(topic["name"], partition["partition_index"], tuple(partition["replica_nodes"]))
         for topic in describe_existing(admin, names)
         for partition in topic["partitions"]
     ]
     return plan_moves(present, brokers, copies)
 
 
-def move(admin: KafkaAdminClient, moves: Sequence[Placement], timeout_s: float) -> None:
+def move(admin: KafkaAdminClient, moves: Sequence[PlacedPartition], timeout_s: float) -> None:
     """Start moves and return once each wanted broker has a complete copy.
 
     Raises :class:`TopicsRefused` if the broker refuses one, and :class:`ServiceUnavailable` after ``timeout_s``, when
@@ -213,7 +213,7 @@ def move(admin: KafkaAdminClient, moves: Sequence[Placement], timeout_s: float) 
         if error is not None:
             raise TopicsRefused(f"{partition.topic}[{partition.partition}] was not moved: {error.__name__}")
     deadline = Deadline(timeout_s)
-    while left := lacking(moves, in_sync_brokers(admin, sorted({each.topic for each in moves}))):
+    while left := list_lacking(moves, in_sync_brokers(admin, sorted({each.topic for each in moves}))):
         if deadline.expired:
             raise ServiceUnavailable(
                 f"{len(left)} partitions are still being copied after {timeout_s:g} s, {left[0]} first: "

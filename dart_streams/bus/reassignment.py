@@ -11,7 +11,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 """Kafka's own topic of committed offsets, which has to have the same copies."""
 
 
-class Placement(msgspec.Struct, frozen=True, order=True):
+class PlacedPartition(msgspec.Struct, frozen=True, order=True):
     """The brokers with a copy of a partition; the first one leads by preference."""
 
     topic: str
@@ -19,7 +19,7 @@ class Placement(msgspec.Struct, frozen=True, order=True):
     brokers: tuple[int, ...]
 
 
-def plan_moves(present: Iterable[Placement], brokers: Sequence[int], copies: int) -> list[Placement]:
+def plan_moves(present: Iterable[PlacedPartition], brokers: Sequence[int], copies: int) -> list[PlacedPartition]:
     """Return the partitions that need another placement to have ``copies`` copies, each on the least used brokers.
 
     Copies that are there stay, as far as their brokers do. Raises :class:`UserError` for more copies than brokers.
@@ -46,7 +46,7 @@ def plan_moves(present: Iterable[Placement], brokers: Sequence[int], copies: int
     return moves
 
 
-def lacking(wanted: Iterable[Placement], in_sync: Mapping[tuple[str, int], Sequence[int]]) -> list[str]:
+def list_lacking(wanted: Iterable[PlacedPartition], in_sync: Mapping[tuple[str, int], Sequence[int]]) -> list[str]:
     """Return the partitions of which a wanted broker has no complete copy yet."""
     return [
         f"{move.topic}[{move.partition}]"

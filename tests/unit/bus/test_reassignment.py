@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_streams.bus.reassignment import Placement, lacking, plan_moves
+from dart_streams.bus.reassignment import PlacedPartition, list_lacking, plan_moves
 from dart_streams.errors import UserError
 
 brokers = st.lists(st.integers(1, 9), min_size=1, max_size=5, unique=True)
 
 
 @st.composite
-def deployments(draw) -> tuple[list[Placement], list[int], int]:
+def deployments(draw) -> tuple[list[PlacedPartition], list[int], int]:
     old, new = draw(brokers), draw(brokers)
     present = [
-        Placement(f"t{topic}", partition, tuple(draw(st.permutations(old))[: draw(st.integers(1, len(old)))]))
+        PlacedPartition(f"t{topic}", partition, tuple(draw(st.permutations(old))[: draw(st.integers(1, len(old)))]))
         for topic in range(draw(st.integers(0, 4)))
         for partition in range(draw(st.integers(1, 4)))
     ]
@@ -44,7 +44,7 @@ def test_copies_on_remaining_brokers_stay_first(deployment):
 
 
 def test_new_copies_are_spread_over_the_brokers():
-    present = [Placement("t", partition, (1,)) for partition in range(6)]
+    present = [PlacedPartition("t", partition, (1,)) for partition in range(6)]
     moves = plan_moves(present, [1, 2, 3], 2)
     assert Counter(broker for move in moves for broker in move.brokers) == {1: 6, 2: 3, 3: 3}
 
@@ -55,5 +55,5 @@ def test_more_copies_than_brokers_are_refused():
 
 
 def test_a_move_is_done_when_each_wanted_broker_is_in_sync():
-    moves = [Placement("t", 0, (1, 2)), Placement("t", 1, (1, 2))]
-    assert lacking(moves, {("t", 0): [2, 1, 3], ("t", 1): [1]}) == ["t[1]"]
+    moves = [PlacedPartition("t", 0, (1, 2)), PlacedPartition("t", 1, (1, 2))]
+    assert list_lacking(moves, {("t", 0): [2, 1, 3], ("t", 1): [1]}) == ["t[1]"]

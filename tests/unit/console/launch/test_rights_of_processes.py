@@ -29,7 +29,7 @@ def names(kind: str, operation: str, config: Config = CONFIG) -> set[str]:
     return {right.name for right in rights if right.resource == "topic" and operation in right.operations}
 
 
-def test_an_environment_worker_writes_nothing_that_is_trained_on_or_decided():
+def test_an_environment_worker_writes_nothing_that_is_trained_on():
     assert names("env", "Write") == {
         "x.observations",
         "x.action-requests",
