@@ -21,10 +21,11 @@ from dart_streams.bus.codec import encode
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet, parse
-from dart_streams.console.bundles.bundle_inputs import CONFIG, TASKS
+from dart_streams.console.bundles.bundle_inputs import CONFIG, TASKS, TOKENS
 from dart_streams.console.runs import evaluation
 from dart_streams.console.runs.bundle import Blob, BundleRecord, Manifest, Writer
 from dart_streams.console.runs.run_folder import without_nulls
+from dart_streams.console.runs.token_texts import format_pieces
 from dart_streams.curation.in_memory import InMemoryCircle
 from dart_streams.curation.order_tracker import parse_order_id
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
@@ -55,6 +56,8 @@ from workers.env.policy_client import PolicyClient
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 """What an agent may write, and a page or a task be called."""
+PIECES = {number: f" word{number}".encode() for number in range(500)}
+"""The bytes of the tokens that the answers have."""
 EQUAL_EVERY = 4
 """Of this many groups, the last has only failures: its rewards are equal, and it is not curated."""
 LEARNT_BY = 4
@@ -286,6 +289,7 @@ def record(path: Path, rollouts: int = 90, config: Config | None = None) -> Path
     config, tasks, circle = run.config, run.tasks, run.circle
     with Writer(path, Manifest(run="recorded", prefix="dart.recorded.", captured_ms=now_ms(), schemas={})) as bundle:
         bundle.text(CONFIG, tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
+        bundle.text(TOKENS, format_pieces(PIECES, PIECES))
         bundle.text(TASKS, tomli_w.dumps({"pages": msgspec.to_builtins(tasks.pages)}))
         for name, log in circle.logs.items():
             records = []

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -144,6 +145,9 @@ async def test_a_token_that_stands_out_links_to_its_screen_and_version(recorded:
         await page.until("!!document.querySelector('.token.marked')", "the token")
         marked = "[...document.querySelectorAll('.token')].findIndex((one) => one.matches('.marked'))"
         assert await page.js(marked) == 5
+        text, hover = await page.js("((one) => [one.innerText, one.title])(document.querySelector('.token.marked'))")
+        assert re.fullmatch(r"·word\d+", text), "the text of the token, its space as a point"
+        assert hover.startswith(f"token {text.removeprefix('·word')}\n"), "its id on hover"
 
 
 async def test_an_alarm_is_a_link_to_what_it_is_about(recorded: Path):

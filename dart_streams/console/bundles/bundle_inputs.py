@@ -4,6 +4,8 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from dart_streams import config as configuration
 from dart_streams.bus.codec import Undecodable
 from dart_streams.config import Config
@@ -13,10 +15,13 @@ from dart_streams.config.recorded import upgrade_recorded
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.runs.bundle import Bundle, BundleError
 from dart_streams.console.runs.run_log import full_event
+from dart_streams.console.runs.token_texts import Pieces, parse_stored, read_pieces
 from dart_streams.errors import ConfigError
 from topics import Topic
 
 CONFIG, TASKS = "config.toml", "tasks.toml"
+TOKENS = "tokens.json"
+"""The bytes of each token that the run's answers have."""
 
 
 def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
@@ -48,6 +53,16 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
 def tasks_of(bundle: Bundle) -> TaskSet:
     """Return the run's task set."""
     return task_sets.parse(tables_of(bundle, TASKS), f"{bundle.path}: {TASKS}")
+
+
+def pieces_of(bundle: Bundle) -> Pieces:
+    """Return the pieces of the run's tokens: those that the bundle carries, else those of its model on this machine."""
+    if not bundle.has(TOKENS):
+        return read_pieces(config_of(bundle), tasks_of(bundle))
+    try:
+        return parse_stored(bundle.text(TOKENS))
+    except msgspec.DecodeError as error:
+        raise BundleError(f"{bundle.path}: {TOKENS} is damaged ({error}): capture the run again") from None
 
 
 def tables_of(bundle: Bundle, name: str) -> dict[str, Any]:

@@ -8,15 +8,19 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from dart_streams.bus.codec import Undecodable
 from dart_streams.clock import now_ms
 from dart_streams.config import Config
+from dart_streams.config import tasks as task_sets
 from dart_streams.config.text import text_of
-from dart_streams.console.bundles.bundle_inputs import CONFIG, TASKS
+from dart_streams.console.bundles.bundle_inputs import CONFIG, TASKS, TOKENS
 from dart_streams.console.lineage.traces import lines_in
 from dart_streams.console.runs.bundle import Blob, BundleRecord, BundleSection, Manifest, Writer
 from dart_streams.console.runs.run_folder import format_toml
 from dart_streams.console.runs.run_log import ObservationHeader, event_of, existing_topics, present_records
+from dart_streams.console.runs.token_texts import format_pieces, read_pieces
 from dart_streams.errors import UserError
 from dart_streams.store import MissingBlob, SyncStore
 from topics import ALL, Topic, curation_log, observations, trained
@@ -28,6 +32,18 @@ BLOBS_PER_READ = 32
 HAVE_BLOBS = frozenset((observations.TOPIC.name, trained.TOPIC.name))
 """Topics whose events refer to blobs."""
 ORDER = (curation_log.TOPIC, *(topic for topic in ALL if topic is not curation_log.TOPIC))
+
+
+class ActionTokens(msgspec.Struct, frozen=True, gc=False):
+    """The tokens of an action."""
+
+    tokens: list[int] = []
+
+
+class AnswerTokens(msgspec.Struct, frozen=True, gc=False):
+    """The part of an observation with its tokens."""
+
+    taken: ActionTokens | None = None
 
 
 def capture(
@@ -51,14 +67,19 @@ def capture(
         schemas={topic.name: topic.version for topic in chosen},
     )
     refs: dict[str, BlobRef] = {}
+    tokens: set[int] = set()
     with Writer(path, manifest) as bundle:
         bundle.text(CONFIG, format_toml(config))
         bundle.text(TASKS, text_of(Path(config.tasks.file).read_bytes(), config.tasks.file))
         for topic in chosen:
             records = present_records(config.bus, topic)
             noted = with_blobs(topic.name, records, refs) if store and topic.name in HAVE_BLOBS else records
+            if topic is observations.TOPIC:
+                noted = with_tokens(noted, tokens)
             section = bundle.records(topic.name, noted)
             report(f"{topic.name}: {section.items} records")
+        if tokens:
+            bundle.text(TOKENS, format_pieces(read_pieces(config, task_sets.load(Path(config.tasks.file))), tokens))
         if traces is not None and traces.is_dir():
             report(f"spans: {bundle.section(TRACES, 'lines', lines_in(traces)).items}")
         if store:
@@ -75,6 +96,16 @@ def with_blobs(topic: str, records: Iterator[BundleRecord], refs: dict[str, Blob
             ref = event.scores if isinstance(event, TrainedStep) else event.screenshot
             if ref is not None:
                 refs[ref.sha256] = ref
+        yield record
+
+
+def with_tokens(records: Iterator[BundleRecord], tokens: set[int]) -> Iterator[BundleRecord]:
+    """Yield observations, and add the tokens of their actions to ``tokens``."""
+    decode = msgspec.json.Decoder(AnswerTokens).decode
+    for record in records:
+        with contextlib.suppress(msgspec.DecodeError):
+            taken = decode(record.value or b"").taken
+            tokens.update(taken.tokens if taken else ())
         yield record
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, Self
 
 from dart_streams.config.tasks import TaskSet
-from dart_streams.console.bundles.bundle_inputs import config_of, tasks_of
+from dart_streams.console.bundles.bundle_inputs import config_of, pieces_of, tasks_of
 from dart_streams.console.lineage.traces import RequestSegment, Timeline
 from dart_streams.console.runs import evaluation
 from dart_streams.console.runs.bundle import Bundle, BundleRecord
@@ -14,6 +14,7 @@ from dart_streams.console.runs.metrics_reader import MetricsReader
 from dart_streams.console.runs.run_folder import PhaseLog, RunPhase
 from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.runs.token_texts import Pieces
 from dart_streams.console.views.page.records import last_of_each_partition, newest_records
 from dart_streams.console.views.page.source import SHOWN, NotFound, Progress, RunSource, action_segments
 from dart_streams.console.views.report_metrics import ReportInputs
@@ -100,6 +101,10 @@ class BundleSource(RunSource):
         if self._tasks is None:
             self._tasks = tasks_of(self.bundle)
         return self._tasks
+
+    def read_pieces(self) -> Pieces:
+        """Return the bytes of the run's tokens."""
+        return pieces_of(self.bundle)
 
     async def report_inputs(self) -> ReportInputs:
         """Return the inputs of a report; bundles have no metrics, costs and offsets."""

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from dart_streams.actions.sequence import parse_all
 from dart_streams.config import Policy
 from dart_streams.console.lineage.traces import RequestSegment
 from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.runs.token_texts import Pieces, token_texts
 from dart_streams.console.views.page.source import NotFound
 from dart_streams.episodes import prompts
 from topics.curated import Member
@@ -152,11 +154,15 @@ def points_of(text: str, screen: BlobRef, policy: Policy) -> tuple[Point, ...]:
 
 
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
-    """An observation, the points of its action on the screen before it, and the segments of the action's time."""
+    """An observation, the points of its action on the screen before it, and the segments of the action's time.
+
+    ``texts`` has the text of each of the action's tokens (see :func:`token_texts`); empty without a tokenizer.
+    """
 
     event: Observation
     points: tuple[Point, ...] = ()
     segments: Sequence[RequestSegment] = ()
+    texts: Sequence[str | None] = ()
 
 
 class TrajectoryView(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,6 +182,7 @@ def view_trajectory(
     observations: Sequence[Observation],
     segments: Mapping[int, Sequence[RequestSegment]],
     policy: Policy,
+    pieces: Pieces = MappingProxyType({}),
 ) -> TrajectoryView:
     """Return a trajectory step by step; raise :class:`NotFound` for an unknown id.
 
@@ -188,7 +195,7 @@ def view_trajectory(
         running=identity in state.open,
         summary=state.trajectories.get(identity),
         steps=[
-            view_step(before, observation, segments.get(observation.step - 1, ()), policy)
+            view_step(before, observation, segments.get(observation.step - 1, ()), policy, pieces)
             for before, observation in zip([None, *observations], observations, strict=False)
         ],
         groups=[
@@ -201,12 +208,17 @@ def view_trajectory(
 
 
 def view_step(
-    before: Observation | None, observation: Observation, segments: Sequence[RequestSegment], policy: Policy
+    before: Observation | None,
+    observation: Observation,
+    segments: Sequence[RequestSegment],
+    policy: Policy,
+    pieces: Pieces = MappingProxyType({}),
 ) -> StepView:
-    """Return an observation with the points of its action on the screen of the observation ``before``."""
+    """Return an observation with its tokens' texts, and its action's points on the screen ``before``."""
     shot, taken = before and before.screenshot, observation.taken
     points = points_of(taken.action, shot, policy) if shot and taken and taken.action else ()
-    return StepView(event=observation, points=points, segments=segments)
+    texts = token_texts(taken.tokens, pieces) if taken and pieces else ()
+    return StepView(event=observation, points=points, segments=segments, texts=texts)
 
 
 def render_prompt(observations: Sequence[Observation], index: int, policy: Policy) -> list[MessagePart]:

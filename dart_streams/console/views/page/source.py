@@ -15,6 +15,7 @@ from dart_streams.console.runs.metrics_reader import MetricsReader
 from dart_streams.console.runs.process_usage import ProcessUsage
 from dart_streams.console.runs.run_folder import PhaseLog
 from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.runs.token_texts import Pieces, read_pieces
 from dart_streams.console.views.report_metrics import ReportInputs
 from dart_streams.errors import UserError
 from topics import ALL, Topic, action_requests
@@ -85,6 +86,10 @@ class RunSource(Protocol):
 
     def task_set(self) -> TaskSet:
         """Return the tasks of the run; empty if their file is not on this machine."""
+
+    def read_pieces(self) -> Pieces:
+        """Return the bytes of the policy's tokens; empty if its tokenizer is not on this machine. It may block."""
+        return read_pieces(self.config, self.task_set())
 
     async def report_inputs(self) -> ReportInputs:
         """Return the inputs of a report as far as they exist."""

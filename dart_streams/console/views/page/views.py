@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from dart_streams.console.runs.token_texts import Pieces
 from dart_streams.console.views.page import episodes, training
 from dart_streams.console.views.page.comparison import Comparison, compare, compare_training_task
 from dart_streams.console.views.page.header import page_header
@@ -40,6 +41,7 @@ class PageViews:
         self.grid = SlotGrid(source.config)
         self._report: tuple[float, ReportView] | None = None
         self._reporting = asyncio.Lock()
+        self._pieces: dict[str, Pieces] = {}
         self.views: dict[str, Callable[[Query], Any]] = {
             "run": lambda _: self.describe_run(),
             "wall": lambda _: self.grid.update(source.state),
@@ -92,7 +94,14 @@ class PageViews:
         identity, source = read_id(query), self.run_of(query)
         observations = await source.steps(identity)
         segments = await source.segments(identity)
-        return episodes.view_trajectory(identity, source.state, observations, segments, source.config.policy)
+        pieces = await self.pieces(source)
+        return episodes.view_trajectory(identity, source.state, observations, segments, source.config.policy, pieces)
+
+    async def pieces(self, source: RunSource) -> Pieces:
+        """Return the bytes of a run's tokens, read once they are there."""
+        if not self._pieces.get(source.name):
+            self._pieces[source.name] = await asyncio.to_thread(source.read_pieces)
+        return self._pieces[source.name]
 
     async def prompt(self, query: Query) -> Any:
         """Return the prompt of a step."""

@@ -6,6 +6,7 @@ import { el, facts, fill, table } from "./dom.js";
 import { brief, clock, count, duration, number, percent, short } from "./format.js";
 import { figure, grouped } from "./metrics.js";
 import { screen } from "./screen.js";
+import { tokenText } from "./tokens.js";
 
 export const title = "Train step";
 
@@ -59,7 +60,7 @@ async function topTokens(event, app) {
     const version = taken?.versions.find((/** @type {any} */ span) => span.start <= one.index && one.index < span.end)?.version;
     const href = app.href("trajectory", { id: one.trajectory_id, step: one.step, token: one.index });
     return el(".lane.token-lane", {}, el("a.cell", { href }, before ? screen(before.event.screenshot, steps[one.step + 1]?.points ?? []) : el(".screen.none", {}, "not available")),
-      el("div", {}, el("div", {}, el("a", { href }, `token ${one.token}`), `, number ${one.index} of action ${one.step + 1} of `, app.link("trajectory", { id: one.trajectory_id }, short(one.trajectory_id), one.trajectory_id)),
+      el("div", {}, el("div", {}, el("a.token", { href, title: `token ${one.token}` }, tokenText(steps[one.step + 1]?.texts?.[one.index], one.token)), `, number ${one.index} of action ${one.step + 1} of `, app.link("trajectory", { id: one.trajectory_id }, short(one.trajectory_id), one.trajectory_id)),
         taken ? el(".action", {}, brief(taken.action ?? taken.text)) : null,
         facts([["share of the gradient", percentOf(one.gradient_share)], ["trainer to engine", number(Math.exp(one.log_ratio), 4)], ["importance weight", number(one.weight, 4)], ["probability", number(Math.exp(one.logprob), 3)],
           ["sampled by", version === undefined ? null : `v${version}`], ["trained into", `v${event.version}`]])));

@@ -167,7 +167,7 @@ class Player {
         next.event.returned ? el("pre.said", {}, `returned: ${next.event.returned}`) : null,
         roles.map((/** @type {[any, boolean]} */ [g, chosen]) => el("p.role", {}, chosen ? el("span.chip.success", {}, "trained on") : el("span.chip", {}, "left out"),
           ` advantage ${number(g.member.advantage)} in `, this.app.link("group", { id: g.group_id }, g.group_id)))));
-      parts.push(tokens(taken, this.color, (color) => { this.color = color; this.app.remember({ color }); this.draw(); }, index === this.marked.step ? this.marked.token : undefined));
+      parts.push(tokens(taken, next.texts ?? [], this.color, (color) => { this.color = color; this.app.remember({ color }); this.draw(); }, index === this.marked.step ? this.marked.token : undefined));
       parts.push(timings(now.event, next, duration));
       parts.push(this.more("prompt and history", async () => promptOf(await get("prompt", { id: this.id, step: index, of: this.of }))));
     }
