@@ -313,10 +313,80 @@ async def test_the_filter_is_in_the_address_and_a_box_takes_any_id(recorded: Pat
         await page.js("void (document.getElementById('find').value = 'v1')")
         await page.js("document.getElementById('finder').requestSubmit()")
         await page.until("location.hash.startsWith('#/step?')")
-        await page.js("void (document.getElementById('find').value = 'no-such-id')")
-        await page.js("document.getElementById('finder').requestSubmit()")
-        await page.until("location.hash.startsWith('#/log?')")
-        page.errors.clear()  # the request for it was answered with 404, and the console says so
+
+
+async def test_a_search_finds_tasks_outcomes_and_texts_and_leaves_the_keys(recorded: Path):
+    async with opened(recorded) as (page, _):
+        for query, found in (
+            ("BOX#1", "ul.found a"),
+            ("failure box", "tbody .chip.failure"),
+            ("thought: <img", "tbody a"),
+        ):
+            await page.press("/")
+            await page.until("document.activeElement.id === 'find'")
+            await page.call("Input.insertText", text=query)
+            await page.press("Enter", 13)
+            heading = json.dumps(f"Search: {query}")
+            await page.until(f"document.querySelector('h1')?.innerText === {heading}", query)
+            await page.until(f"!!document.querySelector('[data-page=search] {found}')", query)
+        assert HOSTILE[:8] in await page.text("[data-page=search] tbody a")
+        await page.shot("search")
+        await page.click("[data-page=search] tbody a")
+        await page.until("!!document.querySelector('.stage')", "the step with the text")
+        await page.press("/")
+        await page.call("Input.insertText", text="nothing-is-called-so")
+        await page.press("Enter", 13)
+        await page.until("document.querySelectorAll('[data-page=search] .empty').length === 3", "nothing found")
+        await page.press("3")
+        await page.at("#/tasks")
+        ids = await page.js("[...document.querySelectorAll('tbody td:first-child')].map((one) => one.innerText)")
+        assert ids == sorted(ids, key=lambda one: (one.partition("#")[0], int(one.partition("#")[2])))
+        await page.go("nosuch")
+        assert "There is no page #/nosuch" in await page.text("main")
+        page.errors.clear()  # ids that do not exist are answered with 404, and the console says so
+
+
+async def test_a_new_browser_is_asked_for_the_token_and_keeps_its_link(recorded: Path):
+    guard = Guard(frozenset(), 1, tls=False)
+    server = TestServer(PageServer(BundleSource(Bundle(recorded)).read(), guard, load_assets(None)).application())
+    await server.start_server()
+    try:
+        async with tab(SHOTS) as page:
+            await page.open(f"http://127.0.0.1:{server.port}/#/tasks")
+            for token, sign in (("wrong", "document.body.innerText.includes('earlier start')"), (guard.token, "true")):
+                await page.js("document.getElementById('token').focus()")
+                await page.call("Input.insertText", text=token)
+                await page.shot("sign-in")
+                await page.js("document.querySelector('button').click()")
+                await page.until(f"document.readyState === 'complete' && {sign}", "the answer")
+            await page.at("#/tasks")
+            assert await page.js("location.search") == ""
+    finally:
+        await server.close()
+
+
+@pytest.mark.skipif(jars.plots_folder() is None, reason="the jar of the plots is not there: make setup")
+async def test_metrics_are_chosen_from_a_list_smoothed_and_read_at_a_step(recorded: Path):
+    async with opened(recorded, jars.plots_folder()) as (page, _):
+        await page.go("steps")
+        await page.click(".picker summary")
+        await page.click(".choices input[value=kl_reference]")
+        await page.click(".choices input[value=loss]")
+        await page.until("document.querySelectorAll('.chart canvas').length === 2", "the chosen metrics alone")
+        await page.js(
+            "(() => { const s = document.querySelector('select[aria-label=smoothing]'); s.value = '5';"
+            " s.dispatchEvent(new Event('change')); })()"
+        )
+        await page.until("document.querySelector('.chart .names')?.innerText.includes('mean of 5')", "smoothing")
+        link = await page.js("location.hash")
+        assert all(part in link for part in ("smooth=5", "kl_reference", "loss"))
+        box = await page.js(
+            "(() => { const b = document.querySelector('.u-over').getBoundingClientRect();"
+            " return [b.x + b.width / 2, b.y + b.height / 2] })()"
+        )
+        await page.call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
+        await page.until("/^optimizer step \\d+: [-\\d.]+ · /.test(document.querySelector('.chart .value').innerText)")
+        await page.shot("steps-chosen")
 
 
 async def test_a_page_of_another_origin_can_neither_read_nor_frame_it(recorded: Path):

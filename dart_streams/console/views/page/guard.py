@@ -13,6 +13,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from dart_streams.config.connections import is_loopback
 from dart_streams.connection.auth import is_same_token
+from dart_streams.console.views.page.sign_in import POLICY, UNKNOWN, WRONG, sign_in_page
 
 METHODS = frozenset({"GET", "HEAD"})
 SITES = frozenset({"same-origin", "none"})
@@ -49,7 +50,9 @@ class Guard:
             if (refused := self.refusal(request)) is not None:
                 return refuse(refused)
             if (given := request.query.get("token")) is not None and request.path == "/":
-                return add_headers(self.exchange(given))
+                return self.exchange(given)
+            if not self.knows(request) and request.path == "/":
+                return ask_for_token(UNKNOWN)
             if not self.knows(request):
                 text = "open the address that dart-streams printed: it carries the token, which is new at each start"
                 return refuse(web.Response(status=401, text=text))
@@ -92,13 +95,21 @@ class Guard:
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
         return is_same_token(cookie, self.session) or is_same_token(bearer, self.token)
 
-    def exchange(self, given: str) -> web.Response:
-        """Answer a token in the address with the cookie and a redirect to an address without it."""
+    def exchange(self, given: str) -> web.StreamResponse:
+        """Answer a token in the address with the cookie and a redirect; for another one, ask for the token."""
         if not is_same_token(given, self.token):
-            return web.Response(status=401, text="the token is of an earlier start: open the address printed last")
+            return ask_for_token(WRONG)
         response = web.Response(status=303, headers={"Location": "/"})
         response.set_cookie(self.cookie, self.session, httponly=True, samesite="Strict", secure=self.tls, path="/")
-        return response
+        return add_headers(response)
+
+
+def ask_for_token(reason: str) -> web.StreamResponse:
+    """Return the page that asks for the token, with status 401."""
+    response = web.Response(status=401, text=sign_in_page(reason), content_type="text/html")
+    refused = refuse(response)
+    refused.headers["Content-Security-Policy"] = POLICY
+    return refused
 
 
 def refuse(response: web.Response) -> web.StreamResponse:

@@ -54,8 +54,14 @@ def decode_record(record: BundleRecord) -> RecordText:
 
 
 def newest_records(records: Iterable[BundleRecord], needle: bytes, limit: int) -> list[BundleRecord]:
-    """Return the ``limit`` newest records of a topic with ``needle`` in key or value, the newest first."""
-    matching = (one for one in records if not needle or needle in (one.key or b"") or needle in (one.value or b""))
+    """Return the ``limit`` newest records of a topic with ``needle`` in key or value, the newest first.
+
+    Capitals of ASCII letters do not matter.
+    """
+    low = needle.lower()
+    matching = (
+        one for one in records if not low or low in (one.key or b"").lower() or low in (one.value or b"").lower()
+    )
     return heapq.nlargest(limit, matching, key=attrgetter("at_ms", "partition", "offset"))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dart_streams.console.runs.token_texts import Pieces
-from dart_streams.console.views.page import episodes, training
+from dart_streams.console.views.page import episodes, search, training
 from dart_streams.console.views.page.comparison import Comparison, compare, compare_training_task
 from dart_streams.console.views.page.header import page_header
 from dart_streams.console.views.page.records import (
@@ -22,7 +22,7 @@ from dart_streams.console.views.page.report_view import ReportView, report_view
 from dart_streams.console.views.page.source import NotFound, RunSource
 from dart_streams.console.views.page.time_curves import view_time
 from dart_streams.console.views.page.wall import SlotGrid
-from topics import training_metrics
+from topics import observations, training_metrics
 
 Query = Mapping[str, str]
 
@@ -59,6 +59,7 @@ class PageViews:
             "log": lambda query: self.records(query, MAX_SHOWN),
             "dead-letters": self.dead_letters,
             "find": lambda query: episodes.find_page(read_id(query), source.state),
+            "search": self.search,
             "report": lambda _: self.report(),
             "compare": self.compare,
             "compared-task": lambda query: compare_training_task(read_id(query), source, self.run_of(query)),
@@ -92,10 +93,10 @@ class PageViews:
     async def trajectory(self, query: Query) -> episodes.TrajectoryView:
         """Return a trajectory step by step."""
         identity, source = read_id(query), self.run_of(query)
-        observations = await source.steps(identity)
+        steps = await source.steps(identity)
         segments = await source.segments(identity)
         pieces = await self.pieces(source)
-        return episodes.view_trajectory(identity, source.state, observations, segments, source.config.policy, pieces)
+        return episodes.view_trajectory(identity, source.state, steps, segments, source.config.policy, pieces)
 
     async def pieces(self, source: RunSource) -> Pieces:
         """Return the bytes of a run's tokens, read once they are there."""
@@ -106,8 +107,8 @@ class PageViews:
     async def prompt(self, query: Query) -> Any:
         """Return the prompt of a step."""
         source = self.run_of(query)
-        observations = await source.steps(read_id(query))
-        return episodes.render_prompt(observations, read_number(query, "step"), source.config.policy)
+        steps = await source.steps(read_id(query))
+        return episodes.render_prompt(steps, read_number(query, "step"), source.config.policy)
 
     async def records(self, query: Query, limit: int) -> list[RecordText]:
         """Return the newest records of a topic that contain a text."""
@@ -134,6 +135,12 @@ class PageViews:
             if self._report is None or now_s - self._report[0] > REPORT_MAX_AGE_S:
                 self._report = now_s, report_view(await self.source.report_inputs())
             return self._report[1]
+
+    async def search(self, query: Query) -> search.SearchView:
+        """Return what contains a text: tasks, trajectories, and texts of the newest observations with it."""
+        text = read_id(query)
+        found = await self.source.records(observations.TOPIC, search.needle_of(text), MAX_SHOWN)
+        return search.search_run(text, self.source.state, found)
 
     def compare(self, query: Query) -> Comparison:
         """Compare versions ``a`` and ``b`` at temperature ``t``; with ``of=other``, b is from the other run."""

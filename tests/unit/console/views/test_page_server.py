@@ -83,6 +83,18 @@ async def test_nothing_is_given_without_the_token(path: str, given: str):
         assert "Set-Cookie" not in answer.headers
 
 
+async def test_a_new_browser_is_asked_for_the_token():
+    async with client_of(GOLDEN) as client:
+        for given, reason in ({}, "has not opened the page"), ({"token": "old"}, "of an earlier start"):
+            answer = await client.get("/", params=given)
+            text = await answer.text()
+            assert (answer.status, answer.content_type) == (401, "text/html")
+            assert reason in text
+            assert '<input id="token" name="token"' in text
+            assert "form-action 'self'" in answer.headers["Content-Security-Policy"]
+            assert "script" not in answer.headers["Content-Security-Policy"]
+
+
 async def test_a_script_gives_the_token_as_its_bearer():
     async with client_of(GOLDEN) as client:
         assert (await client.get("/api/run", headers={"Authorization": f"Bearer {TOKEN}"})).status == 200

@@ -9,6 +9,7 @@ import * as compare from "./compare.js";
 import * as group from "./group.js";
 import * as log from "./log.js";
 import * as report from "./report.js";
+import * as search from "./search.js";
 import * as step from "./step.js";
 import * as steps from "./steps.js";
 import * as task from "./task.js";
@@ -16,6 +17,7 @@ import * as tasks from "./tasks.js";
 import * as time from "./time.js";
 import * as trajectories from "./trajectories.js";
 import * as trajectory from "./trajectory.js";
+import * as unknown from "./unknown.js";
 import * as wall from "./wall.js";
 
 /**
@@ -32,7 +34,7 @@ import * as wall from "./wall.js";
  */
 
 /** @type {Record<string, Page>} */
-const PAGES = { wall, trajectories, trajectory, group, steps, step, tasks, task, time, log, report, compare };
+const PAGES = { wall, trajectories, trajectory, group, steps, step, tasks, task, time, log, report, compare, search };
 /** @type {[string, string[]][]} tabs and their subpages */
 const ALL_TABS = [["wall", []], ["trajectories", ["trajectory", "group"]], ["tasks", ["task"]], ["steps", ["step"]], ["time", []], ["log", []], ["report", []], ["compare", []]];
 /** The tabs of an exported file. */
@@ -41,6 +43,8 @@ const TABS = exported ? IN_FILE.map((name) => /** @type {[string, string[]]} */ 
 const HOME = exported ? "report" : "wall";
 const REFRESH_MS = 2000;
 const AWAY_MS = 1500;
+/** The time after which a page that opens says so. */
+const SLOW_MS = 250;
 
 export class App {
   constructor() {
@@ -90,7 +94,7 @@ export class App {
     const { page, params } = parse();
     this.place = location.hash;
     const turn = ++this.turn, began = performance.now();
-    const known = PAGES[page] ?? PAGES[HOME];
+    const known = PAGES[page] ?? unknown;
     document.title = `${known.title} · dart_streams`;
     for (const tab of document.querySelectorAll("#tabs a")) {
       const name = tab.getAttribute("data-tab") ?? "";
@@ -102,12 +106,16 @@ export class App {
     view.dataset.page = page;
     view.dataset.place = location.hash;
     let shown = {};
+    const loading = /** @type {HTMLElement} */ (document.getElementById("loading"));
+    const slow = setTimeout(() => { loading.hidden = false; fill(loading, `Loading: ${known.title} …`); }, SLOW_MS);
     try {
       shown = await known.open(view, params, this);
     } catch (error) {
       view.append(el("p.problem", {}, message(error)));
       if (!(error instanceof Problem)) console.error(error);
     }
+    clearTimeout(slow);
+    if (turn === this.turn) loading.hidden = true;
     if (turn !== this.turn) return /** @type {Shown} */ (shown).close?.();
     this.shown.close?.();
     this.shown = shown;
@@ -186,11 +194,12 @@ export class App {
     try {
       const { page, ...params } = await get("find", { id });
       location.hash = this.href(page, params);
-      field.value = "";
-      field.blur();
     } catch (error) {
-      location.hash = this.href("log", { q: id, said: message(error) });
+      if (exported) location.hash = this.href("log", { q: id, said: message(error) });
+      else location.hash = this.href("search", { q: id });
     }
+    field.value = "";
+    field.blur();
   }
 
   /** @param {KeyboardEvent} event */

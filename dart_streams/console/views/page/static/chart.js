@@ -72,7 +72,7 @@ export function chart(parent, plot) {
       }))],
       hooks: { draw: [(/** @type {any} */ self) => annotate(self, plot, color)], setCursor: [(/** @type {any} */ self) => {
         const index = self.cursor.idx;
-        value.textContent = index === null || index === undefined ? "" : plot.series.map((one) => number(one.values[index])).join(" · ");
+        value.textContent = index === null || index === undefined ? "" : `${place(plot, index)}: ${plot.series.map((one) => number(one.values[index])).join(" · ")}`;
       }] },
     };
   }
@@ -111,6 +111,11 @@ function times(_, ticks, __, ___, apart) {
 function values(_, ticks, __, ___, apart) {
   const digits = Math.max(0, Math.min(9, -Math.floor(Math.log10(apart) + 1e-9)));
   return ticks.map((tick) => tick.toLocaleString("en", { maximumFractionDigits: digits }));
+}
+
+/** The x value under the cursor with its unit. @param {Plot} plot @param {number} index */
+function place(plot, index) {
+  return plot.time ? clock(plot.x[index] * 1000) : `${plot.unit ?? "x"} ${number(plot.x[index])}`;
 }
 
 /** The pixels of an axis for its longest value. @param {any} _ @param {string[] | null} shown */

@@ -45,6 +45,13 @@ export function short(id) {
   return id.length > 16 ? `…${id.slice(-10)}` : id;
 }
 
+const NATURAL = new Intl.Collator("en", { numeric: true });
+
+/** Compare two ids so that #2 comes before #10. @param {string} a @param {string} b */
+export function natural(a, b) {
+  return NATURAL.compare(a, b);
+}
+
 const CALL = /call\(name='([^']*)', arguments='((?:[^'\\]|\\.)*)'\)/gs;
 
 /** An action without the keywords of the grammar; a called function with its arguments. @param {string} text */

@@ -37,9 +37,25 @@ export function figure(one, value) {
 }
 
 /**
+ * The mean of each value and the known ones before it, within a window.
+ * @param {(number | null)[]} values @param {number} window
+ */
+export function smooth(values, window) {
+  return values.map((value, index) => {
+    const known = values.slice(Math.max(0, index - window + 1), index + 1).filter((one) => one !== null);
+    return value === null ? null : known.reduce((sum, one) => sum + one, 0) / known.length;
+  });
+}
+
+/**
  * Append a plot of a metric over optimizer steps to `parent`; the result removes it.
- * @param {Element} parent @param {Metric} one @param {{x: number[], values: (number | null)[], unit?: string, pick?: (index: number) => void}} line
+ * @param {Element} parent @param {Metric} one @param {{x: number[], values: (number | null)[], unit?: string, smoothing?: number, pick?: (index: number) => void}} line
  */
 export function curve(parent, one, line) {
-  return chart(parent, { title: one.name, quantity: quantity(one), help: one.meaning, x: line.x, time: false, unit: line.unit, pick: line.pick, series: [{ values: line.values }] });
+  const window = line.smoothing ?? 1;
+  /** @type {import("./chart.js").Series[]} */
+  const series = window > 1
+    ? [{ name: `mean of ${window}`, values: smooth(line.values, window), width: 2 }, { name: "each step", values: line.values, width: 0.6 }]
+    : [{ values: line.values }];
+  return chart(parent, { title: one.name, quantity: quantity(one), help: one.meaning, x: line.x, time: false, unit: line.unit ?? "optimizer step", pick: line.pick, series });
 }

@@ -10,12 +10,18 @@ export const title = "Train steps";
 const OPENED = ["learning", "KL and clipping"];
 /** Maximum number of plots of a group: it may have one metric per page. */
 const MOST_PLOTS = 24;
+/** Choices of the number of steps in a moving mean. */
+const SMOOTHINGS = [1, 5, 20, 50];
 
 /** @param {HTMLElement} view @param {Record<string, string>} params @param {import("./app.js").App} app */
 export async function open(view, params, app) {
   const plots = el("div"), body = el("div");
   const filter = /** @type {HTMLInputElement} */ (el("input", { type: "search", placeholder: "metrics (regular expression)", value: params.q ?? "", oninput: () => { app.remember({ q: filter.value }); draw(); } }));
-  view.append(el(".bar", {}, el("h1", {}, title), el(".push"), filter), plots, body);
+  const smoothing = /** @type {HTMLSelectElement} */ (el("select", { "aria-label": "smoothing", onchange: () => { app.remember({ smooth: smoothing.value }); draw(); } },
+    SMOOTHINGS.map((steps) => el("option", { value: steps, selected: String(steps) === params.smooth }, steps > 1 ? `mean of ${steps} steps` : "no smoothing"))));
+  const choices = el(".choices"), chosen = new Set((params.m ?? "").split(",").filter(Boolean));
+  const picker = /** @type {HTMLDetailsElement} */ (el("details.picker", {}, el("summary", {}, "choose metrics"), choices));
+  view.append(el(".bar", {}, el("h1", {}, title), el(".push"), smoothing, filter), picker, plots, body);
   const { metrics, headlines } = await get("metrics");
   /** @type {any} */
   let found = null;
@@ -23,24 +29,36 @@ export async function open(view, params, app) {
   const opened = new Set(OPENED);
   /** @type {(() => void)[]} */
   let closers = [];
+  /** Draw the list of metrics, with those that are chosen. */
+  function drawChoices() {
+    const toggle = (/** @type {string} */ name, /** @type {boolean} */ on) => {
+      if (on) chosen.add(name);
+      else chosen.delete(name);
+      app.remember({ m: [...chosen].join(",") });
+      draw();
+    };
+    fill(choices, el("button", { type: "button", onclick: () => { chosen.clear(); app.remember({ m: "" }); drawChoices(); draw(); } }, "all metrics"),
+      grouped(metrics, Object.keys(found.metrics)).map(([group, members]) => el("fieldset", {}, el("legend", {}, group), members.map((one) => el("label", { title: one.meaning },
+        el("input", { type: "checkbox", value: one.name, checked: chosen.has(one.name), onchange: (/** @type {any} */ event) => toggle(one.name, event.target.checked) }), one.name, one.unit ? el("i", {}, `, ${one.unit}`) : null)))));
+  }
   function names() {
-    const all = Object.keys(found.metrics);
+    const all = Object.keys(found.metrics).filter((name) => !chosen.size || chosen.has(name));
     try {
       return filter.value ? all.filter((name) => new RegExp(filter.value, "i").test(name)) : all;
     } catch { return []; }
   }
   /** A group whose plots are drawn at its first opening. @param {string} name @param {import("./metrics.js").Metric[]} members */
   function group(name, members) {
-    const charts = el(".charts"), wanted = Boolean(filter.value) || opened.has(name);
+    const charts = el(".charts"), wanted = Boolean(filter.value) || chosen.size > 0 || opened.has(name);
     const drawn = () => {
       if (charts.childElementCount || !fold.isConnected) return;
       for (const one of members.slice(0, MOST_PLOTS)) {
-        closers.push(curve(charts, one, { x: found.steps, values: found.metrics[one.name], pick: (index) => { location.hash = app.href("step", { id: found.steps[index] }); } }));
+        closers.push(curve(charts, one, { x: found.steps, values: found.metrics[one.name], smoothing: Number(smoothing.value), pick: (index) => { location.hash = app.href("step", { id: found.steps[index] }); } }));
       }
     };
     const fold = /** @type {HTMLDetailsElement} */ (el("details.metric-group", { open: wanted, ontoggle: () => {
       if (fold.open) drawn();
-      if (!filter.value) fold.open ? opened.add(name) : opened.delete(name);
+      if (!filter.value && !chosen.size) fold.open ? opened.add(name) : opened.delete(name);
     } }, el("summary", {}, el("b", {}, name), ` ${members.length > MOST_PLOTS ? `${MOST_PLOTS} of ${members.length}` : members.length}`), charts));
     plots.append(fold);
     if (wanted) drawn();
@@ -60,7 +78,10 @@ export async function open(view, params, app) {
   let length = -1;
   async function refresh() {
     found = await get("steps");
-    if (found.steps.length !== length) draw();
+    if (found.steps.length !== length) {
+      if (!picker.open || !choices.childElementCount) drawChoices();
+      draw();
+    }
     length = found.steps.length;
   }
   await refresh();

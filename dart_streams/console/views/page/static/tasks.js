@@ -3,11 +3,11 @@
 
 import { get } from "./api.js";
 import { el, fill, table } from "./dom.js";
-import { number, percent } from "./format.js";
+import { natural, number, percent } from "./format.js";
 
 export const title = "Tasks";
-/** @type {Record<string, (row: any) => number | string>} */
-const ORDERS = { task: (row) => row.task_id, success: (row) => row.success_rate ?? -1, episodes: (row) => -row.episodes };
+/** @type {Record<string, (a: any, b: any) => number>} */
+const ORDERS = { task: () => 0, success: (a, b) => (a.success_rate ?? -1) - (b.success_rate ?? -1), episodes: (a, b) => b.episodes - a.episodes };
 const MOST = 500;
 
 /** @param {HTMLElement} view @param {Record<string, string>} params @param {import("./app.js").App} app */
@@ -21,7 +21,7 @@ export async function open(view, params, app) {
   let rows = [];
   function draw() {
     const key = ORDERS[order.value], q = filter.value.toLowerCase();
-    const shown = rows.filter((row) => row.task_id.toLowerCase().includes(q)).sort((a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0));
+    const shown = rows.filter((row) => row.task_id.toLowerCase().includes(q)).sort((a, b) => key(a, b) || natural(a.task_id, b.task_id));
     fill(count, `${shown.length} of ${rows.length}`);
     fill(body, table(shown.slice(0, MOST), [
       ["task", (row) => app.link("task", { id: row.task_id }, row.task_id)],

@@ -1,0 +1,34 @@
+"""The page that asks a new browser for the token. It has no script, and loads nothing."""
+
+import base64
+import hashlib
+import html
+
+STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:34em;margin:12vh auto;padding:0 20px;color:#17202c}"
+    "input,button{font:inherit;padding:6px 10px}input{width:20em;max-width:100%}code{font-size:14px}"
+)
+POLICY = (
+    f"default-src 'none'; style-src 'sha256-{base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()}'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+"""Content security policy of this page: its style, and its form to this server."""
+UNKNOWN = "This browser has not opened the page before."
+WRONG = "This token is of an earlier start of the page, or incomplete."
+
+
+def sign_in_page(reason: str) -> str:
+    """Return the page as HTML. Its form keeps the fragment of the address, so deep links lead on."""
+    return f"""<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Sign in · dart_streams</title><style>{STYLE}</style></head>
+<body><main>
+<h1>dart_streams</h1>
+<p>{html.escape(reason)} Give the token of the address that <code>dart-streams</code> printed: the text after
+<code>?token=</code>. It is new at each start.</p>
+<form method="get"><p><label for="token">Token</label></p>
+<p><input id="token" name="token" type="password" required autocomplete="off" autofocus>
+<button type="submit">Open the page</button></p></form>
+</main></body></html>
+"""
