@@ -2,12 +2,16 @@
 
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
+from dart_streams import config
 from dart_streams.telemetry.health_server import PORT
-from tests.k8s.test_manifests import HOME, K8S, ROOT, WHOLE, resources
+from tests.k8s.test_manifests import HOME, K8S, ROOT, WHOLE, resources, up
 
 pytestmark = pytest.mark.skipif(
     not (HOME / "schemas").is_dir(), reason="`make test-k8s` sets up kustomize and the schemas"
@@ -157,3 +161,62 @@ def test_names_of_resources_are_taken_once(folder: str, rendered):
     assert [name for name, count in counts.items() if count > 1] == []
     accounts = {r["metadata"]["name"] for r in rendered[folder] if r["kind"] == "ServiceAccount"}
     assert {pod_of(w)["serviceAccountName"] for w in workloads(rendered[folder]).values()} == accounts
+
+
+def with_component(component: str, folder: Path) -> list[Resource]:
+    parts = {"resources": [up(folder, K8S / "base")], "components": [up(folder, K8S / "components" / component)]}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(parts))
+    return resources(folder)
+
+
+def test_the_page_is_reached_by_its_host_with_its_token(tmp_path: Path):
+    made = with_component("page", tmp_path)
+    of = {r["kind"]: r for r in made if r["metadata"]["name"] in ("ui", "page")}
+    container = container_of(of["Deployment"])
+    args = container["args"]
+    (rule,) = of["Ingress"]["spec"]["rules"]
+    assert of["Ingress"]["spec"]["tls"][0]["hosts"] == [rule["host"]] == [args[args.index("--allow-host") + 1]]
+    assert rule["http"]["paths"][0]["backend"]["service"] == {"name": "ui", "port": {"name": "page"}}
+    assert of["Service"]["spec"]["ports"][0]["targetPort"] == "page"
+    labels = of["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
+    assert of["Service"]["spec"]["selector"].items() <= labels
+    assert of["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"].items() <= labels
+    (port,) = {p["containerPort"] for p in container["ports"] if p["name"] == "page"}
+    assert of["NetworkPolicy"]["spec"]["ingress"][0]["ports"] == [{"port": port, "protocol": "TCP"}]
+    assert args[args.index("--port") + 1] == str(port)
+    assert args[args.index("--token-file") + 1].startswith("/etc/dart/secrets/")
+    assert {"--behind-proxy", "--host"} <= {*args}
+
+
+def test_metrics_go_to_the_collector_that_prometheus_scrapes(tmp_path: Path):
+    made = with_component("metrics", tmp_path)
+    endpoint = urlsplit(config.load(K8S / "base/dart.toml").telemetry.otlp_endpoint)
+    of = {r["kind"]: r for r in made if r["metadata"]["name"].startswith("collector")}
+    assert of["Service"]["metadata"]["name"] == endpoint.hostname
+    assert of["Service"]["spec"]["ports"][0]["port"] == endpoint.port
+    pod = of["Deployment"]["spec"]["template"]
+    scraped = pod["metadata"]["annotations"]["prometheus.io/port"]
+    settings = yaml.safe_load(of["ConfigMap"]["data"]["config.yaml"])
+    exporter = settings["exporters"]["prometheus"]
+    assert exporter["endpoint"].endswith(f":{scraped}")
+    compose = yaml.safe_load((ROOT / "deploy/otel/collector.yaml").read_text())
+    assert exporter == compose["exporters"]["prometheus"], "dashboards read these names"
+    assert pod["spec"]["containers"][0]["image"] == compose_image("collector")
+
+
+def compose_image(service: str) -> str:
+    image: str = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"][service]["image"]
+    return image
+
+
+def test_an_evaluation_is_a_pod_like_those_of_the_base(tmp_path: Path):
+    made = workloads(with_component("evaluation", tmp_path), "Job")
+    (pod, container), (base, other) = ((pod_of(made[n]), container_of(made[n])) for n in ("evaluate", "topics-apply"))
+    assert container["args"][0] == "eval"
+    for field in ("image", "securityContext", "volumeMounts"):
+        assert container[field] == other[field]
+    for field in ("securityContext", "serviceAccountName", "automountServiceAccountToken", "enableServiceLinks"):
+        assert pod[field] == base[field]
+    assert secrets_of(made["evaluate"]) == {"dart-streams-evaluate"}
+    volumes, usual = ({v["name"]: v for v in each["volumes"] if v["name"] != "secrets"} for each in (pod, base))
+    assert volumes == usual

@@ -33,6 +33,8 @@ ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 SILENT_S = 20.0
 """Time without progress after which the source of an exported page counts as unavailable."""
 POLL_INTERVAL_S = 0.1
+MIN_TOKEN = 16
+"""Characters that the token of a file has at least."""
 
 BehindProxy = Annotated[
     bool,
@@ -41,6 +43,10 @@ BehindProxy = Annotated[
         help="Listen beyond loopback without TLS: what stands in front sees to it (a proxy, a port published on "
         "loopback).",
     ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(help="Take the token from this file, for a page that stays at one address; it is not printed."),
 ]
 AddressFile = Annotated[
     Path | None,
@@ -74,6 +80,7 @@ def serve_page(
     ] = None,
     behind_proxy: BehindProxy = False,
     address_file: AddressFile = None,
+    token_file: TokenFile = None,
     export: Annotated[
         Path | None,
         typer.Option(
@@ -99,11 +106,12 @@ def serve_page(
     before = read_address(address_file)
     listener = open_listener(host, source.config.ui.port if port is None else port, before, any_free=port is None)
     number = listener.getsockname()[1]
-    guard = Guard(frozenset([host, *(allow_host or [])]), number, tls=tls is not None, token=before.token)
+    token, hosts = read_token(token_file) or before.token, frozenset([host, *(allow_host or [])])
+    guard = Guard(hosts, number, tls=tls is not None, token=token, behind_proxy=behind_proxy)
     reached = ANY_ADDRESS.get(host, host)
     shown = f"[{reached}]" if ":" in reached else reached
     base = f"{'https' if tls else 'http'}://{shown}:{number}/"
-    address = PageAddress(url=f"{base}?token={guard.token}", address=base, token=guard.token)
+    address = PageAddress(url=base if token_file else f"{base}?token={guard.token}", address=base, token=guard.token)
     announce(address, address_file, as_json=as_json)
     os.nice(NICENESS)
     setup.start_logs("ui")
@@ -186,6 +194,21 @@ def read_address(file: Path | None) -> PageAddress:
         if file is not None and file.stat().st_uid == os.getuid() and not file.stat().st_mode & 0o077:
             return msgspec.json.decode(file.read_bytes(), type=PageAddress)
     return PageAddress(url="", address="", token="")
+
+
+def read_token(file: Path | None) -> str:
+    """Return the token of a file, empty without one; raise :class:`UserError` if it is missing or short."""
+    if file is None:
+        return ""
+    try:
+        token = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--token-file {file} can't be read: {getattr(error, 'strerror', error)}") from None
+    if len(token) < MIN_TOKEN:
+        raise UserError(
+            f"--token-file {file}: a token needs {MIN_TOKEN} characters, such as `openssl rand -hex 24` gives"
+        )
+    return token
 
 
 def announce(address: PageAddress, file: Path | None, *, as_json: bool) -> None:

@@ -32,11 +32,17 @@ REFUSED_ADDRESS = (
 
 
 class Guard:
-    """The check. ``token`` opens the page and is exchanged for a cookie that is derived from it one way."""
+    """The check. ``token`` opens the page and is exchanged for a cookie that is derived from it one way.
 
-    def __init__(self, hosts: frozenset[str], port: int, *, tls: bool, token: str = "") -> None:
+    ``behind_proxy``: a proxy may end TLS, so that browsers name an https origin while this server has none.
+    """
+
+    def __init__(
+        self, hosts: frozenset[str], port: int, *, tls: bool, token: str = "", behind_proxy: bool = False
+    ) -> None:
         self.hosts = hosts
         self.tls = tls
+        self.schemes = {"https"} if tls else {"http", "https"} if behind_proxy else {"http"}
         self.token = token or secrets.token_urlsafe(24)
         self.session = hmac.digest(self.token.encode(), b"session", "sha256").hex()
         # Browsers share cookies between the ports of a host, so the name has the port.
@@ -71,7 +77,7 @@ class Guard:
         if len(hosts) != 1 or not self.allows(hosts[0]):
             return web.Response(status=421, text=REFUSED_ADDRESS)
         origin = request.headers.get("Origin")
-        if origin is not None and origin != f"{'https' if self.tls else 'http'}://{hosts[0]}":
+        if origin is not None and origin not in {f"{scheme}://{hosts[0]}" for scheme in self.schemes}:
             return web.Response(status=403, text="requests of another origin are refused")
         if request.headers.get("Upgrade") is not None and origin is None and "Authorization" not in request.headers:
             return web.Response(status=403, text="a WebSocket needs its page's Origin")

@@ -153,3 +153,38 @@ def test_a_page_that_was_started_again_comes_back_where_it_was(tmp_path: Path):
     file.write_text("torn")
     file.chmod(0o600)
     assert ui.read_address(file) == none
+
+
+@pytest.mark.parametrize(("text", "reason"), [(None, "can't be read"), ("short", "needs 16 characters")])
+def test_a_token_file_that_is_missing_or_short_is_refused(text: str | None, reason: str, tmp_path: Path):
+    file = tmp_path / "token"
+    if text is not None:
+        file.write_text(text)
+    error = failure(str(BUNDLE), "--port", "0", "--token-file", str(file))
+    assert reason in str(error)
+
+
+def test_the_token_of_a_file_opens_the_page_and_is_not_printed(tmp_path: Path):
+    token = "0123456789abcdef0123"
+    (tmp_path / "token").write_text(f"{token}\n")
+    command = [sys.executable, "-m", "dart_streams.console.cli", "ui", str(BUNDLE), "--port", "0"]
+    process = subprocess.Popen(
+        [*command, "--token-file", str(tmp_path / "token")],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stderr is not None
+    try:
+        printed = ""
+        while "http://" not in printed:
+            line = process.stderr.readline()
+            assert line, printed
+            printed += line
+        assert token not in printed
+        request = refuse_stranger(printed.rpartition("watch it at ")[2].strip())
+        request.add_header("Authorization", f"Bearer {token}")
+        assert json.load(urllib.request.urlopen(request, timeout=30))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)

@@ -137,6 +137,17 @@ async def test_a_socket_of_another_origin_is_refused_and_one_of_this_page_is_not
         assert (await socket.receive_json())["header"]["kind"] == "bundle"
 
 
+@pytest.mark.parametrize(("behind_proxy", "status"), [(True, 200), (False, 403)])
+async def test_an_https_origin_is_taken_behind_a_proxy_only(behind_proxy: bool, status: int):
+    source = BundleSource(Bundle(GOLDEN)).read()
+    guard = Guard(frozenset({"gui.example"}), 1, tls=False, token=TOKEN, behind_proxy=behind_proxy)
+    headers = {"Host": "gui.example", "Authorization": f"Bearer {TOKEN}"}
+    async with TestClient(TestServer(PageServer(source, guard, load_assets(None), None).application())) as client:
+        own = await client.get("/api/run", headers=headers | {"Origin": "https://gui.example"})
+        other = await client.get("/api/run", headers=headers | {"Origin": "https://evil.example"})
+    assert (own.status, other.status) == (status, 403)
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND"])
 async def test_no_method_but_reading_ones_is_known(golden: TestClient, method: str):
     answer = await golden.request(method, "/api/run")
