@@ -140,7 +140,7 @@ def _borrowed(module: str, name: str) -> Callable[..., Any]:
     """Return a function of another module, which the first call imports."""
 
     def call(*given: Any, **named: Any) -> Any:
-        lender = importlib.import_module(module)
+        lender: Any = importlib.import_module(module)
         if module == "pyscreeze":
             lender.screenshot = globals()["screenshot"]
         try:
