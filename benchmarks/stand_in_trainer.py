@@ -66,7 +66,7 @@ async def run_trainer(config: Config) -> None:
     rows = trained_rows(session, config.bus.run)
     epoch = store.claim_epoch(config.policy.model_id)
     version, consumed = len(rows), int(rows[-1]["metrics"]["consumed"]) if rows else 0
-    groups: list[CuratedGroup] = []
+    groups, said = list[CuratedGroup](), list[str]()
     taken = {name for row in rows for name in row["group_ids"]}
     async with Publisher(config.bus, "trainer") as publisher:
         await start_within(records, config.bus)
@@ -85,6 +85,9 @@ async def run_trainer(config: Config) -> None:
                 # A curator that was killed publishes its last groups again.
                 new = [] if group.group_id in taken else [group]
                 taken.add(group.group_id)
+                if group.feedback:  # It takes no place in the batch.
+                    said += [one.group_id for one in new]
+                    continue
                 groups = [g for g in (*groups, *new) if group_staleness(g, version) <= config.curation.max_staleness]
             if len(groups) == config.trainer.groups_per_step:
                 version += 1
@@ -99,8 +102,8 @@ async def run_trainer(config: Config) -> None:
                     span.set_attributes(ATTR_VERSION=version, ATTR_TRAIN_STEP=version)
                     await asyncio.to_thread(store.write_trained_by_claim, config.policy.model_id, epoch, version, row)
                     await publisher.publish(weights.TOPIC, version_of(config, version, consumed, epoch))
-                    await publisher.publish(trained.TOPIC, TrainedStep(train_step=version, **row))
-                groups = []
+                    await publisher.publish(trained.TOPIC, TrainedStep(train_step=version, feedback=said, **row))
+                groups, said = [], []
     await records.stop()
     session.cluster.shutdown()
 

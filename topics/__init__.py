@@ -9,6 +9,7 @@ from topics import (
     actions,
     curated,
     curation_log,
+    feedback,
     observations,
     rollout_budgets,
     rollout_orders,
@@ -37,5 +38,6 @@ ALL: tuple[Topic, ...] = (
     curation_log.TOPIC,
     tasks.TOPIC,
     task_verdicts.TOPIC,
+    feedback.TOPIC,
 )
 BY_NAME: dict[str, Topic] = {topic.name: topic for topic in ALL}

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from topics.topic import Topic
-from topics.values import Name, Real, Reward, Steps, Version
+from topics.values import Name, Prose, Real, Reward, Steps, Version
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -13,6 +13,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``step_advantages`` has one advantage per entry of ``selected`` where steps are credited individually. Otherwise
     it is omitted, and ``advantage`` applies to all steps. Readers that ignore it train on ``advantage``.
+
+    ``corrections`` has one action per entry of ``selected``, in the native grammar and in pixels of the policy's image:
+    a person's, to train on in place of the policy's answer. It is omitted where the policy's own answers count.
     """
 
     trajectory_id: Name
@@ -23,16 +26,27 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     version_min: Version | None
     version_max: Version | None
     step_advantages: list[Real] = []
+    corrections: list[Prose] = []
 
 
-class CuratedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A group to train on. ``mean`` and ``std`` are the step-level reward statistics behind the advantages."""
+class CuratedGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A group to train on. ``mean`` and ``std`` are the step-level reward statistics behind the advantages.
+
+    ``feedback`` has the ids of the feedback that a group was made of, and is omitted for groups of rollouts. Such a
+    group is trained beside a batch. It takes no place in it, and counts for neither ``groups_consumed`` nor dispatch.
+    """
 
     group_id: Name
     task_id: Name
     members: list[Member]
     mean: Real
     std: Real
+    feedback: list[Name] = []
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether the group is made of feedback to imitate; other feedback is a policy gradient."""
+        return bool(self.feedback) and all(member.source == "pool" for member in self.members)
 
 
 TOPIC = Topic(name="curated", event=CuratedGroup, key="group_id")

@@ -32,7 +32,8 @@ class TrainedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     ``imitated`` are imitated trajectories of earlier groups; ``sft_updates`` are the trajectories of each update of a
     supervised phase. ``replayed`` are trajectories of earlier groups that were trained with the batch. All three are
-    omitted if empty. ``metrics`` have the names in :mod:`topics.training_metrics`.
+    omitted if empty, and so is ``feedback``: the groups of feedback that were imitated, new and earlier ones.
+    ``metrics`` have the names in :mod:`topics.training_metrics`.
     ``scores`` refers to the numbers of answer tokens that a recipe got from outside the trainer, as JSON in the store;
     omitted without any. ``top_tokens`` are those with the largest gradient share, then those with importance ratios
     farthest from 1. A step may be published again after a restart.
@@ -50,6 +51,7 @@ class TrainedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     top_tokens: list[TrainedToken] = []
     replayed: list[Name] = []
     scores: BlobRef | None = None
+    feedback: list[Name] = []
 
     @property
     def past(self) -> list[Name]:

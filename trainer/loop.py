@@ -88,11 +88,15 @@ class Rank0Outputs(NamedTuple):
 
 
 class Past(NamedTuple):
-    """Groups of earlier steps, as read: ``replayed`` with the batch, imitated ``beside`` it, and in a ``phase``."""
+    """Groups of earlier steps, as read: ``replayed`` with the batch, imitated ``beside`` it, and in a ``phase``.
+
+    ``feedback`` is imitated beside the batch too.
+    """
 
     replayed: list[ReadyGroup]
     beside: list[ReadyGroup]
     phase: list[ReadyGroup]
+    feedback: list[ReadyGroup]
 
 
 @dataclass
@@ -214,7 +218,8 @@ class Loop:
     def _learn(self, batch: Batch, past: Past, version: int, pretraining: bool) -> StepResult:
         """Make the updates of a step; those of a supervised phase come last and are not aborted."""
         groups = [*batch.groups, *past.replayed]
-        result = self.learner.learn(groups, version, self._should_stop, past.beside, pretraining)
+        beside = [*past.beside, *batch.feedback, *past.feedback]
+        result = self.learner.learn(groups, version, self._should_stop, beside, pretraining)
         if not result.updated:
             return result
         started = time.perf_counter()
@@ -270,15 +275,22 @@ class Loop:
         if self.outputs:
             self.outputs.reporter.dropped(batch, not_finite)
             self.outputs.publisher.publish_consumed(batch.position.groups_consumed)
-        return msgspec.structs.replace(state, position=batch.position)
+        memory = self._feedback_memory(state.memory, batch)
+        return msgspec.structs.replace(state, position=batch.position, memory=memory)
 
     def _memory(self, state: TrainerState, batch: Batch) -> SuccessMemory:
         """Return the success memory after a batch, and tell the recipes of it."""
-        groups = [ready.group for ready in batch.groups]
+        groups = [ready.group for ready in batch.groups if not ready.group.feedback]
         if self.rules.remember:
             self.rules.remember(state.memories, groups)
-        limit = history_limit(self.settings)
-        return state.memory.after_step(groups, limit) if limit else state.memory
+        limit, memory = history_limit(self.settings), state.memory
+        memory = memory.after_step(groups, limit) if limit else memory
+        return self._feedback_memory(memory, batch)
+
+    def _feedback_memory(self, memory: SuccessMemory, batch: Batch) -> SuccessMemory:
+        """Return the memory after the groups of feedback in a batch."""
+        said = [ready.group for ready in (*batch.groups, *batch.feedback) if ready.group.feedback]
+        return memory.after_feedback(said, self.config.feedback.recent) if said else memory
 
     def _trained_step(
         self,
@@ -304,6 +316,7 @@ class Loop:
             top_tokens=list(result.top_tokens),
             replayed=[identity for group in replay for identity in trajectories_of(group)],
             scores=scores,
+            feedback=[group.group_id for group in (*(ready.group for ready in batch.feedback), *imitation.feedback)],
         )
 
     def _complete(self, state: TrainerState, step: TrainedStep, batch: Batch, saved_step: int) -> int:

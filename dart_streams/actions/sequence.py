@@ -20,6 +20,11 @@ def parse_all(text: str) -> tuple[Action, ...]:
     return grammar.parse(first), *(grammar.parse(f"Action: {other}") for other in others)
 
 
+def parse_written(text: str) -> Action:
+    """Parse one action, with or without ``Action:``; raise :class:`grammar.Unparsable`."""
+    return grammar.parse(f"Action: {text.strip().removeprefix('Action: ')}")
+
+
 def pointer_after(action: Action) -> tuple[int, int] | None:
     """Return the pointer's position after an action; None if it does not move."""
     match action:

@@ -5,7 +5,7 @@ Each module holds a group of tables. A value that no user chooses is a constant 
 
 from dart_streams.config.connections import Bus, KafkaLogin, Login, Services, Store, Tls, TopicSettings
 from dart_streams.config.curation import Curation
-from dart_streams.config.deployment import Config, Evaluation, Run, Tasks, Ui
+from dart_streams.config.deployment import Config, Evaluation, FeedbackRules, Run, Tasks, Ui
 from dart_streams.config.dialect import ActionDialect
 from dart_streams.config.env import (
     Capture,

@@ -1,7 +1,7 @@
 """A deployment: every table of the configuration file."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -92,6 +92,18 @@ class Telemetry(Section, frozen=True):
                 raise ValueError(f"otlp_endpoint {self.otlp_endpoint!r} must look like http://HOST:4318")
 
 
+class FeedbackRules(Optional, frozen=True):
+    """Feedback of people, from ``dart-streams feedback`` and from the page, as training data."""
+
+    enabled: bool = False
+    """Train on feedback: an agent of the curator turns it into groups."""
+    reward: Literal["environment", "person"] = "person"
+    """Whose judgement of a training rollout counts. With ``environment`` a person's is kept beside it, and only
+    corrections are trained on."""
+    recent: Annotated[int, msgspec.Meta(ge=0, le=256)] = 16
+    """Number of the newest corrected steps and good trajectories that each later step imitates again."""
+
+
 class Ui(Optional, frozen=True):
     """The live web page of a run, which only reads and listens on loopback."""
 
@@ -126,6 +138,7 @@ class Config(Section, frozen=True):
     telemetry: Telemetry = Telemetry()
     ui: Ui = Ui()
     tracker: Tracker = Tracker()
+    feedback: FeedbackRules = FeedbackRules()
     workload: Workload | None = None
 
     def __post_init__(self) -> None:

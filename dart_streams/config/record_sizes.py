@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import topics
 from dart_streams.config.recipes import settings_type
+from topics.feedback import MOST_CORRECTION
 from topics.tasks import MOST_ACTION, MOST_ACTIONS, MOST_DOCUMENT
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ ACTION = 80
 ORDER_ID = 32
 ESCAPED = 6
 """A character of a proposed task: a control character as ``\\u0001``."""
+MOST_FEEDBACK = 1024
+"""Groups of feedback that a step may name."""
 SOLUTION = MOST_ACTIONS * (MOST_ACTION * ESCAPED + 3)
 """The actions of a proposed task, which an order of its check has too."""
 PAST = 2 * 4096
@@ -100,12 +103,15 @@ def of_groups(config: "Config", max_steps: int) -> dict[str, Largest]:
     # Steps that count tokens may take what dispatch admits; recipes, as many past trajectories as they remember.
     groups = trainer.groups_per_step * (1 + (curation.max_staleness if counts_tokens(config.recipe) else 0))
     past = trainer.imitate.trajectories + (PAST if config.recipe else 0)
+    # A group of feedback may have an action; a step names new feedback, and what it imitates again.
+    said = MOST_CORRECTION * ESCAPED if config.feedback.enabled else 0
+    past += MOST_FEEDBACK if config.feedback.enabled else 0
     return {
         "trajectories": Largest(
             FIXED + max_steps * (NUMBER + SCREEN + ACTION + recorded), "max_steps of the task file"
         ),
         "curated": Largest(
-            FIXED + rollouts * (member + max_steps * step), "curation.budget.base or max_steps of the task file"
+            FIXED + said + rollouts * (member + max_steps * step), "curation.budget.base or max_steps of the task file"
         ),
         "trained": Largest(
             FIXED + groups * (PAGE_METRIC + rollouts * ID) + past * ID,

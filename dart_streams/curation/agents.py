@@ -4,7 +4,7 @@ from functools import partial
 
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
-from dart_streams.curation import budget, difficulty, dispatch, groups, proposals
+from dart_streams.curation import budget, difficulty, dispatch, feedback, groups, proposals
 from dart_streams.curation.order_tracker import Limits
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.curation.reducer import Agent
@@ -20,13 +20,15 @@ from topics import (
     weights,
     weights_serving,
 )
+from topics import feedback as feedback_topic
 
 
 def bind_agents(config: Config, task_set: TaskSet) -> tuple[Agent, ...]:
     """Return difficulty, budget, groups and dispatch, bound to a configuration and task set.
 
     Only the coupled mode waits for rollout workers, so only there dispatch reads their heartbeats. A run that takes
-    proposed tasks has the proposals agent before dispatch, which reads its verdicts.
+    proposed tasks has the proposals agent before dispatch, which reads its verdicts. One that trains on
+    feedback has the feedback agent there.
     """
     curation, limits, rules = config.curation, Limits.of(config), bind_rules(config)
     further: tuple[Topic, ...] = (weights_serving.TOPIC,) if curation.dispatch.mode == "coupled" else ()
@@ -42,6 +44,17 @@ def bind_agents(config: Config, task_set: TaskSet) -> tuple[Agent, ...]:
             ),
         )
         further = (*further, task_verdicts.TOPIC)
+    said: tuple[Agent, ...] = ()
+    if config.feedback.enabled:
+        said = (
+            Agent(
+                name=feedback.NAME,
+                inputs=(feedback_topic.TOPIC, trajectories.TOPIC),
+                outputs=(curated.TOPIC,),
+                state=feedback.FeedbackState,
+                apply=partial(feedback.apply, settings=feedback.FeedbackSettings.of(config), rules=rules),
+            ),
+        )
     return (
         Agent(
             name=difficulty.NAME,
@@ -65,6 +78,7 @@ def bind_agents(config: Config, task_set: TaskSet) -> tuple[Agent, ...]:
             apply=partial(groups.apply, settings=curation, limits=limits, rules=rules),
         ),
         *proposed,
+        *said,
         Agent(
             name=dispatch.NAME,
             inputs=(rollout_budgets.TOPIC, curated.TOPIC, weights.TOPIC, *further),

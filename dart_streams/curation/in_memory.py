@@ -137,6 +137,8 @@ class CountingTrainer:
 
     def take(self, group: CuratedGroup) -> WeightVersion | None:
         """Take a group; return the version of the optimizer step that it completes, if any."""
+        if group.feedback:  # It takes no place in a batch.
+            return None
         self.waiting.append(group)
         if len(self.waiting) < self.groups_per_step:
             return None

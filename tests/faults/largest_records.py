@@ -15,6 +15,7 @@ from dart_streams.config.record_sizes import CANONICAL, TEXT, counts_tokens
 from dart_streams.errors import MAX_REASON
 from dart_streams.policy import weight_location
 from topics.curated import Member
+from topics.feedback import MOST_CORRECTION
 from topics.observations import ExecutedAction
 from topics.rollout_orders import RolloutOrder
 from topics.tasks import MOST_ACTION, MOST_ACTIONS, MOST_DOCUMENT
@@ -118,7 +119,9 @@ def group(config: Config, max_steps: int) -> dict[str, Any]:
     """Return the fields of a group of the largest size, of which every step of every member is selected."""
     weighed = [REAL] * max_steps if config.recipe else []
     member = largest_of(Member, trajectory_id=UUID, selected=list(range(max_steps)), step_advantages=weighed)
-    return {"members": [member] * config.curation.budget.base}
+    corrections = ["\1" * MOST_CORRECTION] if config.feedback.enabled else []
+    last = msgspec.structs.replace(member, corrections=corrections)
+    return {"members": [*[member] * (config.curation.budget.base - 1), last], "feedback": ["f" * 32]}
 
 
 def trained_step(config: Config, _max_steps: int) -> dict[str, Any]:
@@ -136,6 +139,7 @@ def trained_step(config: Config, _max_steps: int) -> dict[str, Any]:
         "sft_updates": [[UUID] * MAX_REMEMBERED] if config.recipe else [],
         "replayed": [UUID] * (MAX_REMEMBERED if config.recipe else 0),
         "top_tokens": [largest_of(TrainedToken)] * 10,
+        "feedback": [f"feedback-{UUID}"] * (2 * config.feedback.recent if config.feedback.enabled else 0),
     }
 
 

@@ -29,9 +29,13 @@ log = structlog.get_logger()
 
 
 class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Rank 0's broadcast: train on ``groups``, wait if there are none, or stop; ``position`` is the one after them."""
+    """Rank 0's broadcast: train on ``groups``, wait if there are none, or stop; ``position`` is the one after them.
+
+    ``beside`` are groups of feedback, which take no place in the batch.
+    """
 
     groups: list[CuratedGroup]
+    beside: list[CuratedGroup]
     position: Position
     ahead: list[CuratedGroup]
     dropped: list[CuratedGroup]
@@ -41,9 +45,13 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Batch(msgspec.Struct, kw_only=True):
-    """Groups of one optimizer step on this rank, empty while incomplete; ``tokens_left_out`` is over all ranks."""
+    """Groups of one optimizer step on this rank, empty while incomplete; ``tokens_left_out`` is over all ranks.
+
+    ``feedback`` are groups to imitate beside it; those of feedback that are a policy gradient are among ``groups``.
+    """
 
     groups: list[ReadyGroup] = []
+    feedback: list[ReadyGroup] = []
     position: Position = Position()
     stale: int = 0
     waited_ms: float = 0.0
@@ -63,6 +71,7 @@ class BatchBuilder:
     ahead: deque[CuratedGroup]
     left_out: frozenset[str] = frozenset()
     chosen: list[CuratedGroup] = field(default_factory=list)
+    beside: list[CuratedGroup] = field(default_factory=list)
     dropped: list[CuratedGroup] = field(default_factory=list)
     stale: int = 0
     refused: int = 0
@@ -84,11 +93,13 @@ class BatchBuilder:
         """Choose or drop a group."""
         group = arrival.group
         repeated = self.position.contains(group.group_id)
-        self.position = self.position.after(arrival.partition, arrival.offset, group.group_id)
+        self.position = self.position.after(
+            arrival.partition, arrival.offset, group.group_id, counts=not group.feedback
+        )
         if repeated:
             log.info("repeated group ignored", group=group.group_id, offset=arrival.offset)
             # Its prefetched data is dropped, unless the present batch uses it.
-            if all(group.group_id != chosen.group_id for chosen in self.chosen):
+            if all(group.group_id != chosen.group_id for chosen in (*self.chosen, *self.beside)):
                 self.dropped.append(group)
             return
         if group.group_id in self.left_out:
@@ -96,20 +107,21 @@ class BatchBuilder:
                 "refused group left out", group=group.group_id, reason="the weights of its step were not finite"
             )
             self.dropped.append(group)
-            self.refused += 1
+            self.refused += not group.feedback
             return
         age = group_staleness(group, version)
         if age > self.max_staleness:
             log.warning("stale group dropped", group=group.group_id, staleness=age, bound=self.max_staleness)
             self.dropped.append(group)
-            self.stale += 1
+            self.stale += not group.feedback
             return
-        self.chosen.append(group)
+        (self.beside if group.feedback else self.chosen).append(group)
 
     def _plan(self, stop: bool) -> BatchPlan:
         full = len(self.chosen) >= self.size and not stop
         plan = BatchPlan(
             groups=self.chosen if full else [],
+            beside=self.beside if full else [],
             position=self.position,
             ahead=[self.ahead.popleft() for _ in range(len(self.ahead))],
             dropped=self.dropped,
@@ -119,7 +131,7 @@ class BatchBuilder:
         )
         self.dropped = []
         if full:
-            self.chosen, self.stale, self.refused = [], 0, 0
+            self.chosen, self.beside, self.stale, self.refused = [], [], 0, 0
         return plan
 
 
@@ -141,7 +153,7 @@ class BatchFeed:
     most: int = 1
 
     def __post_init__(self) -> None:
-        self._gathered, self._tokens = Batch(), 0.0
+        self._gathered, self._beside, self._tokens = Batch(), list[ReadyGroup](), 0.0
 
     @property
     def held(self) -> int:
@@ -170,6 +182,7 @@ class BatchFeed:
         for group in plan.dropped:
             self.prefetcher.forget(group)
         taken = [self.prefetcher.take(group) for group in plan.groups]
+        self._beside += [self.prefetcher.take(group) for group in plan.beside]
         self._gathered.groups += taken
         self._gathered.stale += plan.stale
         self._gathered.refused += plan.refused
@@ -178,12 +191,14 @@ class BatchFeed:
 
     def _batch(self, position: Position) -> Batch:
         """Return the gathered groups as a batch, cut by the rule, and start the next."""
-        batch, tokens = self._gathered, self._tokens
-        self._gathered, self._tokens = Batch(), 0.0
+        batch, tokens, beside = self._gathered, self._tokens, self._beside
+        self._gathered, self._beside, self._tokens = Batch(), [], 0.0
         batch.position = position
         if self.cut:
             batch.groups = self.cut(batch.groups, tokens)
             batch.tokens_left_out = int(tokens - self.ranks.total([tokens_of(batch.groups)])[0])
+        batch.groups = [*batch.groups, *(ready for ready in beside if not ready.group.is_supervised)]
+        batch.feedback = [ready for ready in beside if ready.group.is_supervised]
         return batch
 
 

@@ -79,15 +79,18 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the group is among the last ``MAX_RECENT_GROUPS`` taken."""
         return group_id in self.recent
 
-    def after(self, partition: int, offset: int, group_id: str) -> "Position":
-        """Return the position after taking this group; a repeated group only advances the offset."""
+    def after(self, partition: int, offset: int, group_id: str, *, counts: bool = True) -> "Position":
+        """Return the position after taking this group; a repeated group only advances the offset.
+
+        A group that does not count, as one of feedback, leaves ``groups_consumed`` as it is.
+        """
         offsets = {**self.offsets, partition: max(offset + 1, self.offsets.get(partition, 0))}
         if self.contains(group_id):
             return msgspec.structs.replace(self, offsets=offsets)
         return msgspec.structs.replace(
             self,
             offsets=offsets,
-            groups_consumed=self.groups_consumed + 1,
+            groups_consumed=self.groups_consumed + counts,
             recent=(*self.recent, group_id)[-MAX_RECENT_GROUPS:],
         )
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dart_streams.actions.sequence import parse_written, pointer_after
 from dart_streams.config import Policy
 from dart_streams.episodes import prompts
 from topics.curated import CuratedGroup, Member
@@ -164,6 +165,7 @@ def sample(
             f"{place} was generated from prompt {taken.prompt_sha[:12]}, this trainer renders {prompt.sha[:12]}: "
             "check that rollout workers use the same model directory and policy settings",
         )
+    correction = correction_of(member, number, observations[: step + 1], policy, place)
     return TrainingSample(
         group_id=group_id,
         trajectory_id=member.trajectory_id,
@@ -171,12 +173,31 @@ def sample(
         window=prompts.window_after(step + 1, policy),
         prompt=prompt.token_ids,
         images=prompt.images,
-        answer=list(taken.tokens) or renderer.answer_tokens(taken.text),
-        logprobs=rollout_logprobs(member, taken, place),
-        versions=taken.versions,
+        answer=(not correction and list(taken.tokens)) or renderer.answer_tokens(correction or taken.text),
+        logprobs=None if correction else rollout_logprobs(member, taken, place),
+        versions=[] if correction else taken.versions,
         advantage=advantage_of(member, number, place),
         temperature=sampling.temperature or 1.0,
     )
+
+
+def correction_of(member: Member, number: int, before: Sequence[Observation], policy: Policy, place: str) -> str | None:
+    """Return a person's answer to ``before`` in the policy's dialect; None where the policy's own answer counts."""
+    if not member.corrections:
+        return None
+    if len(member.corrections) != len(member.selected):
+        raise RejectedStep(
+            BROKEN_RECORD, f"{place}: {len(member.corrections)} corrections for {len(member.selected)} selected steps"
+        )
+    view = prompts.view_of(before, policy)
+    try:
+        action = parse_written(member.corrections[number])
+        x, y = pointer_after(action) or (0, 0)
+        if not (x < view.width and y < view.height):
+            raise ValueError(f"({x},{y}) is not in the image of {view.width}x{view.height}")
+        return policy.dialect.build().write(action, view)
+    except ValueError as error:
+        raise RejectedStep(BROKEN_RECORD, f"{place}: its correction can't be written: {error}") from error
 
 
 def advantage_of(member: Member, number: int, place: str) -> float:

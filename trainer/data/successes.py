@@ -23,14 +23,28 @@ class RememberedSuccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SuccessMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest successes, oldest first."""
+    """The newest successes, oldest first, and the newest groups of ``feedback`` to imitate."""
 
     history: tuple[RememberedSuccess, ...] = ()
+    feedback: tuple[CuratedGroup, ...] = ()
 
     def after_step(self, groups: Iterable[CuratedGroup], limit: int) -> "SuccessMemory":
         """Return the memory after a step on ``groups``; the last ``limit`` successes stay."""
         history = (*self.history, *successes_of(groups))
-        return SuccessMemory(history=history[max(0, len(history) - limit) :])
+        return msgspec.structs.replace(self, history=history[max(0, len(history) - limit) :])
+
+    def after_feedback(self, groups: Sequence[CuratedGroup], limit: int) -> "SuccessMemory":
+        """Return the memory after groups of feedback, which replace earlier ones of their subjects."""
+        subjects = {subject_of(group) for group in groups}
+        kept = [group for group in self.feedback if subject_of(group) not in subjects]
+        feedback = (*kept, *(group for group in groups if group.is_supervised))
+        return msgspec.structs.replace(self, feedback=feedback[max(0, len(feedback) - limit) :])
+
+
+def subject_of(group: CuratedGroup) -> tuple[str, int | None]:
+    """Return the trajectory that a group of feedback is about, and the step if it corrects one."""
+    [member] = group.members
+    return member.trajectory_id, member.selected[0] if member.corrections else None
 
 
 def successes_of(groups: Iterable[CuratedGroup]) -> list[RememberedSuccess]:

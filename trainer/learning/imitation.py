@@ -9,15 +9,16 @@ from trainer.hooks import StepStart, TrainingRules, is_pretraining
 
 
 class StepImitation(NamedTuple):
-    """Groups that a step imitates: ``beside`` its batch, then ``phase``, one update each."""
+    """Groups that a step imitates: ``beside`` its batch, with ``feedback``, then ``phase``, one update each."""
 
     beside: list[CuratedGroup]
     phase: list[CuratedGroup]
+    feedback: tuple[CuratedGroup, ...] = ()
 
     @property
     def groups(self) -> list[CuratedGroup]:
         """All groups in read order."""
-        return [*self.beside, *self.phase]
+        return [*self.beside, *self.phase, *self.feedback]
 
 
 def plan_imitation(
@@ -34,6 +35,7 @@ def plan_imitation(
     return StepImitation(
         beside=[sft_group(f"imitate-{step.train_step:06d}", drawn)] if drawn else [],
         phase=rules.supervised_phase(memories, step) if rules.supervised_phase else [],
+        feedback=memory.feedback,
     )
 
 

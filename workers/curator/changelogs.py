@@ -2,7 +2,7 @@
 
 from dart_streams.bus.topology import NO_BOUND_MS, TopicSpec, clock_bounds
 from dart_streams.config import Config
-from dart_streams.curation import budget, difficulty, dispatch, groups, proposals
+from dart_streams.curation import budget, difficulty, dispatch, feedback, groups, proposals
 from topics import Topic, task_difficulty, trajectories
 
 MAX_RECORD_BYTES = 16 * 1024 * 1024
@@ -13,7 +13,8 @@ SOURCES: dict[str, Topic | None] = {
     groups.NAME: trajectories.TOPIC,
     dispatch.NAME: None,
 }
-"""Topic whose partitions each have a state of the agent; dispatch has one state of all inputs, and proposals too."""
+"""Topic whose partitions each have a state of the agent; dispatch has one state of all inputs, as have proposals and
+feedback."""
 
 
 def application_id(config: Config) -> str:
@@ -33,6 +34,7 @@ def changelog_topics(config: Config) -> list[TopicSpec]:
     broker compact old entries, so that a restart reads little.
     """
     sources = SOURCES | ({proposals.NAME: None} if config.tasks.proposals else {})
+    sources |= {feedback.NAME: None} if config.feedback.enabled else {}
     return [
         TopicSpec(
             name=changelog_of(config, name),

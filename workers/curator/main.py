@@ -17,6 +17,13 @@ proposals   ``tasks`` and ``trajectories``    ``task-verdicts``,   proposals, th
                                               ``rollout-orders``   tasks, the recorder
 ==========  ================================  ===================  ===============================================
 
+With ``feedback.enabled`` there is one that trains on what people say:
+
+==========  ================================  ===================  ===============================================
+feedback    ``feedback`` and                  ``curated``          feedback, and the end of the trajectories that it
+            ``trajectories``                                       is about; people, the recorder
+==========  ================================  ===================  ===============================================
+
 All of them produce ``curation-log``, and ``<input>.dlq`` for records that do not decode or cannot be applied.
 """
 

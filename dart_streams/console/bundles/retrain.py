@@ -89,7 +89,7 @@ def run(path: Path, steps: int, first: int | None) -> list[ReproducedStep]:
                 why = "; ".join(f"{name}: {number}" for group in ready for name, number in group.refused.items())
                 raise UserError(f"no step of these groups can be trained ({why}): capture the run with --blobs")
             imitation = imitation_of(state, step)
-            beside = [reader.read(group) for group in imitation.beside]
+            beside = [reader.read(group) for group in (*imitation.beside, *imitation.feedback)]
             pretraining = is_pretraining(rules, StepStart(step.train_step, config.curation.dispatch.seed))
             metrics = learner.learn(ready, step.version - 1, never_stop, beside, pretraining).metrics
             loss = next(name for name in ("first_loss", "loss", "value_loss") if name in step.metrics)
@@ -128,10 +128,15 @@ def steps_from(state: RunState, steps: int, first: int | None, rules: TrainingRu
 
 def groups_of(state: RunState, step: TrainedStep) -> list[CuratedGroup]:
     """Return a step's groups in order."""
-    for group_id in step.group_ids:
+    return groups_named(state, step, step.group_ids)
+
+
+def groups_named(state: RunState, step: TrainedStep, names: Sequence[str]) -> list[CuratedGroup]:
+    """Return groups that a step took; raise UserError if the bundle lacks one."""
+    for group_id in names:
         if group_id not in state.groups:
             raise UserError(f"train step {step.train_step} took group {group_id}, which the bundle does not have")
-    return [state.groups[group_id][0] for group_id in step.group_ids]
+    return [state.groups[group_id][0] for group_id in names]
 
 
 def imitation_of(state: RunState, step: TrainedStep) -> StepImitation:
@@ -143,6 +148,7 @@ def imitation_of(state: RunState, step: TrainedStep) -> StepImitation:
     return StepImitation(
         beside=[group_of("imitated", step.imitated)] if step.imitated else [],
         phase=[group_of(f"phase-{number}", trajectories) for number, trajectories in enumerate(step.sft_updates)],
+        feedback=tuple(groups_named(state, step, step.feedback)),
     )
 
 

@@ -101,8 +101,9 @@ class RecordedOutcomes:
         opened = [order.group_id for order in bundle_events(bundle, rollout_orders.TOPIC) if order.purpose == "train"]
         self.metrics.rollouts_ordered, self.metrics.groups_opened = len(opened), len(set(opened))
         for group in bundle_events(bundle, curated.TOPIC):
-            self.metrics.groups_formed += 1
-            count(self.metrics, group, steps)
+            if not group.feedback:
+                self.metrics.groups_formed += 1
+                count(self.metrics, group, steps)
         versions = bundle_events(bundle, weights.TOPIC)
         self.metrics.steps_trained = max((version.train_step for version in versions), default=0)
 

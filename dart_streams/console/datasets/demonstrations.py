@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from dart_streams import actions
-from dart_streams.actions.sequence import format_all, parse_all
+from dart_streams.actions.sequence import format_all, parse_written
 from dart_streams.config import Config, Policy
 from dart_streams.config.section import Share
 from dart_streams.config.tasks import TaskSet
@@ -168,8 +168,7 @@ def action_of(text: str, before: Sequence[Observation], policy: Policy) -> str:
 def written_action(action: str, before: Sequence[Observation], policy: Policy) -> str:
     """Return the dialect's answer for a canonical action after ``before``; raise :class:`NotDemonstrable` for none."""
     try:
-        [parsed] = parse_all(f"Action: {action.removeprefix('Action: ')}")
-        return policy.dialect.build().write(parsed, prompts.view_of(before, policy))
+        return policy.dialect.build().write(parse_written(action), prompts.view_of(before, policy))
     except ValueError as error:
         place = f"{before[-1].order.task_id}: step {before[-1].step}"
         raise NotDemonstrable("invalid action", f"{place}: {action[:80]!r}: {error}") from None

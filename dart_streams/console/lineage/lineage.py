@@ -14,7 +14,7 @@ from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
 from dart_streams.telemetry import spans
 from topics import curated, observations, trained, trajectories, weights, weights_serving
-from topics.curated import Member
+from topics.curated import CuratedGroup, Member
 from topics.observations import ExecutedAction
 
 READ = (observations.TOPIC, trajectories.TOPIC, curated.TOPIC, trained.TOPIC, weights.TOPIC, weights_serving.TOPIC)
@@ -117,7 +117,7 @@ class Lineage:
             id=str(number),
             ms=round(span.ms, 3) if span else None,
             fields={"version": step.version, "epoch": step.epoch, "at_ms": step.at_ms, "metrics": step.metrics},
-            made_of=[*(self.group(group_id) for group_id in step.group_ids), *past],
+            made_of=[*(self.group(group_id) for group_id in (*step.group_ids, *step.feedback)), *past],
             went_into=self.published(step.version) if up else [],
         )
 
@@ -142,7 +142,7 @@ class Lineage:
         return Node(
             kind="group",
             id=group_id,
-            fields={"task": group.task_id, "mean": group.mean, "std": group.std},
+            fields={"task": group.task_id, "mean": group.mean, "std": group.std} | said_of(group),
             made_of=[self.trajectory(member.trajectory_id, member) for member in group.members],
             went_into=self.train_steps(self.state.trained_with.get(group_id, [])) if up else [],
         )
@@ -181,6 +181,7 @@ class Lineage:
             member = next(m for m in group.members if m.trajectory_id == trajectory_id)
             node = Node(kind="group", id=group_id)
             node.fields = {"task": group.task_id, "advantage": member.advantage, "source": member.source}
+            node.fields |= said_of(group)
             if index is None or index in member.selected:
                 node.went_into = self.train_steps(self.state.trained_with.get(group_id, []))
             else:
@@ -213,3 +214,11 @@ class Lineage:
             made_of=[Node(kind="segment", id=part.name, ms=part.ms) for part in request_segments(trace)],
             went_into=[Node(kind="trajectory", id=trajectory_id, went_into=groups)] if up else [],
         )
+
+
+def said_of(group: CuratedGroup) -> dict[str, Any]:
+    """Return the feedback that a group was made of, and its corrections; nothing for a group of rollouts."""
+    if not group.feedback:
+        return {}
+    corrections = [action for member in group.members for action in member.corrections]
+    return {"feedback": group.feedback} | ({"corrections": corrections} if corrections else {})

@@ -16,6 +16,7 @@ from dart_streams.console.runs.time_slices import SLICE_MS, TimeSlice, split_spa
 from dart_streams.console.runs.topic_activity import ActivityState
 from topics.curated import CuratedGroup
 from topics.curation_log import Applied, Source
+from topics.feedback import Feedback
 from topics.observations import Observation
 from topics.rollout_budgets import RolloutBudget
 from topics.rollout_orders import RolloutOrder
@@ -78,8 +79,8 @@ class RunState(ActivityState):
         self.keep_orders = keep.orders if keep else None
         self.keep_groups = keep.groups if keep else None
         self.is_whole = True
-        # Orders and their reasons, and proposed tasks without pages; ``closed`` are training orders with a record and a
-        # trajectory.
+        # Orders and their reasons, proposed tasks without pages, and feedback by id; ``closed`` are training orders
+        # with a record and a trajectory.
         self.closed: dict[str, None] = {}
         self.orders: dict[str, tuple[RolloutOrder, RecordMetadata]] = {}
         self.success_rates: dict[str, float | None] = {}
@@ -87,6 +88,7 @@ class RunState(ActivityState):
         self.curation: dict[tuple[str, Source], Applied] = {}
         self.proposed: dict[str, ProposedTask] = {}
         self.verdicts: dict[str, TaskVerdict] = {}
+        self.feedback: dict[str, Feedback] = {}
         self.orders_of: defaultdict[str, set[str]] = defaultdict(set)
         # Episodes. Of open ones, ``open`` has the first observation, ``newest`` the newest, ``answered`` the newest
         # answered step (if responses are read), and ``screens`` the newest screen. ``finished`` has each order's first
@@ -249,7 +251,7 @@ class RunState(ActivityState):
         self._forget_oldest(self.trained, self.keep_groups, self._forget_step)
 
     def _index_step(self, step: TrainedStep, change: Callable[[list[int], int], None]) -> None:
-        for index, names in ((self.trained_with, step.group_ids), (self.imitated_by, step.past)):
+        for index, names in ((self.trained_with, [*step.group_ids, *step.feedback]), (self.imitated_by, step.past)):
             for name in names:
                 change(index[name], step.train_step)
                 if not index[name]:
@@ -290,6 +292,9 @@ class RunState(ActivityState):
 
     def _verdict(self, event: TaskVerdict, _: LogRecord) -> None:
         self.verdicts[event.task_id] = event
+
+    def _feedback(self, event: Feedback, _: LogRecord) -> None:
+        self.feedback.setdefault(event.feedback_id, event)
 
     def _applied(self, event: Applied, _: LogRecord) -> None:
         self.curation.setdefault((event.agent, event.source), event)
@@ -382,5 +387,6 @@ REDUCERS: dict[type, Callable[..., None]] = {
     RolloutBudget: RunState._budget,
     ProposedTask: RunState._proposed,
     TaskVerdict: RunState._verdict,
+    Feedback: RunState._feedback,
     Applied: RunState._applied,
 }

@@ -8,6 +8,7 @@ import msgspec
 from dart_streams.console.runs.run_log import ObservationHeader, RecordMetadata, ResponseHeader
 from topics.curated import CuratedGroup
 from topics.curation_log import Applied
+from topics.feedback import Feedback
 from topics.rollout_budgets import RolloutBudget
 from topics.rollout_orders import RolloutOrder
 from topics.task_difficulty import TaskDifficulty
@@ -22,6 +23,7 @@ SENDERS: dict[type, Callable[[Any], str]] = {
     ObservationHeader: lambda observation: observation.env_host,
     ResponseHeader: lambda response: response.worker_id,
     Trajectory: lambda _: "recorder",
+    Feedback: lambda feedback: feedback.author,
     TrainedStep: lambda step: f"trainer epoch {step.epoch}",
     WeightVersion: lambda version: f"trainer epoch {version.epoch}",
     WeightsServing: lambda serving: serving.worker_id,

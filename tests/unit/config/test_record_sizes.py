@@ -55,6 +55,7 @@ def test_every_topic_has_the_size_of_its_largest_record():
         ({"trainer": {"publish": {"full_every": 1024, "dtype": "bfloat16"}, "weights_uri": "s3://" + "é" * 400}}, 1),
         ({"env": {"workers": 60, "slots": 1000}}, 1),
         ({"tasks": {"proposals": True}, "policy": {"max_tokens": 4_096}}, 1),
+        ({"feedback": {"enabled": True, "recent": 256}, "curation": {"budget": {"base": 1}}}, 1),
         ({"curation": {"dispatch": {"mode": "coupled"}}, "trainer": {"groups_per_step": 1000}}, 1),
     ],
 )

@@ -1,0 +1,245 @@
+"""The feedback agent: turns what people say of training rollouts into groups to train on.
+
+A correction becomes one supervised step, with the person's action in place of the policy's. A judgement counts where
+it differs from the reward so far. A rollout that is good after all is imitated. One that is worse, or good in part,
+becomes a policy gradient. Its advantage is the difference, which the evaluator's reward lacked. Such a gradient needs
+fresh tokens, so a stale rollout is only no longer imitated. Feedback on a rollout that has not ended waits for it.
+
+Notes train nothing. Evaluations and other episodes train nothing either.
+"""
+
+from itertools import islice
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from dart_streams.actions import Unparsable
+from dart_streams.actions.sequence import parse_written
+from dart_streams.config import Config
+from dart_streams.curation.hooks import Memories, Rules
+from dart_streams.curation.reducer import AgentProgress, Decision, InputRecord, InvalidEvent, cause_id
+from dart_streams.curation.staleness import is_stale
+from topics import curated
+from topics.curated import CuratedGroup, Member
+from topics.feedback import Feedback, Judgement
+from topics.trajectories import Trajectory
+from topics.values import Purpose
+
+NAME = "feedback"
+REWARDS: dict[Judgement, float] = {"good": 1.0, "partial": 0.5, "bad": 0.0}
+MOST_ROLLOUTS = 4096
+"""Newest trajectories that can be given feedback, and newest feedback that is recognized if it comes again."""
+MOST_WAITING = 256
+"""Trajectories that have not ended whose feedback waits."""
+
+
+class FeedbackSettings(NamedTuple):
+    """Whose reward counts, and the staleness bound of the run in weight versions."""
+
+    reward: Literal["environment", "person"]
+    max_staleness: int
+
+    @classmethod
+    def of(cls, config: Config) -> "FeedbackSettings":
+        """Return the settings of a deployment."""
+        return cls(config.feedback.reward, config.curation.max_staleness)
+
+
+class EndedRollout(msgspec.Struct, frozen=True):
+    """What is kept of an ended trajectory; ``reward`` is the one that counts so far, None without any.
+
+    ``own`` are the indexes of the policy's steps. ``version_min`` is None if its tokens can't be trained on.
+    """
+
+    task_id: str
+    purpose: Purpose
+    reward: float | None
+    steps: int
+    own: list[int]
+    version_min: int | None
+    version_max: int | None
+
+
+class FeedbackCounts(msgspec.Struct):
+    """Feedback by what became of it; ``agreed`` and ``stale`` judgements make no gradient."""
+
+    corrections: int = 0
+    judgements: int = 0
+    agreed: int = 0
+    stale: int = 0
+    notes: int = 0
+    refused: int = 0
+
+
+class FeedbackState(msgspec.Struct):
+    """Ended trajectories by id, feedback that waits for its trajectory, and the ids of feedback that was applied."""
+
+    progress: AgentProgress = msgspec.field(default_factory=AgentProgress)
+    newest_version: int = -1
+    rollouts: dict[str, EndedRollout] = {}
+    waiting: dict[str, list[Feedback]] = {}
+    applied: dict[str, bool] = {}
+    counts: FeedbackCounts = msgspec.field(default_factory=FeedbackCounts)
+    memories: Memories = {}
+
+
+def apply(
+    state: FeedbackState, record: InputRecord, settings: FeedbackSettings, rules: Rules
+) -> tuple[FeedbackState, list[Decision]]:
+    """Apply one feedback, or a trajectory; raise InvalidEvent for feedback that can't be applied."""
+    groups: list[CuratedGroup] = []
+    if isinstance(record.event, Trajectory):
+        groups = note_ended(state, record.event, settings, rules)
+    elif isinstance(record.event, Feedback) and record.event.feedback_id not in state.applied:
+        groups = take_in(state, record.event, settings)
+    cause = cause_id(NAME, record)
+    ids = [cause if number == 0 else f"{cause}/{number}" for number in range(len(groups))]
+    return state, [Decision(curated.TOPIC, name, group) for name, group in zip(ids, groups, strict=True)]
+
+
+def note_ended(
+    state: FeedbackState, trajectory: Trajectory, settings: FeedbackSettings, rules: Rules
+) -> list[CuratedGroup]:
+    """Note an ended trajectory, and apply the feedback that has waited for it."""
+    if trajectory.trajectory_id in state.rollouts:
+        return []
+    if trajectory.version_max is not None:
+        state.newest_version = max(state.newest_version, trajectory.version_max)
+    every = range(trajectory.steps)
+    state.rollouts[trajectory.trajectory_id] = EndedRollout(
+        task_id=trajectory.task_id,
+        purpose=trajectory.purpose,
+        reward=rules.reward(state.memories, trajectory),
+        steps=trajectory.steps,
+        own=[step for step in every if step not in trajectory.recorded_steps],
+        version_min=None if trajectory.untrainable else trajectory.version_min,
+        version_max=None if trajectory.untrainable else trajectory.version_max,
+    )
+    forget_oldest(state.rollouts, MOST_ROLLOUTS)
+    groups = []
+    for feedback in state.waiting.pop(trajectory.trajectory_id, []):
+        try:
+            groups += groups_of(state, feedback, settings)
+        except InvalidEvent:
+            state.counts.refused += 1
+    return groups
+
+
+def take_in(state: FeedbackState, feedback: Feedback, settings: FeedbackSettings) -> list[CuratedGroup]:
+    """Apply a feedback, or let it wait for its trajectory; raise InvalidEvent if it says nothing."""
+    if reason := reason_against(feedback):
+        raise InvalidEvent(f"feedback {feedback.feedback_id}: {reason}")
+    state.applied[feedback.feedback_id] = True
+    forget_oldest(state.applied, MOST_ROLLOUTS)
+    if feedback.kind == "note":
+        state.counts.notes += 1
+        return []
+    if feedback.trajectory_id not in state.rollouts:
+        state.waiting.setdefault(feedback.trajectory_id, []).append(feedback)
+        forget_oldest(state.waiting, MOST_WAITING)
+        return []
+    return groups_of(state, feedback, settings)
+
+
+def forget_oldest(items: dict[str, EndedRollout] | dict[str, bool] | dict[str, list[Feedback]], most: int) -> None:
+    """Remove the oldest items beyond ``most``."""
+    for name in list(islice(items, max(0, len(items) - most))):
+        del items[name]
+
+
+def reason_against(feedback: Feedback) -> str:
+    """Return why a feedback says nothing that can be applied, empty if it does."""
+    if feedback.kind == "note":
+        return "" if feedback.note else "a note needs a text"
+    if not feedback.trajectory_id:
+        return f"a {feedback.kind} needs a trajectory_id"
+    if feedback.kind == "judgement":
+        return "" if feedback.judgement else "a judgement is good, partial or bad"
+    if feedback.step is None:
+        return "a correction needs the step that it corrects"
+    try:
+        parse_written(feedback.action)
+    except Unparsable as error:
+        return f"its action can't be read: {error}"
+    return ""
+
+
+def groups_of(state: FeedbackState, feedback: Feedback, settings: FeedbackSettings) -> list[CuratedGroup]:
+    """Return the groups to train on because of a feedback; raise InvalidEvent if it is not of a training rollout."""
+    rollout = state.rollouts[feedback.trajectory_id]
+    if rollout.purpose != "train":
+        raise InvalidEvent(
+            f"feedback {feedback.feedback_id}: trajectory {feedback.trajectory_id} has the purpose {rollout.purpose}, "
+            "and only training rollouts are trained on: give it a note"
+        )
+    if feedback.kind == "correction":
+        return [corrected_step(state, feedback, rollout)]
+    return judged_rollout(state, feedback, rollout, settings)
+
+
+def corrected_step(state: FeedbackState, feedback: Feedback, rollout: EndedRollout) -> CuratedGroup:
+    """Return the supervised group of a correction; raise InvalidEvent for a step that the trajectory does not have."""
+    assert feedback.step is not None
+    if feedback.step >= rollout.steps:
+        raise InvalidEvent(
+            f"feedback {feedback.feedback_id}: trajectory {feedback.trajectory_id} has {rollout.steps} actions, and "
+            f"none of the index {feedback.step}"
+        )
+    state.counts.corrections += 1
+    reward = rollout.reward or 0.0
+    return feedback_group(feedback, rollout, reward, 1.0, [feedback.step], [feedback.action])
+
+
+def judged_rollout(
+    state: FeedbackState, feedback: Feedback, rollout: EndedRollout, settings: FeedbackSettings
+) -> list[CuratedGroup]:
+    """Return the group of a judgement; none if the evaluator's reward counts, or the judgement agrees with it."""
+    assert feedback.judgement is not None
+    state.counts.judgements += 1
+    if settings.reward == "environment":
+        return []
+    reward = REWARDS[feedback.judgement]
+    difference = reward - (rollout.reward or 0.0)
+    state.rollouts[feedback.trajectory_id] = msgspec.structs.replace(rollout, reward=reward)
+    if difference == 0:
+        state.counts.agreed += 1
+        return []
+    if feedback.judgement == "good":
+        return [feedback_group(feedback, rollout, reward, 1.0, rollout.own)]
+    versions = rollout.version_min, rollout.version_max
+    if rollout.version_min is None or is_stale(rollout.version_min, state.newest_version, settings.max_staleness):
+        # It trains nothing, but ends the imitation of what was judged good before.
+        state.counts.stale += 1
+        return [feedback_group(feedback, rollout, reward, difference, [], source="online")]
+    return [feedback_group(feedback, rollout, reward, difference, rollout.own, source="online", versions=versions)]
+
+
+def feedback_group(
+    feedback: Feedback,
+    rollout: EndedRollout,
+    reward: float,
+    advantage: float,
+    selected: list[int],
+    corrections: list[str] | None = None,
+    source: Literal["online", "pool"] = "pool",
+    versions: tuple[int | None, int | None] = (None, None),
+) -> CuratedGroup:
+    """Return a group of one trajectory, whose id names its feedback."""
+    member = Member(
+        trajectory_id=feedback.trajectory_id,
+        reward=reward,
+        advantage=advantage,
+        selected=selected,
+        source=source,
+        version_min=versions[0],
+        version_max=versions[1],
+        corrections=corrections or [],
+    )
+    return CuratedGroup(
+        group_id=f"feedback-{feedback.feedback_id}",
+        task_id=rollout.task_id,
+        members=[member],
+        mean=reward,
+        std=0.0,
+        feedback=[feedback.feedback_id],
+    )

@@ -1,0 +1,73 @@
+"""Feedback as people give it, what is refused, and the rows of what learned from it."""
+
+import pytest
+
+from dart_streams.config import parse
+from dart_streams.console.runs import feedback
+from dart_streams.console.runs.run_log import LogRecord, RecordMetadata
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.errors import UserError
+from tests import events
+
+ENDED = events.trajectory("t-1", task_id="t/a#1", steps=2)
+
+
+def test_an_id_is_derived_from_all_that_a_feedback_says():
+    first = feedback.make_correction(ENDED, 1, " click(start_box='(3,4)') ", "ann", 5, "here")
+    assert (first.action, first.step, first.task_id) == ("click(start_box='(3,4)')", 1, "t/a#1")
+    assert feedback.make_correction(ENDED, 1, "Action: click(start_box='(3,4)')", "ann", 5, "here") == first
+    others = [
+        feedback.make_correction(ENDED, 1, first.action, "ann", 6, "here"),
+        feedback.make_correction(ENDED, 0, first.action, "ann", 5, "here"),
+        feedback.make_correction(ENDED, 1, first.action, "bob", 5, "here"),
+        feedback.make_judgement(ENDED, "good", "ann", 5, "here"),
+        feedback.make_note(ENDED, "here", "ann", 5, 1),
+    ]
+    assert len({event.feedback_id for event in (first, *others)}) == 6
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: feedback.make_correction(ENDED, 2, "wait()", "ann", 5, ""), "has 2 actions"),
+        (lambda: feedback.make_correction(ENDED, 0, "push it", "ann", 5, ""), "is no action"),
+        (lambda: feedback.make_judgement(ENDED, "so-so", "ann", 5, ""), "judgement"),
+        (lambda: feedback.make_judgement(ENDED, "good", "ann", 5, "n" * 501), "note"),
+        (lambda: feedback.make_note(ENDED, "", "ann", 5), "needs a text"),
+        (lambda: feedback.make_judgement(events.trajectory(purpose="eval"), "bad", "ann", 5, ""), "purpose eval"),
+        (lambda: feedback.refuse_disabled(parse({})), "set feedback.enabled = true"),
+    ],
+)
+def test_what_can_not_be_given_is_refused_with_the_reason(make, reason: str):
+    with pytest.raises(UserError, match=reason):
+        make()
+
+
+def test_a_trajectory_is_found_by_the_beginning_of_its_id():
+    known = [ENDED, events.trajectory("t-2"), events.trajectory("t-22")]
+    assert feedback.find_trajectory(known, "t-1") == ENDED
+    assert feedback.find_trajectory(known, "t-2").trajectory_id == "t-2"
+    for name, reason in (("t-", "3 trajectories begin"), ("x", "no ended trajectory"), ("", "no ended trajectory")):
+        with pytest.raises(UserError, match=reason):
+            feedback.find_trajectory(known, name)
+
+
+def test_rows_name_the_first_step_and_version_that_learned_from_a_feedback():
+    given = [feedback.make_judgement(ENDED, "good", "ann", number, "why") for number in range(3)]
+    ids = [event.feedback_id for event in given]
+    groups = [
+        events.curated_group(f"feedback-{name}", events.member("t-1", source="pool"), feedback=[name])
+        for name in ids[:2]
+    ]
+    steps = [events.trained_step(number, feedback=[groups[0].group_id]) for number in (4, 5)]
+    state = RunState()
+    for offset, event in enumerate((*given, *groups, *steps)):
+        state.fold([LogRecord(RecordMetadata("any", 0, offset, 0), event, b"")])
+    rows = feedback.feedback_rows(state)
+    assert [row.id for row in rows] == ids
+    assert [(row.state, row.train_step, row.version) for row in rows] == [
+        ("trained", 4, 4),
+        ("curated", None, None),
+        ("kept", None, None),
+    ]
+    assert {row.said for row in rows} == {"good: why"}
