@@ -27,6 +27,7 @@ from topics import (
     actions,
     curated,
     curation_log,
+    feedback,
     observations,
     rollout_budgets,
     rollout_orders,
@@ -96,7 +97,8 @@ def use_of(kind: str, config: Config) -> ProcessUse:
     consumed = (trajectories.TOPIC, task_difficulty.TOPIC, rollout_budgets.TOPIC, curated.TOPIC, weights.TOPIC)
     verdicts = (task_verdicts.TOPIC,) if config.tasks.proposals else ()
     coupled = (weights_serving.TOPIC,) if config.curation.dispatch.mode == "coupled" else ()
-    inputs = (*consumed, *coupled, *proposed, *verdicts)
+    given = (feedback.TOPIC,) if config.feedback.enabled else ()
+    inputs = (*consumed, *coupled, *proposed, *verdicts, *given)
     return {
         "env": ProcessUse(
             reads=(rollout_orders.TOPIC, actions.TOPIC, *proposed),

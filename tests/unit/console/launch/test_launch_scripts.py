@@ -117,7 +117,8 @@ def all_ended(folder: Path) -> bool:
 def test_a_node_script_gives_each_process_its_devices_and_ends_all(file: Path, program: Path):
     plan, folder = plan_of(file), file.parent
     script = run_script(plan, node_scripts(plan), "node-0.sh")
-    wait_until(lambda: count(folder, "--before") == 1 and count(folder, "worker") == 10, "the processes")
+    began = {"--before": 1, "worker": 10, "train --": 1}
+    wait_until(lambda: {word: count(folder, word) for word in began} == began, "the processes")
     before = [command.split(" --config")[0] for _, _, command in started(folder)[:2]]
     assert before == ["topics apply", "store apply"]
     assert count(folder, "curator") == 0, "it starts after the evaluation before training"

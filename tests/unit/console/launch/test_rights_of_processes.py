@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 import topics
-from dart_streams.config import Bus, Config, Curation, Tasks
+from dart_streams.config import Bus, Config, Curation, FeedbackRules, Tasks
 from dart_streams.config.tasks import TaskSet
 from dart_streams.config.tracker import Tracker
 from dart_streams.console.launch import access_rights
@@ -79,11 +79,12 @@ def test_a_tracker_has_rights_only_where_there_is_one():
 
 def test_every_topic_is_read_and_written_by_some_process():
     config = msgspec.structs.replace(CONFIG, tasks=Tasks(proposals=True), tracker=Tracker(tool="tensorboard"))
+    config = msgspec.structs.replace(config, feedback=FeedbackRules(enabled=True))
     workers = [kind for kind in access_rights.KINDS if kind not in ("run", *access_rights.VIEWERS)]
     read = set.union(*(names(kind, "Read", config) for kind in workers))
     written = set.union(*(names(kind, "Write", config) for kind in workers))
     every = {"x." + topic.name for topic in topics.ALL}
-    assert every - written == {"x.tasks"}, "makers of tasks write those, with the login `run`"
+    assert every - written == {"x.tasks", "x.feedback"}, "commands write those, with the login `run`"
     assert every <= read
 
 
