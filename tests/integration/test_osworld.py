@@ -234,15 +234,24 @@ async def test_a_client_that_stops_renewing_loses_its_desktop(desktops):
         assert await machine.screen_size() == SIZE
 
         async def ended() -> bool:
-            try:
-                await machine.screen_size()
-            except EnvironmentFault as fault:
-                assert isinstance(fault, StatusFault) and fault.status in {401, 410}, fault
-                return True
-            return False
+            return "leased" not in await states(desktops)
 
         await until(ended)
+        with pytest.raises(StatusFault) as fault:
+            await machine.screen_size()
+        assert fault.value.status in {401, 410}
     assert (await desktops.ask("POST", f"/leases/{lease['id']}/renew"))[0] == 404
+    assert (await desktops.ask("DELETE", f"/leases/{lease['id']}"))[0] == 204
+
+
+async def test_a_client_that_only_speaks_to_its_desktop_keeps_it(desktops):
+    status, lease = await desktops.ask("POST", ttl_s=2.0, wait_s=30)
+    assert (status, lease["ttl_s"]) == (201, 2.0)
+    async with Machine(MachineEndpoint(url=lease["url"], token=lease["token"]), 60.0) as machine:
+        await machine.execute(["sleep", "5"])
+        for _ in range(5):
+            await machine.execute(["sleep", "1"])
+    assert (await desktops.ask("POST", f"/leases/{lease['id']}/renew"))[0] == 200
     assert (await desktops.ask("DELETE", f"/leases/{lease['id']}"))[0] == 204
 
 

@@ -48,6 +48,8 @@ class GatewayTarget(NamedTuple):
     sandbox: Sandbox | None
     status: int = 200
     reason: str = ""
+    release: Callable[[], object] = lambda: None
+    """Called at the end of the request."""
 
 
 class Gateway:
@@ -68,12 +70,18 @@ class Gateway:
         target = self.open_for(request)
         if target.sandbox is None:
             return error_response(target.status, target.reason)
+        try:
+            return await self._forward(request, target.sandbox)
+        finally:
+            target.release()
+
+    async def _forward(self, request: web.Request, sandbox: Sandbox) -> web.StreamResponse:
         if (request.content_length or 0) > REQUEST_BYTES:
             return error_response(413, f"a request has at most {REQUEST_BYTES} bytes")
-        bound = aiohttp.ClientTimeout(total=TIMEOUTS_S.get(request.path, CALL_S))
+        bound = aiohttp.ClientTimeout(total=time_limit_s(request.path))
         headers = {name: request.headers[name] for name in ("Content-Type",) if name in request.headers}
         body = bounded_body(request) if request.body_exists else None
-        connector = aiohttp.UnixConnector(target.sandbox.socket, force_close=True)
+        connector = aiohttp.UnixConnector(sandbox.socket, force_close=True)
         answer: web.StreamResponse | None = None
         try:
             async with (
@@ -109,6 +117,11 @@ async def bounded_body(request: web.Request) -> AsyncIterator[bytes]:
         if size > REQUEST_BYTES:
             raise RequestTooLong
         yield part
+
+
+def time_limit_s(path: str) -> float:
+    """Return how long a request may take."""
+    return TIMEOUTS_S.get(path, CALL_S)
 
 
 def bearer_token(request: web.Request) -> str | None:

@@ -41,12 +41,15 @@ class LeaseTable:
         lease = self._by_id[identifier] = Lease(identifier, slot, token, ttl_s, now_s + ttl_s)
         return lease
 
-    def renew(self, lease_id: str, now_s: float) -> Lease | None:
-        """Extend a lease and return it, None if it is unknown or has expired."""
+    def renew(self, lease_id: str, now_s: float, busy_s: float = 0.0) -> Lease | None:
+        """Extend a lease and return it, None if it is unknown or has expired.
+
+        ``busy_s`` is how long a request of its client may take, which is renewed again at its end.
+        """
         lease = self._by_id.get(lease_id)
         if lease is None or lease.expires_s <= now_s:
             return None
-        self._by_id[lease_id] = renewed = msgspec.structs.replace(lease, expires_s=now_s + lease.ttl_s)
+        self._by_id[lease_id] = renewed = msgspec.structs.replace(lease, expires_s=now_s + busy_s + lease.ttl_s)
         return renewed
 
     def end(self, lease_id: str) -> Lease | None:

@@ -10,11 +10,12 @@ DELETE /leases/ID                                                               
 GET /leases                                                                        200: each slot's state
 ==========================  =====================================================  ==================================
 
-A lease that is not renewed within its ``ttl_s`` ends, and the desktop with it.
+A lease that is not renewed within its ``ttl_s`` ends, and the desktop with it. Each request to the desktop renews it.
 """
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated
 
@@ -23,7 +24,7 @@ from aiohttp import web
 
 from dart_streams.background import wait_first
 from dart_streams.connection.auth import is_same_token
-from workers.desktop_server.gateway import GatewayTarget, bearer_token, error_response
+from workers.desktop_server.gateway import GatewayTarget, bearer_token, error_response, time_limit_s
 from workers.desktop_server.leases import Lease, LeaseTable
 from workers.desktop_server.slots import Slot
 from workers.env.environment import EnvironmentFault
@@ -55,6 +56,8 @@ class LeaseServer:
         self.token = token
         self.ttl_s = ttl_s
         self.leases = LeaseTable()
+        self.under_way: Counter[str] = Counter()
+        """Requests to desktops, by the lease's id."""
 
     def application(self) -> web.Application:
         """Return the application to serve."""
@@ -121,7 +124,10 @@ class LeaseServer:
             await asyncio.sleep(POLL_INTERVAL_S)
 
     def open_for(self, slot: Slot, request: web.Request) -> GatewayTarget:
-        """Return the desktop of a slot if the request has the token of its lease."""
+        """Return the desktop of a slot if the request has the token of its lease, which it renews.
+
+        So a client that speaks only OSWorld's API keeps its desktop.
+        """
         lease = self.leases.of_slot(slot.number)
         token = bearer_token(request)
         if self.token and (token is None or (lease is not None and not lease.opened_by(token))):
@@ -136,7 +142,16 @@ class LeaseServer:
             return GatewayTarget(None, 410, "the desktop has ended: release its lease")
         if reached := slot.sandbox.exceeded:
             return GatewayTarget(None, 410, f"the desktop has reached the bound of {reached}: release its lease")
-        return GatewayTarget(slot.sandbox)
+        self.under_way[lease.lease_id] += 1
+        self.leases.renew(lease.lease_id, time.monotonic(), busy_s=time_limit_s(request.path))
+        return GatewayTarget(slot.sandbox, release=lambda: self._answered(lease.lease_id))
+
+    def _answered(self, lease_id: str) -> None:
+        """At the end of the last request under way, renew the lease."""
+        self.under_way[lease_id] -= 1
+        if not self.under_way[lease_id]:
+            del self.under_way[lease_id]
+            self.leases.renew(lease_id, time.monotonic())
 
     async def _take(self, wait_s: float) -> Slot | None:
         """Take a slot with a working desktop, or return None after ``wait_s``."""

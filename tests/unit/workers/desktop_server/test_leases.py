@@ -35,14 +35,14 @@ class Clients(RuleBasedStateMachine):
         self.now += seconds
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def renew(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), busy=st.sampled_from([0.0, 3 * TTL_S]))
+    def renew(self, data: st.DataObject, busy: float) -> None:
         identifier = list(self.held)[data.draw(st.integers(0, len(self.held) - 1))]
         slot, expires = self.held[identifier]
-        renewed = self.table.renew(identifier, self.now)
+        renewed = self.table.renew(identifier, self.now, busy)
         assert (renewed is None) == (expires <= self.now)
         if renewed is not None:
-            self.held[identifier] = slot, self.now + TTL_S
+            self.held[identifier] = slot, self.now + busy + TTL_S
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
