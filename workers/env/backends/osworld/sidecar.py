@@ -23,7 +23,8 @@ from workers.env.backends.osworld.machine import MachineEndpoint
 from workers.env.backends.osworld.tasks import OsworldTask
 from workers.env.environment import EnvironmentFault
 
-ENVIRONMENT = Path(".venv/osworld")
+ENVIRONMENT = Path(__file__).resolve().parents[4] / ".venv/osworld"
+"""Of the checkout, whatever the working folder."""
 FOLDER = Path(__file__).resolve().parent
 READY_S = 120.0
 """Time limit of its imports, also from a cold disk on a busy machine."""

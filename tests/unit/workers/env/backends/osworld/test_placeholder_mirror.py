@@ -7,7 +7,7 @@ import pytest
 
 from dart_streams.errors import ServiceUnavailable
 from tests.unit.workers.env.backends.osworld.parsed_tasks import comparison, download, parse_task
-from workers.env.backends.osworld import mirror, placeholder_mirror, tasks
+from workers.env.backends.osworld import mirror, placeholder_mirror, sidecar, tasks
 from workers.env.backends.osworld.mirror import Mirror
 
 BASE = f"https://hub.example/datasets/{mirror.DATASET}/resolve/main/os"
@@ -61,3 +61,7 @@ def test_an_environment_that_cannot_write_says_why(tmp_path, environment):
     (environment / "bin/python").write_text("#!/bin/sh\necho no openpyxl >&2\nexit 1\n")
     with pytest.raises(ServiceUnavailable, match="no openpyxl"):
         placeholder_mirror.fill(Mirror(tmp_path), [task("a.txt", gold="b.txt")], environment)
+
+
+def test_the_environment_of_the_evaluators_is_found_from_any_folder():
+    assert Path(__file__).parents[6] / ".venv/osworld" == sidecar.ENVIRONMENT
