@@ -77,8 +77,8 @@ async def run_until_stopped(
         if worker is not None:
             freeze_gc()
             background = {name: task() for name, task in worker.background.items()}
-            background["health"] = note_turns(health, worker.find_lack)
-            await run_until_first_exit(worker.serve(stop), **background)
+            turns = note_turns(health, worker.find_lack)
+            await run_until_first_exit(worker.serve(stop), turns=turns, **background)  # Refuses a name given twice.
     return 0
 
 
