@@ -39,14 +39,10 @@ def judge_trajectory(
     config: RunConfig = None,
 ) -> None:
     """Judge a training rollout. `feedback.reward` decides whether that counts, or the evaluator's reward."""
-    from dart_streams.clock import now_ms
-    from dart_streams.console.runs import feedback
+    from dart_streams.console.runs.feedback import make_judgement
 
-    give_feedback(
-        run_config(run, state, config),
-        trajectory,
-        lambda found: feedback.make_judgement(found, judgement, author_name(author), now_ms(), note),
-    )
+    where = run_config(run, state, config)
+    give_feedback(where, trajectory, author, lambda found, who, at: make_judgement(found, judgement, who, at, note))
 
 
 @app.command("correct")
@@ -64,14 +60,10 @@ def correct_step(
 
     Places are pixels of the image that the policy sees.
     """
-    from dart_streams.clock import now_ms
-    from dart_streams.console.runs import feedback
+    from dart_streams.console.runs.feedback import make_correction
 
-    give_feedback(
-        run_config(run, state, config),
-        trajectory,
-        lambda found: feedback.make_correction(found, step, action, author_name(author), now_ms(), note),
-    )
+    where = run_config(run, state, config)
+    give_feedback(where, trajectory, author, lambda found, who, at: make_correction(found, step, action, who, at, note))
 
 
 @app.command("note")
@@ -85,14 +77,10 @@ def note_trajectory(
     config: RunConfig = None,
 ) -> None:
     """Note something about any trajectory. Notes train nothing."""
-    from dart_streams.clock import now_ms
-    from dart_streams.console.runs import feedback
+    from dart_streams.console.runs.feedback import make_note
 
-    give_feedback(
-        run_config(run, state, config),
-        trajectory,
-        lambda found: feedback.make_note(found, text, author_name(author), now_ms(), step),
-    )
+    where = run_config(run, state, config)
+    give_feedback(where, trajectory, author, lambda found, who, at: make_note(found, text, who, at, step))
 
 
 @app.command("list")
@@ -118,13 +106,18 @@ def author_name(given: str) -> str:
         return "unknown"
 
 
-def give_feedback(config: Config, name: str, make: Callable[[Trajectory], Feedback]) -> None:
-    """Publish what ``make`` says of the trajectory called ``name``; raise UserError if there is none."""
+def give_feedback(config: Config, name: str, author: str, make: Callable[[Trajectory, str, int], Feedback]) -> None:
+    """Publish what ``make`` says of the trajectory called ``name``, its author and the time (epoch milliseconds).
+
+    Raises UserError if there is no such trajectory.
+    """
+    from dart_streams.clock import now_ms
     from dart_streams.console.runs import feedback
     from dart_streams.console.runs.run_log import read_events
     from topics import trajectories
 
     feedback.refuse_disabled(config)
-    event = make(feedback.find_trajectory(read_events(config.bus, [trajectories.TOPIC]), name))
+    found = feedback.find_trajectory(read_events(config.bus, [trajectories.TOPIC]), name)
+    event = make(found, author_name(author), now_ms())
     asyncio.run(feedback.publish(config, [event]))
     print_line(f"{event.kind} {event.feedback_id} given; `dart-streams feedback list` shows what learned from it")

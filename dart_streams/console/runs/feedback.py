@@ -64,11 +64,12 @@ def canonical_action(text: str) -> str:
         raise UserError(f"{text!r} is no action: {error}. Write it as click(start_box='(84,120)')") from None
 
 
-def make_feedback(author: str, at_ms: int, **said: Any) -> Feedback:
-    """Return a feedback of ``author`` at ``at_ms`` (epoch milliseconds), under the id of all that it says.
+def make_feedback(trajectory: Trajectory, author: str, at_ms: int, **said: Any) -> Feedback:
+    """Return a feedback on a trajectory, said at ``at_ms`` (epoch milliseconds), under the id of all that it says.
 
     Raises UserError for a value outside of the topic's bounds.
     """
+    said |= {"task_id": trajectory.task_id, "trajectory_id": trajectory.trajectory_id}
     digest = hashlib.sha256(msgspec.json.encode({"author": author, "at_ms": at_ms, **said}, order="sorted"))
     fields = {"feedback_id": digest.hexdigest()[:32], "author": author, "at_ms": at_ms, **said}
     try:
@@ -82,45 +83,21 @@ def make_correction(trajectory: Trajectory, step: int, action: str, author: str,
     if not 0 <= step < trajectory.steps:
         raise UserError(f"trajectory {trajectory.trajectory_id} has {trajectory.steps} actions: 0 is the first")
     refuse_untrained(trajectory)
-    return make_feedback(
-        author,
-        at_ms,
-        kind="correction",
-        task_id=trajectory.task_id,
-        trajectory_id=trajectory.trajectory_id,
-        step=step,
-        action=canonical_action(action),
-        note=note,
-    )
+    canonical = canonical_action(action)
+    return make_feedback(trajectory, author, at_ms, kind="correction", step=step, action=canonical, note=note)
 
 
 def make_judgement(trajectory: Trajectory, judgement: str, author: str, at_ms: int, note: str) -> Feedback:
     """Return a judgement of a trajectory: good, partial or bad; raise UserError for any other."""
     refuse_untrained(trajectory)
-    return make_feedback(
-        author,
-        at_ms,
-        kind="judgement",
-        task_id=trajectory.task_id,
-        trajectory_id=trajectory.trajectory_id,
-        judgement=judgement,
-        note=note,
-    )
+    return make_feedback(trajectory, author, at_ms, kind="judgement", judgement=judgement, note=note)
 
 
 def make_note(trajectory: Trajectory, text: str, author: str, at_ms: int, step: int | None = None) -> Feedback:
     """Return a note on a trajectory, or on one of its steps; raise UserError for an empty or overlong text."""
     if not text:
         raise UserError("a note needs a text")
-    return make_feedback(
-        author,
-        at_ms,
-        kind="note",
-        task_id=trajectory.task_id,
-        trajectory_id=trajectory.trajectory_id,
-        step=step,
-        note=text,
-    )
+    return make_feedback(trajectory, author, at_ms, kind="note", step=step, note=text)
 
 
 def refuse_untrained(trajectory: Trajectory) -> None:
