@@ -131,9 +131,7 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
     with join_job() as ranks, contextlib.ExitStack() as life:
         setup.start(config, f"trainer-{ranks.rank}")
         life.callback(setup.stop)
-        health = ProcessHealth(TURN_BOUND_S)
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # A pod's ranks share its address; collectives bind their turns.
-            life.enter_context(answering_probes(health))
+        health = life.enter_context(probed_health())
         equal_nodes.refuse_unequal(config, ranks, config.run.folder / "checkpoints")
         renderer = renderer_of(folder, config.policy)
         session = connect(config.store)
@@ -188,6 +186,20 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
         loop.run(state)
         log.info("training ended", stopped=stop.is_set())
     return 0
+
+
+@contextlib.contextmanager
+def probed_health() -> Iterator[ProcessHealth]:
+    """Yield this rank's health, for which the first rank of a node answers probes.
+
+    A pod's ranks share its address, and collectives bind their turns.
+    """
+    health = ProcessHealth(TURN_BOUND_S)
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        yield health
+        return
+    with answering_probes(health):
+        yield health
 
 
 def checkpoints_of(config: Config, ranks: Ranks, learner: Learner, stop: threading.Event) -> Checkpoints:

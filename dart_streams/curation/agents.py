@@ -1,10 +1,12 @@
 """The agents of a deployment: each reducer bound to its topics and settings."""
 
+from collections.abc import Iterator
 from functools import partial
 
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
 from dart_streams.curation import budget, difficulty, dispatch, feedback, groups, proposals
+from dart_streams.curation.hooks import Rules
 from dart_streams.curation.order_tracker import Limits
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.curation.reducer import Agent
@@ -32,29 +34,8 @@ def bind_agents(config: Config, task_set: TaskSet) -> tuple[Agent, ...]:
     """
     curation, limits, rules = config.curation, Limits.of(config), bind_rules(config)
     further: tuple[Topic, ...] = (weights_serving.TOPIC,) if curation.dispatch.mode == "coupled" else ()
-    proposed: tuple[Agent, ...] = ()
     if config.tasks.proposals:
-        proposed = (
-            Agent(
-                name=proposals.NAME,
-                inputs=(tasks.TOPIC, trajectories.TOPIC),
-                outputs=(task_verdicts.TOPIC, rollout_orders.TOPIC),
-                state=proposals.ProposalsState,
-                apply=partial(proposals.apply, settings=proposals.ProposalSettings.of(config, task_set)),
-            ),
-        )
         further = (*further, task_verdicts.TOPIC)
-    said: tuple[Agent, ...] = ()
-    if config.feedback.enabled:
-        said = (
-            Agent(
-                name=feedback.NAME,
-                inputs=(feedback_topic.TOPIC, trajectories.TOPIC),
-                outputs=(curated.TOPIC,),
-                state=feedback.FeedbackState,
-                apply=partial(feedback.apply, settings=feedback.FeedbackSettings.of(config), rules=rules),
-            ),
-        )
     return (
         Agent(
             name=difficulty.NAME,
@@ -77,8 +58,7 @@ def bind_agents(config: Config, task_set: TaskSet) -> tuple[Agent, ...]:
             state=groups.GroupsState,
             apply=partial(groups.apply, settings=curation, limits=limits, rules=rules),
         ),
-        *proposed,
-        *said,
+        *optional_agents(config, task_set, rules),
         Agent(
             name=dispatch.NAME,
             inputs=(rollout_budgets.TOPIC, curated.TOPIC, weights.TOPIC, *further),
@@ -88,3 +68,23 @@ def bind_agents(config: Config, task_set: TaskSet) -> tuple[Agent, ...]:
             note_made_anew=dispatch.forget_unread,
         ),
     )
+
+
+def optional_agents(config: Config, task_set: TaskSet, rules: Rules) -> Iterator[Agent]:
+    """Yield the agents of proposed tasks and of feedback, where the configuration has them."""
+    if config.tasks.proposals:
+        yield Agent(
+            name=proposals.NAME,
+            inputs=(tasks.TOPIC, trajectories.TOPIC),
+            outputs=(task_verdicts.TOPIC, rollout_orders.TOPIC),
+            state=proposals.ProposalsState,
+            apply=partial(proposals.apply, settings=proposals.ProposalSettings.of(config, task_set)),
+        )
+    if config.feedback.enabled:
+        yield Agent(
+            name=feedback.NAME,
+            inputs=(feedback_topic.TOPIC, trajectories.TOPIC),
+            outputs=(curated.TOPIC,),
+            state=feedback.FeedbackState,
+            apply=partial(feedback.apply, settings=feedback.FeedbackSettings.of(config), rules=rules),
+        )
