@@ -59,9 +59,8 @@ def run(
     Each process gets its GPUs by [hardware]; --dry-run prints them, and needs neither GPUs nor services.
 
     A resumed run goes on with its own configuration and tasks. With another one, the keys that differ are shown. Those
-    that its records, rows and checkpoints rest on are refused: store.keyspace, env.backend, the environment's rewards
-    and screen size, policy, warmup, trainer.lora, trainer.weights_uri and trainer.checkpoints_uri. So are recipes and
-    the keys of curation.
+    that its records and rows rest on are refused: store.keyspace, env.backend, rewards and screen size, recipes, keys
+    of curation. So are those of checkpoints: policy, warmup, trainer.lora, weights_uri and checkpoints_uri.
     """
     from dart_streams.config.files import set_keys
     from dart_streams.console.launch import placed_run, run_start
