@@ -12,34 +12,48 @@ from dart_streams.config import hardware, recipes
 from dart_streams.config.connections import anchor_paths
 from dart_streams.config.deployment import Config
 from dart_streams.config.recorded import upgrade_recorded
-from dart_streams.config.tables import key_values, read_tables
+from dart_streams.config.tables import key_values, parse_settings, read_tables
 from dart_streams.errors import ConfigError
 from topics import rollout_orders
 
 T = TypeVar("T", bound=msgspec.Struct)
 MISSING = "no configuration file {}: name one, for instance deploy/config/demo.toml"
 
+SYNONYMS = {
+    "lr": "trainer.learning_rate",
+    "batch_size": "trainer.groups_per_step",
+    "tensor_parallel_size": "rollout.vllm.tensor_parallel",
+    "gpu_memory_utilization": "rollout.vllm.kv_cache_gib",
+    "num_envs": "env.slots",
+    "kl_coef": "trainer.kl_beta",
+}
+"""Keys by their names in other trainers."""
 
-def load(path: Path, *, recorded: bool = False, recipe: Sequence[str] = ()) -> Config:
+
+def load(path: Path, *, recorded: bool = False, recipe: Sequence[str] = (), settings: Sequence[str] = ()) -> Config:
     """Read a configuration file; ``recorded`` accepts the keys of earlier versions, as run folders have them.
 
-    The keys of the recipes ``recipe`` win over the file's; those of recipes that the file names do not.
-    Raises :class:`ConfigError` with every error if the file is missing, is no TOML, or has wrong keys or values.
+    The keys of the recipes ``recipe`` win over the file's; those of recipes that the file names do not. ``settings``
+    (``key=value``) win over both. Raises :class:`ConfigError` with every error if the file is missing, is no TOML, or
+    has wrong keys or values.
     """
     data = read_tables(path, MISSING.format(path))
-    data = merge_chosen(upgrade_recorded(data, str(path)) if recorded else data, recipe)
-    config = parse(hardware.size_tables(data, hardware.read_machine()), source=str(path))
+    data = merge_chosen(upgrade_recorded(data, str(path)) if recorded else data, recipe, settings)
+    source = f"{path} with {' '.join(settings)}" if settings else str(path)
+    config = parse(hardware.size_tables(data, hardware.read_machine()), source)
     return anchor_paths(config if recorded else with_partitions(config), path.parent)
 
 
-def set_keys(path: Path, recipe: Sequence[str] = ()) -> frozenset[str]:
-    """Return the keys that a file and its recipes set, each with its whole place (``rollout.workers``)."""
-    return frozenset(key for key, _ in key_values(merge_chosen(read_tables(path, MISSING.format(path)), recipe)))
+def set_keys(path: Path, recipe: Sequence[str] = (), settings: Sequence[str] = ()) -> frozenset[str]:
+    """Return the keys that a file, its recipes and ``settings`` set, each with its whole place (``env.slots``)."""
+    data = merge_chosen(read_tables(path, MISSING.format(path)), recipe, settings)
+    return frozenset(key for key, _ in key_values(data))
 
 
-def merge_chosen(tables: dict[str, Any], recipe: Sequence[str]) -> dict[str, Any]:
-    """Return a file's tables with the keys of its recipes, or of ``recipe``, whose keys win."""
-    return recipes.override_tables(tables, {recipes.CHOICE: list(recipe)}) if recipe else recipes.merge_recipes(tables)
+def merge_chosen(tables: dict[str, Any], recipe: Sequence[str], settings: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a file's tables with the keys of its recipes, or of ``recipe``, whose keys win, and of ``settings``."""
+    chosen = recipes.override_tables(tables, {recipes.CHOICE: list(recipe)}) if recipe else tables
+    return recipes.merge_recipes(recipes.override_tables(chosen, parse_settings(settings)) if settings else chosen)
 
 
 def with_partitions(config: Config) -> Config:
@@ -123,6 +137,8 @@ def validation_error(value: Any, kind: Any) -> str | None:
 
 def unknown_key(key: str, where: str, known: list[str]) -> str:
     """Return the error of an unknown key, with the nearest known one."""
+    if key in SYNONYMS:
+        return f"unknown key {where!r}: its name here is {SYNONYMS[key]!r}"
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     advice = f"did you mean {near[0]!r}?" if near else f"known keys here: {', '.join(sorted(known))}"
     return f"unknown key {where!r}: {advice}"

@@ -1,7 +1,7 @@
 """Tables of TOML files: reading, keys by their whole place, merging."""
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,30 @@ def put_key(tables: dict[str, Any], place: str, value: Any) -> None:
         if not isinstance(tables, dict):
             raise ConfigError(f"{place}: {section} is a value, not a table")
     tables.setdefault(key, value)
+
+
+def set_key(tables: dict[str, Any], setting: str) -> None:
+    """Set one key in nested tables, such as ``curation.entropy.keep=0.5``; text that is not TOML is a string."""
+    place, equals, text = setting.partition("=")
+    *sections, key = place.strip().split(".")
+    if not equals or not all([*sections, key]):
+        raise ConfigError(f"{setting!r} is no setting: give key=value, for instance curation.entropy.keep=0.5")
+    for section in sections:
+        tables = tables.setdefault(section, {})
+        if not isinstance(tables, dict):
+            raise ConfigError(f"{setting!r}: {section!r} is a value, not a table")
+    try:
+        tables[key] = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        tables[key] = text.strip()
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """Return the tables of ``key=value`` settings; raise :class:`ConfigError` for one that is none."""
+    tables: dict[str, Any] = {}
+    for setting in settings:
+        set_key(tables, setting)
+    return tables
 
 
 def merge_tables(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

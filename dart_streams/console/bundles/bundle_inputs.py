@@ -12,11 +12,11 @@ from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
 from dart_streams.config.recipes import override_tables
 from dart_streams.config.recorded import upgrade_recorded
+from dart_streams.config.tables import parse_settings
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.runs.bundle import Bundle, BundleError
 from dart_streams.console.runs.run_log import full_event
 from dart_streams.console.runs.token_texts import Pieces, parse_stored, read_pieces
-from dart_streams.errors import ConfigError
 from topics import Topic
 
 CONFIG, TASKS = "config.toml", "tasks.toml"
@@ -27,27 +27,8 @@ TOKENS = "tokens.json"
 def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
     """Return the run's configuration, with ``key=value`` settings over it; raise ConfigError for an invalid one."""
     tables = upgrade_recorded(tables_of(bundle, CONFIG), f"{bundle.path}: {CONFIG}")
-    given: dict[str, Any] = {}
-    for setting in settings:
-        set_key(given, setting)
-    tables = override_tables(tables, given)
+    tables = override_tables(tables, parse_settings(settings))
     return configuration.parse(tables, source=" ".join(settings) or f"{bundle.path}: {CONFIG}")
-
-
-def set_key(tables: dict[str, Any], setting: str) -> None:
-    """Set one key in nested tables, such as ``curation.entropy.keep=0.5``; text that is not TOML is a string."""
-    place, equals, text = setting.partition("=")
-    *sections, key = place.strip().split(".")
-    if not equals or not all([*sections, key]):
-        raise ConfigError(f"{setting!r} is no setting: give key=value, for instance curation.entropy.keep=0.5")
-    for section in sections:
-        tables = tables.setdefault(section, {})
-        if not isinstance(tables, dict):
-            raise ConfigError(f"{setting!r}: {section!r} is a value, not a table")
-    try:
-        tables[key] = tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
-        tables[key] = text.strip()
 
 
 def tasks_of(bundle: Bundle) -> TaskSet:

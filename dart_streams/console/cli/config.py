@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dart_streams.console.cli.options import DEFAULT_CONFIG, AsJson, Recipes
+from dart_streams.console.cli.options import DEFAULT_CONFIG, AsJson, Recipes, Settings
 from dart_streams.console.cli.output import note, print_line, show_json
 from dart_streams.errors import ConfigError, UserError
 
@@ -22,6 +22,7 @@ app = typer.Typer(no_args_is_help=True)
 def show_config(
     file: Annotated[Path, typer.Argument(help="Configuration file.")] = DEFAULT_CONFIG,
     recipe: Recipes = None,
+    settings: Settings = None,
     diff: Annotated[bool, typer.Option("--diff", help="Only what differs from the defaults.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -33,7 +34,7 @@ def show_config(
     from dart_streams.config.tables import drop_defaults
     from dart_streams.console.runs.run_folder import without_nulls
 
-    tables = without_nulls(msgspec.to_builtins(load(file, recipe=recipe or ())))
+    tables = without_nulls(msgspec.to_builtins(load(file, recipe=recipe or (), settings=settings or ())))
     if diff:
         tables = drop_defaults(tables, msgspec.to_builtins(Config()))
     show_json(tables) if as_json else print_line(tomli_w.dumps(tables).rstrip("\n"))

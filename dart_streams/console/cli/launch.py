@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from dart_streams.console.cli.options import Recipes, SimulatedGpus, SimulatedMemory, read_config
+from dart_streams.console.cli.options import Recipes, Settings, SimulatedGpus, SimulatedMemory, read_config
 from dart_streams.console.cli.output import note, print_line
 from dart_streams.errors import UserError
 
@@ -19,6 +19,7 @@ def write_launch(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the scripts, and write nothing.")] = False,
     name: Annotated[str, typer.Option("--id", help="The run's id. \\[default: run.id]")] = "",
     recipe: Recipes = None,
+    settings: Settings = None,
     gpus: SimulatedGpus = None,
     gpu_memory: SimulatedMemory = 80.0,
 ) -> None:
@@ -34,9 +35,9 @@ def write_launch(
 
     if dry_run == (output is not None):
         raise UserError("give --output DIR, where the scripts are written, or --dry-run, which prints them")
-    keys = set_keys(config, recipe or ())
+    chosen = config, recipe or (), settings or ()
     folder = output or Path("launch")
-    plan = plan_launch(read_config(config, recipe or ()), keys, folder, name, gpus=gpus, gib=gpu_memory)
+    plan = plan_launch(read_config(*chosen), set_keys(*chosen), folder, name, gpus=gpus, gib=gpu_memory)
     scripts = (slurm_scripts if target == "slurm" else node_scripts)(plan)
     if dry_run:
         for file, text in scripts.items():

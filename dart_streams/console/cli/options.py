@@ -28,6 +28,10 @@ RunConfig = Annotated[
 Recipes = Annotated[
     list[str] | None, typer.Option("--recipe", help="Recipe whose keys win over the file's; may be repeated.")
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Set a key of the configuration; may be repeated.", metavar="KEY=VALUE"),
+]
 RunId = Annotated[str, typer.Option("--run", help="The run's id. \\[default: the latest]")]
 FromBundle = Annotated[
     Path | None, typer.Option("--bundle", help="Read a bundle instead of the run's topics and files.")
@@ -49,10 +53,10 @@ def split_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def read_config(path: Path | None, recipe: Sequence[str] = ()) -> Config:
+def read_config(path: Path | None, recipe: Sequence[str] = (), settings: Sequence[str] = ()) -> Config:
     """Read a configuration with an absolute ``tasks.file``; without a path the demonstration's, or the defaults.
 
-    The keys of ``recipe`` win over those of the file.
+    The keys of ``recipe`` win over those of the file, and ``settings`` (``key=value``) over both.
     """
     import msgspec
 
@@ -62,7 +66,7 @@ def read_config(path: Path | None, recipe: Sequence[str] = ()) -> Config:
         path = next((path for path in (DEFAULT_CONFIG, CHECKOUT / DEFAULT_CONFIG) if path.exists()), None)
         if path is None:
             return Config()
-    config = load(path, recipe=recipe)
+    config = load(path, recipe=recipe, settings=settings)
     tasks = msgspec.structs.replace(config.tasks, file=str((path.parent / config.tasks.file).absolute()))
     return msgspec.structs.replace(config, tasks=tasks)
 

@@ -15,6 +15,7 @@ from dart_streams.console.cli.options import (
     Recipes,
     RunConfig,
     RunId,
+    Settings,
     SimulatedGpus,
     SimulatedMemory,
     State,
@@ -25,6 +26,20 @@ from dart_streams.console.cli.options import (
 from dart_streams.console.cli.output import note, show
 from dart_streams.errors import UserError
 
+ResumedState = Annotated[
+    Path | None, typer.Option("--state", help="With --resume alone: the state folder. \\[default: .dart]")
+]
+InitialModel = Annotated[
+    Path | None,
+    typer.Option(help="Start from this model, a folder or an id. \\[default: policy.path]", metavar="DIR"),
+]
+Minutes = Annotated[
+    float | None, typer.Option("--minutes", help="Minutes of training. \\[default: run.minutes]", metavar="N")
+]
+Attached = Annotated[bool, typer.Option("--attached", help="Start no processes: those of this deployment run already.")]
+OnlyBefore = Annotated[bool, typer.Option("--before", help="With --attached: evaluate before training, and end.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Start nothing: print the keys, GPUs and commands of the run.")]
+
 
 def run(
     config: Annotated[
@@ -32,24 +47,15 @@ def run(
         typer.Argument(help=f"Configuration file. \\[default: {DEFAULT_CONFIG}; with --resume the run's own]"),
     ] = None,
     resume: Annotated[str, typer.Option("--resume", help="Continue this run.", metavar="RUN")] = "",
-    state: Annotated[
-        Path | None, typer.Option("--state", help="With --resume alone: the state folder. \\[default: .dart]")
-    ] = None,
+    state: ResumedState = None,
     name: Annotated[str, typer.Option("--id", help="The new run's id. \\[default: the time]")] = "",
-    init: Annotated[
-        Path | None,
-        typer.Option(help="Start from this model, a folder or an id. \\[default: policy.path]", metavar="DIR"),
-    ] = None,
+    init: InitialModel = None,
     recipe: Recipes = None,
-    attached: Annotated[
-        bool, typer.Option("--attached", help="Start no processes: those of this deployment run already.")
-    ] = False,
-    before: Annotated[
-        bool, typer.Option("--before", help="With --attached: evaluate before training, and end.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Start nothing: print the keys, GPUs and commands of the run.")
-    ] = False,
+    settings: Settings = None,
+    minutes: Minutes = None,
+    attached: Attached = False,
+    before: OnlyBefore = False,
+    dry_run: DryRun = False,
     gpus: SimulatedGpus = None,
     gpu_memory: SimulatedMemory = 80.0,
     as_json: AsJson = False,
@@ -67,17 +73,21 @@ def run(
     from dart_streams.telemetry import environment
 
     refuse_options(resume, state, config, named=bool(name or init), attached=attached, before=before)
+    if settings and attached:
+        raise UserError("an attached run's processes have read their configuration: set its keys in the file")
     if recipe and resume:
         raise UserError("--resume goes on with the run's own recipes: leave out --recipe")
     refuse_dry_run(dry_run=dry_run, attached=attached, planned=gpus is not None or as_json)
     if reason := environment.disabled_reason(os.environ):
         note(f"nothing is measured: {reason}")
-    given = read_config(config or DEFAULT_CONFIG, recipe or ()) if config or not resume else None
+    changes = [*(settings or ()), *([f"run.minutes={minutes}"] if minutes is not None else ())]
+    file, fresh = config or DEFAULT_CONFIG, bool(config) or not resume
+    given = read_config(file, recipe or (), changes) if fresh else None
     if attached and given:
         run_start.run_attached(given, note, before_only=before)
         return
-    resolved = run_start.resumed_config(resume, state, given, note) if resume or not given else given
-    keys = set_keys(config or DEFAULT_CONFIG, recipe or ()) if given else placed_run.ALL_SET
+    resolved = run_start.resumed_config(resume, state, given, note, changes) if resume or not given else given
+    keys = set_keys(file, recipe or (), changes) if given else placed_run.ALL_SET
     if dry_run:
         from dart_streams.console.cli import run_plan
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 import msgspec
@@ -71,19 +71,27 @@ def dry_run(
     return placed_run.plan_run(config, placement, run_folder.folder_of(config, run_id))
 
 
-def resumed_config(run: str, state: Path | None, given: Config | None, notify: Notify) -> Config:
-    """Return a resumed run's configuration, its own or ``given``, and show changes; raise UserError without a run."""
+def resumed_config(
+    run: str, state: Path | None, given: Config | None, notify: Notify, settings: Sequence[str] = ()
+) -> Config:
+    """Return a resumed run's configuration, its own with ``settings`` or ``given``, and show changes.
+
+    Raises UserError if there is no such run.
+    """
     folder = run_folder.find(given.run.state_dir if given else str(state or run_folder.DEFAULT_STATE), run)
-    if given is not None:
-        if not given.policy.path:  # The tiny policy that the run made is in its folder.
-            policy = msgspec.structs.replace(given.policy, path=folder.config().policy.path)
-            given = msgspec.structs.replace(given, policy=policy)
-        given = hub_policy.keep_commit(folder.config(), given)
-        show_changes(folder, given, notify)
-        with contextlib.suppress(ConfigError):
-            if task_sets.load(Path(given.tasks.file)).pages != folder.tasks().pages:
-                notify(f"the run keeps its own tasks: those of {given.tasks.file} are others")
-    return folder.named(given or folder.config())
+    if given is None and not settings:
+        return folder.named(folder.config())
+    if given is None:
+        given = folder.config(settings)
+    if not given.policy.path:  # The tiny policy that the run made is in its folder.
+        policy = msgspec.structs.replace(given.policy, path=folder.config().policy.path)
+        given = msgspec.structs.replace(given, policy=policy)
+    given = hub_policy.keep_commit(folder.config(), given)
+    show_changes(folder, given, notify)
+    with contextlib.suppress(ConfigError):
+        if task_sets.load(Path(given.tasks.file)).pages != folder.tasks().pages:
+            notify(f"the run keeps its own tasks: those of {given.tasks.file} are others")
+    return folder.named(given)
 
 
 def show_changes(folder: RunFolder, config: Config, notify: Notify) -> None:

@@ -6,7 +6,7 @@ import os
 import secrets
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -104,9 +104,9 @@ class RunFolder:
         place = "" if state == DEFAULT_STATE.absolute() else f" --state {shlex.quote(str(state))}"
         return f"dart-streams run --resume {self.id}{place}"
 
-    def config(self) -> Config:
-        """Read the resolved configuration, with ``tasks.file`` made absolute."""
-        config = configuration.load(self.config_file, recorded=True)
+    def config(self, settings: Sequence[str] = ()) -> Config:
+        """Read the resolved configuration, with ``tasks.file`` made absolute and ``key=value`` settings over it."""
+        config = configuration.load(self.config_file, recorded=True, settings=settings)
         tasks = msgspec.structs.replace(config.tasks, file=str(self.path / config.tasks.file))
         return msgspec.structs.replace(config, tasks=tasks)
 

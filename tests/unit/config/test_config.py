@@ -1,8 +1,10 @@
+import functools
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from dart_streams.config import Config, load, parse, tasks
+from dart_streams.config import Config, files, hardware, load, parse, tasks
 from dart_streams.errors import ConfigError
 
 SHIPPED = Path(__file__).parents[3] / "deploy" / "config"
@@ -45,6 +47,7 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path):
     [
         ({"env": {"slot": 3}}, r"unknown key 'env\.slot': did you mean 'slots'\?"),
         ({"curation": {"budget": {"treshold": 0.5}}}, r"'curation\.budget\.treshold': did you mean 'threshold'\?"),
+        ({"trainer": {"lr": 1e-4}}, r"'trainer\.lr': its name here is 'trainer\.learning_rate'"),
         ({"bus": {"zzz": 1}}, r"'bus\.zzz': known keys here: login, prefix, servers, tls, topics, wait_s"),
         ({"env": {"slots": "many"}}, r"env\.slots: Expected `int`, got `str`"),
         ({"env": {"backend": ""}}, r"env\.backend: Expected `str` of length >= 1"),
@@ -76,3 +79,21 @@ def test_adapters_are_off_unless_they_have_a_rank():
     assert not parse({}).trainer.publishes_parts
     wanted = parse({"trainer": {"lora": {"rank": 8, "targets": ["q_proj"]}}}).trainer
     assert (wanted.lora.rank, wanted.lora.targets, wanted.publishes_parts) == (8, ("q_proj",), True)
+
+
+def test_names_of_other_trainers_lead_to_keys_that_are_there():
+    tables = msgspec.to_builtins(Config())
+    for place in files.SYNONYMS.values():
+        section = functools.reduce(lambda table, name: table[name], place.split(".")[:-1], tables)
+        assert place.rpartition(".")[2] in section, place
+
+
+def test_settings_win_over_the_file_and_size_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(hardware, "read_machine", lambda: hardware.MachineSize(4, 64.0, gpu=False))
+    file = tmp_path / "c.toml"
+    file.write_text('[env]\nslots = 3\nbackend = "miniwob"\n[policy]\nmodel_id = "a"')
+    found = load(file, settings=["hardware.cores=auto", "policy.model_id=b", "bus.servers=h:1"])
+    assert (found.env.slots, found.policy.model_id, found.bus.servers) == (3, "b", "h:1")
+    assert found.env.miniwob.browsers == 4, "sized for the cores that the setting asked for"
+    with pytest.raises(ConfigError, match=r"c\.toml with env\.slot=3: unknown key 'env\.slot'"):
+        load(file, settings=["env.slot=3"])

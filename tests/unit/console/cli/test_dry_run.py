@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dart_streams.console.cli.options import CHECKOUT
+from dart_streams.console.cli.options import CHECKOUT, read_config
+from dart_streams.console.runs import run_folder
 from tests.command_line import invoke, invoke_json
 from tests.unit.console.sizing.model_directories import ui_tars
 
@@ -93,6 +94,12 @@ def test_an_unnamed_run_and_unknown_memory_are_said(file: Path):
         (["--json"], "--gpus and --json go with --dry-run"),
         (["--dry-run", "--attached"], "--dry-run prints what a run starts"),
         (["--dry-run", "--id", "a b"], "run id 'a b'"),
+        (["--dry-run", "--set", "env.slot=3"], "unknown key 'env.slot': did you mean 'slots'?"),
+        (["--dry-run", "--set", "env.slots=many"], "env.slots: Expected `int`, got `str`"),
+        (["--dry-run", "--set", "env.slots"], "'env.slots' is no setting"),
+        (["--dry-run", "--set", "env=3"], "env: expected a table"),
+        (["--dry-run", "--minutes", "-1"], "run.minutes: Expected `float` >= 0.0"),
+        (["--attached", "--set", "env.slots=3"], "an attached run's processes have read their configuration"),
     ],
 )
 def test_contradicting_options_are_refused(file: Path, options: list[str], text: str):
@@ -126,3 +133,28 @@ def test_workers_of_several_gpus_are_placed_unless_heads_forbid_it(tmp_path: Pat
     placed = devices(json.loads(result.stdout))
     assert [placed[f"rollout-{number}"] for number in range(2)] == found
     assert placed["trainer"] == "4,5,6,7"
+
+
+def test_keys_of_the_command_win_over_file_and_recipe(file: Path):
+    options = ["--recipe", "ui-s1", "--set", "env.slots=5", "--set", "recipes.ui-s1.bound=2", "--set", "env.workers=2"]
+    plan = invoke_json("run", file, "--dry-run", *options, "--minutes", 3)
+    keys = plan["configuration"]
+    assert (keys["env"]["slots"], keys["run"]["minutes"], keys["recipes"]["ui-s1"]["bound"]) == (5, 3.0, 2)
+    assert {"env-0", "env-1"} <= devices(plan).keys()
+
+
+def test_a_worker_number_of_the_command_is_not_changed_by_gpus(file: Path):
+    plan = invoke_json("run", file, "--dry-run", "--gpus", 8, "--set", "rollout.workers=3")
+    assert [name for name in devices(plan) if name.startswith("rollout")] == ["rollout-0", "rollout-1", "rollout-2"]
+
+
+def test_a_resumed_run_goes_on_with_keys_of_the_command(file: Path):
+    config = read_config(file)
+    folder = run_folder.create(config, Path(config.tasks.file), "one", resume=False)
+    resumed = ["run", "--resume", "one", "--state", folder.path.parents[1], "--dry-run"]
+    result = invoke(*resumed, "--set", "trainer.learning_rate=2e-4", "--minutes", 1)
+    assert result.exit_code == 0, result.exception
+    assert "learning_rate = 0.0002" in result.stdout
+    assert "changes trainer.learning_rate" in result.stderr and "changes run.minutes" in result.stderr
+    refused = invoke(*resumed, "--set", "trainer.learning_rat=1")
+    assert "did you mean 'learning_rate'?" in str(refused.exception)
