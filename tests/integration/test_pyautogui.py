@@ -120,3 +120,26 @@ async def test_the_fail_safe_ends_a_program_that_wants_it(machine):
         "try:\n    pyautogui.press('a')\nexcept pyautogui.FailSafeException:\n    print(json.dumps('stopped'))"
     )
     assert await printed(machine, source) == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("call", "moved", "button"),
+    [
+        ("leftClick(40, 50, 0, 0.1)", [40, 50], "left"),
+        ("rightClick(x=41, y=50, duration=0.1)", [41, 50], "right"),
+        ("middleClick(42, 50)", [42, 50], "middle"),
+        ("doubleClick(43, 50, 0, 'right', 0.1)", [43, 50], "right"),
+        ("tripleClick(44, 50, button=pyautogui.SECONDARY)", [44, 50], "right"),
+        ("click(45, 50)", [45, 50], "left"),
+    ],
+)
+async def test_the_arguments_of_clicks_are_in_the_package_s_order(machine, call, moved, button):
+    source = (
+        "pressed, send = [], pyautogui._desktop.send\n"
+        "def kept(*events):\n    pressed.extend(e[1] for e in events if e[0] == 'press')\n    return send(*events)\n"
+        "pyautogui._desktop.send = kept\n"
+        f"pyautogui.{call}\nprint(json.dumps([list(pyautogui.position()), pressed]))"
+    )
+    place, pressed = await printed(machine, source)
+    assert place == moved
+    assert set(pressed) == {button}

@@ -22,7 +22,9 @@ TYPES_ANY_CHARACTER = True
 """Lets a client type characters directly that the real pyautogui omits."""
 MINIMUM_DURATION, MINIMUM_SLEEP, DARWIN_CATCH_UP_TIME = 0.1, 0.05, 0.01
 LOG_SCREENSHOTS, LOG_SCREENSHOTS_LIMIT = False, 10
-LEFT, MIDDLE, RIGHT, PRIMARY, SECONDARY = "left", "middle", "right", "left", "right"
+LEFT, MIDDLE, RIGHT, PRIMARY, SECONDARY = "left", "middle", "right", "primary", "secondary"
+QWERTY = "`1234567890-=qwertyuiop[]\\asdfghjkl;'zxcvbnm,./~!@#$%^&*()_+QWERTYUIOP{}|ASDFGHJKL:\"ZXCVBNM<>?"
+QWERTZ = "=1234567890/0qwertzuiop89-asdfghjkl,\\yxcvbnm,.7+!@#$%^&*()?)QWERTZUIOP*(_ASDFGHJKL<|YXCVBNM<>&"
 BUTTONS = {1: "left", 2: "middle", 3: "right", "primary": "left", "secondary": "right"}
 NAMES = """
     enter:Return return:Return tab:Tab esc:Escape escape:Escape backspace:BackSpace del:Delete delete:Delete
@@ -58,8 +60,8 @@ BORROWED = {
     "pyscreeze": "center pixel pixelMatchesColor locate locateAll locateAllOnScreen locateCenterOnScreen locateOnScreen"
     " locateOnWindow",
     "pyautogui_further": "countdown displayMousePosition getActiveWindow getActiveWindowTitle getAllTitles"
-    " getAllWindows getInfo getPointOnLine getWindowsAt getWindowsWithTitle isShiftCharacter mouseInfo printInfo run"
-    " screenshot useImageNotFoundException Window",
+    " getAllWindows getInfo getPointOnLine getWindowsAt getWindowsWithTitle isShiftCharacter mouseInfo printInfo"
+    " raisePyAutoGUIImageNotFoundException run screenshot useImageNotFoundException Window",
 }
 """Functions from other modules, by module."""
 
@@ -199,10 +201,12 @@ def click(
 
 
 def _click_function(clicks: int, only: str = "") -> Callable[..., None]:
-    """Return a function that clicks a chosen button, or the ``only`` one."""
+    """Return a function that clicks a chosen button, or the ``only`` one, which it does not take."""
+    names = ("duration",) if only else ("button", "duration")
 
-    def click_so(x: Any = None, y: Any = None, interval: float = 0.0, button: Any = LEFT, *_: Any, **__: Any) -> None:
-        click(x, y, clicks, interval, only or button)
+    def click_so(x: Any = None, y: Any = None, interval: float = 0.0, *given: Any, **named: Any) -> None:
+        chosen = {"button": only or LEFT, **dict(zip(names, given, strict=False)), **named}
+        click(x, y, clicks, interval, chosen["button"], chosen.get("duration", 0.0), chosen.get("tween"))
 
     return click_so
 
@@ -231,7 +235,7 @@ def dragTo(
     duration: float = 0.0,
     tween: Any = None,
     button: Any = PRIMARY,
-    _log_screenshot: Any = None,
+    logScreenshot: Any = None,
     _pause: Any = None,
     mouseDownUp: bool = True,
     **_: Any,

@@ -5,6 +5,7 @@ The replacement of pyautogui in a sandbox imports it when one of them is first c
 
 import contextlib
 import datetime
+import functools
 import os
 import platform
 import re
@@ -43,6 +44,21 @@ def useImageNotFoundException(value: "bool | None" = None) -> None:
     import pyscreeze
 
     pyscreeze.USE_IMAGE_NOT_FOUND_EXCEPTION = value is None or value
+
+
+def raisePyAutoGUIImageNotFoundException(wrappedFunction: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with pyscreeze's exception of a missing image replaced by pyautogui's."""
+
+    @functools.wraps(wrappedFunction)
+    def call(*given: Any, **named: Any) -> Any:
+        import pyscreeze
+
+        try:
+            return wrappedFunction(*given, **named)
+        except pyscreeze.ImageNotFoundException as error:
+            raise pyautogui.ImageNotFoundException(*error.args) from error
+
+    return call
 
 
 def isShiftCharacter(character: str) -> bool:
