@@ -27,7 +27,7 @@ from topics.observations import Observation
 
 SHOTS = Path(__file__).parents[2] / ".dart" / "page-screenshots"
 """Where the tests leave pictures of every page, for a person to look at."""
-TABS = ("wall", "trajectories", "tasks", "steps", "time", "log", "report", "compare")
+TABS = ("wall", "trajectories", "tasks", "steps", "time", "log", "report", "compare", "queue")
 PLOTTED = ("steps", "time", "report")
 
 

@@ -118,26 +118,31 @@ async def publish(config: Config, given: Sequence[Feedback]) -> None:
 
 def feedback_rows(state: RunState) -> list[FeedbackRow]:
     """Return each feedback of a run, in the log's order."""
-    groups = {name: group_id for group_id, (group, _) in state.groups.items() for name in group.feedback}
-    rows = []
-    for event in state.feedback.values():
-        group_id = groups.get(event.feedback_id)
-        steps = state.trained_with.get(group_id, []) if group_id else []
-        first = state.trained[min(steps)] if steps else None
-        fate: Fate = "trained" if first else "curated" if group_id else "kept"
-        rows.append(
-            FeedbackRow(
-                id=event.feedback_id,
-                at_ms=event.at_ms,
-                author=event.author,
-                kind=event.kind,
-                task=event.task_id,
-                trajectory=event.trajectory_id,
-                step=event.step,
-                said=": ".join(part for part in (event.judgement or event.action, event.note) if part),
-                state=fate,
-                train_step=first.train_step if first else None,
-                version=first.version if first else None,
-            )
-        )
-    return rows
+    return [row_of(event, state) for event in state.feedback.values()]
+
+
+def rows_on(trajectory_id: str, state: RunState) -> list[FeedbackRow]:
+    """Return each feedback on a trajectory, in the log's order."""
+    return [row_of(state.feedback[name], state) for name in state.feedback_on.get(trajectory_id, ())]
+
+
+def row_of(event: Feedback, state: RunState) -> FeedbackRow:
+    """Return a feedback with what became of it."""
+    of_trajectory = state.groups_of.get(event.trajectory_id, ())
+    group_id = next((name for name in of_trajectory if event.feedback_id in state.groups[name][0].feedback), None)
+    steps = state.trained_with.get(group_id, []) if group_id else []
+    first = state.trained[min(steps)] if steps else None
+    fate: Fate = "trained" if first else "curated" if group_id else "kept"
+    return FeedbackRow(
+        id=event.feedback_id,
+        at_ms=event.at_ms,
+        author=event.author,
+        kind=event.kind,
+        task=event.task_id,
+        trajectory=event.trajectory_id,
+        step=event.step,
+        said=": ".join(part for part in (event.judgement or event.action, event.note) if part),
+        state=fate,
+        train_step=first.train_step if first else None,
+        version=first.version if first else None,
+    )

@@ -79,8 +79,8 @@ class RunState(ActivityState):
         self.keep_orders = keep.orders if keep else None
         self.keep_groups = keep.groups if keep else None
         self.is_whole = True
-        # Orders and their reasons, proposed tasks without pages, and feedback by id; ``closed`` are training orders
-        # with a record and a trajectory.
+        # Orders and their reasons, proposed tasks without pages, and feedback by id, and its ids by trajectory;
+        # ``closed`` are training orders with a record and a trajectory.
         self.closed: dict[str, None] = {}
         self.orders: dict[str, tuple[RolloutOrder, RecordMetadata]] = {}
         self.success_rates: dict[str, float | None] = {}
@@ -89,6 +89,7 @@ class RunState(ActivityState):
         self.proposed: dict[str, ProposedTask] = {}
         self.verdicts: dict[str, TaskVerdict] = {}
         self.feedback: dict[str, Feedback] = {}
+        self.feedback_on: defaultdict[str, list[str]] = defaultdict(list)
         self.orders_of: defaultdict[str, set[str]] = defaultdict(set)
         # Episodes. Of open ones, ``open`` has the first observation, ``newest`` the newest, ``answered`` the newest
         # answered step (if responses are read), and ``screens`` the newest screen. ``finished`` has each order's first
@@ -294,7 +295,9 @@ class RunState(ActivityState):
         self.verdicts[event.task_id] = event
 
     def _feedback(self, event: Feedback, _: LogRecord) -> None:
-        self.feedback.setdefault(event.feedback_id, event)
+        if event.feedback_id not in self.feedback:
+            self.feedback[event.feedback_id] = event
+            self.feedback_on[event.trajectory_id].append(event.feedback_id)
 
     def _applied(self, event: Applied, _: LogRecord) -> None:
         self.curation.setdefault((event.agent, event.source), event)

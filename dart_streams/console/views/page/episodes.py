@@ -12,6 +12,7 @@ from dart_streams.actions import Unparsable
 from dart_streams.actions.sequence import parse_all
 from dart_streams.config import Policy
 from dart_streams.console.lineage.traces import RequestSegment
+from dart_streams.console.runs.feedback import FeedbackRow, rows_on
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.token_texts import Pieces, token_texts
 from dart_streams.console.views.page.source import NotFound
@@ -144,25 +145,46 @@ def points_of(text: str, screen: BlobRef, policy: Policy) -> tuple[Point, ...]:
         actions = parse_all(text)
     except Unparsable:
         return ()
-    width, height = screens.smart_resize(screen.width, screen.height, policy.min_pixels, policy.max_pixels)
+    image = image_of(screen, policy)
     return tuple(
-        Point(getattr(action, x) * screen.width / width, getattr(action, y) * screen.height / height)
+        Point(getattr(action, x) * screen.width / image.width, getattr(action, y) * screen.height / image.height)
         for action in actions
         for x, y in (("x", "y"), ("to_x", "to_y"))
         if hasattr(action, x)
     )
 
 
+class ImageSize(msgspec.Struct, frozen=True):
+    """Size of the image that the policy sees, in pixels: actions name places on it."""
+
+    width: int
+    height: int
+
+
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """An observation, the points of its action on the screen before it, and the segments of the action's time.
 
-    ``texts`` has the text of each of the action's tokens (see :func:`token_texts`); empty without a tokenizer.
+    ``image`` is the policy's image of this observation's screen. ``texts`` has the text of each of the action's tokens
+    (see :func:`token_texts`); empty without a tokenizer.
     """
 
     event: Observation
+    image: ImageSize | None = None
     points: tuple[Point, ...] = ()
     segments: Sequence[RequestSegment] = ()
     texts: Sequence[str | None] = ()
+
+
+def image_of(screen: BlobRef, policy: Policy) -> ImageSize:
+    """Return the size at which the policy sees a screen."""
+    return ImageSize(*screens.smart_resize(screen.width, screen.height, policy.min_pixels, policy.max_pixels))
+
+
+class GivenFeedback(msgspec.Struct, frozen=True):
+    """A feedback on a trajectory with its fate, and a correction's points on the screen of its step."""
+
+    row: FeedbackRow
+    points: tuple[Point, ...] = ()
 
 
 class TrajectoryView(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +196,7 @@ class TrajectoryView(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[StepView]
     groups: list[Membership]
     imitated_by: list[int]
+    feedback: list[GivenFeedback]
 
 
 def view_trajectory(
@@ -204,7 +227,17 @@ def view_trajectory(
             if (member := curated_member(group_id, identity, state)) is not None
         ],
         imitated_by=state.imitated_by.get(identity, []),
+        feedback=[view_feedback(row, state, observations, policy) for row in rows_on(identity, state)],
     )
+
+
+def view_feedback(
+    row: FeedbackRow, state: RunState, observations: Sequence[Observation], policy: Policy
+) -> GivenFeedback:
+    """Return a feedback, with its points if it corrects a step whose screen is known."""
+    action = state.feedback[row.id].action
+    shot = next((one.screenshot for one in observations if one.step == row.step), None)
+    return GivenFeedback(row, points_of(f"Action: {action}", shot, policy) if action and shot else ())
 
 
 def view_step(
@@ -218,7 +251,9 @@ def view_step(
     shot, taken = before and before.screenshot, observation.taken
     points = points_of(taken.action, shot, policy) if shot and taken and taken.action else ()
     texts = token_texts(taken.tokens, pieces) if taken and pieces else ()
-    return StepView(event=observation, points=points, segments=segments, texts=texts)
+    screen = observation.screenshot
+    image = image_of(screen, policy) if screen and screen.width and screen.height else None
+    return StepView(event=observation, image=image, points=points, segments=segments, texts=texts)
 
 
 def render_prompt(observations: Sequence[Observation], index: int, policy: Policy) -> list[MessagePart]:

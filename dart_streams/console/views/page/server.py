@@ -146,8 +146,10 @@ class PageServer:
     def stamp(self, identity: str) -> str:
         """Return a text that changes with a trajectory."""
         state = self.source.state
-        groups = len(state.groups_of.get(identity, ()))
-        return f"{state.newest_step.get(identity, -1)}/{identity in state.trajectories}/{groups}"
+        groups = state.groups_of.get(identity, ())
+        counts = len(groups), sum(len(state.trained_with.get(name, ())) for name in groups)
+        given = len(state.feedback_on.get(identity, ()))
+        return f"{state.newest_step.get(identity, -1)}/{identity in state.trajectories}/{counts}/{given}"
 
 
 @web.middleware

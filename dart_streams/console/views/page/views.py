@@ -10,6 +10,7 @@ from dart_streams.console.runs.token_texts import Pieces
 from dart_streams.console.views.page import episodes, search, training
 from dart_streams.console.views.page.comparison import Comparison, compare, compare_training_task
 from dart_streams.console.views.page.header import page_header
+from dart_streams.console.views.page.judging import judging_queue
 from dart_streams.console.views.page.records import (
     MAX_EXPORTED,
     MAX_SHOWN,
@@ -52,6 +53,7 @@ class PageViews:
             "steps": lambda _: training.metric_curves(source.state),
             "step": lambda query: training.view_train_step(read_number(query, "id"), source.state),
             "metrics": lambda _: {"metrics": training_metrics.ALL, "headlines": training_metrics.HEADLINES},
+            "queue": lambda _: judging_queue(source.state),
             "tasks": lambda _: training.summarize_tasks(source.state),
             "task": lambda query: training.view_task(read_id(query), source.state, source.config),
             "time": lambda _: view_time(source),

@@ -71,3 +71,11 @@ def test_rows_name_the_first_step_and_version_that_learned_from_a_feedback():
         ("kept", None, None),
     ]
     assert {row.said for row in rows} == {"good: why"}
+
+
+def test_rows_of_a_trajectory_are_those_of_its_feedback_alone():
+    other = events.trajectory("t-2")
+    given = [feedback.make_note(one, "x", "ann", at_ms) for at_ms, one in enumerate((ENDED, other, ENDED))]
+    state = RunState().fold(LogRecord(RecordMetadata("any", 0, 0, 0), event, b"") for event in [*given, *given])
+    assert [row.id for row in feedback.rows_on("t-1", state)] == [given[0].feedback_id, given[2].feedback_id]
+    assert feedback.rows_on("t-9", state) == []

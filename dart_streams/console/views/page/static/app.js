@@ -8,6 +8,7 @@ import { clock, duration, number, percent } from "./format.js";
 import * as compare from "./compare.js";
 import * as group from "./group.js";
 import * as log from "./log.js";
+import * as queue from "./queue.js";
 import * as report from "./report.js";
 import * as search from "./search.js";
 import * as step from "./step.js";
@@ -34,9 +35,9 @@ import * as wall from "./wall.js";
  */
 
 /** @type {Record<string, Page>} */
-const PAGES = { wall, trajectories, trajectory, group, steps, step, tasks, task, time, log, report, compare, search };
+const PAGES = { wall, trajectories, trajectory, group, steps, step, tasks, task, time, log, report, compare, queue, search };
 /** @type {[string, string[]][]} tabs and their subpages */
-const ALL_TABS = [["wall", []], ["trajectories", ["trajectory", "group"]], ["tasks", ["task"]], ["steps", ["step"]], ["time", []], ["log", []], ["report", []], ["compare", []]];
+const ALL_TABS = [["wall", []], ["trajectories", ["trajectory", "group"]], ["tasks", ["task"]], ["steps", ["step"]], ["time", []], ["log", []], ["report", []], ["compare", []], ["queue", []]];
 /** The tabs of an exported file. */
 const IN_FILE = ["report", "compare", "steps", "tasks", "time"];
 const TABS = exported ? IN_FILE.map((name) => /** @type {[string, string[]]} */ ([name, name === "steps" ? ["step"] : name === "report" ? ["trajectory"] : []])) : ALL_TABS;

@@ -29,12 +29,12 @@ export function picture() {
 }
 
 /**
- * The points of an action: a ring, or for a drag two rings with a line.
- * @param {Shot} shot @param {Point[]} points
+ * The points of an action: a ring, or for a drag two rings with a line. A person's `correction` is green.
+ * @param {Shot} shot @param {Point[]} points @param {boolean} [correction]
  */
-export function marker(shot, points) {
+export function marker(shot, points, correction = false) {
   const size = Math.max(shot.width, shot.height, 1) / 26;
-  const overlay = svg("svg", { viewBox: `0 0 ${shot.width || 1} ${shot.height || 1}`, class: "marker" });
+  const overlay = svg("svg", { viewBox: `0 0 ${shot.width || 1} ${shot.height || 1}`, class: correction ? "marker correction" : "marker" });
   if (points.length > 1) {
     const [from, to] = points;
     overlay.append(svg("line", { x1: from.x, y1: from.y, x2: to.x, y2: to.y, class: "halo", "stroke-width": size / 2.2 }),
@@ -51,16 +51,16 @@ export function marker(shot, points) {
 }
 
 /**
- * A framed screen.
- * @param {Shot | null | undefined} shot @param {Point[]} [points]
+ * A framed screen with the points of an action, and those of its correction.
+ * @param {Shot | null | undefined} shot @param {Point[]} [points] @param {Point[]} [right]
  */
-export function screen(shot, points = []) {
+export function screen(shot, points = [], right = []) {
   if (!shot) return el(".screen.none", {}, "no screen");
   const place = address(shot.sha256);
   if (!place) return el(".screen.none", {}, "not in this file");
   const image = picture();
   image.src = place;
-  const frame = el(".screen", {}, image, marker(shot, points));
+  const frame = el(".screen", {}, image, marker(shot, points), right.length ? marker(shot, right, true) : null);
   if (shot.width && shot.height) frame.style.aspectRatio = `${shot.width} / ${shot.height}`;
   return frame;
 }

@@ -3,7 +3,9 @@
 
 import { get } from "./api.js";
 import { el, facts, fill } from "./dom.js";
-import { brief, clock, duration, number, versions } from "./format.js";
+import { corrected, given } from "./feedback.js";
+import { brief, clock, duration, number, short, versions } from "./format.js";
+import { following } from "./queue.js";
 import { address, picture, screen } from "./screen.js";
 import { timings } from "./timings.js";
 import { tokens } from "./tokens.js";
@@ -30,6 +32,7 @@ class Player {
     this.app = app;
     this.id = params.id ?? "";
     this.of = params.of ?? "";
+    this.queued = params.queue === "yes";
     // A link may highlight a token of a step.
     this.marked = { step: Number(params.step ?? -1), token: Number(params.token ?? -1) };
     this.at = params.step === undefined ? null : Number(params.step);
@@ -102,10 +105,17 @@ class Player {
     const keys = {
       j: () => this.go(at + 1), ArrowRight: () => this.go(at + 1), k: () => this.go(at - 1), ArrowLeft: () => this.go(at - 1),
       Home: () => this.go(0), End: () => this.go(this.data.steps.length - 1), " ": () => this.toggle(),
+      n: () => this.next(),
     };
-    if (!keys[key] || !this.data) return false;
+    if (!keys[key] || !this.data || (key === "n" && !this.queued)) return false;
     keys[key]();
     return true;
+  }
+
+  /** Open the next trajectory of the judging queue. */
+  async next() {
+    const id = await following(this.id);
+    location.hash = id ? this.app.href("trajectory", { id, queue: "yes" }) : this.app.href("queue");
   }
 
   drawHead() {
@@ -118,7 +128,7 @@ class Player {
       summary?.reward !== null && summary !== null ? el("span.chip", {}, `reward ${number(summary.reward)}`) : null,
       el("span.way", {}, group ? this.app.link("group", { id: group }, `group ${group}`) : null,
         ways.length ? [" → ", ...ways.flatMap((/** @type {Node} */ way, /** @type {number} */ i) => (i ? [", ", way] : [way]))] : null),
-      el(".push"), el("code", { title: this.id }, this.id));
+      el(".push"), this.queued ? el("button", { type: "button", onclick: () => this.next() }, "next to judge (n)") : null, el("code", { title: this.id }, this.id));
   }
 
   drawFilm() {
@@ -145,7 +155,7 @@ class Player {
       frame.classList.toggle("selected", groups.some((/** @type {any} */ g) => g.member.selected.includes(i)));
     });
     this.film.children[index]?.scrollIntoView({ block: "nearest", inline: "nearest" });
-    fill(this.stage, screen(now.event.screenshot, next?.points ?? []));
+    fill(this.stage, screen(now.event.screenshot, next?.points ?? [], corrected(this.data.feedback, index)));
     fill(this.inspector, this.inspect(index, now, next));
   }
 
@@ -153,6 +163,8 @@ class Player {
   inspect(index, now, next) {
     const first = this.data.steps[0].event, taken = next?.event.taken, end = now.event.end;
     const parts = [el("p.instruction", {}, first.instruction)];
+    const said = given(this.data.feedback, index, this.app, (step) => this.go(step));
+    if (said) parts.push(said);
     if (end) {
       parts.push(el(`section.end.${end.kind}`, {}, el("h2", {}, `ended: ${end.kind}`),
         facts([["reward", number(end.reward)], ["reason", end.reason]])));
@@ -166,7 +178,7 @@ class Player {
         taken.action && taken.text.trim() !== taken.action.trim() ? el("pre.said", {}, taken.text) : null,
         next.event.returned ? el("pre.said", {}, `returned: ${next.event.returned}`) : null,
         roles.map((/** @type {[any, boolean]} */ [g, chosen]) => el("p.role", {}, chosen ? el("span.chip.success", {}, "trained on") : el("span.chip", {}, "left out"),
-          ` advantage ${number(g.member.advantage)} in `, this.app.link("group", { id: g.group_id }, g.group_id)))));
+          ` advantage ${number(g.member.advantage)} in `, this.app.link("group", { id: g.group_id }, short(g.group_id), g.group_id)))));
       parts.push(tokens(taken, next.texts ?? [], this.color, (color) => { this.color = color; this.app.remember({ color }); this.draw(); }, index === this.marked.step ? this.marked.token : undefined));
       parts.push(timings(now.event, next, duration));
       parts.push(this.more("prompt and history", async () => promptOf(await get("prompt", { id: this.id, step: index, of: this.of }))));
