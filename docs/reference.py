@@ -8,7 +8,7 @@ import ast
 import inspect
 import itertools
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
@@ -21,6 +21,8 @@ from dart_streams.config.deployment import Config
 from dart_streams.config.files import struct_of
 from dart_streams.config.section import MOST, Section
 from dart_streams.console.cli.main import COMMANDS, build_app
+from dart_streams.telemetry import instrument_table
+from dart_streams.telemetry.instrument_table import Instrument
 from docs import fault_matrix
 from topics import training_metrics
 from workers.tracker.points import name_of
@@ -57,7 +59,9 @@ default `deploy/config/demo.toml`. A command that reads a run takes `--run`, by 
 
 This page is generated from `dart_streams/console/cli/`: `make reference` writes it.
 """
-METRICS = """# Metrics of a step
+METRICS = """# Metrics
+
+## Of an optimizer step
 
 The trainer publishes these metrics with each optimizer step, on the topic `trained`. The page of optimizer steps shows
 them in the same groups. Metrics that do not apply to a step are left out, as are values that are not finite.
@@ -65,7 +69,16 @@ A share is between 0 and 1. An arrow shows the direction of improvement.
 
 A [tracker](how-to/data.md#trackers) gives some of them the names of TRL, and `train_ms` in seconds.
 
-This page is generated from `topics/training_metrics.py`: `make reference` writes it.
+This page is generated from `topics/training_metrics.py` and `dart_streams/telemetry/instrument_table.py`:
+`make reference` writes it.
+"""
+INSTRUMENTS = """
+## Of the processes
+
+Every process exports these by OpenTelemetry, to the run's folder and to a
+[collector](how-to/observe.md#send-to-a-collector). Prometheus has underscores in place of dots, and `_bucket`, `_sum`
+and `_count` behind a histogram. Units are those of UCUM: `1` is a share, and `{slot}` a count of slots.
+Each series also has the run (`dart_run_id`), the kind of process (`job`) and its id (`instance`).
 """
 ARROWS = {"up": "↑", "down": "↓", "neither": ""}
 DEFAULT = r" \[default: "
@@ -259,12 +272,22 @@ def metrics_page() -> str:
     """Return the page of all metrics of an optimizer step, a table a group."""
     parts = [METRICS]
     for group, members in itertools.groupby(training_metrics.ALL, lambda one: one.group):
-        parts.append(f"\n## {group[0].upper()}{group[1:]}\n\n| metric | unit | better | meaning | in a tracker |\n")
+        parts.append(f"\n### {group[0].upper()}{group[1:]}\n\n| metric | unit | better | meaning | in a tracker |\n")
         parts.append("|---|---|---|---|---|\n")
         for one in members:
             cells = (f"`{one.name}`", one.unit, ARROWS[one.better], one.meaning, f"`{name_of(one.name)}`")
             parts.append(f"| {' | '.join(cells)} |\n")
-    return "".join(parts)
+    return "".join([*parts, INSTRUMENTS, *map(instruments_section, instrument_table.GROUPS.items())])
+
+
+def instruments_section(group: tuple[str, Sequence[Instrument]]) -> str:
+    """Return the table of a kind of process's instruments, under its heading."""
+    heading, members = group
+    lines = [f"\n### {heading}\n\n| instrument | kind | unit | attributes | meaning |\n|---|---|---|---|---|\n"]
+    for one in members:
+        attributes = ", ".join(f"`{name}`" for name in one.attributes)
+        lines.append(f"| `{one.name}` | {one.kind} | `{one.unit}` | {attributes} | {one.meaning} |\n")
+    return "".join(lines)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from opentelemetry import metrics
 
 from dart_streams.curation.staleness import group_staleness
 from dart_streams.telemetry import names
+from dart_streams.telemetry.instruments import create_counter, create_gauge, create_histogram
 from topics.curated import CuratedGroup
 from topics.trained import MISMATCH_ALARM_NATS
 from trainer.data.batch_builder import Batch
@@ -81,19 +82,19 @@ class StepReporter:
 
     def __init__(self) -> None:
         meter = metrics.get_meter(names.METER)
-        self._step = meter.create_gauge(names.TRAINER_STEP)
-        self._metric = meter.create_gauge(names.TRAINER_FIGURE)
+        self._step = create_gauge(meter, names.TRAINER_STEP)
+        self._metric = create_gauge(meter, names.TRAINER_FIGURE)
         self._histograms = {
-            "train_ms": meter.create_histogram(names.TRAINER_STEP_MS),
-            "data_wait_ms": meter.create_histogram(names.TRAINER_WAIT_MS),
-            "publish_ms": meter.create_histogram(names.TRAINER_PUBLISH_MS),
-            "checkpoint_ms": meter.create_histogram(names.TRAINER_CHECKPOINT_MS),
-            "mismatch": meter.create_histogram(names.TRAINER_MISMATCH),
+            "train_ms": create_histogram(meter, names.TRAINER_STEP_MS),
+            "data_wait_ms": create_histogram(meter, names.TRAINER_WAIT_MS),
+            "publish_ms": create_histogram(meter, names.TRAINER_PUBLISH_MS),
+            "checkpoint_ms": create_histogram(meter, names.TRAINER_CHECKPOINT_MS),
+            "mismatch": create_histogram(meter, names.TRAINER_MISMATCH),
         }
-        self._read_ms = meter.create_histogram(names.TRAINER_READ_MS)
-        self._groups = meter.create_counter(names.TRAINER_GROUPS)
-        self._dropped = meter.create_counter(names.TRAINER_DROPPED)
-        self._staleness = meter.create_histogram(names.TRAINER_STALENESS)
+        self._read_ms = create_histogram(meter, names.TRAINER_READ_MS)
+        self._groups = create_counter(meter, names.TRAINER_GROUPS)
+        self._dropped = create_counter(meter, names.TRAINER_DROPPED)
+        self._staleness = create_histogram(meter, names.TRAINER_STALENESS)
 
     def trained(self, train_step: int, version: int, batch: Batch, step: Mapping[str, float]) -> None:
         """Report the metrics of the ``step`` that made ``version``."""

@@ -19,6 +19,7 @@ from dart_streams.bus.topology import has_dead_letters, letter_bytes
 from dart_streams.clock import now_ms
 from dart_streams.errors import MAX_REASON
 from dart_streams.telemetry import names
+from dart_streams.telemetry.instruments import create_counter
 from topics import Topic
 
 ERROR = "dlq-error"
@@ -111,4 +112,4 @@ def log(record: Any, error: str, tries: int) -> None:
 
 def count(topic: Topic) -> None:
     """Count a dead letter of ``topic``."""
-    metrics.get_meter(names.METER).create_counter(names.DEAD_LETTERS).add(1, {"topic": topic.name})
+    create_counter(metrics.get_meter(names.METER), names.DEAD_LETTERS).add(1, {"topic": topic.name})

@@ -4,6 +4,7 @@ The SDK ignores some invalid values silently and ends the process with a traceba
 """
 
 import math
+import re
 from collections.abc import Mapping
 
 from dart_streams.errors import ConfigError
@@ -24,6 +25,10 @@ COUNTS = (
     "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT",
 )
 """Limits of spans."""
+HEADER = re.compile(r"[!#-'*+.0-9A-Z^-z|~-]+[ \t]*=[ \t]*[ !#-+\--:<-\[\]-~]*")
+"""A header as the exporters accept it, of the characters that they accept."""
+HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS")
+"""Headers of requests to a collector, ``name=value`` with commas between; they may hold a token."""
 PROVIDERS = ("OTEL_PYTHON_METER_PROVIDER", "OTEL_PYTHON_TRACER_PROVIDER")
 """Variables that replace the providers that write a run's metrics and spans."""
 
@@ -47,9 +52,21 @@ def check_environment(environ: Mapping[str, str]) -> None:
         text = environ.get(name, "").strip()
         if text and not (text.isascii() and text.isdecimal()):
             raise ConfigError(setting_error(name, text, "a whole number, 0 or more"))
+    for name in HEADERS:
+        refuse_headers(name, environ.get(name, ""))
     for name in PROVIDERS:
         if text := environ.get(name, ""):
             raise ConfigError(f"{name} is {text[:100]!r} in the environment, which disables telemetry: unset it")
+
+
+def refuse_headers(name: str, text: str) -> None:
+    """Raise ConfigError for a header that the SDK would skip, without its value: it may be a token."""
+    for number, header in enumerate(filter(None, re.split(r"[ \t]*,[ \t]*", text.strip())), start=1):
+        if not HEADER.fullmatch(header):
+            raise ConfigError(
+                f"header {number} of {name} in the environment is not name=value: separate headers by commas, and "
+                "write a comma, a semicolon, a quote or a backslash in a value as %2C, %3B, %22 or %5C"
+            )
 
 
 def setting_error(name: str, text: str, wanted: str) -> str:

@@ -26,6 +26,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 from dart_streams.telemetry import names
+from dart_streams.telemetry.instruments import create_counter
 
 MS_NS = 1_000_000
 MAX_BYTES = 64 * 1024 * 1024
@@ -172,7 +173,7 @@ class ReportingExporter(SpanExporter):
         self.done = 0
         self.dropped = 0
         self.stopping = threading.Event()
-        self._counter = metrics.get_meter(names.METER).create_counter(names.SPANS_DROPPED)
+        self._counter = create_counter(metrics.get_meter(names.METER), names.SPANS_DROPPED)
         self._failing = False
         self._given_up = False
 

@@ -1,89 +1,89 @@
-"""Names of all instruments with units and meanings, and of spans and their attributes.
+"""Names of all instruments, of spans and of their attributes.
 
-The suffix is the unit: ``_ms`` milliseconds, none a count or a share in [0, 1]. Histograms are exponential.
+:mod:`dart_streams.telemetry.instrument_table` has the kind, unit and meaning of each instrument.
 """
 
 METER = "dart_streams"
 TRACER = "dart_streams"
 
 # Environment workers
-ENV_SLOTS = "env.slots"  # gauge: slots of the process
-ENV_SLOTS_BUSY = "env.slots.busy"  # gauge: slots with an episode
-ENV_SLOT_MS = "env.slot_ms"  # counter: slot time; attribute state: idle, reset, wait, step, evaluate
-ENV_EPISODES = "env.episodes"  # counter: finished episodes; attributes outcome, purpose, page
-ENV_STEPS = "env.steps"  # counter: executed actions; attribute purpose
-ENV_RESET_MS = "env.reset_ms"  # histogram: environment reset, from the order to the first screen
-ENV_EXECUTE_MS = "env.execute_ms"  # histogram: execution of one action, its screenshot included
-ENV_EVALUATE_MS = "env.evaluate_ms"  # histogram: evaluation of an episode's end
-ENV_BLOB_WRITE_MS = "env.blob_write_ms"  # histogram: a screenshot into the store
-ENV_REQUEST_MS = "env.request_ms"  # histogram: round trip of an answered action request
-ENV_OVERHEAD_MS = "env.overhead_ms"  # histogram: round trip less the reply's queue and generate time
-ENV_REQUESTS_SENT = "env.requests.sent"  # counter: action requests published, repeats included
-ENV_REQUESTS_ANSWERED = "env.requests.answered"  # counter: used replies
-ENV_REQUESTS_TIMED_OUT = "env.requests.timed_out"  # counter: requests without a reply in time
-ENV_REQUESTS_ABANDONED = "env.requests.abandoned"  # counter: requests whose episode ended before the reply came
-ENV_ANSWERS_WRONG = "env.answers.wrong"  # counter: faults of answers; attributes kind, treated
-ENV_REPLIES_IGNORED = "env.replies.ignored"  # counter: replies to abandoned or timed-out requests
-ENV_BROWSER_RESTARTS = "env.browser.restarts"  # counter: browsers started again after a crash
-ENV_BROWSER_MEMORY = "env.browser.memory"  # counter: browser processes killed for their memory; attribute kind
-ENV_DOCUMENTS_LOADED = "env.documents.loaded"  # counter: resets that loaded the document
-ENV_PROBLEMS_RESTARTED = "env.problems.restarted"  # counter: resets that started a problem again in its document
-ENV_SANDBOXES_STARTED = "env.sandboxes.started"  # counter: started desktop sandboxes, replacements included
-ENV_DESKTOPS_PREPARED = "env.desktops.prepared"  # counter: episodes that got a desktop prepared for their task
-ENV_DESKTOPS_RESTLESS = "env.desktops.restless"  # counter: desktop screens taken before they were stable
-ENV_RESTS = "env.rests"  # counter: rests after failed resets; attribute kind: slot, task, host
-ENV_ORDERS_SET_ASIDE = "env.orders_set_aside"  # counter: orders set aside because they crashed their worker repeatedly
-ENV_FAULT_SCORE = "env.fault_score"  # gauge: moving share of this host's resets that fail
+ENV_SLOTS = "env.slots"
+ENV_SLOTS_BUSY = "env.slots.busy"
+ENV_SLOT_MS = "env.slot_ms"
+ENV_EPISODES = "env.episodes"
+ENV_STEPS = "env.steps"
+ENV_RESET_MS = "env.reset_ms"
+ENV_EXECUTE_MS = "env.execute_ms"
+ENV_EVALUATE_MS = "env.evaluate_ms"
+ENV_BLOB_WRITE_MS = "env.blob_write_ms"
+ENV_REQUEST_MS = "env.request_ms"
+ENV_OVERHEAD_MS = "env.overhead_ms"
+ENV_REQUESTS_SENT = "env.requests.sent"
+ENV_REQUESTS_ANSWERED = "env.requests.answered"
+ENV_REQUESTS_TIMED_OUT = "env.requests.timed_out"
+ENV_REQUESTS_ABANDONED = "env.requests.abandoned"
+ENV_ANSWERS_WRONG = "env.answers.wrong"
+ENV_REPLIES_IGNORED = "env.replies.ignored"
+ENV_BROWSER_RESTARTS = "env.browser.restarts"
+ENV_BROWSER_MEMORY = "env.browser.memory"
+ENV_DOCUMENTS_LOADED = "env.documents.loaded"
+ENV_PROBLEMS_RESTARTED = "env.problems.restarted"
+ENV_SANDBOXES_STARTED = "env.sandboxes.started"
+ENV_DESKTOPS_PREPARED = "env.desktops.prepared"
+ENV_DESKTOPS_RESTLESS = "env.desktops.restless"
+ENV_RESTS = "env.rests"
+ENV_ORDERS_SET_ASIDE = "env.orders_set_aside"
+ENV_FAULT_SCORE = "env.fault_score"
 
 # Rollout workers
-ROLLOUT_IN_FLIGHT = "rollout.in_flight"  # gauge: requests being generated
-ROLLOUT_QUEUE_MS = "rollout.queue_ms"  # histogram: from the request's arrival to the start of its generation
-ROLLOUT_GENERATE_MS = "rollout.generate_ms"  # histogram: generation of one answer
-ROLLOUT_BLOB_READ_MS = "rollout.blob_read_ms"  # histogram: a prompt's screenshots from the store
-ROLLOUT_TOKENS = "rollout.tokens"  # counter: generated tokens
-ROLLOUT_PROMPT_TOKENS = "rollout.prompt_tokens"  # counter: tokens of prompts; attribute source: computed, cached
-ROLLOUT_SCREENSHOTS = "rollout.screenshots"  # counter: screenshots prepared, again only if forgotten since
-ROLLOUT_ENCODINGS = "rollout.encodings"  # counter: screenshots that the vision tower computed
-ROLLOUT_RECALLED = "rollout.recalled"  # counter: answers as history has them; attribute tokens: same, other, rewritten
-ROLLOUT_REQUESTS = "rollout.requests"  # counter: requests by attribute result: answered, failed, late
-ROLLOUT_VERSION = "rollout.version"  # gauge: the weight version served
-ROLLOUT_SWITCH_PAUSE_MS = "rollout.switch.pause_ms"  # histogram: pause of generation for a switch
-ROLLOUT_SWITCH_LOAD_MS = "rollout.switch.load_ms"  # histogram: fetch, check and load of a version
-ROLLOUT_SWITCHES = "rollout.switches"  # counter: weight switches; attribute result: served, failed
+ROLLOUT_IN_FLIGHT = "rollout.in_flight"
+ROLLOUT_QUEUE_MS = "rollout.queue_ms"
+ROLLOUT_GENERATE_MS = "rollout.generate_ms"
+ROLLOUT_BLOB_READ_MS = "rollout.blob_read_ms"
+ROLLOUT_TOKENS = "rollout.tokens"
+ROLLOUT_PROMPT_TOKENS = "rollout.prompt_tokens"
+ROLLOUT_SCREENSHOTS = "rollout.screenshots"
+ROLLOUT_ENCODINGS = "rollout.encodings"
+ROLLOUT_RECALLED = "rollout.recalled"
+ROLLOUT_REQUESTS = "rollout.requests"
+ROLLOUT_VERSION = "rollout.version"
+ROLLOUT_SWITCH_PAUSE_MS = "rollout.switch.pause_ms"
+ROLLOUT_SWITCH_LOAD_MS = "rollout.switch.load_ms"
+ROLLOUT_SWITCHES = "rollout.switches"
 
 # Recorder
-RECORDER_STEPS = "recorder.steps"  # counter: step rows written
-RECORDER_TRAJECTORIES = "recorder.trajectories"  # counter: finished trajectories announced
-RECORDER_WRITE_MS = "recorder.write_ms"  # histogram: one step row into the store
+RECORDER_STEPS = "recorder.steps"
+RECORDER_TRAJECTORIES = "recorder.trajectories"
+RECORDER_WRITE_MS = "recorder.write_ms"
 
 # Curator
-CURATOR_EVENTS = "curator.events"  # counter: inputs applied; attribute agent
-CURATOR_DECISIONS = "curator.decisions"  # counter: decisions; attributes agent, kind
-CURATOR_GROUPS = "curator.groups"  # counter: fates of groups and members; attribute fate (see groups.Counts)
-CURATOR_LOST = "curator.lost"  # counter: orders ended as lost
-CURATOR_APPLY_MS = "curator.apply_ms"  # histogram: one reducer call; attribute agent
+CURATOR_EVENTS = "curator.events"
+CURATOR_DECISIONS = "curator.decisions"
+CURATOR_GROUPS = "curator.groups"
+CURATOR_LOST = "curator.lost"
+CURATOR_APPLY_MS = "curator.apply_ms"
 
 # Trainer
-TRAINER_STEP = "trainer.step"  # gauge: optimizer steps made
-TRAINER_STEP_MS = "trainer.step_ms"  # histogram: one optimizer step, without the wait for data
-TRAINER_WAIT_MS = "trainer.wait_ms"  # histogram: wait for curated groups before a step
-TRAINER_READ_MS = "trainer.read_ms"  # histogram: a batch's steps and screenshots from the store
-TRAINER_PUBLISH_MS = "trainer.publish_ms"  # histogram: a version to its URI and its event
-TRAINER_CHECKPOINT_MS = "trainer.checkpoint_ms"  # histogram: one checkpoint
-TRAINER_GROUPS = "trainer.groups"  # counter: curated groups taken
-TRAINER_STALENESS = "trainer.staleness"  # histogram: version trained less version that acted, a trajectory each
-TRAINER_FIGURE = "trainer.figure"  # gauge: a figure of the newest optimizer step; attribute name (loss, entropy, …)
-TRAINER_DROPPED = "trainer.dropped"  # counter: untrained data; attribute why: stale (groups), others (steps)
-TRAINER_MISMATCH = "trainer.mismatch"  # histogram: |log-probability of engine less trainer's| of a token, batch mean
+TRAINER_STEP = "trainer.step"
+TRAINER_STEP_MS = "trainer.step_ms"
+TRAINER_WAIT_MS = "trainer.wait_ms"
+TRAINER_READ_MS = "trainer.read_ms"
+TRAINER_PUBLISH_MS = "trainer.publish_ms"
+TRAINER_CHECKPOINT_MS = "trainer.checkpoint_ms"
+TRAINER_GROUPS = "trainer.groups"
+TRAINER_STALENESS = "trainer.staleness"
+TRAINER_FIGURE = "trainer.figure"
+TRAINER_DROPPED = "trainer.dropped"
+TRAINER_MISMATCH = "trainer.mismatch"
 
 # All processes
-DEAD_LETTERS = "dead_letters"  # counter: records sent to dead-letter topics; attribute topic
-SPANS_DROPPED = "telemetry.spans.dropped"  # counter: spans lost to a full queue or a failed export
+DEAD_LETTERS = "dead_letters"
+SPANS_DROPPED = "telemetry.spans.dropped"
 
 # Monitor
-MONITOR_LAG = "monitor.lag"  # gauge: lag of a consumer group in records; attributes group, topic
-MONITOR_SILENT_S = "monitor.silent_s"  # gauge: seconds since the newest record; attribute topic
-MONITOR_STALLS = "monitor.stalls"  # counter: reported stalls of the circle; attribute topic
+MONITOR_LAG = "monitor.lag"
+MONITOR_SILENT_S = "monitor.silent_s"
+MONITOR_STALLS = "monitor.stalls"
 
 # Spans and their attributes
 SPAN_TRAJECTORY = "trajectory"  # env: an episode; its ids derive from the trajectory's id
@@ -95,6 +95,7 @@ SPAN_RECORD = "record"  # recorder: an observation's row into the store; child o
 SPAN_GROUP = "group"  # curator: a curated group; links its trajectories
 SPAN_TRAIN_STEP = "train step"  # trainer: an optimizer step; links its groups
 SPAN_SWITCH = "switch"  # rollout worker: new weights loaded; links the optimizer step that made them
+ATTR_RUN = "dart.run.id"  # of the resource: every metric and span of a process has it
 ATTR_TRAJECTORY = "dart.trajectory.id"
 ATTR_TASK = "dart.task.id"
 ATTR_REQUEST = "dart.request.id"
@@ -111,3 +112,19 @@ ATTR_DECODE_MS = "dart.decode_ms"  # of the generation: from the first token on
 ATTR_TOKENS = "dart.tokens"
 ATTR_KEPT = "dart.kept"  # true on a span outside the sample that was written because it failed
 ATTR_OUTCOME = "dart.outcome"
+# Of OpenTelemetry's semantic conventions
+ATTR_ERROR = "error.type"
+ATTR_MESSAGING = "messaging.system"
+ATTR_OPERATION = "messaging.operation.type"
+ATTR_DESTINATION = "messaging.destination.name"
+ATTR_PARTITION = "messaging.destination.partition.id"
+ATTR_OFFSET = "messaging.kafka.offset"
+ATTR_CONSUMER_GROUP = "messaging.consumer.group.name"
+ATTR_GEN_OPERATION = "gen_ai.operation.name"
+ATTR_GEN_PROVIDER = "gen_ai.provider.name"
+ATTR_GEN_MODEL = "gen_ai.request.model"
+ATTR_GEN_INPUT = "gen_ai.usage.input_tokens"
+ATTR_GEN_OUTPUT = "gen_ai.usage.output_tokens"
+ATTR_DB = "db.system.name"
+ATTR_DB_TABLE = "db.collection.name"
+ATTR_DB_OPERATION = "db.operation.name"

@@ -5,7 +5,9 @@ A full disk or an unreachable collector loses telemetry and never fails the proc
 
 import logging
 import os
+import socket
 import sys
+from importlib import metadata
 from typing import Any, TextIO
 
 import structlog
@@ -16,7 +18,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
 from dart_streams.config import Config
-from dart_streams.telemetry import environment, log_lines, spans
+from dart_streams.telemetry import environment, log_lines, names, spans
 from dart_streams.telemetry.exporters import (
     CountingSpanProcessor,
     LineMetricExporter,
@@ -36,9 +38,7 @@ def start(config: Config, process: str) -> None:
     if reason := environment.disabled_reason(os.environ):
         structlog.get_logger().warning("nothing is measured", reason=reason)
     interval_ms = environment.metrics_interval_ms(os.environ)
-    resource = Resource.create(
-        {"service.name": f"dart_streams.{process.partition('-')[0]}", "service.instance.id": process}
-    )
+    resource = describe_process(process, config.bus.run or config.run.id)
     folder, file = config.run.folder, f"{process}.jsonl"
     lines = LineMetricExporter(folder / "metrics" / file, process), LineSpanExporter(folder / "traces" / file, process)
     endpoint = config.telemetry.otlp_endpoint
@@ -53,6 +53,19 @@ def start(config: Config, process: str) -> None:
         provider.add_span_processor(CountingSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     sample(config.telemetry.sampling)
+
+
+def describe_process(process: str, run: str) -> Resource:
+    """Return the resource of a process's telemetry, by OpenTelemetry's conventions; ``run`` is this project's own."""
+    return Resource.create(
+        {
+            "service.name": f"dart_streams.{process.partition('-')[0]}",
+            "service.instance.id": process,
+            "service.version": metadata.version("dart-streams"),
+            "host.name": socket.gethostname(),
+            names.ATTR_RUN: run,
+        }
+    )
 
 
 def sample(ratio: float | None) -> None:

@@ -31,6 +31,8 @@ from dart_streams.telemetry import names
 LOW = (1 << 64) - 1
 """The part of a trace id that is compared with the sampling ratio, as in OpenTelemetry."""
 TRACEPARENT = "traceparent"
+OTHER_ERROR = "_OTHER"
+"""The class of an error without a name of its own, by OpenTelemetry's conventions."""
 Header = tuple[str, bytes]
 
 _parts = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?").fullmatch
@@ -119,9 +121,10 @@ class ActiveSpan:
             if value is not None:
                 self.attributes[getattr(names, name)] = value
 
-    def set_error(self, reason: str) -> None:
-        """Give the span the status of an error."""
+    def set_error(self, reason: str, kind: str = OTHER_ERROR) -> None:
+        """Give the span the status of an error; ``kind`` is its class, one of few."""
         self.failure = reason or "failed"
+        self.attributes = {**self.attributes, names.ATTR_ERROR: kind}
 
     def end(self) -> None:
         """End the span."""
@@ -159,7 +162,7 @@ class ActiveSpan:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         detach(self.token)
         if kind is not None:
-            self.set_error(f"{kind.__name__}: {error}")
+            self.set_error(f"{kind.__name__}: {error}", kind.__name__)
         self.end()
 
 
@@ -192,7 +195,7 @@ class UseSpan:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         detach(self.token)
         if kind is not None and self.span is not None:
-            self.span.set_error(f"{kind.__name__}: {error}")
+            self.span.set_error(f"{kind.__name__}: {error}", kind.__name__)
 
 
 SCOPE = InstrumentationScope(names.TRACER)
@@ -229,6 +232,23 @@ def enable(ratio: float, provider: Provider) -> None:
 def disable() -> None:
     """Create no further spans; records carry no trace context."""
     Tracing.provider = None
+
+
+def send_attributes(topic: str) -> dict[str, Any]:
+    """Return the attributes of a span that sends a record to a topic, given with its prefix."""
+    return {names.ATTR_MESSAGING: "kafka", names.ATTR_OPERATION: "send", names.ATTR_DESTINATION: topic}
+
+
+def process_attributes(record: Any, group: str) -> dict[str, Any]:
+    """Return the attributes of a span that processes a consumed record; ``group`` has its prefix too."""
+    return {
+        names.ATTR_MESSAGING: "kafka",
+        names.ATTR_OPERATION: "process",
+        names.ATTR_DESTINATION: record.topic,
+        names.ATTR_PARTITION: str(record.partition),
+        names.ATTR_OFFSET: record.offset,
+        names.ATTR_CONSUMER_GROUP: group,
+    }
 
 
 def current_headers() -> list[Header]:

@@ -27,7 +27,7 @@ from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
 from dart_streams.console.launch.training_run import TrainingRun
 from dart_streams.console.lineage import traces
 from dart_streams.console.lineage.lineage import READ
-from dart_streams.console.lineage.traces import Timeline
+from dart_streams.console.lineage.traces import Timeline, lines_in
 from dart_streams.console.repair.projection import COLUMNS
 from dart_streams.console.runs import open_orders, run_log
 from dart_streams.console.runs import run_folder as folder
@@ -37,6 +37,7 @@ from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.telemetry import names
+from dart_streams.telemetry.instrument_table import BY_NAME
 from tests.command_line import invoke
 from tests.integration.exported_page import answers, screens
 from tests.waiting import wait_until
@@ -198,6 +199,38 @@ def test_what_the_dashboard_shows_is_measured(finished: Finished, name: str, lab
     points = [point for one in series.values() for point in one]
     assert points
     assert all(set(point["attributes"]) == labels for point in points)
+
+
+def test_a_metric_has_the_attributes_of_its_table(finished: Finished):
+    points = MetricsReader(finished.made.path / "metrics").points
+    found = {
+        name: {key for one in series.values() for point in one for key in point["attributes"]}
+        for name, series in points.items()
+    }
+    assert len(found) > 30
+    assert found == {name: set(BY_NAME[name].attributes) for name in found}
+
+
+@pytest.mark.parametrize(
+    ("span", "wanted"),
+    [
+        (names.SPAN_REQUEST, {"messaging.operation.type": "send"}),
+        (names.SPAN_GENERATE, {"messaging.operation.type": "process", "gen_ai.request.model": "tiny"}),
+        (names.SPAN_RECORD, {"messaging.operation.type": "process", "db.collection.name": "steps"}),
+    ],
+)
+def test_a_span_has_the_attributes_of_the_conventions(finished: Finished, span: str, wanted: dict[str, str]):
+    topic = {names.SPAN_RECORD: "observations"}.get(span, "action-requests")
+    wanted |= {"messaging.system": "kafka", "messaging.destination.name": f"{finished.config.bus.prefix}{topic}"}
+    timeline = Timeline(lines_in(finished.made.path / "traces"))
+    found = [one.attributes for one in timeline.by_id.values() if one.name == span]
+    assert found
+    for attributes in found:
+        assert wanted.items() <= attributes.items()
+    if span == names.SPAN_GENERATE:
+        answered = [one for one in found if "gen_ai.usage.output_tokens" in one]
+        assert all(one["gen_ai.usage.output_tokens"] == one[names.ATTR_TOKENS] for one in answered)
+        assert any(one["gen_ai.usage.input_tokens"] > 0 for one in answered)
 
 
 def test_every_trained_step_can_be_followed_to_its_screenshot(finished: Finished, bundle: Path):

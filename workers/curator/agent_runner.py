@@ -49,6 +49,7 @@ from dart_streams.bus.codec import Encoded, Undecodable, Unencodable, encode
 from dart_streams.curation.journal import JournalInput, record_of
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
 from dart_streams.telemetry import names, spans
+from dart_streams.telemetry.instruments import create_counter, create_histogram
 from dart_streams.telemetry.spans import ActiveSpan
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import curation_log
@@ -100,10 +101,10 @@ class AgentRunner:
         self.topic_ids: Mapping[str, str] = {}
         """The broker's ids of the inputs, taken before any was read."""
         meter = metrics.get_meter(names.METER)
-        self.events = meter.create_counter(names.CURATOR_EVENTS)
-        self.decisions = meter.create_counter(names.CURATOR_DECISIONS)
-        self.group_counts = meter.create_counter(names.CURATOR_GROUPS)
-        self.apply_ms = meter.create_histogram(names.CURATOR_APPLY_MS, unit="ms")
+        self.events = create_counter(meter, names.CURATOR_EVENTS)
+        self.decisions = create_counter(meter, names.CURATOR_DECISIONS)
+        self.group_counts = create_counter(meter, names.CURATOR_GROUPS)
+        self.apply_ms = create_histogram(meter, names.CURATOR_APPLY_MS)
 
     async def run(self) -> None:
         """Process batch after batch, until cancelled."""

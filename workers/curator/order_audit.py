@@ -21,6 +21,7 @@ from dart_streams.bus.flush_barrier import FlushBarrier
 from dart_streams.clock import now_ms
 from dart_streams.curation.lost_orders import STAGES, OpenOrder, finish_of, open_orders
 from dart_streams.telemetry import names
+from dart_streams.telemetry.instruments import create_counter
 from topics import trajectories
 from workers.curator.agent_runner import AgentRunner
 
@@ -37,7 +38,7 @@ class OrderAudit:
         self.dispatch = dispatch
         self.publisher = publisher
         self.barrier = barrier
-        self.count = metrics.get_meter(names.METER).create_counter(names.CURATOR_LOST)
+        self.count = create_counter(metrics.get_meter(names.METER), names.CURATOR_LOST)
 
     async def run(self) -> None:
         """Audit round after round, until cancelled."""

@@ -33,8 +33,8 @@ from dart_streams.screens import smart_resize
 from dart_streams.store import AsyncStore
 from dart_streams.store.blobs import ref_of
 from dart_streams.telemetry import names
-from dart_streams.telemetry.spans import ActiveSpan
-from topics import observations
+from dart_streams.telemetry.spans import ActiveSpan, send_attributes
+from topics import action_requests, observations
 from topics.observations import EpisodeEnd, Observation
 from topics.rollout_orders import Guide, RolloutOrder
 from topics.transitions import FAULTS
@@ -325,7 +325,8 @@ class EpisodeRun:
         turns = prompts.prompt_turns(self.state.observations, limits)
         deadline_ms = now_ms() + int(timeout_s * 1000)
         request = self.state.request(attempt, turns, self.runner.policy.partition, deadline_ms)
-        attributes = self.spans.attributes | {names.ATTR_REQUEST: request.request_id}
+        sends = send_attributes(self.config.bus.prefix + action_requests.TOPIC.name)
+        attributes = self.spans.attributes | sends | {names.ATTR_REQUEST: request.request_id}
         started = self.shown_s if attempt == 0 else time.perf_counter()
         with ActiveSpan(names.SPAN_REQUEST, attributes=attributes) as span:
             try:
@@ -334,11 +335,11 @@ class EpisodeRun:
             except (TimeoutError, InvalidResponse) as error:
                 late = isinstance(error, TimeoutError)
                 reason = f"no reply within {timeout_s:g} s" if late else f"invalid reply: {error}"
-                span.set_error(f"{request.request_id}: {reason}")
+                span.set_error(f"{request.request_id}: {reason}", type(error).__name__)
                 log.debug("no response", reason=reason, attempt=attempt + 1, of=REQUEST_ATTEMPTS)
                 return self.state.retry_or_stop(attempt, f"{request.request_id}: {reason}")
             except Unencodable as error:
-                span.set_error(str(error))
+                span.set_error(str(error), type(error).__name__)
                 return Stop(EpisodeEnd(kind="policy_error", reward=None, reason=printable_text(str(error))))
             finally:
                 self.requesting = False

@@ -56,4 +56,4 @@ class EpisodeSpans:
         """Record how the episode ended; a fault is an error."""
         self.trajectory.set_attributes(ATTR_OUTCOME=end.kind)
         if end.kind in FAULTS:
-            self.trajectory.set_error(end.reason or end.kind)
+            self.trajectory.set_error(end.reason or end.kind, end.kind)

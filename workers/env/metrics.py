@@ -9,7 +9,14 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
 from dart_streams.telemetry import names
-from dart_streams.telemetry.instruments import ObservedCounter
+from dart_streams.telemetry.instruments import (
+    ObservedCounter,
+    create_counter,
+    create_gauge,
+    create_histogram,
+    observe_counter,
+    observe_gauge,
+)
 
 State = Literal["idle", "reset", "wait", "step", "evaluate"]
 """State of a slot; ``wait`` is the time for an action, including the transport of its screenshot and events."""
@@ -17,20 +24,20 @@ State = Literal["idle", "reset", "wait", "step", "evaluate"]
 meter = metrics.get_meter(names.METER)
 episodes = ObservedCounter(meter, names.ENV_EPISODES)
 steps = ObservedCounter(meter, names.ENV_STEPS)
-reset_ms = meter.create_histogram(names.ENV_RESET_MS, "ms")
-execute_ms = meter.create_histogram(names.ENV_EXECUTE_MS, "ms")
-evaluate_ms = meter.create_histogram(names.ENV_EVALUATE_MS, "ms")
-blob_write_ms = meter.create_histogram(names.ENV_BLOB_WRITE_MS, "ms")
-request_ms = meter.create_histogram(names.ENV_REQUEST_MS, "ms")
-overhead_ms = meter.create_histogram(names.ENV_OVERHEAD_MS, "ms")
+reset_ms = create_histogram(meter, names.ENV_RESET_MS)
+execute_ms = create_histogram(meter, names.ENV_EXECUTE_MS)
+evaluate_ms = create_histogram(meter, names.ENV_EVALUATE_MS)
+blob_write_ms = create_histogram(meter, names.ENV_BLOB_WRITE_MS)
+request_ms = create_histogram(meter, names.ENV_REQUEST_MS)
+overhead_ms = create_histogram(meter, names.ENV_OVERHEAD_MS)
 sent = ObservedCounter(meter, names.ENV_REQUESTS_SENT)
 answered = ObservedCounter(meter, names.ENV_REQUESTS_ANSWERED)
 timed_out = ObservedCounter(meter, names.ENV_REQUESTS_TIMED_OUT)
 abandoned = ObservedCounter(meter, names.ENV_REQUESTS_ABANDONED)
 ignored = ObservedCounter(meter, names.ENV_REPLIES_IGNORED)
 answers_wrong = ObservedCounter(meter, names.ENV_ANSWERS_WRONG)
-browser_restarts = meter.create_counter(names.ENV_BROWSER_RESTARTS)
-browser_memory = meter.create_counter(names.ENV_BROWSER_MEMORY)
+browser_restarts = create_counter(meter, names.ENV_BROWSER_RESTARTS)
+browser_memory = create_counter(meter, names.ENV_BROWSER_MEMORY)
 documents_loaded = ObservedCounter(meter, names.ENV_DOCUMENTS_LOADED)
 problems_restarted = ObservedCounter(meter, names.ENV_PROBLEMS_RESTARTED)
 sandboxes_started = ObservedCounter(meter, names.ENV_SANDBOXES_STARTED)
@@ -38,7 +45,7 @@ desktops_prepared = ObservedCounter(meter, names.ENV_DESKTOPS_PREPARED)
 desktops_restless = ObservedCounter(meter, names.ENV_DESKTOPS_RESTLESS)
 rests = ObservedCounter(meter, names.ENV_RESTS)
 orders_set_aside = ObservedCounter(meter, names.ENV_ORDERS_SET_ASIDE)
-fault_score = meter.create_gauge(names.ENV_FAULT_SCORE)
+fault_score = create_gauge(meter, names.ENV_FAULT_SCORE)
 
 
 class SlotTimes:
@@ -75,6 +82,6 @@ class SlotTimes:
         def times(_options: CallbackOptions) -> Iterable[Observation]:
             return [Observation(spent_ms, {"state": state}) for state, spent_ms in self.spent_ms().items()]
 
-        meter.create_observable_counter(names.ENV_SLOT_MS, [times], "ms")
-        meter.create_observable_gauge(names.ENV_SLOTS, [lambda _: [Observation(len(self._now))]])
-        meter.create_observable_gauge(names.ENV_SLOTS_BUSY, [lambda _: [Observation(self.busy)]])
+        observe_counter(meter, names.ENV_SLOT_MS, times)
+        observe_gauge(meter, names.ENV_SLOTS, lambda _: [Observation(len(self._now))])
+        observe_gauge(meter, names.ENV_SLOTS_BUSY, lambda _: [Observation(self.busy)])

@@ -36,8 +36,8 @@ from dart_streams.config import Config
 from dart_streams.episodes.trajectory_summary import Incomplete, broken_trajectory, is_whole, summarize
 from dart_streams.store import AsyncStore, open_store
 from dart_streams.telemetry import names
-from dart_streams.telemetry.instruments import ObservedCounter
-from dart_streams.telemetry.spans import ActiveSpan, UseSpan, context_of
+from dart_streams.telemetry.instruments import ObservedCounter, create_histogram
+from dart_streams.telemetry.spans import ActiveSpan, UseSpan, context_of, process_attributes
 from topics import observations, trajectories
 from topics.observations import Observation
 from topics.trajectories import Trajectory
@@ -50,9 +50,10 @@ log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
 steps_written = ObservedCounter(meter, names.RECORDER_STEPS)
 announced = ObservedCounter(meter, names.RECORDER_TRAJECTORIES)
-write_ms = meter.create_histogram(names.RECORDER_WRITE_MS, "ms")
+write_ms = create_histogram(meter, names.RECORDER_WRITE_MS)
 
 GROUP = "recorder"
+STEP_ROW = {names.ATTR_DB: "cassandra", names.ATTR_DB_OPERATION: "INSERT", names.ATTR_DB_TABLE: "steps"}
 BATCH = 1024
 """Maximum number of observations written concurrently."""
 FETCH_MAX_WAIT_MS = 100
@@ -114,7 +115,8 @@ class ObservationWriter:
     async def _write_step(self, item: Delivery) -> None:
         started = time.perf_counter()
         observation: Observation = item.event
-        attributes = {names.ATTR_TRAJECTORY: observation.trajectory_id, names.ATTR_STEP: observation.step}
+        attributes = process_attributes(item.record, f"{self.publisher.bus.prefix}{GROUP}") | STEP_ROW
+        attributes |= {names.ATTR_TRAJECTORY: observation.trajectory_id, names.ATTR_STEP: observation.step}
         with ActiveSpan(names.SPAN_RECORD, parent=context_of(item.record.headers), attributes=attributes):
             await self.store.write_step(observation)
         self.written.add(observation)

@@ -22,6 +22,7 @@ import structlog
 from dart_streams.bus.clients import Publisher
 from dart_streams.bus.topic_watch import watch_topics
 from dart_streams.config import Config
+from dart_streams.telemetry import names
 from topics import action_requests, actions
 from topics.weights import WeightVersion
 from workers.rollout import vllm_settings
@@ -89,7 +90,13 @@ async def connect(
     reply_partitions = await publisher.partitions_of(actions.TOPIC)
     requests = OrderedConsumer(config, worker_id, publisher, action_requests.TOPIC, "request_id", GROUP)
     await resources.enter_async_context(requests)
-    server = RequestServer(worker_id, engine, requests, publisher, reply_partitions, config.rollout.max_in_flight)
+    model = {
+        names.ATTR_GEN_OPERATION: "chat",
+        names.ATTR_GEN_PROVIDER: config.rollout.engine,
+        names.ATTR_GEN_MODEL: config.policy.model_id,
+    }
+    slots = config.rollout.max_in_flight
+    server = RequestServer(worker_id, engine, requests, publisher, reply_partitions, slots, model)
     log.info("serving", version=first.version, engine=config.rollout.engine)
     background: dict[str, Any] = {
         "heartbeat": updater.send_heartbeats,
@@ -99,7 +106,6 @@ async def connect(
     }
     if not config.rollout.fixed_weights:
         background |= {"weight watcher": watcher.watch, "weight updater": updater.update}
-    slots = config.rollout.max_in_flight
     return lifecycle.Worker(functools.partial(requests.serve, server.handle, slots), background, requests.find_lack)
 
 

@@ -23,8 +23,8 @@ from dart_streams.bus.codec import Unencodable
 from dart_streams.deadline import Deadline
 from dart_streams.errors import MAX_REASON
 from dart_streams.telemetry import names
-from dart_streams.telemetry.instruments import ObservedCounter, ObservedGauge
-from dart_streams.telemetry.spans import ActiveSpan, context_of
+from dart_streams.telemetry.instruments import ObservedCounter, ObservedGauge, create_histogram
+from dart_streams.telemetry.spans import ActiveSpan, context_of, process_attributes
 from topics import actions
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
@@ -39,9 +39,9 @@ REPORT_INTERVAL_S = 10.0
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
 in_flight = ObservedGauge(meter, names.ROLLOUT_IN_FLIGHT)
-queue_ms = meter.create_histogram(names.ROLLOUT_QUEUE_MS, "ms")
-generate_ms = meter.create_histogram(names.ROLLOUT_GENERATE_MS, "ms")
-blob_read_ms = meter.create_histogram(names.ROLLOUT_BLOB_READ_MS, "ms")
+queue_ms = create_histogram(meter, names.ROLLOUT_QUEUE_MS)
+generate_ms = create_histogram(meter, names.ROLLOUT_GENERATE_MS)
+blob_read_ms = create_histogram(meter, names.ROLLOUT_BLOB_READ_MS)
 tokens = ObservedCounter(meter, names.ROLLOUT_TOKENS)
 prompt_tokens = ObservedCounter(meter, names.ROLLOUT_PROMPT_TOKENS)
 recalled = ObservedCounter(meter, names.ROLLOUT_RECALLED)
@@ -60,6 +60,7 @@ class RequestServer:
         publisher: Publisher,
         reply_partitions: int,
         max_in_flight: int,
+        described: Mapping[str, str],
     ) -> None:
         self.worker_id = worker_id
         self.engine = engine
@@ -67,6 +68,8 @@ class RequestServer:
         self.publisher = publisher
         self.reply_partitions = reply_partitions
         self.max_in_flight = max_in_flight
+        self.described = described
+        """Attributes of every generation's span, such as its model."""
         self.in_flight = 0
         self.ages = RequestAges()
         self.late = LateRequests()
@@ -120,6 +123,8 @@ class RequestServer:
         received_s = time.monotonic()
         left_s = budget_s(request, record) - waited_s
         attributes: dict[str, Any] = {
+            **process_attributes(record, f"{self.publisher.bus.prefix}{self.consumer.group}"),
+            **self.described,
             names.ATTR_REQUEST: request.request_id,
             names.ATTR_TRAJECTORY: request.trajectory_id,
             names.ATTR_STEP: request.step,
@@ -138,13 +143,15 @@ class RequestServer:
                         ATTR_PREFILL_MS=round(generation.prefill_ms, 3),
                         ATTR_DECODE_MS=round(max(0.0, reply.generate_ms - generation.prefill_ms), 3),
                         ATTR_TOKENS=len(reply.tokens),
+                        ATTR_GEN_INPUT=generation.prompt_tokens,
+                        ATTR_GEN_OUTPUT=len(reply.tokens),
                         ATTR_VERSION=reply.versions[-1].version if reply.versions else None,
                     )
                     reply = await self._publish(reply, request.reply_partition)
                     if reply.error:
                         span.set_error(reply.error)
             except TimeoutError:
-                span.set_error("past its deadline")
+                span.set_error("past its deadline", TimeoutError.__name__)
                 requests.add(1, {"result": "late"})
                 self.late.add(request, waited_s, budget_s(request, record))
                 return

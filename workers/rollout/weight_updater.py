@@ -27,6 +27,7 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import MAX_REASON
 from dart_streams.heartbeats import Heartbeats
 from dart_streams.telemetry import names
+from dart_streams.telemetry.instruments import create_counter, create_gauge, create_histogram
 from dart_streams.telemetry.spans import ROOT, ActiveSpan, train_step_span
 from dart_streams.telemetry.stall_detector import StallDetector
 from topics import Topic, weights, weights_serving
@@ -42,10 +43,10 @@ RETRY_INTERVAL_S = 5.0
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
-served_version = meter.create_gauge(names.ROLLOUT_VERSION)
-pause_ms = meter.create_histogram(names.ROLLOUT_SWITCH_PAUSE_MS, "ms")
-load_ms = meter.create_histogram(names.ROLLOUT_SWITCH_LOAD_MS, "ms")
-switches = meter.create_counter(names.ROLLOUT_SWITCHES)
+served_version = create_gauge(meter, names.ROLLOUT_VERSION)
+pause_ms = create_histogram(meter, names.ROLLOUT_SWITCH_PAUSE_MS)
+load_ms = create_histogram(meter, names.ROLLOUT_SWITCH_LOAD_MS)
+switches = create_counter(meter, names.ROLLOUT_SWITCHES)
 
 
 def may_switch(me: str, target: int, serving: Mapping[str, WeightsServing], alive: Collection[str], width: int) -> bool:

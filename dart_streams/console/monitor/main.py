@@ -26,15 +26,16 @@ from dart_streams.config import Config
 from dart_streams.console.runs.run_follower import CIRCLE, TopicFollower, follow_activity
 from dart_streams.console.runs.topic_activity import ActivityState, Stall, explain_stall, find_stalls
 from dart_streams.telemetry import names
+from dart_streams.telemetry.instruments import create_counter, create_gauge
 from workers.runtime import lifecycle
 
 REPORT_INTERVAL_S = 5.0
 
 log = structlog.get_logger()
 meter = metrics.get_meter(names.METER)
-lag_gauge = meter.create_gauge(names.MONITOR_LAG)
-silent_gauge = meter.create_gauge(names.MONITOR_SILENT_S, "s")
-stall_counter = meter.create_counter(names.MONITOR_STALLS)
+lag_gauge = create_gauge(meter, names.MONITOR_LAG)
+silent_gauge = create_gauge(meter, names.MONITOR_SILENT_S)
+stall_counter = create_counter(meter, names.MONITOR_STALLS)
 
 
 async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExitStack) -> lifecycle.Worker:

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.lineage.traces import Timeline, lines_in
 from dart_streams.telemetry import exporters, names, spans
 from dart_streams.telemetry.exporters import CountingSpanProcessor, collector_exporters
+from dart_streams.telemetry.instrument_table import BY_NAME
 from dart_streams.telemetry.spans import ActiveSpan, SpanRef
 from tests.waiting import wait_until
 
@@ -31,13 +33,18 @@ KINDS = {"/v1/traces": ExportTraceServiceRequest, "/v1/metrics": ExportMetricsSe
 class Receiver:
     """An OTLP/HTTP receiver: decodes what comes, and answers as the protocol has it."""
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, headers: dict[str, str] | None = None) -> None:
+        self.refused = 0
         self.got: dict[str, list[Any]] = {path: [] for path in KINDS}
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                if any(self.headers[name] != value for name, value in (headers or {}).items()):
+                    receiver.refused += 1
+                    self.send_error(401)
+                    return
                 receiver.got[self.path].append(KINDS[self.path].FromString(body))
                 self.send_response(200)
                 self.send_header("Content-Type", "application/x-protobuf")
@@ -75,6 +82,10 @@ class Receiver:
             for scope in group.scope_metrics
             for metric in scope.metrics
         }
+
+    def resources(self) -> list[dict[str, Any]]:
+        """Return the resources that metrics came from."""
+        return [values(group.resource.attributes) for one in self.got["/v1/metrics"] for group in one.resource_metrics]
 
     def stop(self) -> None:
         self.server.shutdown()
@@ -128,7 +139,7 @@ def test_a_span_arrives_as_it_was_made(receiver: Receiver, processor, monkeypatc
     assert resource["service.instance.id"] == "env-0"
     assert (ids(failed), failed.parent_span_id) == (request.ref, whole.span_id)
     assert (failed.status.code, failed.status.message) == (ERROR, "no reply within 5 s")
-    assert values(failed.attributes) == {names.ATTR_REQUEST: "t/3/0", names.ATTR_QUEUE_MS: 1.5}
+    assert values(failed.attributes) == {names.ATTR_REQUEST: "t/3/0", names.ATTR_QUEUE_MS: 1.5, "error.type": "_OTHER"}
     assert (ids(whole), whole.parent_span_id, whole.name) == (step.ref, b"", names.SPAN_STEP)
     assert [ids(link) for link in whole.links] == [own]
     assert values(whole.attributes) == {names.ATTR_STEP: 3}
@@ -160,11 +171,12 @@ from pathlib import Path
 from opentelemetry import metrics
 from dart_streams import config
 from dart_streams.telemetry import exporters, names, setup
+from dart_streams.telemetry.instruments import create_histogram
 from dart_streams.telemetry.spans import ROOT, ActiveSpan
 
 exporters.COLLECTOR_TIMEOUT_S = int(sys.argv[2])
 setup.start(config.load(Path(sys.argv[1])), "rollout-3")
-pause = metrics.get_meter(names.METER).create_histogram(names.ROLLOUT_SWITCH_PAUSE_MS, "ms")
+pause = create_histogram(metrics.get_meter(names.METER), names.ROLLOUT_SWITCH_PAUSE_MS)
 for number in range(50):
     pause.record(number)
     with ActiveSpan(names.SPAN_SWITCH, parent=ROOT):
@@ -174,7 +186,7 @@ print("worked to its end")
 """
 
 
-def work(folder: Path, endpoint: str, answers_within_s: int) -> subprocess.CompletedProcess[str]:
+def work(folder: Path, endpoint: str, answers_within_s: int, **variables: str) -> subprocess.CompletedProcess[str]:
     """Let a process of its own measure and trace, with this collector."""
     tables = {
         "run": {"id": "r", "state_dir": str(folder)},
@@ -188,20 +200,30 @@ def work(folder: Path, endpoint: str, answers_within_s: int) -> subprocess.Compl
         text=True,
         timeout=2 * BOUND_S,
         cwd=Path(__file__).parents[3],
-        env={**os.environ, "NO_PROXY": "127.0.0.1"},
+        env={**os.environ, "NO_PROXY": "127.0.0.1", **variables},
     )
 
 
 def test_a_process_sends_both_and_keeps_both_in_its_folder(receiver: Receiver, tmp_path: Path):
     done = work(tmp_path, f"http://127.0.0.1:{receiver.port}", BOUND_S)
     assert (done.returncode, done.stdout) == (0, "worked to its end\n"), done.stderr
-    assert {resource["service.name"] for resource, _ in receiver.spans()} == {"dart_streams.rollout"}
-    assert {resource["service.instance.id"] for resource, _ in receiver.spans()} == {"rollout-3"}
+    described = {
+        "service.name": "dart_streams.rollout",
+        "service.instance.id": "rollout-3",
+        "service.version": metadata.version("dart-streams"),
+        "dart.run.id": "dart",
+        "host.name": socket.gethostname(),
+    }
+    resources = [resource for resource, _ in receiver.spans()] + receiver.resources()
+    assert all(described.items() <= resource.items() for resource in resources)
     assert [span.name for _, span in receiver.spans()] == [names.SPAN_SWITCH] * 50
-    pauses = receiver.metrics()[names.ROLLOUT_SWITCH_PAUSE_MS].histogram.data_points[0]
+    metric = receiver.metrics()[names.ROLLOUT_SWITCH_PAUSE_MS]
+    assert (metric.unit, metric.description) == ("ms", BY_NAME[names.ROLLOUT_SWITCH_PAUSE_MS].meaning)
+    pauses = metric.histogram.data_points[0]
     assert (pauses.count, pauses.sum) == (50, sum(range(50)))
     in_buckets = dict(zip([*pauses.explicit_bounds, None], pauses.bucket_counts, strict=True))
-    assert [in_buckets[bound] for bound in (0, 5, 10, 25, 50)] == [1, 5, 5, 15, 24]
+    assert [in_buckets[bound] for bound in (0, 1, 2.5, 5, 10, 25, 50)] == [1, 1, 1, 3, 5, 15, 24]
+    assert pauses.explicit_bounds[-1] == 1_800_000
     here = Timeline(lines_in(tmp_path / "runs" / "r" / "traces"))
     assert {int(trace, 16) for trace in here.traces} == {ids(span).trace_id for _, span in receiver.spans()}
 
@@ -219,3 +241,33 @@ def test_a_process_works_to_its_end_whatever_the_collector_does(tmp_path: Path, 
     metrics = (tmp_path / "runs" / "r" / "metrics" / "rollout-3.jsonl").read_text()
     assert names.ROLLOUT_SWITCH_PAUSE_MS in metrics
     assert f'"{names.SPANS_DROPPED}"' in metrics.splitlines()[-1]
+
+
+@pytest.mark.parametrize("token", ["Bearer%20a%2Cb", "Bearer a%2Cb"])
+def test_headers_of_the_environment_open_a_collector(tmp_path: Path, token: str):
+    """By the specification values are URL encoded; a value with a plain space is sent as it is."""
+    sent = "Bearer a,b" if "%20" in token else token
+    receiver = Receiver(headers={"Authorization": sent, "X-Scope-OrgID": "team-1"})
+    try:
+        endpoint = f"http://127.0.0.1:{receiver.port}"
+        done = work(
+            tmp_path, endpoint, BOUND_S, OTEL_EXPORTER_OTLP_HEADERS=f"Authorization={token},x-scope-orgid=team-1"
+        )
+        assert (done.returncode, done.stderr.count("spans are dropped")) == (0, 0), done.stderr
+        assert len(receiver.spans()) == 50
+        assert names.ROLLOUT_SWITCH_PAUSE_MS in receiver.metrics()
+        assert receiver.refused == 0
+        assert token not in done.stderr
+    finally:
+        receiver.stop()
+
+
+def test_a_collector_that_wants_a_token_gets_nothing_without(tmp_path: Path):
+    receiver = Receiver(headers={"Authorization": "Bearer a"})
+    try:
+        done = work(tmp_path, f"http://127.0.0.1:{receiver.port}", BOUND_S)
+        assert (done.returncode, done.stderr.count("spans are dropped")) == (0, 1), done.stderr
+        assert receiver.refused >= 2
+        assert (receiver.spans(), receiver.metrics()) == ([], {})
+    finally:
+        receiver.stop()

@@ -1,7 +1,6 @@
 """The dashboard asks only for what processes emit, and the services around it are wired to each other."""
 
 import ast
-import functools
 import json
 import re
 import tomllib
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from dart_streams.telemetry import names
+from dart_streams.telemetry.instrument_table import BY_NAME
 
 ROOT = Path(__file__).parents[3]
 DASHBOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
@@ -22,29 +22,26 @@ WORDS = frozenset(
 )
 
 
-@functools.cache
-def instruments() -> dict[str, str]:
-    """Return the kind of every instrument that our code creates, by name."""
-    found: dict[str, str] = {}
+CALL = re.compile(r"(?:create|observe)_(counter|gauge|histogram)|Observed(Counter|Gauge)")
+
+
+def created() -> set[tuple[str, str]]:
+    """Return name and kind of every instrument that our code creates."""
+    found = set()
     for folder in ("dart_streams", "workers", "trainer"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 match node:
                     case ast.Call(
-                        func=ast.Attribute(attr=attr),
-                        args=[ast.Attribute(value=ast.Name(id="names"), attr=constant), *_],
-                    ) if attr.startswith("create_"):
-                        found[getattr(names, constant)] = attr.rpartition("_")[2]
-                    case ast.Call(
-                        func=ast.Name(id="ObservedCounter" | "ObservedGauge" as kind),
-                        args=[_, ast.Attribute(value=ast.Name(id="names"), attr=constant)],
-                    ):
-                        found[getattr(names, constant)] = {"ObservedCounter": "counter", "ObservedGauge": "gauge"}[kind]
+                        func=ast.Name(id=function),
+                        args=[_, ast.Attribute(value=ast.Name(id="names"), attr=constant), *_],
+                    ) if call := CALL.fullmatch(function):
+                        found.add((getattr(names, constant), (call[1] or call[2]).lower()))
     return found
 
 
 def series() -> set[str]:
-    return {name.replace(".", "_") + suffix for name, kind in instruments().items() for suffix in SERIES[kind]}
+    return {name.replace(".", "_") + suffix for name, one in BY_NAME.items() for suffix in SERIES[one.kind]}
 
 
 def asked(expression: str) -> tuple[set[str], set[str]]:
@@ -89,14 +86,8 @@ def test_what_an_operator_looks_for_is_shown():
     assert [name for name in wanted if name.replace(".", "_") not in shown] == []
 
 
-def test_every_instrument_that_is_named_is_created():
-    prefixes = ("ATTR_", "SPAN_")
-    listed = {
-        value
-        for key, value in vars(names).items()
-        if key.isupper() and not key.startswith(prefixes) and key not in ("METER", "TRACER")
-    }
-    assert set(instruments()) == listed
+def test_every_instrument_of_the_table_is_created():
+    assert created() == {(one.name, one.kind) for one in BY_NAME.values()}
 
 
 def test_the_services_are_wired_to_each_other():

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.util.re import parse_env_headers
 
 from dart_streams.errors import ConfigError
 from dart_streams.telemetry.environment import (
     COUNTS,
     DEFAULT_INTERVAL_MS,
+    HEADERS,
     check_environment,
     disabled_reason,
     metrics_interval_ms,
@@ -117,6 +119,24 @@ def test_a_limit_is_a_whole_number_or_refused(name: str, text: str):
     else:
         with pytest.raises(ConfigError, match=name):
             check_environment({name: text})
+
+
+@pytest.mark.parametrize("text", ["Bearer SECRET", "a=b;SECRET", 'a="SECRET"', "a=b,=SECRET", "a=é SECRET"])
+def test_a_header_that_the_sdk_would_skip_is_refused_unread(text: str):
+    with pytest.raises(ConfigError, match=r"header [12] of OTEL_EXPORTER_OTLP_HEADERS") as refused:
+        check_environment({"OTEL_EXPORTER_OTLP_HEADERS": text})
+    assert "SECRET" not in str(refused.value)
+
+
+@given(st.sampled_from(HEADERS), st.text('abAB09=%20 ,;"\\!~é\t', max_size=12))
+def test_headers_are_refused_where_the_sdk_skips_one(name: str, text: str):
+    given_headers = [header for header in text.strip().split(",") if header.strip(" \t")]
+    try:
+        check_environment({name: text})
+    except ConfigError:
+        assert any(not parse_env_headers(header, liberal=True) for header in given_headers)
+    else:
+        assert all(parse_env_headers(header, liberal=True) for header in given_headers)
 
 
 @pytest.mark.parametrize(("text", "disabled"), [("true", True), (" TRUE ", True), ("false", False), ("1", False)])

@@ -2,10 +2,13 @@
 
 import asyncio
 import contextvars
+import importlib
 import json
+import pkgutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +18,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
+from opentelemetry.semconv import attributes
+from opentelemetry.semconv._incubating import attributes as incubating
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from dart_streams.telemetry import exporters as lines
@@ -137,15 +142,17 @@ def test_without_sampling_only_failures_are_written_under_their_own_ids(tracing:
     with ActiveSpan(names.SPAN_STEP, parent=spans.ROOT) as step:
         with ActiveSpan(names.SPAN_REQUEST, attributes={names.ATTR_REQUEST: "t/0/0"}) as request:
             request.set_attributes(ATTR_QUEUE_MS=3.0)
-            request.set_error("no reply within 5 s")
+            request.set_error("no reply within 5 s", "TimeoutError")
         with pytest.raises(ValueError, match="bad"), ActiveSpan(names.SPAN_EXECUTE):
             raise ValueError("bad")
     late, raised = written
     assert late.context.trace_id == step.ref.trace_id == raised.context.trace_id
     assert late.parent.span_id == step.ref.span_id
-    assert late.attributes == {names.ATTR_REQUEST: "t/0/0", names.ATTR_QUEUE_MS: 3.0, names.ATTR_KEPT: True}
+    given = {names.ATTR_REQUEST: "t/0/0", names.ATTR_QUEUE_MS: 3.0}
+    assert late.attributes == given | {names.ATTR_KEPT: True, names.ATTR_ERROR: "TimeoutError"}
     assert (late.status.is_ok, late.status.description) == (False, "no reply within 5 s")
     assert raised.status.description == "ValueError: bad"
+    assert raised.attributes[names.ATTR_ERROR] == "ValueError"
 
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.1, float("nan")])
@@ -267,3 +274,28 @@ def test_a_folder_that_cannot_be_written_fails_no_one(tmp_path: Path):
     (tmp_path / "file").write_text("")
     exporter = LineSpanExporter(tmp_path / "file" / "env-0.jsonl", "env-0")
     assert exporter.export([ended()]) is SpanExportResult.FAILURE
+
+
+def test_attributes_are_this_projects_or_of_the_conventions():
+    standard = {
+        value
+        for package in (attributes, incubating)
+        for module in pkgutil.iter_modules(package.__path__)
+        for name, value in vars(importlib.import_module(f"{package.__name__}.{module.name}")).items()
+        if name.isupper() and isinstance(value, str)
+    }
+    ours = {value for name, value in vars(names).items() if name.startswith("ATTR_")}
+    assert {value for value in ours if not value.startswith("dart.")} <= standard
+    assert "messaging.kafka.offset" in standard & ours
+
+
+def test_a_span_says_which_record_it_processes():
+    record = SimpleNamespace(topic="dart.r.observations", partition=2, offset=7)
+    assert spans.process_attributes(record, "dart.r.recorder") == {
+        "messaging.system": "kafka",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "dart.r.observations",
+        "messaging.destination.partition.id": "2",
+        "messaging.kafka.offset": 7,
+        "messaging.consumer.group.name": "dart.r.recorder",
+    }

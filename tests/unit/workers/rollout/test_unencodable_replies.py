@@ -45,7 +45,7 @@ class Publishes:
 )
 async def test_an_answer_that_no_record_can_carry_becomes_an_error_reply(fields: dict[str, Any]):
     publisher = Publishes()
-    server = RequestServer("rollout-0", cast(Any, None), cast(Any, None), cast(Any, publisher), 4, 8)
+    server = RequestServer("rollout-0", cast(Any, None), cast(Any, None), cast(Any, publisher), 4, 8, {})
     await server._publish(msgspec.structs.replace(REPLY, **fields), 2)
     [reply] = publisher.sent
     assert (reply.request_id, reply.text, reply.tokens, reply.versions) == ("t/0/0", "", [], [])
@@ -55,7 +55,7 @@ async def test_an_answer_that_no_record_can_carry_becomes_an_error_reply(fields:
 
 async def test_any_other_reply_is_published_as_it_is():
     publisher = Publishes()
-    server = RequestServer("rollout-0", cast(Any, None), cast(Any, None), cast(Any, publisher), 4, 8)
+    server = RequestServer("rollout-0", cast(Any, None), cast(Any, None), cast(Any, publisher), 4, 8, {})
     await server._publish(REPLY, 2)
     assert publisher.sent == [REPLY]
     assert actions.TOPIC.event is ActionResponse
