@@ -24,8 +24,10 @@ UP_S = 120.0
 class Served:
     """A running server: where it leases, with which token, and its process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, announced: dict[str, Any]) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, announced: dict[str, Any], folder: Path) -> None:
         self.process = process
+        self.folder = folder
+        """Folder of its configuration and its log."""
         self.leases: str = announced["leases"]
         self.desktops: list[str] = announced["desktops"]
         self.token_file = announced["token_file"]
@@ -88,7 +90,7 @@ async def served(folder: Path, size: tuple[int, int] = (640, 480), **desktops: A
         async with asyncio.timeout(UP_S):
             line = await process.stdout.readline()
         assert line, (folder / "log").read_text()[-2000:]
-        yield Served(process, json.loads(line))
+        yield Served(process, json.loads(line), folder)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)

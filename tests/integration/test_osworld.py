@@ -255,6 +255,23 @@ async def test_a_client_that_only_speaks_to_its_desktop_keeps_it(desktops):
     assert (await desktops.ask("DELETE", f"/leases/{lease['id']}"))[0] == 204
 
 
+async def test_a_command_that_fails_says_so_in_its_answer_and_in_the_log(desktops):
+    async with desktops.machine() as machine:
+        ended = await machine.execute(["python", "-c", "import time\nimport no_such_module_\u00e9"])
+        assert (ended["status"], ended["returncode"]) == ("success", 1)
+        await machine.execute(["true"])
+        await machine.execute("echo no >&2; exit 7", shell=True)
+
+    def failures() -> list[dict[str, Any]]:
+        lines = (desktops.folder / "log").read_text().splitlines()
+        return [event for line in lines if (event := json.loads(line))["event"] == "command failed"]
+
+    found = failures()
+    assert [event["returncode"] for event in found[-2:]] == [1, 7]
+    assert "no_such_module_" in found[-2]["error"]
+    assert found[-1]["error"] == "no"
+
+
 async def test_a_lease_outlives_its_time_while_it_is_renewed(desktops):
     environment = await leasing(desktops, lease_s=4.0).open(task("enter"))
     await environment.reset(task("enter"))

@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 import aiohttp
+import structlog
 from aiohttp import web
 
 from workers.env.backends.desktop.sandbox import Sandbox
 
 GUEST = "http://desktop/osworld"
+FAILURE_HEADER = "X-Command-Failed"
+"""Header of the sandbox's server: exit code and last error line of a command that failed."""
 REQUEST_BYTES = 256 * 2**20
 CHUNK_BYTES = 2**16
 CALL_S, COMMAND_S, SCRIPT_S = 30.0, 150.0, 610.0
@@ -40,6 +43,8 @@ POST_PATHS = frozenset(
         *("/start_recording", "/end_recording"),
     }
 )
+
+log = structlog.get_logger()
 
 
 class GatewayTarget(NamedTuple):
@@ -88,6 +93,9 @@ class Gateway:
                 aiohttp.ClientSession(connector=connector, timeout=bound, auto_decompress=False) as session,
                 session.request(request.method, GUEST + request.path, data=body, headers=headers) as reply,
             ):
+                if failure := reply.headers.get(FAILURE_HEADER):
+                    code, _, error = failure.partition(" ")
+                    log.warning("command failed", desktop=request.host, returncode=int(code), error=error)
                 answer = web.StreamResponse(status=reply.status)
                 answer.headers["Content-Type"] = reply.headers.get("Content-Type", "application/octet-stream")
                 answer.content_length = reply.content_length

@@ -24,6 +24,8 @@ TREE_ATTEMPTS = 3
 APPLICATION_GONE = "atspi_error: The application no longer exists"
 TREE = ("/usr/bin/python3", "-E", "-s", "-m", "workers.env.backends.desktop.guest.accessibility_tree")
 SOURCES = "/opt/desktop"
+FAILURE_HEADER = "X-Command-Failed"
+FAILURE_CHARACTERS = 200
 
 
 class OsworldApi:
@@ -78,14 +80,15 @@ class OsworldApi:
         return web.json_response({"width": size[0], "height": size[1]})
 
     async def _execute(self, request: web.Request) -> web.Response:
-        return web.json_response(await self._executed(await read_json(request)))
+        answer = await self._executed(await read_json(request))
+        return web.json_response(answer, headers=failure_headers(answer))
 
     async def _execute_with_verification(self, request: web.Request) -> web.Response:
         body = await read_json(request)
         answer = await self._executed(body)
         verification = body.get("verification") or {}
         if not verification:
-            return web.json_response(answer)
+            return web.json_response(answer, headers=failure_headers(answer))
         wait_s = min(positive_number(body, "max_wait_time", 10), VERIFICATION_S)
         began = time.monotonic()
         while (waited_s := time.monotonic() - began) < wait_s:
@@ -228,6 +231,17 @@ def command_of(body: "dict[str, Any]") -> "tuple[str | list[str], bool]":
         return osworld_files_api.command_words(command, shell), shell
     except (TypeError, ValueError) as error:
         raise Refusal(500, error_body(error)) from None
+
+
+def failure_headers(answer: "dict[str, Any]") -> "dict[str, str]":
+    """Return a header that names a failed command's exit code and last error line, for the log of the gateway.
+
+    Its status is ``success`` in OSWorld's API, so a client that does not read the ``returncode`` takes no notice.
+    """
+    if not answer["returncode"]:
+        return {}
+    line = (answer["error"].strip().splitlines() or [""])[-1][:FAILURE_CHARACTERS]
+    return {FAILURE_HEADER: f"{answer['returncode']} {ascii(line)[1:-1]}".strip()}
 
 
 def verified(verification: "dict[str, Any]") -> bool:
