@@ -137,4 +137,5 @@ requirements: streams-environment ## Compile requirements/*.txt from pyproject.t
 	@$(COMPILE) requirements/mcp.in -c requirements/streams.txt -o requirements/mcp.txt
 	@$(COMPILE) requirements/trl.in -o requirements/trl.txt
 	@$(COMPILE) requirements/osworld.in -o requirements/osworld.txt
+	@$(COMPILE) requirements/osworld-guest.in -c requirements/osworld.txt -o requirements/osworld-guest.txt
 	@$(COMPILE) --no-deps requirements/desktop-env.in -o requirements/desktop-env.txt

@@ -416,11 +416,12 @@ desktop)
     step "client of MCP servers (28 MB)" mcp_client
     ;;
 osworld)
-    steps=4
+    steps=5
     step "Python" system_packages missing_python
     step "desktops and applications (2 GB)" system_packages missing_osworld
     step "tools (uv)" tools
     step "environment .venv/osworld" peer_environment osworld desktop-env
+    step "packages of agents' programs" peer_environment osworld-guest
     ;;
 peers)
     steps=4

@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from tests.integration.served_desktops import served, wait_for_window
 from workers.env.backends.desktop.guest.pyautogui import BORROWED, KEYS
+from workers.env.backends.desktop.sandbox import further_packages
 from workers.env.backends.osworld.machine import Machine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -16,6 +17,11 @@ HEAD = "import json, time, pyautogui, pyperclip\npyautogui.FAILSAFE = False\n"
 ENTRY = "rm -f /tmp/accepted; (zenity --entry --title typed > /tmp/typed; touch /tmp/accepted) > /dev/null 2>&1 & true"
 ACCEPTED = "until [ -e /tmp/accepted ]; do sleep 0.1; done; cat /tmp/typed"
 LEASE_S = 600.0
+MODULES = (
+    *("bs4", "cv2", "docx", "lxml.etree", "numpy", "openpyxl", "pandas", "PIL", "pptx", "psutil", "requests"),
+    *("pyautogui", "pymsgbox", "pyperclip", "pyscreeze", "pytweening", "tkinter", "uno", "Xlib"),
+)
+"""What OSWorld's agents import on the machine."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -31,6 +37,30 @@ async def printed(machine: Machine, source: str) -> Any:
     ended = await machine.execute(["python", "-c", HEAD + source])
     assert ended["returncode"] == 0, ended["error"]
     return json.loads(ended["output"].splitlines()[-1]) if ended["output"].strip() else None
+
+
+@pytest.mark.skipif(not further_packages(), reason="needs .venv/osworld-guest: run `make osworld`")
+@pytest.mark.parametrize("name", MODULES)
+async def test_each_module_of_agents_is_imported(machine, name):
+    source = f"import {name}\nprint(json.dumps({name}.__name__))"
+    assert await printed(machine, source) == name
+
+
+@pytest.mark.skipif(not further_packages(), reason="needs .venv/osworld-guest: run `make osworld`")
+async def test_an_agent_s_program_writes_a_workbook_and_slides(machine):
+    source = (
+        "import openpyxl, pandas, pptx\n"
+        "pandas.DataFrame({'a': [1, 2]}).to_excel('/tmp/made.xlsx', index=False)\n"
+        "deck = pptx.Presentation()\ndeck.slides.add_slide(deck.slide_layouts[6])\ndeck.save('/tmp/made.pptx')\n"
+        "cells = [[cell.value for cell in row] for row in openpyxl.load_workbook('/tmp/made.xlsx').active.rows]\n"
+        "print(json.dumps([cells, len(pptx.Presentation('/tmp/made.pptx').slides)]))"
+    )
+    assert await printed(machine, source) == [[["a"], [1], [2]], 1]
+
+
+async def test_the_system_s_own_programs_keep_their_python_packages(machine):
+    found = (await machine.execute(["/usr/bin/python3", "-E", "-c", "import PIL; print(PIL.__file__)"]))["output"]
+    assert found.startswith("/usr/lib/python3")
 
 
 async def typed(machine: Machine, source: str) -> str:

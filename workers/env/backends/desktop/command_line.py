@@ -1,7 +1,7 @@
 """The command line of a sandbox: bubblewrap with new namespaces, and programs of the host read-only.
 
 A sandbox has no network, sees no other process, and writes to memory only. Its server is passed by file descriptors, so
-that it needs no folder of the host but /usr and parts of /etc.
+that it needs no folder of the host but /usr and parts of /etc. Packages of OSWorld's agents are a further one.
 """
 
 import os
@@ -17,6 +17,8 @@ TRIAL = ("bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind
 GUEST = PurePosixPath("/opt/desktop")
 MODULES = PurePosixPath("/opt/python")
 """Folder of further Python modules for programs of the session; the server does not import them."""
+FURTHER_PACKAGES = PurePosixPath("/opt/packages")
+"""Packages of `.venv/osworld-guest`, which programs of OSWorld's agents import."""
 PACKAGES = ("pymsgbox", "pyperclip", "pyscreeze", "pytweening")
 """Packages of this environment that agents' programs and the replacement of pyautogui import, a file each."""
 REPLACEMENTS = ("pyautogui.py", "pyautogui_further.py")
@@ -44,7 +46,7 @@ ETC = (
 """Parts of /etc that programs need: no passwords, keys or configuration of services."""
 ENVIRONMENT = {
     "PATH": "/opt/bin:/usr/local/bin:/usr/bin:/usr/games:/usr/sbin",
-    "PYTHONPATH": str(MODULES),
+    "PYTHONPATH": f"{MODULES}:{FURTHER_PACKAGES}",
     "HOME": HOME,
     "USER": "user",
     "LANG": "C.UTF-8",
@@ -88,11 +90,12 @@ gtk-toolbar-style=0
 WRITABLE = ("/tmp", "/run", "/var", "/dev/shm", HOME)
 
 
-def command(files: Mapping[str, int], megabytes: int, refusals: int) -> list[str]:
+def command(files: Mapping[str, int], megabytes: int, refusals: int, packages: str = "") -> list[str]:
     """Return the command of a sandbox, without the program that it runs.
 
     ``files`` maps paths in it to file descriptors with their contents. Each writable folder holds at most
-    ``megabytes``. ``refusals`` is the file descriptor of its system call filter.
+    ``megabytes``. ``refusals`` is the file descriptor of its system call filter. ``packages`` is a folder of the host
+    with further Python packages.
     """
     arguments = ["bwrap", "--unshare-user", "--uid", "1000", "--gid", "1000", "--disable-userns"]
     arguments += ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
@@ -113,6 +116,8 @@ def command(files: Mapping[str, int], megabytes: int, refusals: int) -> list[str
         arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     for path in ("/var/lib/libreoffice", "/var/cache/fontconfig"):
         arguments += ["--ro-bind-try", path, path]
+    if packages:
+        arguments += ["--ro-bind", packages, str(FURTHER_PACKAGES)]
     for path, descriptor in files.items():
         mode = ["--perms", "0755"] if path in SHIMS else []
         arguments += [*mode, "--ro-bind-data", str(descriptor), path]

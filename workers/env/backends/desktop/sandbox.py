@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import structlog
 
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.socket_folder import socket_folder
@@ -42,8 +44,11 @@ FIRST_USER = 0x70000000
 """First user of sandboxes, above the users of systems and containers."""
 USERS = 256
 """Users of a worker, which it assigns to its sandboxes in turn."""
+ENVIRONMENT = Path(__file__).resolve().parents[4] / ".venv/osworld-guest"
 UID_MAP = Path("/proc/self/uid_map")
 _user_numbers = itertools.count()
+
+log = structlog.get_logger()
 
 
 class Sandbox:
@@ -71,7 +76,7 @@ class Sandbox:
             listener.listen()
             descriptors = {name: files.enter_context(memory_file(data)) for name, data in own_files().items()}
             refusals = files.enter_context(memory_file(syscall_filter.compile_filter()))
-            arguments = command_line.command(descriptors, WORKAREA_MB, refusals)
+            arguments = command_line.command(descriptors, WORKAREA_MB, refusals, further_packages())
             lifeline, self._lifeline = os.pipe()
             files.callback(os.close, lifeline)
             files.callback(os.close, errors_file := os.open(errors, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -221,6 +226,23 @@ def own_files() -> dict[str, bytes]:
     folder = Path(__file__).parent / "guest"
     guest = {path.name: path.read_bytes() for path in folder.glob("*.py")}
     return command_line.own_files(guest, {name: package_source(name) for name in command_line.PACKAGES})
+
+
+@cache
+def further_packages(environment: Path = ENVIRONMENT) -> str:
+    """Return the folder of packages that `make osworld` installs for programs of agents, empty without.
+
+    A worker that is root drops its rights, so that the folder must be readable for any user.
+    """
+    folder = next(environment.glob("lib/python3.*/site-packages"), None)
+    if folder is None:
+        return ""
+    closed = [path for path in (folder, *folder.parents) if not path.stat().st_mode & stat.S_IXOTH]
+    if closed and os.geteuid() == 0:
+        reason = f"{closed[-1]} may not be entered by the desktops' user"
+        log.warning("desktops lack the packages of make osworld", reason=reason)
+        return ""
+    return str(folder)
 
 
 def package_source(name: str) -> bytes:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams import actions
-from workers.env.backends.desktop import command_line, limits
+from workers.env.backends.desktop import command_line, limits, sandbox
 from workers.env.backends.desktop.families import FAMILIES, problem_of
 from workers.env.backends.desktop.guest import keyboard, processes
 from workers.env.backends.desktop.inputs import input_events
@@ -74,6 +74,23 @@ def test_a_sandbox_has_of_the_host_programs_to_read_and_nothing_to_write():
     assert {"--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-user", "--clearenv"} <= set(command)
     assert command[command.index("--seccomp") + 1] == "8"
     assert command[command.index("/tmp") - 2 : command.index("/tmp")] == [str(64 * 2**20), "--tmpfs"]
+
+
+def test_packages_of_agents_are_bound_to_read_if_the_desktops_user_may(tmp_path, monkeypatch):
+    folder = tmp_path / "environment/lib/python3.11/site-packages"
+    folder.mkdir(parents=True)
+    command = command_line.command({}, 64, 8, str(folder))
+    assert command[command.index(str(folder)) - 1 : command.index(str(folder)) + 2] == [
+        "--ro-bind",
+        str(folder),
+        "/opt/packages",
+    ]
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert sandbox.further_packages.__wrapped__(tmp_path / "environment") == str(folder)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    (tmp_path / "environment").chmod(0o700)
+    assert sandbox.further_packages.__wrapped__(tmp_path / "environment") == ""
+    assert sandbox.further_packages.__wrapped__(tmp_path / "none") == ""
 
 
 def test_the_set_up_installs_each_program_that_is_required():
