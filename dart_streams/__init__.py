@@ -3,16 +3,16 @@
 The order of imports is in tests/unit/test_imports.py.
 """
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # The library ``typing`` costs the start of each command 20 ms, in which Ctrl-C is a traceback.
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dart_streams.console.datasets.recorded_run import RecordedRun
 
 __all__ = ["open"]
 
 
-def open(source: str | Path = "latest", state: str | Path = ".dart") -> "RecordedRun":
+def open(source: "str | Path" = "latest", state: "str | Path" = ".dart") -> "RecordedRun":
     """Open a recorded run for analysis: a bundle's file, a run's folder, or a run's id in the folder ``state``.
 
     ::

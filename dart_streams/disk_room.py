@@ -1,9 +1,14 @@
-"""Free bytes and free files (inodes) of a file system."""
+"""Free bytes and free files (inodes) of a file system, and errors of writing to it."""
 
+import errno
 import os
 from pathlib import Path
 from typing import NamedTuple
 
+from dart_streams.errors import UserError
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR})
 FEW_FILES = 10_000
 """A run creates thousands: segments of topics and tables, weights, logs."""
 
@@ -24,3 +29,11 @@ def room_at(folder: Path) -> DiskRoom:
     """Return the room of a folder's file system."""
     stats = os.statvfs(folder)
     return DiskRoom(stats.f_bavail * stats.f_frsize, stats.f_favail if stats.f_files else None)
+
+
+def refusal_of(error: OSError, place: Path | None = None) -> UserError | None:
+    """Return the error for the user if a disk is full or not writable, else None; ``place`` instead of its file."""
+    if error.errno not in FULL | REFUSED:
+        return None
+    remedy = "make room there" if error.errno in FULL else "choose another place, or get the rights"
+    return UserError(f"{place or error.filename or 'a file'} can't be written: {error.strerror}; {remedy}")

@@ -6,13 +6,14 @@ environments, although each lacks the other's libraries. To add a command, add a
 This module imports next to nothing, so that Ctrl-C finds :func:`main` from the first milliseconds on.
 """
 
+import gc
 import importlib
 import os
 import shlex
 import signal
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from dart_streams.errors import UserError
 
@@ -119,22 +120,47 @@ def load_command(command: Command) -> Any:
 
 
 def main() -> None:
-    """Run the command line: a :class:`UserError` becomes its text and an exit code, anything else a traceback."""
-    arguments = sys.argv[1:]
+    """Run the command line: a :class:`UserError` becomes its text and an exit code, anything else a traceback.
+
+    What an error held is released before the process ends: a client of Kafka whose thread has ended with the process
+    would be closed for ever.
+    """
+    code = execute(sys.argv[1:])
+    gc.collect()
+    sys.exit(code)
+
+
+def execute(arguments: list[str]) -> "str | int | None":
+    """Run a command, print its error, and return the exit code."""
     try:
         from dart_streams.telemetry import environment
 
         environment.check_environment(os.environ)  # before a command's imports: the SDK's raise
         build_app(wanted_by(arguments, os.environ))()
+    except SystemExit as ended:
+        return ended.code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201 - what prints in colors may not be imported yet
-        sys.exit(INTERRUPTED)
-    except UserError as error:
-        end_with(error)
-    except ModuleNotFoundError as error:
-        if (other := other_environment(arguments, error.name or "")) is None:
-            raise
-        end_with(other)
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the outermost handler
+        if (known := explain_error(error, arguments)) is None:
+            sys.excepthook(type(error), error, error.__traceback__)
+            return 1
+        return show_error(known)
+    return 0
+
+
+def explain_error(error: Exception, arguments: Sequence[str]) -> UserError | None:
+    """Return an error for the person at the terminal; None for one that nobody expects."""
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, ModuleNotFoundError):
+        return other_environment(arguments, error.name or "")
+    if isinstance(error, OSError):
+        from dart_streams.disk_room import refusal_of
+
+        return refusal_of(error)
+    return None
 
 
 def wanted_by(arguments: Sequence[str], environ: Mapping[str, str]) -> list[str]:
@@ -161,14 +187,14 @@ def other_environment(arguments: Sequence[str], module: str) -> UserError | None
     return None
 
 
-def end_with(error: UserError) -> NoReturn:
-    """Print an error meant for the person at the terminal, and exit with its code."""
+def show_error(error: UserError) -> int:
+    """Print an error meant for the person at the terminal, and return its exit code."""
     from rich.markup import escape
 
     from dart_streams.console.cli.output import notes
 
     notes.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
-    sys.exit(error.exit_code)
+    return error.exit_code
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from dart_streams.bus import admin
 from dart_streams.config import Bus
 from dart_streams.console.launch.run_list import folder_bytes, is_running
 from dart_streams.console.repair import projection
-from dart_streams.console.runs.run_folder import RunFolder, all_runs
+from dart_streams.console.runs.run_folder import RunFolder, all_runs, point_latest
 from dart_streams.errors import UserError
 from topics.values import BlobRef
 
@@ -123,6 +123,5 @@ def forget_folder(path: Path) -> None:
     was_latest = latest.is_symlink() and latest.resolve() == path.resolve()
     shutil.rmtree(path)
     if was_latest:
-        latest.unlink()
-        if others := all_runs(path.parent):
-            latest.symlink_to(others[-1].id)
+        others = all_runs(path.parent)
+        point_latest(path.parent, others[-1].id if others else "")

@@ -53,7 +53,9 @@ def start_run(
     with contextlib.ExitStack() as life:
         if resume:
             life.enter_context(run_folder.lock_folder(runs / run_id))
+        before = run_folder.read_latest(runs)
         folder = run_folder.create(config, Path(config.tasks.file), run_id, resume=resume)
+        life.enter_context(run_folder.undo_latest(folder, before))
         if not resume:
             life.enter_context(run_folder.lock_folder(folder.path))
         notify(f"run {folder.id} in {folder.path}")
@@ -108,9 +110,11 @@ def run_attached(config: Config, notify: Notify, *, before_only: bool) -> None:
     earlier = RunFolder(config.run.folder)
     if earlier.config_file.exists():
         show_changes(earlier, config, notify)
+    before = run_folder.read_latest(earlier.path.parent)
     folder = run_folder.attach(config, Path(config.tasks.file))
     notify(f"run {folder.id} in {folder.path}")
-    run_session(folder, lambda _: attached_session(folder, before_only=before_only))
+    with run_folder.undo_latest(folder, before):
+        run_session(folder, lambda _: attached_session(folder, before_only=before_only))
 
 
 def attached_session(folder: RunFolder, *, before_only: bool) -> Session:

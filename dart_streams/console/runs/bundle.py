@@ -9,6 +9,7 @@
 Any zstd reads the sections. The directory locates each section, and a truncated file has no directory.
 """
 
+import contextlib
 import hashlib
 import os
 import struct
@@ -19,6 +20,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import msgspec
 import zstandard
 
+from dart_streams.disk_room import refusal_of
 from dart_streams.errors import UserError
 
 VERSION = 1
@@ -106,16 +108,24 @@ class Writer:
         try:
             self._file = self.part.open("wb")
         except OSError as error:
-            raise BundleError(f"{self.part} can't be written: {error.strerror}") from None
+            raise self._refusal_of(error) from None
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         try:
             if kind is None:
                 self._end()
+        except OSError as full:
+            raise self._refusal_of(full) from None
         finally:
-            self._file.close()
+            with contextlib.suppress(OSError):  # A full disk: closing writes the rest.
+                self._file.close()
             self.part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and (refusal := refusal_of(error, self.part)):
+            raise refusal from None
+
+    def _refusal_of(self, error: OSError) -> UserError:
+        return refusal_of(error, self.part) or BundleError(f"{self.part} can't be written: {error.strerror}")
 
     def section(self, name: str, kind: Kind, items: Iterable[bytes]) -> BundleSection:
         """Write one section item by item."""

@@ -19,6 +19,7 @@ from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.runs.resumption import changed_keys, refuse_changes
+from dart_streams.disk_room import refusal_of
 from dart_streams.errors import ConfigError, UserError
 from dart_streams.fsync import replace_file
 
@@ -232,17 +233,55 @@ def attach(config: Config, tasks_file: Path) -> RunFolder:
 
 
 def prepare(folder: RunFolder, config: Config, tasks_file: Path) -> RunFolder:
-    """Write the resolved configuration and the task set into a run's folder, and point ``latest`` at it."""
+    """Write the resolved configuration and the task set into a run's folder, and point ``latest`` at it.
+
+    A folder that could not be written whole is removed if it is new. Raises UserError for a full or unwritable disk.
+    """
     task_sets.tasks_of(config, tasks_file)
-    folder.path.mkdir(parents=True, exist_ok=True)
-    if tasks_file != (target := folder.path / "tasks.toml"):
-        write_tasks(tasks_file, target)
-    write_toml(folder.config_file, folder.resolved(config))
-    fresh = folder.path.with_name(".latest")
-    fresh.unlink(missing_ok=True)
-    fresh.symlink_to(folder.id)
-    fresh.replace(folder.path.with_name("latest"))
+    is_new = not folder.path.exists()
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        if tasks_file != (target := folder.path / "tasks.toml"):
+            write_tasks(tasks_file, target)
+        write_toml(folder.config_file, folder.resolved(config))
+        point_latest(folder.path.parent, folder.id)
+    except OSError as error:
+        if is_new:
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise refusal_of(error, folder.path) or error from None
     return folder
+
+
+def read_latest(runs: Path) -> str:
+    """Return the id that ``latest`` points at, empty without one."""
+    with contextlib.suppress(OSError):
+        return str((runs / "latest").readlink())
+    return ""
+
+
+def point_latest(runs: Path, run_id: str) -> None:
+    """Point ``latest`` at a run, or remove it if the run is not there."""
+    fresh = runs / ".latest"
+    fresh.unlink(missing_ok=True)
+    if run_id and (runs / run_id / "config.toml").exists():
+        fresh.symlink_to(run_id)
+        fresh.replace(runs / "latest")
+    else:
+        (runs / "latest").unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def undo_latest(folder: RunFolder, before: str) -> Iterator[None]:
+    """Point ``latest`` back at the run ``before`` if the body fails before the run has topics: nothing was recorded."""
+    try:
+        yield
+    except BaseException as error:
+        if not folder.topics_file.exists():
+            with contextlib.suppress(OSError):
+                point_latest(folder.path.parent, before)
+        if isinstance(error, OSError) and (refusal := refusal_of(error, folder.path)):
+            raise refusal from None
+        raise
 
 
 def write_tasks(source: Path, target: Path) -> None:

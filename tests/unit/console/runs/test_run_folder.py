@@ -174,3 +174,20 @@ def test_deaths_are_counted_by_reason_with_the_newest_line():
         ("env-0", "exit code 139", 2, 300, 12),
         ("env-0", "killed by SIGKILL", 1, 0, 13),
     ]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "topics", "latest"), [("one", False, "one"), ("one", True, "two"), ("", False, ""), ("gone", False, "")]
+)
+def test_latest_names_a_run_that_has_failed_only_if_it_had_topics(config, tmp_path, earlier, topics, latest):
+    if earlier == "one":
+        create(config, tmp_path, "one")
+    started = create(config, tmp_path, "two")
+    if topics:
+        started.topics_file.write_text("{}")
+    with pytest.raises(KeyboardInterrupt), folder.undo_latest(started, earlier):
+        raise KeyboardInterrupt
+    assert folder.read_latest(started.path.parent) == latest
+    with folder.undo_latest(started, earlier):
+        folder.point_latest(started.path.parent, "two")
+    assert folder.read_latest(started.path.parent) == "two", "an end without an error changes nothing"

@@ -92,8 +92,7 @@ def test_rows_notes_errors_and_json_show_escapes(text: str, capsys: pytest.Captu
     output.show([row], as_json=False, title=text)
     output.show([], as_json=False, empty=text)
     output.note(text)
-    with pytest.raises(SystemExit):
-        main.end_with(UserError(text))
+    assert main.show_error(UserError(text)) == UserError.exit_code
     if "\ud800" not in text:
         output.show([row], as_json=True)
     printed = capsys.readouterr()
