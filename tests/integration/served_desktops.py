@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 
-from workers.env.backends.osworld.machine import Machine, MachineEndpoint
+from workers.env.backends.osworld.machine import Machine
+from workers.env.backends.osworld.providers import LeaseGrant
 
 READY_S = 60.0
 CALL_S = 60.0
@@ -55,7 +57,7 @@ class Served:
         status, lease = leased
         assert status == 201, lease
         try:
-            async with Machine(MachineEndpoint(url=lease["url"], token=lease["token"]), CALL_S) as client:
+            async with Machine(msgspec.convert(lease, LeaseGrant).endpoint(), CALL_S) as client:
                 yield client
         finally:
             await self.ask("DELETE", f"/leases/{lease['id']}")

@@ -1,7 +1,7 @@
 """The desktop server: leases desktops, and serves OSWorld's HTTP API for each.
 
 ============  ==================================================================================================
-consumes      HTTP on loopback: the lease server's port, and one for each desktop
+consumes      HTTP on loopback: the lease server's port, and one for each desktop; connections to its browser and VLC
 produces      one line of JSON on standard output, once it listens: ``leases``, ``desktops``, ``token_file``
 waits for     clients
 unblocked by  a client that releases its lease, or the expiry of a lease
@@ -27,6 +27,7 @@ from dart_streams.connection.auth import read_secret
 from dart_streams.connection.http_bounds import serve_bounded
 from workers.desktop_server.gateway import Gateway
 from workers.desktop_server.leases import TOKEN_BYTES
+from workers.desktop_server.ports import GUEST_PORTS, PortForwarder
 from workers.desktop_server.server import LeaseServer
 from workers.desktop_server.slots import Slot
 from workers.env.backends.desktop.sandbox import require_programs, sweep
@@ -53,7 +54,13 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     slots = [Slot(number, size, desktop.call_timeout_s, preparing) for number in range(own.slots)]
     listeners = [resources.enter_context(socket.create_server((HOST, 0))) for _ in slots]
     urls = [url_of(listener) for listener in listeners]
-    server = LeaseServer(slots, urls, token, own.lease_s)
+    inner = [{name: resources.enter_context(socket.create_server((HOST, 0))) for name in GUEST_PORTS} for _ in slots]
+    numbers = [{name: listener.getsockname()[1] for name, listener in of_slot.items()} for of_slot in inner]
+    server = LeaseServer(slots, urls, token, own.lease_s, numbers)
+    for slot, of_slot in zip(slots, inner, strict=True):
+        for name, listener in of_slot.items():
+            forwarder = PortForwarder(GUEST_PORTS[name], functools.partial(server.open_port, slot), bool(token))
+            await forwarder.serve(listener, resources)
     for slot, listener in zip(slots, listeners, strict=True):
         gateway = Gateway(functools.partial(server.open_for, slot))
         await serve(gateway.application(), listener, resources)

@@ -3,8 +3,8 @@
 ==========================  =====================================================  ==================================
 request                     body                                                   answer
 ==========================  =====================================================  ==================================
-POST /leases                ``ttl_s``, ``wait_s``, both optional                   201: id, url, token, ttl_s, size;
-                                                                                   503: none is free
+POST /leases                ``ttl_s``, ``wait_s``, both optional                   201: id, url, token, ttl_s, size,
+                                                                                   ports; 503: none is free
 POST /leases/ID/renew                                                              200: ttl_s; 404: it has ended
 DELETE /leases/ID                                                                  204, also if it has ended
 GET /leases                                                                        200: each slot's state
@@ -16,7 +16,7 @@ A lease that is not renewed within its ``ttl_s`` ends, and the desktop with it. 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -51,8 +51,17 @@ class LeaseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class LeaseServer:
     """Leases the desktops of ``slots``, at ``urls``; without a ``token`` it asks for none."""
 
-    def __init__(self, slots: Sequence[Slot], urls: Sequence[str], token: str, ttl_s: float) -> None:
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        urls: Sequence[str],
+        token: str,
+        ttl_s: float,
+        ports: Sequence[Mapping[str, int]] = (),
+    ) -> None:
         self.slots, self.urls = slots, urls
+        self.ports = ports or [{} for _ in slots]
+        """Ports of each slot that lead into its desktop, by their names in a lease."""
         self.token = token
         self.ttl_s = ttl_s
         self.leases = LeaseTable()
@@ -93,6 +102,7 @@ class LeaseServer:
                 "ttl_s": lease.ttl_s,
                 "width": width,
                 "height": height,
+                **self.ports[slot.number],
             },
             status=201,
         )
@@ -134,6 +144,14 @@ class LeaseServer:
             return GatewayTarget(None, 401, "the token of the desktop's lease is needed: Authorization: Bearer TOKEN")
         if not self.token and not is_local(request):
             return GatewayTarget(None, 403, ONLY_LOCAL)
+        return self._reach(slot, lease, time_limit_s(request.path))
+
+    def open_port(self, slot: Slot) -> GatewayTarget:
+        """Return the desktop of a slot for a connection to one of its ports, which renews its lease."""
+        return self._reach(slot, self.leases.of_slot(slot.number), 0.0)
+
+    def _reach(self, slot: Slot, lease: Lease | None, busy_s: float) -> GatewayTarget:
+        """Return the desktop of a slot if it is leased and lives; a request or connection renews the lease."""
         if lease is None or lease.expires_s <= time.monotonic():
             return GatewayTarget(
                 None, 410, "the desktop is not leased: POST /leases at the lease server gives a fresh one"
@@ -143,7 +161,7 @@ class LeaseServer:
         if reached := slot.sandbox.exceeded:
             return GatewayTarget(None, 410, f"the desktop has reached the bound of {reached}: release its lease")
         self.under_way[lease.lease_id] += 1
-        self.leases.renew(lease.lease_id, time.monotonic(), busy_s=time_limit_s(request.path))
+        self.leases.renew(lease.lease_id, time.monotonic(), busy_s=busy_s)
         return GatewayTarget(slot.sandbox, release=lambda: self._answered(lease.lease_id))
 
     def _answered(self, lease_id: str) -> None:

@@ -126,6 +126,14 @@ class LeaseGrant(msgspec.Struct, frozen=True):
     url: str
     token: str
     ttl_s: float
+    chromium_port: int = 0
+    vlc_port: int = 0
+    """Ports of DevTools and VLC; 0 of a lease server that forwards none."""
+
+    def endpoint(self) -> MachineEndpoint:
+        """Return the desktop's address."""
+        ports = {name: port for name in ("chromium_port", "vlc_port") if (port := getattr(self, name))}
+        return MachineEndpoint(url=self.url, token=self.token, **ports)
 
 
 class LeaseServerProvider:
@@ -158,7 +166,7 @@ class LeaseServerProvider:
             renewing.cancel()
             await self._ask("DELETE", f"/leases/{granted.id}", RELEASE_S)
 
-        return HeldMachine(MachineEndpoint(url=granted.url, token=granted.token), release)
+        return HeldMachine(granted.endpoint(), release)
 
     async def _renew(self, granted: LeaseGrant) -> None:
         """Renew until cancelled or until the lease has ended; calls of the desktop then fail."""

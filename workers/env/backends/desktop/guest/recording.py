@@ -12,7 +12,14 @@ from aiohttp import web
 from workers.env.backends.desktop.guest.answers import Refusal
 from workers.env.backends.desktop.guest.session import DesktopSession
 
-STARTING_S, ENDING_S = 2.0, 15.0
+STARTING_S, ENDING_S, PLAYING_S = 2.0, 15.0, 10.0
+FRAME_RATE = 10
+"""Pictures a second; more delay the desktop."""
+ENCODING = (
+    *("-c:v", "libx264", "-preset", "ultrafast", "-tune", "zerolatency", "-pix_fmt", "yuv420p", "-g", str(FRAME_RATE)),
+    *("-movflags", "frag_keyframe+empty_moov+default_base_moof", "-flush_packets", "1"),
+)
+"""Each second is complete in itself, so that a recording that is cut plays up to there."""
 
 
 class Recording:
@@ -32,8 +39,10 @@ class Recording:
             raise Refusal(500, {"status": "error", "message": "ffmpeg is required for recording, and is not installed"})
         self.path.unlink(missing_ok=True)
         size = "x".join(map(str, self.session.shown.frames.size))
-        grab = ("-f", "x11grab", "-draw_mouse", "1", "-s", size, "-i", os.environ["DISPLAY"])
-        command = [program, "-y", *grab, "-c:v", "libx264", "-r", "30", str(self.path)]
+        grab = ("-f", "x11grab", "-framerate", str(FRAME_RATE), "-draw_mouse", "1", "-s", size)
+        # The encoder takes even sizes only.
+        even = ("-vf", "crop=trunc(iw/2)*2:trunc(ih/2)*2")
+        command = [program, "-y", *grab, "-i", os.environ["DISPLAY"], *even, *ENCODING, str(self.path)]
         quiet = subprocess.DEVNULL
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -51,6 +60,17 @@ class Recording:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if not self.path.is_file() or not self.path.stat().st_size:
-            raise Refusal(500, {"status": "error", "message": "the recording is empty"})
+        if not self._plays():
+            raise Refusal(
+                500, {"status": "error", "message": "the recording has no picture: ffmpeg did not come to it"}
+            )
         return web.FileResponse(self.path, headers={"Content-Type": "video/mp4"})
+
+    def _plays(self) -> bool:
+        """Return whether the file has a picture that ffmpeg can read."""
+        first = ("ffmpeg", "-v", "error", "-i", str(self.path), "-frames:v", "1", "-f", "framecrc", "-")
+        try:
+            shown = subprocess.run(first, stdin=subprocess.DEVNULL, capture_output=True, timeout=PLAYING_S, check=False)
+        except subprocess.TimeoutExpired:
+            return False
+        return shown.returncode == 0 and any(line and not line.startswith(b"#") for line in shown.stdout.splitlines())

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from workers.env.backends.desktop.guest import calls, osworld_api
+from workers.env.backends.desktop.guest import calls, osworld_api, tunnels
 from workers.env.backends.desktop.guest.display import DISPLAY_ERRORS, InputError
 from workers.env.backends.desktop.guest.session import HOME, DesktopSession, SessionError
 
 REQUEST_BYTES = 256 * 2**20
 ELEMENTS_S = 60.0
 """Time limit of the accessible elements; the worker's limit of the whole call is usually lower."""
+TUNNEL = "/tunnel/"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -41,6 +42,7 @@ class Server:
                 web.post("/call", self._call),
                 web.get("/outcome", self._outcome),
                 web.get("/elements", self._elements),
+                web.get(TUNNEL + r"{port:\d+}", tunnels.open_tunnel),
             ]
         )
         return application
@@ -120,8 +122,8 @@ class Server:
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Handle one request at a time, except OSWorld's; an error becomes a response with its reason."""
-        if request.path.startswith(f"{osworld_api.PREFIX}/"):
+        """Handle one request at a time, except OSWorld's and tunnels; an error becomes a response with its reason."""
+        if request.path.startswith((f"{osworld_api.PREFIX}/", TUNNEL)):
             return await handler(request)
         async with self.one_at_a_time:
             try:
