@@ -194,7 +194,7 @@ class Trainer(Section, frozen=True):
     """Second place of checkpoints, any fsspec URL, in a folder of the run's name. A checkpoint is complete once it is
     there, and a trainer whose folder is lost resumes from it. Empty: the run's folder only."""
     max_train_steps: Version | None = None
-    """The step after which the trainer ends."""
+    """The step after which the trainer ends, and with it a run's training."""
     dual_clip: DualClip = DualClip()
     truncate: Truncate = Truncate()
     mask: Mask = Mask()

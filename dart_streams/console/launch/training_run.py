@@ -49,7 +49,7 @@ class TrainingRun:
     An outside supervisor keeps the processes of an *attached* run alive. The run orders evaluations, and waits for the
     trainer's last step. The outside supervisor must start the curator after the evaluation before training, with which
     a ``before_only`` run ends (docker-compose.yml). ``enough`` ends the training phase early, by default after
-    ``run.train_steps``.
+    ``run.train_steps`` or the trainer's last step.
     """
 
     folder: RunFolder
@@ -70,7 +70,7 @@ class TrainingRun:
         self.tasks: TaskSet = self.folder.tasks()
         self.journal: PhaseLog = self.folder.journal().resume()
         self.supervisor.on_death = self.note_death
-        steps = self.config.run.train_steps
+        steps = last_train_step(self.config)
         self.enough: Callable[[RunState], bool] = lambda state: steps is not None and trained_steps(state) >= steps
         self.log: Any = structlog.get_logger()
 
@@ -290,6 +290,12 @@ def trained_steps(state: RunState) -> int:
     """Return the number of optimizer steps behind the newest version."""
     newest = state.newest_version
     return state.versions[newest].event.train_step if newest is not None else 0
+
+
+def last_train_step(config: Config) -> int | None:
+    """Return the optimizer step that ends training, None if only time does: the run's or the trainer's own."""
+    bounds = (config.run.train_steps, config.trainer.max_train_steps)
+    return min((steps for steps in bounds if steps is not None), default=None)
 
 
 def required_steps(config: Config) -> int:

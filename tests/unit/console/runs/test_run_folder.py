@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dart_streams.config import Bus, Config, Run, Trainer
-from dart_streams.console.launch.training_run import required_steps
+from dart_streams.console.launch.training_run import last_train_step, required_steps
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, RunPhase, without_nulls
 from dart_streams.errors import ConfigError, UserError
@@ -151,6 +151,17 @@ def test_an_attached_run_needs_a_trainer_that_ends(config):
     with pytest.raises(ConfigError, match=r"trainer\.max_train_steps is not set"):
         required_steps(config)
     assert required_steps(msgspec.structs.replace(config, trainer=Trainer(max_train_steps=5))) == 5
+
+
+@pytest.mark.parametrize(
+    ("run_steps", "trainer_steps", "last"),
+    [(None, None, None), (5, None, 5), (None, 7, 7), (5, 7, 5), (7, 5, 5), (0, 3, 0)],
+)
+def test_training_ends_with_the_first_of_two_last_steps(
+    run_steps: int | None, trainer_steps: int | None, last: int | None
+):
+    bounded = Config(run=Run(train_steps=run_steps), trainer=Trainer(max_train_steps=trainer_steps))
+    assert last_train_step(bounded) == last
 
 
 def test_a_run_has_one_supervisor(made):
