@@ -8,7 +8,7 @@ MODEL_SIDE := dart_streams/policy dart_streams/recipes/gui_actor dart_streams/co
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help dev unit lint reference docs setup data mcp desktop osworld adapters peers demo demo-desktop test test-adapters test-data test-faults soak test-osworld test-cluster test-compose test-s3 test-k8s up down clean requirements streams-environment types
+.PHONY: help dev unit lint reference docs setup data mcp desktop osworld adapters peers demo demo-desktop test test-adapters test-data test-faults soak test-osworld test-cluster test-compose test-s3 test-k8s test-path up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,7 +77,7 @@ test: setup ## Run all tests.
 	@deploy/local/setup.sh desktop
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		output=$$(mktemp); $(MODEL)/python -m pytest -q -n 1 --durations 20 tests/model >$$output 2>&1 & \
-		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/cluster --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/objects --ignore=tests/osworld --ignore=tests/adapters; \
+		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/cluster --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/objects --ignore=tests/osworld --ignore=tests/adapters --ignore=tests/path; \
 		streams=$$?; \
 		$(STREAMS)/python -m pytest -q -n 2 --dist worksteal --durations 10 tests/unit; units=$$?; \
 		wait $$!; model=$$?; cat $$output; rm $$output; exit $$((streams || units || model))'
@@ -109,6 +109,9 @@ test-compose: setup ## Run a short circle with faults in containers (as root).
 test-s3: setup ## Run weights and checkpoints on a real S3 server, killed and started again.
 	@tests/objects/setup.sh .dart/s3-test
 	@$(MODEL)/python -m pytest -q -n 1 tests/objects
+
+test-path: setup desktop ## Follow a user: models of a hub are trained, pushed and served again.
+	@$(STREAMS)/python -m benchmarks.private_services bash -c '$(STREAMS)/python -m pytest -q --timeout 1800 tests/path'
 
 test-k8s: setup ## Check the rendered deploy/k8s against the schemas of Kubernetes, KEDA and Strimzi.
 	@tests/k8s/setup.sh .dart/k8s-test

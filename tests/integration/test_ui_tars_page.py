@@ -1,8 +1,8 @@
 """The page on UI-TARS-1.5-7B is followed, with a small random model by the same id on a hub of this machine.
 
 Commands and tables are those of the page. Substituted are the hub's address and the sizes of the model. ``make`` only
-says what it would do, since packages for GPUs are not installed. The commands that train and serve are not run: the
-first is planned, the others are compared with their configuration.
+says what it would do, since packages for GPUs are not installed. The command that trains is planned here, and those
+that serve are compared with their configuration: tests/path/test_ui_tars.py runs them.
 """
 
 import itertools
@@ -19,13 +19,10 @@ from typing import Any
 import pytest
 import tomli_w
 
+from tests.integration.ui_tars_page import CONFIGS, MODEL_ID, PAGE, READ, ROOT, SERVED, SETUP, TRAINED, file_of
 from tests.local_hub import LocalHub, local_hub
 
-ROOT = Path(__file__).parents[2]
 MODEL = ROOT / ".venv/model/bin"
-PAGE = (ROOT / "docs/how-to/ui-tars.md").read_text()
-MODEL_ID = "ByteDance-Seed/UI-TARS-1.5-7B"
-CONFIGS = "deploy/config/ui-tars"
 PLANNED = " --dry-run --json --gpus 8 --gpu-memory 80"
 LIMIT_S = 600.0
 """Of a command, on a machine that does other things at the same time."""
@@ -35,20 +32,6 @@ pytestmark = [
     pytest.mark.skipif(not MODEL.is_dir(), reason="no environment .venv/model (make setup)"),
 ]
 Shell = Callable[[str], str]
-
-
-def commands_of(page: str) -> list[str]:
-    """Return the commands of a page's shell blocks, without comments, each on one line."""
-    blocks = re.findall(r"^```bash\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    lines = [line.partition("  #")[0].strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    return [line for line in lines if line]
-
-
-COMMANDS = commands_of(PAGE)
-SETUP = [command for command in COMMANDS if command.startswith(("make ", "export "))]
-SERVED = [command for command in COMMANDS if command.startswith("VLLM_API_KEY=")]
-TRAINED = [command for command in COMMANDS if command.startswith("dart-streams run") and "--dry-run" not in command]
-READ = [command for command in COMMANDS if command not in (*SETUP, *SERVED, *TRAINED)]
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +70,7 @@ def said(shell: Shell) -> dict[str, str]:
 
 def configured(command: str) -> dict[str, Any]:
     """Return the tables of a command's configuration."""
-    [file] = re.findall(rf"{CONFIGS}/[\w-]+\.toml", command)
-    return tomllib.loads((ROOT / file).read_text())
+    return tomllib.loads((ROOT / file_of(command)).read_text())
 
 
 def test_each_command_of_the_page_has_a_test_here():
