@@ -186,7 +186,7 @@ async def test_a_recording_plays_and_shows_the_screen(machine, tmp_path):
 
 
 @needs_ffmpeg
-async def test_a_recording_whose_program_was_killed_plays_up_to_there_or_is_an_error(machine, tmp_path):
+async def test_a_recording_of_a_killed_program_plays_or_is_an_error(machine, tmp_path):
     await machine.send("POST", "/start_recording", limit_s=60.0)
     await machine.execute("sleep 5; pkill -KILL ffmpeg", shell=True)
     film = tmp_path / "film.mp4"
