@@ -17,10 +17,7 @@ async def evaluate(
     config: Config, tasks: TaskSet, follower: RunFollower, publisher: Publisher, version: int
 ) -> EvaluationResult:
     """Order the missing episodes of ``version`` at each temperature; return the result at the first temperature."""
-    each = [
-        evaluation.build_orders(config, tasks, version, value)
-        for value in dict.fromkeys(config.evaluation.temperatures)
-    ]
+    each = evaluation.all_orders(config, tasks, version)
     wanted = [order for orders in each for order in orders]
     ordered: set[str] = set()
 

@@ -20,6 +20,7 @@ from dart_streams.bus.lag import lag_reader
 from dart_streams.clock import now_ms
 from dart_streams.console.launch import process_registry
 from dart_streams.console.launch.processes import PAGE_FILE, ProcessSet
+from dart_streams.console.launch.run_wait import watch_endpoint
 from dart_streams.console.launch.services import local
 from dart_streams.console.launch.services.daemon import Home
 from dart_streams.console.launch.services.jars import SERVICES
@@ -100,11 +101,13 @@ class Session:
 
     async def go_through(self, run: TrainingRun) -> None:
         """Start the services, display the run, and write its report."""
-        with run.phase("services"):
-            await self.bring_services_up(run.supervisor)
-            await run.check_access()
-        async with self.page_served(run.supervisor), show_run(run, self.console, lambda: self.page):
-            await run.run()
+        url = self.config.rollout.openai.base_url if self.config.rollout.engine == "openai" else ""
+        async with run_beside(*([watch_endpoint(url, run.note_endpoint)] if url else ())):
+            with run.phase("services"):
+                await self.bring_services_up(run.supervisor)
+                await run.check_access()
+            async with self.page_served(run.supervisor), show_run(run, self.console, lambda: self.page):
+                await run.run()
         # The report contains the outcome; `end` corrects it if the report fails.
         run.journal = msgspec.structs.replace(run.journal, outcome="complete")
         with run.phase("report"):
@@ -218,7 +221,8 @@ def moment_of(run: TrainingRun, page: Callable[[], str], lag: dict[tuple[str, st
         phase=phase.name if phase else "begin",
         phase_s=(now_ms() - phase.started_ms) / 1000 if phase else 0.0,
         left_s=run.circle_end.remaining_s if run.circle_end else None,
-        summary=summarize(run.follower.progress, now_ms(), slots, since_ms) if run.follower else None,
+        summary=summarize(run.follower.progress, now_ms(), slots, since_ms, run.planned_eval) if run.follower else None,
+        waiting=run.describe_wait(),
         lag=lag,
         children=tuple((name, child.starts) for name, child in sorted(run.supervisor.children.items())),
         news=policy.tail().rpartition("\n")[2].strip() if policy else "",

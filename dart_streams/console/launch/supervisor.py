@@ -165,7 +165,8 @@ class Supervisor:
                 log=child.tail(),
             )
             restart = "not started again" if delay_s is None else f"starting it again in {delay_s:g} s"
-            self.notify(f"{child.spec.name} died: {reason}, {restart}; its log is {child.log}")
+            last = f"; the last line of its log: {line}" if (line := child.last_line()) else ""
+            self.notify(f"{child.spec.name} died: {reason}, {restart}{last} ({child.log})")
             if delay_s is None:
                 if child.spec.optional:
                     self.notify(f"the run goes on without {child.spec.name}")

@@ -20,11 +20,11 @@ from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.datasets.demonstrations import demonstration_order
-from dart_streams.console.launch import evaluate, topic_identity
+from dart_streams.console.launch import evaluate, run_wait, topic_identity
 from dart_streams.console.launch.order_audit import AwaitedOrderAudit, audit_orders
 from dart_streams.console.launch.processes import ProcessSet
 from dart_streams.console.launch.supervisor import Supervisor
-from dart_streams.console.runs import open_orders
+from dart_streams.console.runs import evaluation, open_orders
 from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, write_json
 from dart_streams.console.runs.run_follower import RunFollower, follow_run
 from dart_streams.console.runs.run_state import Retention, RunState
@@ -64,6 +64,8 @@ class TrainingRun:
     has_topics: asyncio.Event = dataclasses.field(default_factory=asyncio.Event, init=False)
     circle_end: Deadline | None = dataclasses.field(default=None, init=False)
     lags: list[Lag] | None = dataclasses.field(default=None, init=False)
+    planned_eval: int = dataclasses.field(default=0, init=False)
+    endpoint_fault: str = dataclasses.field(default="", init=False)
 
     def __post_init__(self) -> None:
         self.config: Config = self.folder.config()
@@ -89,7 +91,7 @@ class TrainingRun:
             follow_run(self.config.bus, publisher, self.config.telemetry.stall_s, keep=RETENTION) as follower,
             audit_orders(follower, publisher, self.notify) as audit,
         ):
-            follower.log = EchoLogger(self.log, self.notify)
+            follower.log = EchoLogger(self.log, self.notify, self.describe_wait)
             self.follower = follower
             self.has_topics.set()
             with self.phase("start"):
@@ -132,6 +134,20 @@ class TrainingRun:
         finally:
             self.journal = self.journal.end(now_ms())
             self.folder.write_journal(self.journal)
+
+    def describe_wait(self) -> str:
+        """Return what the present phase waits for, empty where its figures say it."""
+        phase = self.journal.phases[-1].name if self.journal.phases else ""
+        missing = {spec.name for spec in self.processes.rollout}
+        missing -= self.live_workers(self.follower) if self.follower else set()
+        progress = self.follower.progress if self.follower else RunState()
+        return run_wait.describe_wait(self.config, phase, progress, missing, self.endpoint_fault)
+
+    def note_endpoint(self, fault: str) -> None:
+        """Show that the policy's endpoint does not answer, or answers again."""
+        self.endpoint_fault, url = fault, self.config.rollout.openai.base_url
+        remedy = "start it, or set rollout.openai.base_url; rollout workers wait for it"
+        self.notify(f"the endpoint {url} does not answer ({fault}): {remedy}" if fault else f"{url} answers now")
 
     def note_death(self, process: str, reason: str, last_line: str) -> None:
         """Write the death of a process to the journal, or with a full disk at the next phase."""
@@ -217,6 +233,7 @@ class TrainingRun:
     async def evaluate(self, follower: RunFollower, publisher: Publisher) -> int:
         """Evaluate the served version, and return it."""
         version = self.served(follower) or 0
+        self.planned_eval = sum(map(len, evaluation.all_orders(self.config, self.tasks, version)))
         result = await evaluate.evaluate(self.config, self.tasks, follower, publisher, version)
         overall = result.overall
         self.notify(
@@ -268,15 +285,21 @@ class TrainingRun:
 
 
 class EchoLogger:
-    """A logger that also shows warnings at the terminal."""
+    """A logger that also shows warnings at the terminal; ``waiting`` returns what the run waits for in plain words."""
 
-    def __init__(self, log: Any, notify: Callable[[str], None]) -> None:
+    def __init__(self, log: Any, notify: Callable[[str], None], waiting: Callable[[], str]) -> None:
         self.log = log
         self.notify = notify
+        self.waiting = waiting
 
     def warning(self, event: str, **fields: Any) -> None:
         """Log a warning, and show it."""
         self.log.warning(event, **fields)
+        if "waits_for" in fields:
+            waits_for, silent_s, last = fields["waits_for"], fields["silent_s"], fields["last_from"]
+            source = "" if last == "none yet" else f" since one from {last}"
+            self.notify(f"{self.waiting() or f'waiting for {waits_for}'}: no record for {silent_s:.0f} s{source}")
+            return
         details = [f"{name.replace('_', ' ')} {value}" for name, value in fields.items()]
         self.notify(f"{event}: {', '.join(details)}")
 

@@ -111,6 +111,11 @@ def build_orders(config: Config, tasks: TaskSet, version: int, temperature: floa
     ]
 
 
+def all_orders(config: Config, tasks: TaskSet, version: int) -> list[list[RolloutOrder]]:
+    """Return the orders of an evaluation of ``version`` at each temperature."""
+    return [build_orders(config, tasks, version, value) for value in dict.fromkeys(config.evaluation.temperatures)]
+
+
 def newest_attempt(progress: RunState, order: RolloutOrder) -> tuple[RolloutOrder, Trajectory | None]:
     """Return the first attempt without a fault, or the last attempt, and its trajectory."""
     trajectory = progress.finished.get(order.order_id)

@@ -14,16 +14,20 @@ from rich.text import Text
 from dart_streams.bus.lag import LagReader, by_group
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, split_span
-from dart_streams.console.runs.weight_versions import curated_ages
 from dart_streams.console.views.optional_numbers import mean_or_none
+from dart_streams.curation.order_tracker import ORDER_ATTEMPTS
 from topics import action_requests, training_metrics
+from topics.transitions import next_attempt
 
 REFRESH_S = 0.5
 LINE_INTERVAL_S = 10.0
 POLL_INTERVAL_S = 5.0
 CURVE_POINTS = 60
 WINDOW_SLICES = 6
-RECENT_MEMBERS = 128
+RECENT_STEPS = 10
+"""Newest optimizer steps over which staleness is shown."""
+TRAINING = ("circle", "settle")
+"""Phases in which figures of the trainer are of now."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -31,7 +35,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A run's state and its rates of the last half minute.
 
     ``curve`` has the success rate of training episodes by time slice, None where none finished. ``trained`` has the
-    metrics of the newest optimizer step.
+    metrics of the newest optimizer step, and staleness is that of the groups of the newest steps at training.
     """
 
     state: RunState
@@ -45,38 +49,47 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     trained: Mapping[str, float]
 
 
-def summarize(progress: RunState, now_ms: int, slots: int, since_ms: int = 0) -> RunSummary:
-    """Return the summary at ``now_ms`` with a curve from ``since_ms``; ``slots`` counts all environment slots."""
+def summarize(progress: RunState, now_ms: int, slots: int, since_ms: int = 0, planned_eval: int = 0) -> RunSummary:
+    """Return the summary at ``now_ms`` with a curve from ``since_ms``; ``slots`` counts all environment slots.
+
+    ``planned_eval`` is the number of episodes of the evaluation that is under way.
+    """
     newest = now_ms // SLICE_MS
     window = range(newest - WINDOW_SLICES, newest)
     steps = sum(progress.slices[number].steps for number in window if number in progress.slices)
     busy_ms = sum(progress.slices[number].busy_ms for number in window if number in progress.slices)
     for episode in progress.open.values():
         busy_ms += sum(ms for number, ms in split_span(episode.at_ms, now_ms) if number in window)
-    ages = [age for _, age in curated_ages(progress)[-RECENT_MEMBERS:]]
+    recent = [progress.trained[step].metrics for step in sorted(progress.trained)[-RECENT_STEPS:]]
+    ages = [row["staleness_mean"] for row in recent if "staleness_mean" in row]
+    oldest = [int(row["staleness_max"]) for row in recent if "staleness_max" in row]
     finished_eval, ordered_eval = newest_evaluation(progress)
     return RunSummary(
         state=progress,
         steps_per_s=steps / (WINDOW_SLICES * SLICE_MS / 1000),
         utilization=min(1.0, busy_ms / (slots * WINDOW_SLICES * SLICE_MS)),
         finished_eval=finished_eval,
-        ordered_eval=ordered_eval,
+        ordered_eval=max(planned_eval, ordered_eval),
         curve=success_curve(progress, max(since_ms // SLICE_MS, min(progress.slices, default=newest)), newest),
         staleness_mean=mean_or_none(ages),
-        staleness_max=max(ages, default=None),
+        staleness_max=max(oldest, default=None),
         trained=progress.trained[max(progress.trained)].metrics if progress.trained else {},
     )
 
 
 def newest_evaluation(progress: RunState) -> tuple[int, int]:
-    """Return the finished and the ordered episodes of the newest evaluation; (0, 0) before the first."""
+    """Return the ended and the ordered episodes of the newest evaluation; (0, 0) before the first."""
     orders = [order for order, _ in progress.orders.values() if order.purpose == "eval"]
     if not orders:
         return 0, 0
     newest = [order for order in orders if order.after_version == orders[-1].after_version]
-    ended = [(o.group_id, o.sample, progress.finished.get(o.order_id)) for o in newest]
-    rewarded = {(group, sample) for group, sample, end in ended if end and end.reward is not None}
-    return len(rewarded), sum({order.group_id: order.group_size for order in newest}.values())
+    ended = {
+        (order.group_id, order.sample)
+        for order in newest
+        if (end := progress.finished.get(order.order_id))
+        and next_attempt(end.outcome, order.attempt, ORDER_ATTEMPTS) is None
+    }
+    return len(ended), sum({order.group_id: order.group_size for order in newest}.values())
 
 
 def success_curve(progress: RunState, first: int, last: int) -> tuple[float | None, ...]:
@@ -96,7 +109,10 @@ def smooth(values: tuple[float | None, ...], points: int) -> list[float | None]:
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """The state to display; ``summary`` is None until the topics are read, ``page`` is the address of the web page."""
+    """The state to display; ``summary`` is None until the topics are read, ``page`` is the address of the web page.
+
+    ``waiting`` says what the run waits for, and ``news`` is the newest line of the process that builds the policy.
+    """
 
     run_id: str
     phase: str
@@ -107,6 +123,12 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[tuple[str, int], ...]
     news: str = ""
     page: str = ""
+    waiting: str = ""
+
+    @property
+    def trained(self) -> Mapping[str, float]:
+        """The metrics of the newest optimizer step while the run trains."""
+        return self.summary.trained if self.summary and self.phase in TRAINING else {}
 
 
 def draw_panel(moment: Moment) -> RenderableType:
@@ -117,6 +139,8 @@ def draw_panel(moment: Moment) -> RenderableType:
     parts: list[RenderableType] = []
     if moment.page:
         parts.append(Text.assemble(("watch    ", "bold"), (moment.page, "cyan")))
+    if moment.waiting:
+        parts.append(Text(moment.waiting, style="yellow"))
     if moment.summary is not None:
         bars = draw_sparkline(smooth(moment.summary.curve, CURVE_POINTS)) or "(no training episode has finished yet)"
         success = f"  {format_value(moment.summary.state.recent_success, '.0%')} of the last episodes"
@@ -144,7 +168,7 @@ def draw_table(moment: Moment, summary: RunSummary) -> RenderableType:
     table.add_row("environment", environment, "groups", groups)
     table.add_row("episodes", episodes, "version", version)
     table.add_row("evaluation", evaluation, "staleness", stale)
-    table.add_row("lag", lag, "trainer", format_metrics(summary.trained))
+    table.add_row("lag", lag, "trainer", format_metrics(moment.trained))
     return table
 
 
@@ -176,24 +200,26 @@ def draw_processes(children: Sequence[tuple[str, int]]) -> RenderableType:
 def format_line(moment: Moment) -> str:
     """Return the summary as one line."""
     left = f", {format_clock(moment.left_s)} left" if moment.left_s is not None else ""
-    start = f"{moment.phase} {format_clock(moment.phase_s)}{left}"
+    parts = [f"{moment.phase} {format_clock(moment.phase_s)}{left}"]
+    parts += [text for text in (moment.waiting, moment.news) if text]
     summary = moment.summary
     if summary is None:
-        return f"{start} | {moment.news}" if moment.news else start
+        return " | ".join(parts)
     state = summary.state
-    parts = [start, f"{summary.steps_per_s:.1f} steps/s", f"slots busy {summary.utilization:.0%}"]
+    if state.steps:
+        parts += [f"{summary.steps_per_s:.1f} steps/s", f"slots busy {summary.utilization:.0%}"]
     if summary.ordered_eval and summary.finished_eval < summary.ordered_eval:
         parts.append(f"evaluation {summary.finished_eval}/{summary.ordered_eval}")
     if state.train_finished:
         parts.append(f"{state.train_finished} episodes, success {format_value(state.recent_success, '.0%')}")
-        parts.append(f"groups {state.groups_consumed}/{state.groups_curated}")
+        parts.append(f"groups {state.groups_curated} curated, {state.groups_consumed} consumed")
     if (version := state.newest_version) is not None:
         parts.append(f"version {version}, served {format_value(state.served_version)}")
-    if summary.staleness_max is not None:
+    if moment.trained and summary.staleness_max is not None:
         parts.append(f"staleness {format_value(summary.staleness_mean, '.1f')} max {summary.staleness_max}")
-    if summary.trained:
-        parts.append(format_metrics(summary.trained))
-    if lag := sum(open_lag(moment).values()):
+    if moment.trained:
+        parts.append(format_metrics(moment.trained))
+    if state.steps and (lag := sum(open_lag(moment).values())):
         parts.append(f"lag {lag}")
     return " | ".join(parts)
 

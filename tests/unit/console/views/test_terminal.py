@@ -6,8 +6,16 @@ import msgspec
 from rich.console import Console
 
 from dart_streams.console.runs.run_state import RunState
-from dart_streams.console.views.terminal import Moment, RunSummary, draw_panel, format_clock, format_line, open_lag
-from tests.events import rollout_order
+from dart_streams.console.views.terminal import (
+    Moment,
+    RunSummary,
+    draw_panel,
+    format_clock,
+    format_line,
+    open_lag,
+    summarize,
+)
+from tests.events import rollout_order, trained_step
 from tests.unit.console.runs.test_run_log import group
 from tests.unit.console.runs.test_run_state import START, finish, fold, seen, serving, version
 
@@ -15,6 +23,7 @@ STATE = fold(
     *(rollout_order(f"o{n}") for n in range(100)),
     *(finish(f"o{n}", f"t{n}", reward=float(n < 61)) for n in range(100)),
     *(seen(f"open-{n}", 0, f"next-{n}") for n in range(15)),
+    seen("open-0", 1, "next-0"),
     *(group(n) for n in range(80)),
     version(9, 72),
     serving(8, START),
@@ -78,7 +87,7 @@ def test_the_panel_is_drawn_before_anything_is_known():
 def test_the_line_says_the_same():
     assert format_line(MOMENT) == (
         "circle 3:10, 5:50 left | 14.3 steps/s | slots busy 93% | 100 episodes, success 61% | "
-        "groups 72/80 | version 9, served 8 | staleness 0.8 max 2 | reward 0.55, loss 0.0123 | lag 12"
+        "groups 80 curated, 72 consumed | version 9, served 8 | staleness 0.8 max 2 | reward 0.55, loss 0.0123 | lag 12"
     )
 
 
@@ -112,3 +121,35 @@ def test_an_action_request_counts_only_while_an_episode_may_wait_for_it():
 
 def test_a_clock_never_runs_below_zero():
     assert [format_clock(s) for s in (-3, 59.9, 61)] == ["0:00", "0:59", "1:01"]
+
+
+def test_a_start_says_what_it_waits_for_and_no_rates():
+    early = msgspec.structs.replace(SUMMARY, state=fold(rollout_order("o")), trained={}, staleness_max=None)
+    moment = msgspec.structs.replace(MOMENT, phase="start", phase_s=20, left_s=None, summary=early)
+    moment = msgspec.structs.replace(moment, waiting="starting vLLM in rollout-0", lag={("env", "rollout-orders"): 480})
+    assert format_line(moment) == "start 0:20 | starting vLLM in rollout-0"
+    assert "starting vLLM in rollout-0" in drawn(moment)
+
+
+def test_figures_of_the_trainer_end_with_training():
+    after = msgspec.structs.replace(MOMENT, phase="after")
+    assert "loss" in format_line(MOMENT) and "loss" not in format_line(after)
+    assert "staleness" not in format_line(after)
+    assert "loss" in drawn(MOMENT) and "loss" not in drawn(after)
+
+
+def test_an_evaluation_is_counted_against_all_of_its_episodes():
+    orders = [rollout_order(f"e{n}", purpose="eval", group_id="eval-v0", sample=n, group_size=2) for n in range(2)]
+    ends = [finish("e0", "a", reward=1.0), finish("e1", "b", "env_error", None)]
+    summary = summarize(fold(*orders, *ends), START, slots=1, planned_eval=6)
+    assert (summary.finished_eval, summary.ordered_eval) == (1, 6), "the fault is played again, other orders come later"
+    last = rollout_order("e1-2", purpose="eval", group_id="eval-v0", sample=1, group_size=2, attempt=9)
+    again = summarize(fold(*orders, *ends, last, finish("e1-2", "c", "env_error", None)), START, 1, planned_eval=6)
+    assert again.finished_eval == 2, "a fault of the last attempt ends an episode"
+
+
+def test_staleness_is_that_of_the_newest_steps_at_training():
+    rows = [{"staleness_mean": 2.0, "staleness_max": 5.0}, *[{"staleness_mean": 1.0, "staleness_max": 2.0}] * 10]
+    steps = [trained_step(number, metrics=row) for number, row in enumerate(rows)]
+    summary = summarize(fold(*steps), START, slots=1)
+    assert (summary.staleness_mean, summary.staleness_max) == (1.0, 2)

@@ -1,0 +1,61 @@
+"""What a run says that it waits for, and the watch of an endpoint on real sockets."""
+
+import asyncio
+
+import pytest
+import structlog
+
+from dart_streams.config import parse
+from dart_streams.console.launch import run_wait
+from dart_streams.console.launch.run_wait import describe_wait, watch_endpoint
+from dart_streams.console.launch.services.daemon import free_port
+from dart_streams.console.launch.training_run import EchoLogger
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.telemetry.stall_detector import StallDetector
+from tests.events import rollout_order
+from tests.unit.console.runs.test_run_state import fold, version
+
+ENDPOINT = {"rollout": {"engine": "openai", "openai": {"base_url": "http://h/v1", "model": "m"}}, "run": {"minutes": 0}}
+
+
+@pytest.mark.parametrize(
+    ("tables", "phase", "state", "missing", "words"),
+    [
+        ({}, "start", RunState(), {"rollout-0"}, "waiting for the trainer to publish its first weights"),
+        ({}, "start", fold(version(0)), {"rollout-1", "rollout-0"}, "starting vLLM in rollout-0, rollout-1"),
+        ({"rollout": {"engine": "scripted"}}, "start", fold(version(0)), {"rollout-0"}, "starting rollout-0"),
+        (ENDPOINT, "start", RunState(), {"rollout-0"}, "waiting for the endpoint's first answer in rollout-0"),
+        ({}, "settle", fold(rollout_order("a")), (), "waiting for 1 training orders to finish"),
+        ({}, "circle", RunState(), (), ""),
+    ],
+)
+def test_a_wait_is_named_in_plain_words(tables, phase, state, missing, words):
+    assert describe_wait(parse(tables), phase, state, missing, "") == words
+
+
+def test_an_endpoint_without_an_answer_is_named_in_each_phase():
+    said = describe_wait(parse(ENDPOINT), "circle", RunState(), (), "Connection refused")
+    assert said == "http://h/v1 does not answer (Connection refused)"
+
+
+async def test_an_endpoint_that_goes_and_comes_is_noted_each_time_once(monkeypatch):
+    monkeypatch.setattr(run_wait, "WATCH_INTERVAL_S", 0.01)
+    port, changes = free_port(), asyncio.Queue()
+    watch = asyncio.create_task(watch_endpoint(f"http://127.0.0.1:{port}/v1", changes.put_nowait))
+    try:
+        assert await asyncio.wait_for(changes.get(), 60) == "Connection refused"
+        async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", port):
+            assert await asyncio.wait_for(changes.get(), 60) == ""
+        assert await asyncio.wait_for(changes.get(), 60) == "Connection refused"
+        assert changes.empty()
+    finally:
+        watch.cancel()
+
+
+def test_a_long_wait_is_said_with_its_plain_words():
+    now, shown = 0.0, []
+    log = EchoLogger(structlog.get_logger(), shown.append, lambda: "starting vLLM in rollout-0")
+    waiting = StallDetector(log, "every rollout worker to serve weights", 10, lambda: now)
+    now = 20.0
+    waiting.check()
+    assert shown == ["starting vLLM in rollout-0: no record for 20 s"]
