@@ -8,7 +8,7 @@ MODEL_SIDE := dart_streams/policy dart_streams/recipes/gui_actor dart_streams/co
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help dev unit lint reference docs setup data mcp desktop osworld adapters peers demo demo-desktop test test-adapters test-data test-faults soak test-osworld test-cluster test-compose test-s3 test-k8s test-path up down clean requirements streams-environment types
+.PHONY: help dev unit lint reference docs setup data mcp desktop osworld adapters peers demo demo-desktop test test-adapters test-alerts test-data test-faults soak test-osworld test-cluster test-compose test-s3 test-k8s test-path up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -112,6 +112,10 @@ test-s3: setup ## Run weights and checkpoints on a real S3 server, killed and st
 
 test-path: setup desktop ## Follow a user: models of a hub are trained, pushed and served again.
 	@$(STREAMS)/python -m benchmarks.private_services bash -c '$(STREAMS)/python -m pytest -q --timeout 1800 tests/path'
+
+test-alerts: streams-environment ## Run the alert rules in Prometheus's promtool, of Debian's package.
+	@tests/alerts/setup.sh .dart/alerts-test
+	@$(STREAMS)/python -m pytest -q tests/alerts
 
 test-k8s: setup ## Check the rendered deploy/k8s against the schemas of Kubernetes, KEDA and Strimzi.
 	@tests/k8s/setup.sh .dart/k8s-test

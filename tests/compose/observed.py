@@ -23,7 +23,7 @@ def queries() -> Iterator[tuple[str, str]]:
     for path in sorted((GRAFANA / "dashboards").glob("*.json")):
         for panel in json.loads(path.read_text())["panels"]:
             for target in panel["targets"]:
-                yield panel["title"], target["expr"]
+                yield panel["title"], target["expr"].replace("$run", ".*").replace("$instance", ".*")
 
 
 def panels(stack: Stack) -> dict[str, list[int]]:
@@ -37,6 +37,12 @@ def panels(stack: Stack) -> dict[str, list[int]]:
         series = [one for one in answer["data"]["result"] if one["value"][1] != "NaN"]
         shown.setdefault(title, []).append(len(series))
     return shown
+
+
+def rules(stack: Stack) -> dict[str, str]:
+    """Return the health of each alert rule, as Prometheus evaluates it."""
+    (answer,) = stack.ask(f"{source('prometheus')}/api/v1/rules")
+    return {rule["name"]: rule["health"] for group in answer["data"]["groups"] for rule in group["rules"]}
 
 
 def traces(stack: Stack, service: str, operation: str) -> list[set[str]]:

@@ -120,6 +120,12 @@ def test_the_profile_observe_is_started_and_its_dashboard_shows_the_run(stack: S
     assert "Prometheus" in stack.ask(f"{observed.source('prometheus')}/graph")[0]
 
 
+def test_prometheus_evaluates_every_alert_rule(stack: Stack):
+    wanted = len(re.findall(r"- alert:", (observed.ROOT / "deploy/prometheus/alerts.yaml").read_text()))
+    healthy = ["ok"] * wanted
+    wait_until(lambda: list(observed.rules(stack).values()) == healthy, "all rules to be evaluated", UP_S)
+
+
 def test_jaeger_shows_a_step_across_its_processes(stack: Stack):
     whole = {"dart_streams.env", "dart_streams.rollout", "dart_streams.recorder"}
     wait_until(lambda: whole in observed.traces(stack, "dart_streams.env", "step"), "a step's trace, whole", UP_S)

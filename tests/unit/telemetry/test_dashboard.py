@@ -12,16 +12,10 @@ import pytest
 
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instrument_table import BY_NAME
+from tests.unit.telemetry.prometheus_names import labels_of, parse_query, series_names
 
 ROOT = Path(__file__).parents[3]
 DASHBOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
-SERIES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("",), "gauge": ("",)}
-"""What Prometheus calls the series of an instrument, after its name, as the collector is set up."""
-WORDS = frozenset(
-    ["by", "without", "on", "ignoring", "group_left", "group_right", "offset", "bool", "and", "or", "unless"]
-)
-
-
 CALL = re.compile(r"(?:create|observe)_(counter|gauge|histogram)|Observed(Counter|Gauge)")
 
 
@@ -40,20 +34,6 @@ def created() -> set[tuple[str, str]]:
     return found
 
 
-def series() -> set[str]:
-    return {name.replace(".", "_") + suffix for name, one in BY_NAME.items() for suffix in SERIES[one.kind]}
-
-
-def asked(expression: str) -> tuple[set[str], set[str]]:
-    """Return the series that a PromQL expression names, and the labels that it groups by or picks."""
-    labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression))
-    for group in re.findall(r"\b(?:by|without|on|ignoring)\s*\(([^)]*)\)", expression):
-        labels |= {label.strip() for label in group.split(",")}
-    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|without|on|ignoring)\s*\([^)]*\)", " ", expression)
-    words = re.findall(r"\b([a-zA-Z_:][\w:]*)\b(?!\s*\()", bare)
-    return {word for word in words if word not in WORDS}, labels
-
-
 def queries() -> Iterator[Any]:
     for path in DASHBOARDS:
         for panel in json.loads(path.read_text())["panels"]:
@@ -63,20 +43,22 @@ def queries() -> Iterator[Any]:
 
 @pytest.mark.parametrize("target", list(queries()))
 def test_a_query_asks_for_what_processes_emit(target: dict[str, str]):
-    wanted, labels = asked(target["expr"])
+    wanted, labels = parse_query(target["expr"])
     assert wanted
-    assert wanted <= series()
+    assert wanted <= series_names()
+    assert labels <= set().union(*map(labels_of, wanted))
+    assert target["expr"].count('dart_run_id=~"$run",instance=~"$instance"') >= len(wanted)
     shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
     assert shown <= labels, "a legend shows a label that the query sums away"
 
 
 def test_a_query_for_something_else_would_be_found():
-    assert asked('sum by (le) (rate(rollout_queue_bucket{topic="a"}[1m])) / 2') == (
+    assert parse_query('sum by (le) (rate(rollout_queue_bucket{topic="a"}[1m])) / 2') == (
         {"rollout_queue_bucket"},
         {"le", "topic"},
     )
-    assert not {"rollout_queue_bucket", "rollout_queue_ms", "env_steps_total"} & series()
-    assert {"rollout_queue_ms_bucket", "env_steps", "monitor_lag"} <= series()
+    assert not {"rollout_queue_bucket", "rollout_queue_ms", "env_steps_total"} & series_names()
+    assert {"rollout_queue_ms_bucket", "env_steps", "monitor_lag"} <= series_names()
 
 
 def test_what_an_operator_looks_for_is_shown():
@@ -88,6 +70,19 @@ def test_what_an_operator_looks_for_is_shown():
 
 def test_every_instrument_of_the_table_is_created():
     assert created() == {(one.name, one.kind) for one in BY_NAME.values()}
+
+
+def test_the_dashboard_has_variables_for_run_and_process():
+    [dashboard] = [json.loads(path.read_text()) for path in DASHBOARDS]
+    run, process = dashboard["templating"]["list"]
+    assert (run["name"], process["name"]) == ("run", "instance")
+    for variable, label in ((run, "dart_run_id"), (process, "instance")):
+        assert variable["query"]["query"].endswith(f", {label})")
+        assert (variable["allValue"], variable["multi"], variable["includeAll"]) == (".*", True, True)
+        names_asked = re.search(r'__name__=~"([^"]+)"', variable["query"]["query"])
+        assert names_asked is not None
+        assert set(names_asked[1].split("|")) <= series_names()
+    assert '"$run"' in process["query"]["query"]
 
 
 def test_the_services_are_wired_to_each_other():
@@ -107,7 +102,11 @@ def test_the_services_are_wired_to_each_other():
         assert f"\n  {host}:\n" in compose
     assert "collector:8889" in prometheus
     assert "0.0.0.0:8889" in collector
-    assert "add_metric_suffixes: false" in collector
+    for text in (collector, (ROOT / "deploy/k8s/components/metrics/config.yaml").read_text()):
+        assert "add_metric_suffixes: false" in text
+        assert "resource_to_telemetry_conversion: {enabled: true}" in text
+    assert "rule_files: [/etc/prometheus/alerts.yaml]" in prometheus
+    assert "./deploy/prometheus/alerts.yaml:/etc/prometheus/alerts.yaml:ro" in compose
     assert "jaeger:4317" in collector
     endpoint = tomllib.loads((ROOT / "deploy/config/compose.toml").read_text())["telemetry"]["otlp_endpoint"]
     assert endpoint == "http://collector:4318"
