@@ -107,6 +107,30 @@ class Tab:
         clicked = f"((one) => !!one && (one.click(), true))(document.querySelector({json.dumps(selector)}))"
         await self.until(clicked, f"{selector} on the page")
 
+    async def box(self, selector: str) -> tuple[float, float, float, float]:
+        """Scroll an element into view; return its left, top, width and height in the window."""
+        found = f"document.querySelector({json.dumps(selector)})"
+        await self.until(f"!!{found}", selector)
+        await self.js(f"{found}.scrollIntoView({{block: 'nearest'}})")
+        x, y, width, height = await self.js(
+            f"((b) => [b.left, b.top, b.width, b.height])({found}.getBoundingClientRect())"
+        )
+        return x, y, width, height
+
+    async def drag(self, selector: str, start: tuple[float, float], end: tuple[float, float] | None = None) -> None:
+        """Press the mouse on an element and release it elsewhere on it; places are shares of its width and height."""
+        x, y, width, height = await self.box(selector)
+        places = [(x + across * width, y + down * height) for across, down in (start, end or start)]
+        kinds = ("mouseMoved", "mousePressed", "mouseMoved", "mouseReleased")
+        for kind, place in zip(kinds, (places[0], places[0], places[1], places[1]), strict=True):
+            where = {"x": place[0], "y": place[1], "button": "left", "clickCount": 1}
+            await self.call("Input.dispatchMouseEvent", type=kind, **where)
+
+    async def write(self, selector: str, text: str) -> None:
+        """Click into a field with the mouse, and type."""
+        await self.drag(selector, (0.5, 0.5))
+        await self.call("Input.insertText", text=text)
+
     async def press(self, key: str, code: int = 0) -> None:
         text = {"text": "\r" if key == "Enter" else key} if len(key) == 1 or key == "Enter" else {}
         await self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
 import socket
@@ -12,16 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
-import msgspec
 import typer
 
 from dart_streams.background import cancel_tasks
 from dart_streams.console.cli.options import AsJson, RunConfig, State, find_run, read_config
 from dart_streams.console.cli.output import log_to_stderr, note, show_json
+from dart_streams.console.cli.page_address import PageAddress, announce, read_address, read_token
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
 
 if TYPE_CHECKING:
+    from dart_streams.console.views.page.feedback_intake import FeedbackIntake
     from dart_streams.console.views.page.guard import Guard
     from dart_streams.console.views.page.source import RunSource
 
@@ -33,8 +33,6 @@ ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 SILENT_S = 20.0
 """Time without progress after which the source of an exported page counts as unavailable."""
 POLL_INTERVAL_S = 0.1
-MIN_TOKEN = 16
-"""Characters that the token of a file has at least."""
 
 BehindProxy = Annotated[
     bool,
@@ -48,6 +46,17 @@ TokenFile = Annotated[
     Path | None,
     typer.Option(help="Take the token from this file, for a page that stays at one address; it is not printed."),
 ]
+TakesFeedback = Annotated[
+    bool,
+    typer.Option(
+        "--feedback",
+        help="Let viewers judge and correct a run that trains on feedback. A second address is printed for them, with "
+        "another token.",
+    ),
+]
+FeedbackTokenFile = Annotated[
+    Path | None, typer.Option(help="Take the token of --feedback from this file; it is not printed.")
+]
 AddressFile = Annotated[
     Path | None,
     typer.Option(
@@ -55,14 +64,6 @@ AddressFile = Annotated[
         "address, with its token."
     ),
 ]
-
-
-class PageAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """The address of the page: ``url`` contains the token, which scripts send as their bearer."""
-
-    url: str
-    address: str
-    token: str
 
 
 def serve_page(
@@ -81,6 +82,8 @@ def serve_page(
     behind_proxy: BehindProxy = False,
     address_file: AddressFile = None,
     token_file: TokenFile = None,
+    takes_feedback: TakesFeedback = False,
+    feedback_token_file: FeedbackTokenFile = None,
     export: Annotated[
         Path | None,
         typer.Option(
@@ -92,13 +95,14 @@ def serve_page(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Serve the live web page of a run, or of a bundle, until Ctrl-C; it only reads."""
-    from dart_streams.console.views.page.guard import Guard
+    """Serve the live web page of a run, or of a bundle, until Ctrl-C; it only reads, unless with --feedback."""
+    from dart_streams.console.views.page.guard import Guard, WriteRight
     from dart_streams.telemetry import setup
 
     log_to_stderr()
     source = source_of(name, state, config)
     other = source_of(against, state, None) if against else None
+    intake = open_intake(source, export) if takes_feedback else None
     if export is not None:
         asyncio.run(write_file(source, other, export))
         return show_json({"file": str(export)}) if as_json else note(f"open {export}")
@@ -107,15 +111,16 @@ def serve_page(
     listener = open_listener(host, source.config.ui.port if port is None else port, before, any_free=port is None)
     number = listener.getsockname()[1]
     token, hosts = read_token(token_file) or before.token, frozenset([host, *(allow_host or [])])
-    guard = Guard(hosts, number, tls=tls is not None, token=token, behind_proxy=behind_proxy)
+    written = read_token(feedback_token_file, "--feedback-token-file") or before.feedback_token
+    right = WriteRight(number, written) if intake else None
+    guard = Guard(hosts, number, tls=tls is not None, token=token, behind_proxy=behind_proxy, right=right)
     reached = ANY_ADDRESS.get(host, host)
-    shown = f"[{reached}]" if ":" in reached else reached
-    base = f"{'https' if tls else 'http'}://{shown}:{number}/"
-    address = PageAddress(url=base if token_file else f"{base}?token={guard.token}", address=base, token=guard.token)
+    base = f"{'https' if tls else 'http'}://{f'[{reached}]' if ':' in reached else reached}:{number}/"
+    address = address_of(guard, base, shown=(token_file is None, feedback_token_file is None))
     announce(address, address_file, as_json=as_json)
     os.nice(NICENESS)
     setup.start_logs("ui")
-    asyncio.run(serve(source, other, guard, listener, tls))
+    asyncio.run(serve(source, other, guard, listener, tls, intake))
 
 
 def source_of(name: str, state: Path, config: Path | None) -> RunSource:
@@ -188,48 +193,42 @@ def open_listener(host: str, port: int, before: PageAddress, *, any_free: bool) 
     raise ServiceUnavailable(f"the page can't listen on {host} port {port}: {reason}; choose another with {other}")
 
 
-def read_address(file: Path | None) -> PageAddress:
-    """Return an earlier start's address, for open browsers, if only this user could write it, else an empty one."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        if file is not None and file.stat().st_uid == os.getuid() and not file.stat().st_mode & 0o077:
-            return msgspec.json.decode(file.read_bytes(), type=PageAddress)
-    return PageAddress(url="", address="", token="")
+def open_intake(source: RunSource, export: Path | None) -> FeedbackIntake:
+    """Return the intake for feedback on a run; raise UserError for one that takes none, and for a file."""
+    from dart_streams.console.cli.feedback import author_name
+    from dart_streams.console.views.page.feedback_intake import FeedbackIntake
+
+    if export is not None:
+        raise UserError("--export writes a page that only reads: leave --feedback out")
+    return FeedbackIntake(source, author_name(""))
 
 
-def read_token(file: Path | None) -> str:
-    """Return the token of a file, empty without one; raise :class:`UserError` if it is missing or short."""
-    if file is None:
-        return ""
-    try:
-        token = file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--token-file {file} can't be read: {getattr(error, 'strerror', error)}") from None
-    if len(token) < MIN_TOKEN:
-        raise UserError(
-            f"--token-file {file}: a token needs {MIN_TOKEN} characters, such as `openssl rand -hex 24` gives"
-        )
-    return token
+def address_of(guard: Guard, base: str, shown: tuple[bool, bool]) -> PageAddress:
+    """Return the addresses to read and to give feedback, each with its token if that is ``shown``.
 
-
-def announce(address: PageAddress, file: Path | None, *, as_json: bool) -> None:
-    """Print the address, and write it into a file for this user only; raise :class:`UserError` if that fails."""
-    if file is not None:
-        fresh = file.with_suffix(".new")
-        try:
-            fresh.unlink(missing_ok=True)
-            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                out.write(msgspec.json.encode(address))
-            fresh.replace(file)
-        except OSError as error:
-            raise UserError(f"--address-file {file} can't be written: {error.strerror}") from None
-    if as_json:
-        show_json(address)
-    elif file is None:
-        note(f"watch it at {address.url}")
+    Raises UserError if both have the same token.
+    """
+    right = guard.right
+    if right is None:
+        return PageAddress(url=f"{base}?token={guard.token}" if shown[0] else base, address=base, token=guard.token)
+    if right.token == guard.token:
+        raise UserError("--feedback-token-file has the token of the page that only reads: give it another one")
+    return PageAddress(
+        url=f"{base}?token={guard.token}" if shown[0] else base,
+        address=base,
+        token=guard.token,
+        feedback_url=f"{base}?token={right.token}" if shown[1] else base,
+        feedback_token=right.token,
+    )
 
 
 async def serve(
-    source: RunSource, other: RunSource | None, guard: Guard, listener: socket.socket, tls: ssl.SSLContext | None
+    source: RunSource,
+    other: RunSource | None,
+    guard: Guard,
+    listener: socket.socket,
+    tls: ssl.SSLContext | None,
+    intake: FeedbackIntake | None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; raise the error that ends a source."""
     from dart_streams.connection.http_bounds import serve_bounded
@@ -246,7 +245,7 @@ async def serve(
     if not files["/vendor/uPlot.iife.min.js"].data:
         note(PLOTS_MISSING)
     reading = {"source": source.run()} | ({"other": other.run()} if other is not None else {})
-    application = PageServer(source, guard, files, other).application()
+    application = PageServer(source, guard, files, other, intake).application()
     with answering_probes(health):
         async with serve_bounded(application, listener, tls):
             turns = lifecycle.note_turns(health, lambda: "")

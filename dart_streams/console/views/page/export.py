@@ -47,6 +47,8 @@ MAX_STEPS = 500
 MAX_SCREENS = 8
 """Screens of a sample episode in the file: the first ones and the last two."""
 OPENER = "/opener.js"
+LEFT_OUT = frozenset({OPENER, "/form.js", "/places.js"})
+"""Scripts outside of the file's import map: its opener, and what gives feedback to a server."""
 UNQUOTED = " !$&'()*+,-./:;<=>?@[]^_`{|}~"
 """Characters that a data URL may contain unescaped."""
 LINKED = re.compile(r'<link rel="(?P<rel>icon|stylesheet)" href="(?P<style>/[^"]+)">|'
@@ -226,7 +228,7 @@ class Inlined:
             self.add_script("text/javascript", self.files[tag["script"]].data.decode())
         else:
             scripts = [path for path in self.files if path.endswith(".js") and not path.startswith("/vendor/")]
-            urls = {f"dart{path}": module_url(self.files[path]) for path in scripts if path != OPENER}
+            urls = {f"dart{path}": module_url(self.files[path]) for path in scripts if path not in LEFT_OUT}
             self.add_script("importmap", json.dumps({"imports": urls}))
             self.add_script("module", f'import "dart{tag["script"]}";')
         return ""

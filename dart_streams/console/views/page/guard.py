@@ -1,7 +1,7 @@
 """Access control of the page's server: one check for every route, including the WebSocket.
 
 Hosts, origins and methods are allow-lists. DNS rebinding can bring another site's scripts to this address, so the Host
-header must name this server.
+header must name this server. The page only reads, unless it was started with a :class:`WriteRight`.
 """
 
 import hmac
@@ -16,6 +16,10 @@ from dart_streams.connection.auth import is_same_token
 from dart_streams.console.views.page.sign_in import POLICY, UNKNOWN, WRONG, sign_in_page
 
 METHODS = frozenset({"GET", "HEAD"})
+WRITTEN = "/api/feedback"
+"""The one path that takes a body, with POST."""
+CSRF = "X-Dart-Csrf"
+"""The header that proves that a script of this page sends a request: no form and no other page can set it."""
 SITES = frozenset({"same-origin", "none"})
 """Values of Sec-Fetch-Site: this page, or the address bar."""
 HEADERS = {
@@ -31,15 +35,48 @@ REFUSED_ADDRESS = (
 )
 
 
+class WriteRight:
+    """The right to give feedback: a token, and a cookie and a proof of the page that are derived from it one way."""
+
+    def __init__(self, port: int, token: str = "") -> None:
+        self.token = token or secrets.token_urlsafe(24)
+        self.session = hmac.digest(self.token.encode(), b"feedback session", "sha256").hex()
+        self.csrf = hmac.digest(self.token.encode(), b"feedback csrf", "sha256").hex()
+        self.cookie = f"dart_streams_feedback_{port}"
+
+    def knows(self, request: web.Request) -> bool:
+        """Return whether a request has the right's cookie, or its token as bearer."""
+        return has_secret(request, self.cookie, self.session, self.token)
+
+    def refusal(self, request: web.Request) -> web.Response | None:
+        """Return the refusal of a request to write that this page did not send; None for one of this page."""
+        if request.headers.get("Origin") is None:
+            return web.Response(status=403, text="feedback needs its page's Origin")
+        if not is_same_token(request.headers.get(CSRF, ""), self.csrf):
+            return web.Response(status=403, text="this tab is of an earlier start of the page: load it again")
+        if request.content_type != "application/json":
+            return web.Response(status=415, text="feedback is sent as application/json")
+        return None
+
+
 class Guard:
     """The check. ``token`` opens the page and is exchanged for a cookie that is derived from it one way.
 
-    ``behind_proxy``: a proxy may end TLS, so that browsers name an https origin while this server has none.
+    ``behind_proxy``: a proxy may end TLS, so that browsers name an https origin while this server has none. With
+    ``right`` some viewers may give feedback; its token opens the page too.
     """
 
     def __init__(
-        self, hosts: frozenset[str], port: int, *, tls: bool, token: str = "", behind_proxy: bool = False
+        self,
+        hosts: frozenset[str],
+        port: int,
+        *,
+        tls: bool,
+        token: str = "",
+        behind_proxy: bool = False,
+        right: WriteRight | None = None,
     ) -> None:
+        self.right = right
         self.hosts = hosts
         self.tls = tls
         self.schemes = {"https"} if tls else {"http", "https"} if behind_proxy else {"http"}
@@ -62,6 +99,8 @@ class Guard:
             if not self.knows(request):
                 text = "open the address that dart-streams printed: it carries the token, which is new at each start"
                 return refuse(web.Response(status=401, text=text))
+            if request.method not in METHODS and (refused := self.refused_writing(request)) is not None:
+                return refuse(refused)
             try:
                 return add_headers(await handler(request))
             except web.HTTPException as error:
@@ -71,7 +110,8 @@ class Guard:
 
     def refusal(self, request: web.Request) -> web.Response | None:
         """Return the refusal of a request that does not come from this page; None for an allowed one."""
-        if request.method not in METHODS:
+        writes = request.method == "POST" and request.path == WRITTEN and self.right is not None
+        if request.method not in METHODS and not writes:
             return web.Response(status=405, text="this page only reads: GET and HEAD", headers={"Allow": "GET, HEAD"})
         hosts = request.headers.getall("Host", [])
         if len(hosts) != 1 or not self.allows(hosts[0]):
@@ -85,6 +125,13 @@ class Guard:
             return web.Response(status=403, text="requests of another site are refused")
         return None
 
+    def refused_writing(self, request: web.Request) -> web.Response | None:
+        """Return the refusal of a known viewer's request to write; None for one with the right."""
+        if self.right is None or not self.right.knows(request):
+            text = "this address only reads: open the one for feedback that dart-streams ui --feedback printed"
+            return web.Response(status=403, text=text)
+        return self.right.refusal(request)
+
     def allows(self, host: str) -> bool:
         """Return whether a Host header names this server; its port is ignored."""
         try:
@@ -97,17 +144,29 @@ class Guard:
 
     def knows(self, request: web.Request) -> bool:
         """Return whether a request has the cookie, or the token as its bearer (for scripts)."""
-        cookie = request.cookies.get(self.cookie, "")
-        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        return is_same_token(cookie, self.session) or is_same_token(bearer, self.token)
+        return has_secret(request, self.cookie, self.session, self.token) or self.may_write(request)
+
+    def may_write(self, request: web.Request) -> bool:
+        """Return whether a request is of a viewer who may give feedback."""
+        return self.right is not None and self.right.knows(request)
 
     def exchange(self, given: str) -> web.StreamResponse:
-        """Answer a token in the address with the cookie and a redirect; for another one, ask for the token."""
-        if not is_same_token(given, self.token):
+        """Answer a token in the address with its cookie and a redirect; for another one, ask for the token."""
+        if is_same_token(given, self.token):
+            name, session = self.cookie, self.session
+        elif self.right is not None and is_same_token(given, self.right.token):
+            name, session = self.right.cookie, self.right.session
+        else:
             return ask_for_token(WRONG)
         response = web.Response(status=303, headers={"Location": "/"})
-        response.set_cookie(self.cookie, self.session, httponly=True, samesite="Strict", secure=self.tls, path="/")
+        response.set_cookie(name, session, httponly=True, samesite="Strict", secure=self.tls, path="/")
         return add_headers(response)
+
+
+def has_secret(request: web.Request, cookie: str, session: str, token: str) -> bool:
+    """Return whether a request has a cookie's session, or a token as its bearer."""
+    bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    return is_same_token(request.cookies.get(cookie, ""), session) or is_same_token(bearer, token)
 
 
 def ask_for_token(reason: str) -> web.StreamResponse:

@@ -2,7 +2,7 @@
 
 =============  ==================================================================================================
 consumes       a :class:`~dart_streams.console.views.page.source.RunSource`: a run's topics and store, or a bundle
-produces       nothing: it answers GET and HEAD
+produces       feedback of viewers with the write right, through an intake; without one it answers GET and HEAD only
 waits for      viewers; a live source is read only while the page has one
 unblocked by   a viewer
 =============  ==================================================================================================
@@ -21,13 +21,15 @@ from aiohttp.typedefs import Handler
 
 from dart_streams.background import run_beside
 from dart_streams.console.views.page.assets import Asset, media_type_of
-from dart_streams.console.views.page.guard import Guard, add_headers
+from dart_streams.console.views.page.feedback_intake import MAX_BODY, FeedbackIntake
+from dart_streams.console.views.page.guard import WRITTEN, Guard, add_headers
 from dart_streams.console.views.page.header import page_header
 from dart_streams.console.views.page.source import NotFound, RunSource
 from dart_streams.console.views.page.views import PageViews, Query
 from dart_streams.console.views.page.wall import SlotTile
-from dart_streams.errors import UserError
+from dart_streams.errors import AccessRefused, ServiceUnavailable, UserError
 
+BODY_TIMEOUT_S = 10.0
 PUSH_S = 0.4
 """Interval between messages to a tab; changes in between are sent together."""
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -37,11 +39,17 @@ log = structlog.get_logger()
 
 
 class PageServer:
-    """The routes of the page."""
+    """The routes of the page; without an ``intake`` it takes no feedback."""
 
     def __init__(
-        self, source: RunSource, guard: Guard, files: Mapping[str, Asset], other: RunSource | None = None
+        self,
+        source: RunSource,
+        guard: Guard,
+        files: Mapping[str, Asset],
+        other: RunSource | None = None,
+        intake: FeedbackIntake | None = None,
     ) -> None:
+        self.intake = intake
         self.source = source
         self.guard = guard
         self.sources = [source, *([other] if other is not None else [])]
@@ -50,8 +58,11 @@ class PageServer:
 
     def application(self) -> web.Application:
         """Return the application: the guard checks every request before its route."""
-        app = web.Application(middlewares=[self.guard.middleware(), errors_as_json])
+        app = web.Application(middlewares=[self.guard.middleware(), errors_as_json], client_max_size=MAX_BODY)
         app.router.add_get("/api/live", self.live)
+        app.router.add_get("/api/rights", self.rights)
+        if self.intake is not None:
+            app.router.add_post(WRITTEN, self.take)
         app.router.add_get("/api/{view}", self.answer)
         app.router.add_get("/export/{name}", self.lines)
         app.router.add_get("/screenshot/{sha256}", self.screenshot)
@@ -71,6 +82,28 @@ class PageServer:
         self.note_viewer()
         answer = await self.views.answer(request.match_info["view"], request.query)
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+
+    async def rights(self, request: web.Request) -> web.Response:
+        """Answer with what this viewer may do; ``csrf`` proves in a later request that this page sends it."""
+        right = self.guard.right
+        if self.intake is None or right is None or not right.knows(request):
+            return web.json_response({"feedback": False})
+        return web.json_response({"feedback": True, "csrf": right.csrf, "author": self.intake.author})
+
+    async def take(self, request: web.Request) -> web.Response:
+        """Publish a viewer's feedback; the guard has checked the right to."""
+        assert self.intake is not None
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                body = await request.read()
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(text="the feedback did not arrive in time") from None
+        except web.HTTPRequestEntityTooLarge:
+            raise web.HTTPRequestEntityTooLarge(
+                MAX_BODY, text=f"a feedback has at most {MAX_BODY // 1024} KiB"
+            ) from None
+        event = await self.intake.take(body)
+        return web.Response(status=201, body=msgspec.json.encode(event), content_type="application/json")
 
     async def lines(self, request: web.Request) -> web.StreamResponse:
         """Answer with all matches of a filter as JSON lines, encoded in parts at the pace of the client."""
@@ -154,9 +187,13 @@ class PageServer:
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer errors as JSON: 404 for an unknown id or view, 503 for a service that does not answer."""
+    """Answer errors as JSON: 404 for an unknown id or view, 503 for a service that does not answer.
+
+    Other errors of feedback are the sender's, with status 400.
+    """
     try:
         return await handler(request)
     except UserError as error:
-        status = 404 if isinstance(error, NotFound) else 503
+        refused = request.method == "POST" and not isinstance(error, (ServiceUnavailable, AccessRefused))
+        status = 404 if isinstance(error, NotFound) else 400 if refused else 503
         return web.json_response({"error": str(error)}, status=status)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams.console.cli import ui
+from dart_streams.console.cli import page_address, ui
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
 from tests.command_line import invoke
@@ -137,22 +137,22 @@ def test_the_page_of_a_bundle_is_written_into_one_file(tmp_path: Path, monkeypat
 
 
 def test_a_page_that_was_started_again_comes_back_where_it_was(tmp_path: Path):
-    file, none = tmp_path / "ui.json", ui.PageAddress(url="", address="", token="")
-    assert ui.read_address(None) == ui.read_address(file) == none
+    file, none = tmp_path / "ui.json", page_address.PageAddress(url="", address="", token="")
+    assert page_address.read_address(None) == page_address.read_address(file) == none
     with ui.open_listener("127.0.0.1", 0, none, any_free=False) as first:
         port = first.getsockname()[1]
-    known = ui.PageAddress(url="", address=f"http://127.0.0.1:{port}/", token="secret")
-    ui.announce(known, file, as_json=False)
-    assert ui.read_address(file) == known
+    known = page_address.PageAddress(url="", address=f"http://127.0.0.1:{port}/", token="secret")
+    page_address.announce(known, file, as_json=False)
+    assert page_address.read_address(file) == known
     with ui.open_listener("127.0.0.1", 0, known, any_free=False) as again:
         assert again.getsockname()[1] == port
         with ui.open_listener("127.0.0.1", 0, known, any_free=False) as taken:
             assert taken.getsockname()[1] != port, "it is taken by another by now"
     file.chmod(0o644)
-    assert ui.read_address(file) == none
+    assert page_address.read_address(file) == none
     file.write_text("torn")
     file.chmod(0o600)
-    assert ui.read_address(file) == none
+    assert page_address.read_address(file) == none
 
 
 @pytest.mark.parametrize(("text", "reason"), [(None, "can't be read"), ("short", "needs 16 characters")])
@@ -188,3 +188,42 @@ def test_the_token_of_a_file_opens_the_page_and_is_not_printed(tmp_path: Path):
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
+
+
+def test_feedback_on_a_bundle_or_into_a_file_is_refused(tmp_path: Path):
+    assert "a bundle takes no feedback" in str(failure(str(BUNDLE), "--feedback"))
+    config = tmp_path / "run.toml"
+    config.write_text("[feedback]\nenabled = true\n")
+    assert "only reads" in str(failure("--config", str(config), "--feedback", "--export", str(tmp_path / "x.html")))
+    config.write_text("")
+    assert "feedback.enabled = true" in str(failure("--config", str(config), "--feedback"))
+
+
+def test_the_address_for_feedback_has_another_token_and_both_come_back(tmp_path: Path):
+    config, file, token = tmp_path / "run.toml", tmp_path / "ui.json", tmp_path / "token"
+    config.write_text('[bus]\nservers = "127.0.0.1:1"\n[feedback]\nenabled = true\n')
+    command = [sys.executable, "-m", "dart_streams.console.cli", "ui", "--config", str(config), "--port", "0"]
+    known = []
+    for _ in range(2):
+        process = subprocess.Popen([*command, "--feedback", "--json", "--address-file", str(file)], stdout=-1)
+        assert process.stdout is not None
+        try:
+            printed = b""
+            while not printed.endswith(b"}\n"):
+                line = process.stdout.readline()
+                assert line, printed
+                printed += line
+            known.append(json.loads(printed))
+            rights = urllib.request.Request(f"{known[-1]['address']}api/rights")
+            for name, right in (("token", False), ("feedback_token", True)):
+                rights.add_header("Authorization", f"Bearer {known[-1][name]}")
+                assert json.load(urllib.request.urlopen(rights, timeout=30))["feedback"] is right
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+    assert known[0] == known[1], "a page that is started again keeps both"
+    assert known[0]["feedback_url"].endswith(f"?token={known[0]['feedback_token']}")
+    assert known[0]["feedback_token"] != known[0]["token"]
+    token.write_text("0123456789abcdef0123")
+    options = ("--feedback", "--token-file", str(token), "--feedback-token-file", str(token))
+    assert "give it another one" in str(failure("--config", str(config), "--port", "0", *options))

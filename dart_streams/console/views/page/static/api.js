@@ -16,12 +16,27 @@ export async function get(view, query = {}, signal) {
   const wanted = Object.entries(query).filter(([, value]) => value !== undefined && value !== "");
   if (exported) return answer(view, wanted).catch((error) => { throw new Problem(error.message); });
   const search = new URLSearchParams(wanted.map(([name, value]) => [name, String(value)]));
-  const response = await fetch(`/api/${view}?${search}`, { signal });
+  return answered(await fetch(`/api/${view}?${search}`, { signal }));
+}
+
+/** The value of an answer; throws the server's reason for a refusal. @param {Response} response @returns {Promise<any>} */
+async function answered(response) {
   if (response.ok) return response.json();
   const text = await response.text();
   let reason = text;
   try { reason = JSON.parse(text).error ?? text; } catch { /* the text is a plain sentence */ }
   throw new Problem(reason);
+}
+
+/**
+ * @typedef {{feedback: boolean, csrf: string, author: string}} Rights
+ * Send a feedback as a viewer who may give it.
+ * @param {Record<string, string | number>} feedback @param {string} csrf
+ */
+export async function send(feedback, csrf) {
+  const headers = { "Content-Type": "application/json", "X-Dart-Csrf": csrf };
+  const sent = fetch("/api/feedback", { method: "POST", headers, body: JSON.stringify(feedback) });
+  return answered(await sent.catch(() => { throw new Problem("The page's server does not answer. Give the feedback again once it does."); }));
 }
 
 /** A socket that reopens when the watched view changes and after it breaks. */

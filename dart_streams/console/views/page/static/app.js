@@ -54,6 +54,8 @@ export class App {
     this.shown = {};
     /** @type {any} */
     this.header = null;
+    /** @type {import("./api.js").Rights} */
+    this.rights = { feedback: false, csrf: "", author: "" };
     this.skewMs = 0;
     this.place = "";
     this.turn = 0;
@@ -218,7 +220,7 @@ export class App {
     else if (TABS[Number(event.key) - 1]) location.hash = this.href(TABS[Number(event.key) - 1][0]);
   }
 
-  start() {
+  async start() {
     const tabs = /** @type {HTMLElement} */ (document.getElementById("tabs"));
     fill(tabs, TABS.map(([name]) => el("a", { href: `#/${name}`, "data-tab": name }, PAGES[name].title)));
     document.getElementById("finder")?.addEventListener("submit", (event) => {
@@ -233,6 +235,7 @@ export class App {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("theme")));
     // The header of an exported file never changes.
     if (exported) get("run").then((run) => this.receive({ header: run.header }));
+    else this.rights = await get("rights").catch(() => this.rights);
     this.open();
   }
 }

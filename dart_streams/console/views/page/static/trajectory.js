@@ -16,7 +16,8 @@ export const title = "Trajectory";
 
 /** @param {HTMLElement} view @param {Record<string, string>} params @param {App} app */
 export async function open(view, params, app) {
-  const player = new Player(view, params, app);
+  const { FeedbackForm } = app.rights.feedback && !params.of ? await import("./form.js") : { FeedbackForm: null };
+  const player = new Player(view, params, app, FeedbackForm);
   await player.load();
   return {
     watch: { watch: "trajectory", id: params.id },
@@ -27,8 +28,11 @@ export async function open(view, params, app) {
 }
 
 class Player {
-  /** @param {HTMLElement} view @param {Record<string, string>} params @param {App} app */
-  constructor(view, params, app) {
+  /**
+   * @param {HTMLElement} view @param {Record<string, string>} params @param {App} app
+   * @param {typeof import("./form.js").FeedbackForm | null} FeedbackForm of a viewer who may give feedback
+   */
+  constructor(view, params, app, FeedbackForm) {
     this.app = app;
     this.id = params.id ?? "";
     this.of = params.of ?? "";
@@ -48,8 +52,11 @@ class Player {
     this.count = el("span.count");
     this.play = el("button", { type: "button", title: "play (space)", onclick: () => this.toggle() }, "▶");
     this.film = el(".film");
-    this.inspector = el(".inspector");
-    view.append(this.head, el(".player", {}, el(".screen-side", {}, this.stage, el(".slider", {}, this.play, this.slider, this.count), this.film), this.inspector));
+    this.instruction = el("p.instruction");
+    this.inspector = el("div");
+    this.form = FeedbackForm && new FeedbackForm(app, this.id, this.stage);
+    view.append(this.head, el(".player", {}, el(".screen-side", {}, this.stage, el(".slider", {}, this.play, this.slider, this.count), this.film),
+      el(".inspector", {}, this.instruction, this.form?.element, this.inspector)));
   }
 
   async load() {
@@ -107,6 +114,7 @@ class Player {
       Home: () => this.go(0), End: () => this.go(this.data.steps.length - 1), " ": () => this.toggle(),
       n: () => this.next(),
     };
+    if (this.data && this.form?.key(key)) return true;
     if (!keys[key] || !this.data || (key === "n" && !this.queued)) return false;
     keys[key]();
     return true;
@@ -123,7 +131,8 @@ class Player {
     const task = summary?.task_id ?? order?.task_id ?? "";
     const outcome = summary?.outcome ?? (running ? "running" : "ended");
     const group = (summary ?? order)?.purpose === "train" ? summary?.group_id ?? order?.group_id ?? "" : "";
-    const ways = groups.flatMap((/** @type {any} */ g) => g.train_steps.map((/** @type {number} */ n) => this.app.link("step", { id: n }, `step ${n}`)));
+    const taken = new Set(groups.flatMap((/** @type {any} */ g) => g.train_steps));
+    const ways = [...taken].map((n) => this.app.link("step", { id: n }, `step ${n}`));
     fill(this.head, el("h1", {}, this.app.link("task", { id: task }, task)), el(`span.chip.${outcome}`, {}, outcome),
       summary?.reward !== null && summary !== null ? el("span.chip", {}, `reward ${number(summary.reward)}`) : null,
       el("span.way", {}, group ? this.app.link("group", { id: group }, `group ${group}`) : null,
@@ -156,13 +165,16 @@ class Player {
     });
     this.film.children[index]?.scrollIntoView({ block: "nearest", inline: "nearest" });
     fill(this.stage, screen(now.event.screenshot, next?.points ?? [], corrected(this.data.feedback, index)));
+    fill(this.instruction, steps[0].event.instruction);
     fill(this.inspector, this.inspect(index, now, next));
+    this.form?.show(this.data, index);
   }
 
   /** @param {number} index @param {any} now @param {any} next */
   inspect(index, now, next) {
     const first = this.data.steps[0].event, taken = next?.event.taken, end = now.event.end;
-    const parts = [el("p.instruction", {}, first.instruction)];
+    /** @type {Node[]} */
+    const parts = [];
     const said = given(this.data.feedback, index, this.app, (step) => this.go(step));
     if (said) parts.push(said);
     if (end) {
