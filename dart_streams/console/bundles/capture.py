@@ -16,6 +16,7 @@ from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
 from dart_streams.config.text import text_of
 from dart_streams.console.bundles.bundle_inputs import CONFIG, TASKS, TOKENS
+from dart_streams.console.bundles.progress import report_progress
 from dart_streams.console.lineage.traces import lines_in
 from dart_streams.console.runs.bundle import Blob, BundleRecord, BundleSection, Manifest, Writer
 from dart_streams.console.runs.run_folder import format_toml
@@ -72,7 +73,7 @@ def capture(
         bundle.text(CONFIG, format_toml(config))
         bundle.text(TASKS, text_of(Path(config.tasks.file).read_bytes(), config.tasks.file))
         for topic in chosen:
-            records = present_records(config.bus, topic)
+            records = report_progress(present_records(config.bus, topic), topic.name, report)
             noted = with_blobs(topic.name, records, refs) if store and topic.name in HAVE_BLOBS else records
             if topic is observations.TOPIC:
                 noted = with_tokens(noted, tokens)
@@ -83,7 +84,8 @@ def capture(
         if traces is not None and traces.is_dir():
             report(f"spans: {bundle.section(TRACES, 'lines', lines_in(traces)).items}")
         if store:
-            section = bundle.blobs(stored_blobs(store, list(refs.values())))
+            blobs = stored_blobs(store, list(refs.values()))
+            section = bundle.blobs(report_progress(blobs, "screenshots", report, len(refs)))
             report(f"screenshots: {section.items}")
     return bundle.sections
 

@@ -4,7 +4,7 @@ The reducers apply the inputs in the order of the curation log. Ids of decisions
 that chains them have to be equal.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Any
 
@@ -12,6 +12,7 @@ import msgspec
 
 from dart_streams.bus.codec import ID, Undecodable, find_header
 from dart_streams.console.bundles.bundle_inputs import bundle_events, config_of, tasks_of
+from dart_streams.console.bundles.progress import report_progress
 from dart_streams.console.runs.bundle import Bundle, BundleError
 from dart_streams.console.runs.run_log import headers_of
 from dart_streams.curation.agents import bind_agents
@@ -65,12 +66,16 @@ class Diverged(Exception):
         )
 
 
-def replay(bundle: Bundle) -> Outcome:
-    """Repeat and compare every decision of a bundle; raise BundleError if it lacks a topic or has a newer schema."""
+def replay(bundle: Bundle, report: Callable[[str], None] = lambda _: None) -> Outcome:
+    """Repeat and compare every decision of a bundle; raise BundleError if it lacks a topic or has a newer schema.
+
+    ``report`` receives lines of progress.
+    """
     rerun = Rerun(bundle)
     divergence = None
     try:
-        for entry in log_entries(bundle):
+        total = bundle.sections[curation_log.TOPIC.name].items if bundle.has(curation_log.TOPIC.name) else None
+        for entry in report_progress(log_entries(bundle), "inputs decided on again", report, total):
             rerun.repeat(entry)
     except Diverged as diverged:
         divergence = diverged.divergence

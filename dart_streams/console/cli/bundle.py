@@ -118,7 +118,7 @@ def replay(
         return
     if plot:
         raise UserError("--plot draws a what-if: give it at least one --set KEY=VALUE")
-    outcome = rerun.replay(bundle)
+    outcome = rerun.replay(bundle, note)
     if as_json:
         show_json(outcome)
     else:

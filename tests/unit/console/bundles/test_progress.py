@@ -1,0 +1,32 @@
+"""Lines of progress come at an interval, whatever the number of items."""
+
+import itertools
+
+from dart_streams.console.bundles import progress
+from dart_streams.console.bundles.progress import report_progress
+from dart_streams.console.bundles.replay import replay
+from dart_streams.console.cli.options import CHECKOUT
+from dart_streams.console.runs.bundle import Bundle
+
+
+def lines_of(count: int, total: int | None) -> list[str]:
+    """Return the lines for items that take a second each."""
+    seconds, lines = itertools.count(), []
+    items = [*report_progress(range(count), "curated", lines.append, total, lambda: float(next(seconds)))]
+    assert items == [*range(count)]
+    return lines
+
+
+def test_progress_is_reported_at_its_interval_with_a_known_total():
+    assert lines_of(4, 12) == []
+    assert lines_of(11, 12) == ["curated: 5 of 12 so far", "curated: 10 of 12 so far"]
+    assert lines_of(5, None) == ["curated: 5 so far"]
+
+
+def test_a_replay_reports_its_inputs_of_all(monkeypatch):
+    monkeypatch.setattr(progress, "INTERVAL_S", 0.0)
+    lines: list[str] = []
+    bundle = Bundle(CHECKOUT / "tests/unit/golden/bundle.v1.dart")
+    assert replay(bundle, lines.append).equal
+    total = bundle.sections["curation-log"].items
+    assert lines[-1] == f"inputs decided on again: {total:,} of {total:,} so far"
