@@ -1,6 +1,5 @@
 """The report of a run for the page: the figures of report.json with curves and sample episodes. Pure."""
 
-import itertools
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, get_args
@@ -192,15 +191,32 @@ def outcome_shares(inputs: ReportInputs) -> Curves:
 
 
 def choose_samples(before: EvaluationResult, after: EvaluationResult, count: int) -> list[EpisodePair]:
-    """Choose tasks, one a page, with their episodes before and after: the largest gain in reward, then long ones."""
+    """Choose tasks, one a page, with their episodes before and after: the largest gain in reward, then long ones.
+
+    The last ones, up to half, are those that lost most.
+    """
     earlier = {episode.index: episode for episode in before.episodes}
     pairs = [(earlier[e.index], e) for e in after.episodes if e.index in earlier]
+    ranked = sorted(pairs, key=lambda pair: (-gain_of(pair), -pair[1].trajectory.steps, pair[0].index))
+    shown = {first.page for first, _ in pick_pages([p for p in ranked if gain_of(p) > 0])[: count - count // 2]}
+    losses = [pair for pair in reversed(ranked) if gain_of(pair) < 0 and pair[0].page not in shown]
+    worse = pick_pages(losses)[: count // 2]
+    taken = {first.page for first, _ in worse}
+    better = pick_pages([pair for pair in ranked if pair[0].page not in taken])[: count - len(worse)]
+    return [pair_episodes(second.task_id, first.trajectory, second.trajectory) for first, second in [*better, *worse]]
 
-    def rank(pair: tuple[EvaluationEpisode, EvaluationEpisode]) -> tuple[float, int, int]:
-        first, second = pair[0].trajectory, pair[1].trajectory
-        return (first.reward or 0.0) - (second.reward or 0.0), -second.steps, pair[0].index
 
-    chosen: dict[str, EpisodePair] = {}
-    for first, second in sorted(pairs, key=rank):
-        chosen.setdefault(first.page, pair_episodes(second.task_id, first.trajectory, second.trajectory))
-    return list(itertools.islice(chosen.values(), count))
+def gain_of(pair: tuple[EvaluationEpisode, EvaluationEpisode]) -> float:
+    """Return the reward after training less that before."""
+    first, second = (episode.trajectory.reward or 0.0 for episode in pair)
+    return second - first
+
+
+def pick_pages(
+    pairs: Sequence[tuple[EvaluationEpisode, EvaluationEpisode]],
+) -> list[tuple[EvaluationEpisode, EvaluationEpisode]]:
+    """Return the first pair of each page."""
+    chosen: dict[str, tuple[EvaluationEpisode, EvaluationEpisode]] = {}
+    for pair in pairs:
+        chosen.setdefault(pair[0].page, pair)
+    return list(chosen.values())

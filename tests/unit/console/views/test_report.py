@@ -16,6 +16,7 @@ from dart_streams.bus.lag import Lag
 from dart_streams.config import Config, Evaluation, Trainer
 from dart_streams.config.tasks import Page, TaskSet
 from dart_streams.console.runs import evaluation, open_orders
+from dart_streams.console.runs.evaluation import EvaluationEpisode, EvaluationResult, wilson_rate
 from dart_streams.console.runs.fault_kinds import EnvFaults
 from dart_streams.console.runs.metrics_reader import MetricsReader
 from dart_streams.console.runs.process_usage import ProcessUsage
@@ -428,6 +429,29 @@ def test_samples_show_each_page_once_and_what_was_learnt_first(materials):
     tasks = [{one.trajectory.trajectory_id: one.task_id for one in result.episodes} for result in (before, after)]
     for pair in pairs:
         assert pair.task_id == tasks[0][pair.a.trajectory_id] == tasks[1][pair.b.trajectory_id]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "wanted"),
+    [
+        ([(0, 1), (1, 0), (0, 0), (1, 1), (1, 0.5), (0, 1)], [1, 1, -1, -0.5]),
+        ([(0, 1), (0, 1), (0, 1), (1, 1), (1, 0)], [1, 1, 1, -1]),
+        ([(0, 1), (1, 1)], [1, 0]),
+        ([(1, 0), (1, 0), (1, 0)], [-1, -1, -1]),
+    ],
+)
+def test_samples_end_with_those_that_got_worse_up_to_half(rewards, wanted):
+    def result(side: int) -> EvaluationResult:
+        episodes = tuple(
+            EvaluationEpisode(index, f"{PAGES[index]}#1", PAGES[index], events.trajectory(reward=float(pair[side])))
+            for index, pair in enumerate(rewards)
+        )
+        return EvaluationResult(0, wilson_rate(0, 0), {}, episodes, 0)
+
+    pairs = choose_samples(result(0), result(1), 4)
+    found = [pair.b.reward - pair.a.reward for pair in pairs]
+    assert found == wanted
+    assert len({pair.task_id for pair in pairs}) == len(pairs)
 
 
 def test_the_report_has_figures_of_imitation_if_any_step_imitated():

@@ -37,7 +37,7 @@ export async function open(view, _, app) {
   }
   view.append(headline(found), cards(report), success);
   if (pages.length) view.append(part("Held-out success by page", "Grey before, green after; thin lines are 95 % intervals (Wilson).", rates(pages.map(([page, row]) => [page, /** @type {any} */ (row).before, /** @type {any} */ (row).after]), ["before", "after"])));
-  if (found.samples.length) view.append(part("The same task, before and after", "Screens of the policy, with a red mark at each action. Tasks with the largest gain in reward come first. A click plays the episode.", await samples(found, app)));
+  if (found.samples.length) view.append(part("The same task, before and after", "Screens of the policy, with a red mark at each action. Tasks with the largest gain in reward come first, and those that got worse last. A click plays the episode.", await samples(found, app)));
   view.append(part(`Environments: ${number(found.slots)} slots of ${found.backend}`, `Slots were busy for ${percent(report.env_utilisation)} of the training phase.`, environments,
     Object.keys(report.slot_time).length ? shares("slot time in training", SLOT_STATES.map((name) => [name, report.slot_time[name] ?? 0]), percent, SLOT_COLORS) : null, stepTime(report)), pairs, learning,
   accounts(report), faults(report) ?? "", deaths(report) ?? "", phases(found.phases) ?? "", settings);
