@@ -1,4 +1,4 @@
-"""Access control of the page's server: one check for every route, including the WebSocket.
+"""Access control of the page's server: one check for every route but :data:`HEALTH`, including the WebSocket.
 
 Hosts, origins and methods are allow-lists. DNS rebinding can bring another site's scripts to this address, so the Host
 header must name this server. The page only reads, unless it was started with a :class:`WriteRight`.
@@ -20,6 +20,8 @@ WRITTEN = "/api/feedback"
 """The one path that takes a body, with POST."""
 CSRF = "X-Dart-Csrf"
 """The header that proves that a script of this page sends a request: no form and no other page can set it."""
+HEALTH = "/healthz"
+"""The only path without a token and a check of the host: probes name an address, and its answer says nothing."""
 SITES = frozenset({"same-origin", "none"})
 """Values of Sec-Fetch-Site: this page, or the address bar."""
 HEADERS = {
@@ -90,6 +92,8 @@ class Guard:
 
         @web.middleware
         async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if request.path == HEALTH and request.method in METHODS:
+                return add_headers(web.Response(text="ok\n"))
             if (refused := self.refusal(request)) is not None:
                 return refuse(refused)
             if (given := request.query.get("token")) is not None and request.path == "/":

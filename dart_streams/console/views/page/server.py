@@ -24,6 +24,7 @@ from dart_streams.console.views.page.assets import Asset, media_type_of
 from dart_streams.console.views.page.feedback_intake import MAX_BODY, FeedbackIntake
 from dart_streams.console.views.page.guard import WRITTEN, Guard, add_headers
 from dart_streams.console.views.page.header import page_header
+from dart_streams.console.views.page.page_metrics import CONTENT_TYPE, PageMetrics
 from dart_streams.console.views.page.source import NotFound, RunSource
 from dart_streams.console.views.page.views import PageViews, Query
 from dart_streams.console.views.page.wall import SlotTile
@@ -55,10 +56,13 @@ class PageServer:
         self.sources = [source, *([other] if other is not None else [])]
         self.files = files
         self.views = PageViews(source, other)
+        self.metrics = PageMetrics()
 
     def application(self) -> web.Application:
         """Return the application: the guard checks every request before its route."""
-        app = web.Application(middlewares=[self.guard.middleware(), errors_as_json], client_max_size=MAX_BODY)
+        checks = [self.metrics.middleware(), self.guard.middleware(), errors_as_json]
+        app = web.Application(middlewares=checks, client_max_size=MAX_BODY)
+        app.router.add_get("/metrics", self.measure)
         app.router.add_get("/api/live", self.live)
         app.router.add_get("/api/rights", self.rights)
         if self.intake is not None:
@@ -76,6 +80,10 @@ class PageServer:
             return web.Response(status=404, text="no such page")
         cached = {"Cache-Control": "no-cache"}
         return web.Response(body=asset.data, content_type=asset.media_type, charset="utf-8", headers=cached)
+
+    async def measure(self, _: web.Request) -> web.Response:
+        """Answer with the server's own metrics; a scrape is no viewer, so it reads no topic."""
+        return web.Response(body=self.metrics.render().encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def answer(self, request: web.Request) -> web.Response:
         """Answer with a view as JSON."""
@@ -149,10 +157,14 @@ class PageServer:
         """
         socket = web.WebSocketResponse(heartbeat=20.0, max_msg_size=1024, compress=False)
         await socket.prepare(request)
-        async with run_beside(self.push(socket, request.query)):
-            async for message in socket:
-                if message.type is WSMsgType.ERROR:
-                    break
+        self.metrics.tabs += 1
+        try:
+            async with run_beside(self.push(socket, request.query)):
+                async for message in socket:
+                    if message.type is WSMsgType.ERROR:
+                        break
+        finally:
+            self.metrics.tabs -= 1
         return socket
 
     async def push(self, socket: web.WebSocketResponse, query: Query) -> None:
