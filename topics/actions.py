@@ -11,6 +11,10 @@ class ActionResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     ``error`` is null, or the reason of a failed generation, whose token lists are empty. ``prompt_sha`` is the digest
     of the rendered prompt; ``queue_ms`` and ``generate_ms`` are times in the rollout worker.
+
+    A person's action (``RolloutOrder.lease``) has no tokens, and is sent to every partition. Its ``text`` is canonical,
+    in pixels of the screen, and ``generate_ms`` is the time to decide. With ``alive`` the record is a sign of life
+    without an action; the field is omitted otherwise.
     """
 
     request_id: Name
@@ -27,6 +31,7 @@ class ActionResponse(msgspec.Struct, frozen=True, kw_only=True):
     queue_ms: Milliseconds
     generate_ms: Milliseconds
     error: Prose | None = None
+    alive: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 TOPIC = Topic(

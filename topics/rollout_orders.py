@@ -5,7 +5,19 @@ from typing import Literal
 import msgspec
 
 from topics.topic import Topic
-from topics.values import Attempt, GroupSize, Name, Pixels, Prose, Purpose, Sampling, Share, Steps, Version
+from topics.values import (
+    Attempt,
+    GroupSize,
+    LeaseMs,
+    Name,
+    Pixels,
+    Prose,
+    Purpose,
+    Sampling,
+    Share,
+    Steps,
+    Version,
+)
 
 
 class Guide(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -31,12 +43,24 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bound: Pixels = 0
 
 
+class PersonLease(msgspec.Struct, frozen=True, kw_only=True):
+    """The person who plays a rollout in place of the policy, as the ``worker_id`` of their records on ``actions``.
+
+    No action is requested. The person reads ``observations``, and sends each action under the id of its first request.
+    The rollout ends as a ``policy_error`` when it has waited ``lease_ms`` for an action or a sign of life.
+    """
+
+    person: Name
+    lease_ms: LeaseMs
+
+
 class RolloutOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An order for one rollout: sample ``sample`` of ``group_size`` of a group, attempt ``attempt`` (from 0).
 
     ``max_steps`` bounds the episode; ``after_version`` is the newest weight version that dispatch knew. ``guide`` has
     recorded actions for the rollout, and is omitted without any. ``plan`` has the actions of an exploration, or of
-    a check's solution, in pixels of the screen, which the env worker executes. It is omitted otherwise.
+    a check's solution, in pixels of the screen, which the env worker executes. ``lease`` names the person who plays it.
+    Both are omitted otherwise.
     """
 
     order_id: Name
@@ -51,6 +75,7 @@ class RolloutOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     after_version: Version
     guide: Guide | None = None
     plan: list[Prose] = []
+    lease: PersonLease | None = None
 
 
 TOPIC = Topic(name="rollout-orders", event=RolloutOrder, key="order_id", partitions=4, shared=True)

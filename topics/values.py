@@ -40,6 +40,8 @@ EpochMs = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
 """Milliseconds since 1970, until the year 9999."""
 Milliseconds = Annotated[float, Meta(ge=-1e12, le=1e12)]
 """A duration; negative where two clocks disagree."""
+LeaseMs = Annotated[int, Meta(ge=100, le=3_600_000)]
+"""A time without a sign of life."""
 Reward = Annotated[float, Meta(ge=0, le=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 """A part of a whole."""

@@ -39,7 +39,7 @@ from topics.observations import EpisodeEnd, Observation
 from topics.rollout_orders import Guide, RolloutOrder
 from topics.transitions import FAULTS
 from topics.values import BlobRef, Verdict
-from workers.env import metrics
+from workers.env import metrics, persons
 from workers.env.environment import EnvironmentBackend, EnvironmentFault, Screen, Size, require_offered, rescale
 from workers.env.episode_spans import EpisodeSpans
 from workers.env.fault_boundary import ContainedBackend, ContainedEnvironment
@@ -159,7 +159,7 @@ class EpisodeRun:
 
     async def _to_its_end(self) -> EpisodeEnd:
         """Play within the wall-clock limit, publish the last observation and close the environment."""
-        limit = asyncio.timeout(self.config.env.episode_timeout_s)
+        limit = asyncio.timeout(persons.episode_limit_s(self.state.order, self.config))
         try:
             async with limit:
                 end = await self._play()
@@ -224,11 +224,10 @@ class EpisodeRun:
         metrics.reset_ms.record(since_ms(started))
         self.was_reset = True
         self.note_reset("")
-        purpose, plan = self.state.order.purpose, self.state.order.plan
-        if purpose == "check" and (reward := await self.environment.evaluate()) != 0.0:
+        if self.state.order.purpose == "check" and (reward := await self.environment.evaluate()) != 0.0:
             self._observe(screen, 0.0)
             return Stop(EpisodeEnd(kind="failure", reward=0.0, reason=f"the start is worth {reward:g}, not 0"))
-        if (purpose == "check" and not plan) or (purpose == "demonstration" and not self.config.rollout.demonstrates):
+        if persons.plays_oracle(self.state.order, self.config):
             await self.environment.begin_demonstration(self.task)
             self.demonstrates = True
         elif self.state.order.guide is not None:
@@ -289,11 +288,15 @@ class EpisodeRun:
         return move
 
     async def _chosen_action(self, attempt: int) -> Move:
-        """Return the move of the plan, of the oracle, of the recording's prefix, or of the policy."""
+        """Return the move of the plan, of the oracle, of the person, of the recording's prefix, or of the policy."""
         if self.state.order.purpose == "explore" or self.state.order.plan:
             return self._follow_plan()
         if self.demonstrates:
             return await self._demonstrate()
+        if (lease := self.state.order.lease) is not None:
+            sizes = self.screen_size, self._policy_size()
+            self.state, move = await persons.next_move(self.runner.policy, self.state, lease, *sizes)
+            return move
         recorded = guidance.next_recorded(self.state)
         if recorded is None:
             return await self._request(attempt)

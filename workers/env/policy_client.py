@@ -1,11 +1,14 @@
 """Requests actions from the policy: a request on ``action-requests``, its response on this worker's partition.
 
+A person is not asked (:meth:`PolicyClient.await_person`): they read ``observations``, and respond under the known id.
+
 The partition of ``actions`` may be shared with other workers. It is read from its end, without a group. A response
 without a pending request here (another worker's, a late or a duplicate one) is skipped by its key, undecoded.
 """
 
 import asyncio
 import zlib
+from collections.abc import Callable
 from typing import Self
 
 import structlog
@@ -44,6 +47,7 @@ class PolicyClient:
             config.bus, group=None, client_id=f"{worker_id}-replies", auto_offset_reset="latest"
         )
         self._pending: dict[bytes, asyncio.Future[ActionResponse]] = {}
+        self._renewals: dict[bytes, Callable[[], None]] = {}
 
     async def __aenter__(self) -> Self:
         """Seek to the end of the partition; raise ServiceUnavailable if the broker or the topic is not there."""
@@ -81,6 +85,22 @@ class PolicyClient:
             (metrics.answered if response.done() and not response.cancelled() else outcome).add(1)
             del self._pending[key]
 
+    async def await_person(self, request_id: str, lease_s: float) -> ActionResponse:
+        """Return the response that a person sends under ``request_id``.
+
+        Raises TimeoutError after ``lease_s`` without a sign of life, InvalidResponse if the response can't be decoded.
+        """
+        key, loop = request_id.encode(), asyncio.get_running_loop()
+        response = self._pending[key] = loop.create_future()
+        self.stalls.note_arrival()
+        try:
+            async with asyncio.timeout(lease_s) as lease:
+                self._renewals[key] = lambda: lease.reschedule(loop.time() + lease_s)
+                return await response
+        finally:
+            del self._pending[key]
+            self._renewals.pop(key, None)
+
     async def read_responses(self) -> None:
         """Resolve requests with their responses, and report an overdue wait for them, until cancelled."""
         while True:
@@ -103,4 +123,7 @@ class PolicyClient:
                 waiting.set_exception(InvalidResponse(str(error)))
             return
         self.stalls.note_arrival(response.worker_id)
-        waiting.set_result(response)
+        if not response.alive:
+            waiting.set_result(response)
+        elif (renew := self._renewals.get(record.key)) is not None:
+            renew()
