@@ -50,6 +50,7 @@ COMMANDS = (
     Command("tasks", "tasks:show_tasks", "Show what the data manager decides for each task, and why."),
     Command("propose", "propose:propose_tasks", "Propose tasks to a run, which checks each before it trains on it."),
     Command("feedback", "feedback:app", "Judge a run's trajectories, correct their steps, note what was seen."),
+    Command("demonstrate", "demonstrate:demonstrate", "Play a task of a running run by hand, in a page."),
     Command("ui", "ui:serve_page", "Serve the live web page of a run, or of a bundle; it only reads."),
     Command("trace", "trace:trace", "Follow an id to what it was made from and what it went into."),
     Command("mcp", "mcp:serve_tools", "Serve a run, or a bundle, to coding agents as an MCP server; it only reads."),

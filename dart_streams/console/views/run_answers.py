@@ -24,7 +24,7 @@ MOST_CHANGES = 15
 ORDERED_BY = {
     "train": "the dispatch agent, within its group",
     "eval": "the run's evaluation of held-out tasks",
-    "demonstration": "the run, as a demonstration of the task",
+    "demonstration": "the run or a person, as a demonstration of the task",
     "explore": "a recipe, as an exploration",
     "check": "the check of a proposed task",
 }

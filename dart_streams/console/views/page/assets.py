@@ -19,11 +19,17 @@ class Asset(NamedTuple):
 
 def load_assets(jars: Path | None) -> dict[str, Asset]:
     """Return the files of the page by path; uPlot's come from its WebJar in ``jars``, and are empty without one."""
+    files = read_static("dart_streams.console.views.page")
+    return files | {f"/vendor/{name}": asset for name, asset in read_uplot(jars).items()}
+
+
+def read_static(package: str) -> dict[str, Asset]:
+    """Return the files in a package's folder ``static`` by path."""
     assets: dict[str, Asset] = {}
-    for file in resources.files("dart_streams.console.views.page").joinpath("static").iterdir():
+    for file in resources.files(package).joinpath("static").iterdir():
         if (media_type := TYPES.get(Path(file.name).suffix)) is not None:
             assets[f"/{'' if file.name == 'index.html' else file.name}"] = Asset(file.read_bytes(), media_type)
-    return assets | {f"/vendor/{name}": asset for name, asset in read_uplot(jars).items()}
+    return assets
 
 
 def read_uplot(jars: Path | None) -> dict[str, Asset]:

@@ -1,0 +1,97 @@
+"""An episode as its player follows it: the fold of its observations, and what their page shows. Pure."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from topics.observations import Observation
+from topics.rollout_orders import RolloutOrder
+from topics.trajectories import Trajectory
+from topics.values import BlobRef
+
+Stage = Literal["idle", "ordered", "turn", "acting", "ended"]
+
+
+class PersonEpisode(msgspec.Struct, frozen=True, kw_only=True):
+    """The order that a person plays, its observations so far, and the request whose action they have ``sent``.
+
+    ``recorded`` once the recorder has announced the trajectory.
+    """
+
+    order: RolloutOrder
+    shown: tuple[Observation, ...] = ()
+    sent: str = ""
+    recorded: bool = False
+
+    @property
+    def trajectory_id(self) -> str:
+        """The trajectory's id; empty before its first screen."""
+        return self.shown[0].trajectory_id if self.shown else ""
+
+    @property
+    def request_id(self) -> str:
+        """The id of the next action, as the environment worker expects it; empty before the first screen."""
+        return f"{self.trajectory_id}/{len(self.shown) - 1}/0" if self.shown else ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the episode has ended."""
+        return bool(self.shown) and self.shown[-1].end is not None
+
+    @property
+    def stage(self) -> Stage:
+        """What happens now."""
+        if self.ended:
+            return "ended"
+        if not self.shown:
+            return "ordered"
+        return "acting" if self.sent == self.request_id else "turn"
+
+    @property
+    def screen(self) -> BlobRef | None:
+        """The newest screenshot."""
+        return next((one.screenshot for one in reversed(self.shown) if one.screenshot is not None), None)
+
+    def observe(self, observation: Observation) -> "PersonEpisode":
+        """Apply an observation; those of other orders, and repeated ones, change nothing.
+
+        A newer trajectory replaces an older one: its environment worker was lost, and another plays the order.
+        """
+        if observation.order.order_id != self.order.order_id:
+            return self
+        if observation.trajectory_id != self.trajectory_id:
+            begins = observation.step == 0 and observation.trajectory_id > self.trajectory_id
+            return PersonEpisode(order=self.order, shown=(observation,)) if begins else self
+        if observation.step != len(self.shown):
+            return self
+        return msgspec.structs.replace(self, shown=(*self.shown, observation))
+
+    def announce(self, trajectory: Trajectory) -> "PersonEpisode":
+        """Apply an announcement of the recorder."""
+        if trajectory.trajectory_id != self.trajectory_id:
+            return self
+        return msgspec.structs.replace(self, recorded=True)
+
+    def send(self) -> "PersonEpisode":
+        """Return the episode with an action sent for the shown screen."""
+        return msgspec.structs.replace(self, sent=self.request_id)
+
+
+def page_view(task_id: str, episode: PersonEpisode | None) -> dict[str, Any]:
+    """Return what the page shows of an episode, or of none yet."""
+    if episode is None:
+        return {"stage": "idle", "task": task_id}
+    screen, end = episode.screen, episode.shown[-1].end if episode.shown else None
+    taken = [one.taken.action for one in episode.shown if one.taken is not None]
+    return {
+        "stage": episode.stage,
+        "task": task_id,
+        "instruction": episode.shown[0].instruction if episode.shown else "",
+        "request": episode.request_id,
+        "trajectory": episode.trajectory_id,
+        "max_steps": episode.order.max_steps,
+        "taken": [(text or "").removeprefix("Action: ") for text in taken],
+        "screen": {"sha256": screen.sha256, "width": screen.width, "height": screen.height} if screen else None,
+        "end": {"kind": end.kind, "reward": end.reward, "reason": end.reason} if end else None,
+        "recorded": episode.recorded,
+    }

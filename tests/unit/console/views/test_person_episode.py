@@ -1,0 +1,69 @@
+"""A person's episode as its page follows it, by the observations of the run."""
+
+import msgspec
+
+from dart_streams.console.views.play.person_episode import PersonEpisode, page_view
+from tests import events
+from topics.observations import EpisodeEnd, Observation
+from topics.rollout_orders import PersonLease
+from topics.values import BlobRef
+
+ORDER = events.rollout_order("mine", purpose="demonstration", lease=PersonLease(person="p", lease_ms=1000))
+END = EpisodeEnd(kind="success", reward=1.0)
+
+
+def shown(step: int, trajectory: str = "t1", end: EpisodeEnd | None = None, **changes) -> Observation:
+    """Return an observation with its own screen."""
+    taken = events.executed_action(action=f"Action: click(start_box='({step},1)')") if step else None
+    fields = {"trajectory_id": trajectory, "order": ORDER, "step": step, "taken": taken, "end": end}
+    screen = BlobRef(sha256=f"{step:064x}", size=1, width=160, height=210)
+    return events.observation(**fields | {"screenshot": screen, "instruction": "click"} | changes)
+
+
+def follow(*observations: Observation) -> PersonEpisode:
+    episode = PersonEpisode(order=ORDER)
+    for one in observations:
+        episode = episode.observe(one)
+    return episode
+
+
+def test_a_turn_begins_with_a_screen_and_ends_with_an_action():
+    episode = follow()
+    assert (episode.stage, episode.request_id) == ("ordered", "")
+    episode = episode.observe(shown(0))
+    assert (episode.stage, episode.request_id) == ("turn", "t1/0/0")
+    episode = episode.send()
+    assert episode.stage == "acting"
+    episode = episode.observe(shown(1))
+    assert (episode.stage, episode.request_id) == ("turn", "t1/1/0")
+    assert episode.observe(shown(2, end=END)).stage == "ended"
+
+
+def test_repeated_and_foreign_observations_change_nothing():
+    episode = follow(shown(0), shown(1))
+    other = msgspec.structs.replace(ORDER, order_id="another")
+    for one in (shown(0), shown(1), shown(3), shown(2, order=other), shown(1, "t2"), shown(0, "t0")):
+        assert episode.observe(one) == episode
+
+
+def test_a_lost_workers_trajectory_is_replaced_by_that_of_the_next():
+    episode = follow(shown(0), shown(1)).send().observe(shown(0, "t2"))
+    assert (episode.trajectory_id, episode.stage, episode.request_id) == ("t2", "turn", "t2/0/0")
+    cancelled = EpisodeEnd(kind="cancelled", reward=None)
+    assert follow(shown(0), shown(1, end=cancelled), shown(0, "t2")).stage == "turn"
+
+
+def test_the_page_shows_the_newest_screen_the_actions_and_the_end():
+    assert page_view("task", None) == {"stage": "idle", "task": "task"}
+    assert page_view("task", follow())["screen"] is None
+    view = page_view("task", follow(shown(0), shown(1), shown(2, end=END, screenshot=None)))
+    assert view["taken"] == ["click(start_box='(1,1)')", "click(start_box='(2,1)')"]
+    assert view["screen"]["sha256"] == shown(1).screenshot.sha256, "the last one if the end has none"
+    assert view["end"] == {"kind": "success", "reward": 1.0, "reason": ""}
+    assert not view["recorded"]
+
+
+def test_an_announcement_of_another_trajectory_is_not_mine():
+    episode = follow(shown(0), shown(1, end=END))
+    assert not episode.announce(events.trajectory(trajectory_id="t9")).recorded
+    assert episode.announce(events.trajectory(trajectory_id="t1")).recorded
