@@ -79,6 +79,8 @@ ONLY_IN_SANDBOXES = {"Xlib", "PIL", "aiohttp", "pyatspi", "pyautogui", "pyscreez
 ONLY_IN_SANDBOXES |= sys.stdlib_module_names
 EVALUATOR_SIDE = "workers/env/backends/osworld/evaluator/"
 """What runs in .venv/osworld, beside OSWorld's package, which has nothing else of the project."""
+PROVIDER = "examples/osworld_provider.py"
+"""What users run beside OSWorld's package."""
 ONLY_IN_EVALUATOR = {"desktop_env", "requests", "tldextract", "workers"} | sys.stdlib_module_names
 MCP_SIDE = "workers/env/backends/tools/"
 """What needs the client of MCP servers, which `make desktop` installs."""
@@ -245,7 +247,14 @@ def test_a_process_of_the_streams_environment_reaches_no_model_library(start: st
 
 @pytest.mark.skipif(is_installed("torch"), reason="the model environment has torch, and no Faust")
 def test_everything_but_the_model_side_imports_without_torch():
-    left_out = (*MODEL_SIDE, *DATA_SIDE, SANDBOX_SIDE, EVALUATOR_SIDE, *(() if is_installed("mcp") else (MCP_SIDE,)))
+    left_out = (
+        *MODEL_SIDE,
+        *DATA_SIDE,
+        SANDBOX_SIDE,
+        EVALUATOR_SIDE,
+        PROVIDER,
+        *(() if is_installed("mcp") else (MCP_SIDE,)),
+    )
     modules = [module_of(f) for f in FILES if not str(f).startswith(left_out) and f.name != "__main__.py"]
     code = f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)

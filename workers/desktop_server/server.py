@@ -3,7 +3,7 @@
 ==========================  =====================================================  ==================================
 request                     body                                                   answer
 ==========================  =====================================================  ==================================
-POST /leases                ``ttl_s``, ``wait_s``, both optional                   201: id, url, token, ttl_s, size,
+POST /leases                ``ttl_s``, ``wait_s``, ``as_osworld``                  201: id, url, token, ttl_s, size,
                                                                                    ports; 503: none is free
 POST /leases/ID/renew                                                              200: ttl_s; 404: it has ended
 DELETE /leases/ID                                                                  204, also if it has ended
@@ -27,6 +27,8 @@ from dart_streams.connection.auth import is_same_token
 from workers.desktop_server.gateway import GatewayTarget, bearer_token, error_response, time_limit_s
 from workers.desktop_server.leases import Lease, LeaseTable
 from workers.desktop_server.slots import Slot
+from workers.env.backends.osworld.machine import Machine, MachineEndpoint
+from workers.env.backends.osworld.osworld_session import prepare_home
 from workers.env.environment import EnvironmentFault
 
 POLL_INTERVAL_S = 0.1
@@ -46,6 +48,8 @@ class LeaseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ttl_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] | None = None
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT_S)] = 0.0
+    as_osworld: bool = False
+    """Whether the desktop gets the files and the terminal's key of OSWorld's image."""
 
 
 class LeaseServer:
@@ -93,6 +97,9 @@ class LeaseServer:
             answer.headers["Retry-After"] = str(RETRY_S)
             return answer
         lease = self.leases.grant(slot.number, min(body.ttl_s or self.ttl_s, self.ttl_s), time.monotonic())
+        if body.as_osworld and (failure := await self._prepare_home(slot, lease)):
+            self._end(self.leases.end(lease.lease_id))
+            return error_response(503, failure)
         width, height = slot.size
         return web.json_response(
             {
@@ -196,6 +203,15 @@ class LeaseServer:
                 if slot.ready.is_set():
                     slot.give_up()  # Its desktop has died.
             await wait_first(*(slot.ready.wait() for slot in self.slots), timeout_s=left_s)
+
+    async def _prepare_home(self, slot: Slot, lease: Lease) -> str:
+        """Give a leased desktop the home of OSWorld's image; return the reason if that fails."""
+        try:
+            async with Machine(MachineEndpoint(url=self.urls[slot.number], token=lease.token)) as machine:
+                await prepare_home(machine)
+        except EnvironmentFault as fault:
+            return str(fault)
+        return ""
 
     def _end(self, lease: Lease | None) -> None:
         if lease is not None:
