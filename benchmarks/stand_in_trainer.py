@@ -22,10 +22,13 @@ from dart_streams.config import Config, load
 from dart_streams.curation.staleness import group_staleness
 from dart_streams.store import SyncStore, connect
 from dart_streams.telemetry import names, setup, spans
+from dart_streams.telemetry.health_server import answering_probes
+from dart_streams.telemetry.process_health import ProcessHealth
 from topics import curated, trained, weights
 from topics.curated import CuratedGroup
 from topics.trained import TrainedStep
 from topics.weights import WeightVersion
+from workers.runtime.lifecycle import TURN_BOUND_S
 
 
 def version_of(config: Config, version: int, groups: int, epoch: int) -> WeightVersion:
@@ -54,8 +57,27 @@ def row_of(groups: list[CuratedGroup], version: int, consumed: int, epoch: int, 
     }
 
 
-async def run_trainer(config: Config) -> None:
-    """Take groups and announce versions until SIGTERM."""
+async def publish_step(
+    config: Config,
+    store: SyncStore,
+    publisher: Publisher,
+    groups: list[CuratedGroup],
+    said: list[str],
+    row: dict[str, Any],
+) -> None:
+    """Store a step's row, and publish its version and its record."""
+    version, epoch, consumed = row["version"], row["epoch"], row["metrics"]["consumed"]
+    links = [spans.group_span(config.bus.run, group.group_id) for group in groups]
+    ids = spans.train_step_span(config.bus.run, version)
+    with spans.ActiveSpan(names.SPAN_TRAIN_STEP, ids=ids, parent=spans.ROOT, links=links) as span:
+        span.set_attributes(ATTR_VERSION=version, ATTR_TRAIN_STEP=version)
+        await asyncio.to_thread(store.write_trained_by_claim, config.policy.model_id, epoch, version, row)
+        await publisher.publish(weights.TOPIC, version_of(config, version, consumed, epoch))
+        await publisher.publish(trained.TOPIC, TrainedStep(train_step=version, feedback=said, **row))
+
+
+async def run_trainer(config: Config, health: ProcessHealth) -> None:
+    """Take groups and announce versions until SIGTERM; each turn of the loop is noted for probes."""
     stop, workload = asyncio.Event(), config.workload
     rng = random.Random(workload.seed if workload else 0)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -76,6 +98,7 @@ async def run_trainer(config: Config) -> None:
         if rows:
             await publisher.publish(trained.TOPIC, TrainedStep(**rows[-1]))
         while not stop.is_set() and version != config.trainer.max_train_steps:
+            health.note_turn()
             for batch in (await records.getmany(timeout_ms=100, max_records=1)).values():
                 consumed += 1
                 try:
@@ -88,7 +111,11 @@ async def run_trainer(config: Config) -> None:
                 if group.feedback:  # It takes no place in the batch.
                     said += [one.group_id for one in new]
                     continue
-                groups = [g for g in (*groups, *new) if group_staleness(g, version) <= config.curation.max_staleness]
+                held = [*groups, *new]
+                groups = [g for g in held if group_staleness(g, version) <= config.curation.max_staleness]
+                if groups != held:  # Dispatch must not wait for those that are dropped.
+                    said_again = version_of(config, version, consumed - len(groups), epoch)
+                    await publisher.publish(weights.TOPIC, said_again)
             if len(groups) == config.trainer.groups_per_step:
                 version += 1
                 lasts_s = workload.clock_s(workload.optimizer_s.draw(rng)) if workload else 0.0
@@ -96,13 +123,7 @@ async def run_trainer(config: Config) -> None:
                     async with asyncio.timeout(lasts_s):
                         await stop.wait()
                 row = row_of(groups, version, consumed, epoch, lasts_s * 1000)
-                links = [spans.group_span(config.bus.run, group.group_id) for group in groups]
-                ids = spans.train_step_span(config.bus.run, version)
-                with spans.ActiveSpan(names.SPAN_TRAIN_STEP, ids=ids, parent=spans.ROOT, links=links) as span:
-                    span.set_attributes(ATTR_VERSION=version, ATTR_TRAIN_STEP=version)
-                    await asyncio.to_thread(store.write_trained_by_claim, config.policy.model_id, epoch, version, row)
-                    await publisher.publish(weights.TOPIC, version_of(config, version, consumed, epoch))
-                    await publisher.publish(trained.TOPIC, TrainedStep(train_step=version, feedback=said, **row))
+                await publish_step(config, store, publisher, groups, said, row)
                 groups, said = [], []
     await records.stop()
     session.cluster.shutdown()
@@ -111,6 +132,7 @@ async def run_trainer(config: Config) -> None:
 if __name__ == "__main__":
     deployment = load(Path(sys.argv[1]))
     setup.start(deployment, "trainer-0")
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(run_trainer(deployment))
+    probed = ProcessHealth(TURN_BOUND_S)
+    with contextlib.suppress(KeyboardInterrupt), answering_probes(probed):
+        asyncio.run(run_trainer(deployment, probed))
     setup.stop()

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import msgspec
 
 from dart_streams.console.runs.fault_kinds import EnvFaults, FaultKinds
+from dart_streams.console.runs.log_liveness import LogLiveness
 from dart_streams.console.runs.run_log import LogRecord, ObservationHeader, RecordMetadata, ResponseHeader
 from dart_streams.console.runs.time_slices import SLICE_MS, TimeSlice, split_span
 from dart_streams.console.runs.topic_activity import ActivityState
@@ -125,6 +126,7 @@ class RunState(ActivityState):
         self.epochs: dict[str, int] = {}
         self.highest_version = -1
         self.serving: dict[str, WeightsServing] = {}
+        self.liveness = LogLiveness()
         self.served: dict[tuple[int, str], WeightsServing] = {}
         self.switches: deque[WeightSwitch] = deque(maxlen=self.keep_groups)
         self.failed_loads: set[tuple[str, int]] = set()
@@ -276,6 +278,7 @@ class RunState(ActivityState):
             self.served_digests[event.version, event.worker_id].add(event.sha256)
         before = self.serving.get(event.worker_id)
         self.serving[event.worker_id] = event
+        self.liveness.note(event.worker_id)
         if event.failed_version is not None:
             self.failed_loads.add((event.worker_id, event.failed_version))
         if first and before is not None and event.version > before.version and event.pause_ms is not None:
@@ -355,8 +358,8 @@ class RunState(ActivityState):
 
     @property
     def served_version(self) -> int | None:
-        """Newest version that every known worker serves or has passed."""
-        return self.served_by(self.serving)
+        """Newest version that every worker serves or has passed, without those that are gone."""
+        return self.served_by(self.liveness.senders())
 
     def served_by(self, workers: Collection[str]) -> int | None:
         """Return the newest version that each of these workers serves or has passed, None without announcements.

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.console.runs import open_orders
+from dart_streams.console.runs.log_liveness import MISSED_BEATS
 from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.runs.time_slices import MAX_SPAN_MS, SLICE_MS, split_span
@@ -160,6 +161,17 @@ def test_versions_of_a_fenced_trainer_do_not_count():
 def test_a_version_is_served_when_every_worker_serves_it():
     progress = fold(version(0), version(1, 8), serving(1, 5), serving(0, 5, worker="rollout-1"))
     assert (progress.newest_version, progress.served_version, progress.groups_consumed) == (1, 0, 8)
+
+
+def test_a_worker_that_is_gone_does_not_hold_the_served_version():
+    progress = fold(serving(3, 5, worker="rollout-of-a-deleted-pod"), *(serving(7, n) for n in range(MISSED_BEATS - 1)))
+    assert progress.served_version == 3, "it may only be slow"
+    assert fold(serving(7, 100), progress=progress).served_version == 7
+    assert fold(serving(4, 6, worker="rollout-of-a-deleted-pod"), progress=progress).served_version == 4, "it is back"
+
+
+def test_a_worker_that_is_alone_is_never_gone():
+    assert fold(*(serving(3, n) for n in range(3 * MISSED_BEATS))).served_version == 3
 
 
 def test_workers_that_a_resumed_run_has_no_more_are_not_waited_for():
