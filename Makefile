@@ -8,7 +8,7 @@ MODEL_SIDE := dart_streams/policy dart_streams/recipes/gui_actor dart_streams/co
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help dev unit lint reference docs setup data mcp desktop osworld adapters peers demo demo-desktop test test-adapters test-alerts test-data test-faults soak test-osworld test-cluster test-compose test-s3 test-k8s test-path up down clean requirements streams-environment types
+.PHONY: help dev unit lint reference docs setup data mcp desktop osworld adapters peers demo demo-desktop test test-adapters test-alerts test-data test-faults soak test-osworld test-cluster test-compose test-s3 test-k8s test-k8s-cluster test-k8s-keda test-path up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,7 +77,7 @@ test: setup ## Run all tests.
 	@deploy/local/setup.sh desktop
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
 		output=$$(mktemp); $(MODEL)/python -m pytest -q -n 1 --durations 20 tests/model >$$output 2>&1 & \
-		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/cluster --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/objects --ignore=tests/osworld --ignore=tests/adapters --ignore=tests/path; \
+		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/cluster --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/k8s_cluster --ignore=tests/objects --ignore=tests/osworld --ignore=tests/adapters --ignore=tests/path; \
 		streams=$$?; \
 		$(STREAMS)/python -m pytest -q -n 2 --dist worksteal --durations 10 tests/unit; units=$$?; \
 		wait $$!; model=$$?; cat $$output; rm $$output; exit $$((streams || units || model))'
@@ -120,6 +120,17 @@ test-alerts: streams-environment ## Run the alert rules in Prometheus's promtool
 test-k8s: setup ## Check the rendered deploy/k8s against the schemas of Kubernetes, KEDA and Strimzi.
 	@tests/k8s/setup.sh .dart/k8s-test
 	@$(STREAMS)/python -m pytest -q tests/k8s
+
+test-k8s-cluster: setup ## Run a one-node Kubernetes with the demonstration's overlay, under faults (as root).
+	@tests/k8s_cluster/setup.sh .dart/k8s-cluster
+	@$(STREAMS)/python -m tests.k8s_cluster.images
+	@$(STREAMS)/python -m pytest -q --timeout 1800 tests/k8s_cluster --ignore=tests/k8s_cluster/test_keda.py
+
+test-k8s-keda: setup ## Let KEDA scale workers by lag on the one-node Kubernetes (as root).
+	@tests/k8s_cluster/setup.sh .dart/k8s-cluster
+	@tests/k8s_cluster/build_keda.sh .dart/k8s-cluster
+	@$(STREAMS)/python -m tests.k8s_cluster.images
+	@$(STREAMS)/python -m pytest -q --timeout 1800 tests/k8s_cluster/test_keda.py
 
 up: setup ## Start the local Kafka and Cassandra.
 	@$(STREAMS)/dart-streams up

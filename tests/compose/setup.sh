@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Sets up what `make test-compose` needs beyond `make setup`: Docker with Compose, and where the test has to start an
-# engine of its own, that, and Jaeger for its stand-in. What is there already is taken. Usage: setup.sh FOLDER
+# engine of its own, that, and Jaeger for its stand-in. What is there already is taken. `images` leaves Jaeger out, for
+# tests that only build images. Usage: setup.sh FOLDER [images]
 set -euo pipefail
 mkdir -p "$1/docker/cli-plugins"
 home=$(realpath "$1")
@@ -76,7 +77,7 @@ build() { # module, version, package, program, option of the linker
 if ! docker info >/dev/null 2>&1; then
     [ "$(id -u)" = 0 ] || fail "no Docker engine answers, and only root can start one: start Docker, or run this as root"
     engine
-    build $JAEGER $JAEGER_VERSION ./cmd/jaeger "$home/jaeger"
+    if [ "${2:-}" != images ]; then build $JAEGER $JAEGER_VERSION ./cmd/jaeger "$home/jaeger"; fi
 fi
 plugin=$home/docker/cli-plugins/docker-compose
 if DOCKER_CONFIG=$home/docker docker compose version >/dev/null 2>&1; then exit 0; fi

@@ -8,6 +8,7 @@ that are in use. Like the public ones they know nothing of this machine, not who
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from dart_streams.console.launch.services.jars import SERVICES, SHARED_JARS, fetch_jars
@@ -26,13 +27,13 @@ IMAGES = {
 """What each is called, as docker-compose.yml and the Dockerfiles have it. Grafana and kafka-ui are in no registry."""
 
 
-def build(engine: Engine, home: Path) -> None:
-    """Make what is missing or has changed; ``home`` has the programs that set-up has built."""
+def build(engine: Engine, home: Path, names: Iterable[str] = tuple(IMAGES)) -> None:
+    """Make those of ``names`` that are missing or have changed; ``home`` has the programs that set-up has built."""
     # The old builder is in every engine; the other one needs a plugin.
     engine = engine._replace(environment={**engine.environment, "DOCKER_BUILDKIT": "0"})
     if not has(engine, DEBIAN):
         import_debian(engine)
-    for name, tags in IMAGES.items():
+    for name in names:
         with tempfile.TemporaryDirectory() as folder:
             context = Path(folder) / name
             shutil.copytree(SOURCES / name, context)
@@ -40,7 +41,7 @@ def build(engine: Engine, home: Path) -> None:
                 shutil.copytree(fetch_jars(name, SHARED_JARS), context / "jars")
             elif name == "jaeger":
                 shutil.copy(home / name, context)
-            engine.docker("build", "-q", *(f"--tag={tag}" for tag in tags), str(context), timeout_s=1200)
+            engine.docker("build", "-q", *(f"--tag={tag}" for tag in IMAGES[name]), str(context), timeout_s=1200)
 
 
 def has(engine: Engine, image: str) -> bool:
