@@ -75,11 +75,7 @@ class PageServer:
 
     async def file(self, request: web.Request) -> web.Response:
         """Answer with one of the page's files."""
-        asset = self.files.get(request.path)
-        if asset is None:
-            return web.Response(status=404, text="no such page")
-        cached = {"Cache-Control": "no-cache"}
-        return web.Response(body=asset.data, content_type=asset.media_type, charset="utf-8", headers=cached)
+        return answer_file(self.files, request.path)
 
     async def measure(self, _: web.Request) -> web.Response:
         """Answer with the server's own metrics; a scrape is no viewer, so it reads no topic."""
@@ -195,6 +191,15 @@ class PageServer:
         counts = len(groups), sum(len(state.trained_with.get(name, ())) for name in groups)
         given = len(state.feedback_on.get(identity, ()))
         return f"{state.newest_step.get(identity, -1)}/{identity in state.trajectories}/{counts}/{given}"
+
+
+def answer_file(files: Mapping[str, Asset], path: str) -> web.Response:
+    """Answer with one of the files, which browsers check for changes each time."""
+    asset = files.get(path)
+    if asset is None:
+        return web.Response(status=404, text="no such page")
+    cached = {"Cache-Control": "no-cache"}
+    return web.Response(body=asset.data, content_type=asset.media_type, charset="utf-8", headers=cached)
 
 
 @web.middleware

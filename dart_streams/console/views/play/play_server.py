@@ -15,7 +15,7 @@ from dart_streams.background import run_beside
 from dart_streams.connection.auth import is_same_token
 from dart_streams.console.views.page.assets import Asset, media_type_of
 from dart_streams.console.views.page.guard import Guard
-from dart_streams.console.views.page.server import IMMUTABLE, errors_as_json
+from dart_streams.console.views.page.server import IMMUTABLE, answer_file, errors_as_json
 from dart_streams.console.views.play.gestures import AnyGesture, UnknownGesture
 from dart_streams.console.views.play.person_episode import page_view
 from dart_streams.console.views.play.player import PersonClient
@@ -59,11 +59,7 @@ class PlayServer:
 
     async def file(self, request: web.Request) -> web.Response:
         """Answer with one of the page's files."""
-        asset = self.files.get(request.path)
-        if asset is None:
-            return web.Response(status=404, text="no such page")
-        cached = {"Cache-Control": "no-cache"}
-        return web.Response(body=asset.data, content_type=asset.media_type, charset="utf-8", headers=cached)
+        return answer_file(self.files, request.path)
 
     async def give_csrf(self, request: web.Request) -> web.Response:
         """Answer with the token of gestures, which a page of another origin cannot read."""
