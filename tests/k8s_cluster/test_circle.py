@@ -3,7 +3,6 @@
 The tests are the acts of one play, in order; each needs those before it.
 """
 
-import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +26,7 @@ from tests.k8s_cluster.circle import (
     wait_for_next,
 )
 from tests.k8s_cluster.images import ARCHIVE
-from tests.k8s_cluster.node import HOME, Node, missing, running_node
+from tests.k8s_cluster.node import Node, missing, running_node
 
 OURS = ("env", "rollout", "recorder", "curator", "trainer", "ui")
 SERVICES = ("kafka", "cassandra")
@@ -39,13 +38,6 @@ pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=f"left out: {missing()}"),
     pytest.mark.skipif(not ARCHIVE.exists(), reason="left out: the images are not built"),
 ]
-
-
-@pytest.fixture(scope="module")
-def figures() -> Iterator[dict[str, Any]]:
-    measured: dict[str, Any] = {}
-    yield measured
-    (HOME / "circle.json").write_text(json.dumps(measured, indent=2) + "\n")
 
 
 @pytest.fixture(scope="module")

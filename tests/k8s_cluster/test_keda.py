@@ -3,7 +3,6 @@
 The tests are the acts of one play, in order; each needs those before it.
 """
 
-import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +22,7 @@ from tests.k8s_cluster.circle import (
 )
 from tests.k8s_cluster.images import ARCHIVE
 from tests.k8s_cluster.keda import keda_folder, serves_metrics, start_keda
-from tests.k8s_cluster.node import HERE, HOME, Node, missing, running_node
+from tests.k8s_cluster.node import HERE, Node, missing, running_node
 
 SCALED_S = 90
 """Of the issue: from a lag to its workers. The metric is asked for every 5 s, and the autoscaler looks every 15 s."""
@@ -35,13 +34,6 @@ pytestmark = [
     pytest.mark.skipif(not ARCHIVE.exists(), reason="left out: the images are not built"),
     pytest.mark.skipif(keda_folder() is None, reason="left out: KEDA is not built (make test-k8s-keda)"),
 ]
-
-
-@pytest.fixture(scope="module")
-def figures() -> Iterator[dict[str, Any]]:
-    measured: dict[str, Any] = {}
-    yield measured
-    (HOME / "keda.json").write_text(json.dumps(measured, indent=2) + "\n")
 
 
 @pytest.fixture(scope="module")

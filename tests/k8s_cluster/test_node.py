@@ -17,10 +17,9 @@ from dart_streams.errors import UserError
 from tests.compose.own_engine import CGROUPS
 from tests.compose.stack import wait_until
 from tests.k8s_cluster.machine import Machine, read_machine
-from tests.k8s_cluster.node import API_SERVICE, GROUP, HERE, HOME, Node, missing, running_node
+from tests.k8s_cluster.node import API_SERVICE, GROUP, HERE, Node, missing, running_node
 
 POD_S = 120
-FIGURES = HOME / "figures.json"
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"left out: {missing()}")
 POD = """
@@ -50,13 +49,6 @@ spec:
 @pytest.fixture(scope="module")
 def before() -> Machine:
     return read_machine()
-
-
-@pytest.fixture(scope="module")
-def figures() -> Iterator[dict[str, Any]]:
-    measured: dict[str, Any] = {}
-    yield measured
-    FIGURES.write_text(json.dumps(measured, indent=2) + "\n")
 
 
 @pytest.fixture(scope="module")
