@@ -168,7 +168,7 @@ def names(granted: Config) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("kind", [*WORKERS, "ui"])
+@pytest.mark.parametrize("kind", [*WORKERS, "ui", *access_rights.PEOPLE])
 async def test_a_process_may_use_its_topics_and_no_other(
     guarded: Guarded, granted: Config, names: list[str], kind: str
 ):

@@ -41,7 +41,12 @@ from topics import (
 )
 from workers.curator.changelogs import application_id, changelog_topics
 
-KINDS = ("env", "rollout", "recorder", "curator", "trainer", "monitor", "ui", "tracker", "run")
+PEOPLE: dict[str, tuple[Topic, ...]] = {
+    "feedback": (feedback.TOPIC,),
+    "demonstrate": (rollout_orders.TOPIC, actions.TOPIC),
+}
+"""Commands of people, which read all and write these topics: ``feedback`` and ``ui --feedback``; ``demonstrate``."""
+KINDS = ("env", "rollout", "recorder", "curator", "trainer", "monitor", "ui", *PEOPLE, "tracker", "run")
 """``run`` is the supervisor and every other command that makes topics or sends orders: ``topics apply``, ``eval``."""
 VIEWERS = ("monitor", "ui")
 Operation = Literal[
@@ -149,6 +154,9 @@ def rights_of(kind: str, config: Config, user: str) -> list[AccessRight]:
         return []
     if kind in VIEWERS:
         return [*viewer_rights(config.bus, user), *([open_producer(user)] if kind == "monitor" else [])]
+    if kind in PEOPLE:
+        written: list[NamedRight] = [(config.bus.prefix + topic.name, ("Write",)) for topic in PEOPLE[kind]]
+        return [*viewer_rights(config.bus, user), *literal_rights(user, "topic", written)]
     use, prefix = use_of(kind, config), config.bus.prefix
     topics: list[NamedRight] = [*topic_rights(use, prefix)]
     if kind == "curator":
