@@ -17,6 +17,7 @@ from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
 from dart_streams.console.launch.training_run import TrainingRun
 from dart_streams.console.runs import run_folder
 from dart_streams.console.runs.run_folder import RunFolder
+from dart_streams.console.runs.run_log import RecordMetadata
 from dart_streams.console.runs.run_state import RunState
 from tests import events
 
@@ -81,8 +82,9 @@ async def test_a_death_that_the_supervisor_sees_is_in_the_journal_of_the_run(tmp
 
 async def test_a_run_waits_for_the_rollout_workers_that_it_has(tmp_path: Path):
     run, state = run_of(tmp_path, "rollout-0"), RunState()
-    for name, version in (("rollout-0", 7), ("rollout-1", 3)):
-        state.serving[name] = events.weights_serving(version, worker_id=name)
+    for offset, (name, version) in enumerate((("rollout-0", 7), ("rollout-1", 3))):
+        record = RecordMetadata("weights-serving", 0, offset, 0)
+        state.apply(record, events.weights_serving(version, worker_id=name))
     assert state.served_version == 3
     assert run.served(SimpleNamespace(progress=state)) == 7
 
