@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 import sys
-from importlib import metadata
 from typing import Any, TextIO
 
 import structlog
@@ -25,6 +24,7 @@ from dart_streams.telemetry.exporters import (
     LineSpanExporter,
     collector_exporters,
 )
+from dart_streams.version import VERSION
 
 REPEAT_S = 30.0
 MAX_MESSAGES = 100
@@ -61,7 +61,7 @@ def describe_process(process: str, run: str) -> Resource:
         {
             "service.name": f"dart_streams.{process.partition('-')[0]}",
             "service.instance.id": process,
-            "service.version": metadata.version("dart-streams"),
+            "service.version": VERSION,
             "host.name": socket.gethostname(),
             names.ATTR_RUN: run,
         }

@@ -104,13 +104,13 @@ def build_app(wanted: Collection[str]) -> "typer.Typer":
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version of the installed package, and exit."""
+    """Print the version, and exit."""
     if wanted:
-        from importlib import metadata
-
         import typer
 
-        typer.echo(f"dart-streams {metadata.version('dart-streams')}")
+        from dart_streams.version import VERSION
+
+        typer.echo(f"dart-streams {VERSION}")
         raise typer.Exit
 
 

@@ -1,11 +1,13 @@
 """Steps of a build trust the given authorities; tests build placeholders for the images of the stack."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from dart_streams.console.launch.services import jars
+from dart_streams.version import VERSION
 from tests.compose.stand_ins import IMAGES
 
 ROOT = Path(__file__).parents[3]
@@ -62,3 +64,11 @@ def test_the_image_has_the_plot_library_where_the_page_looks_for_it():
     assert str((jars.RECIPES / "page/pom.xml").relative_to(ROOT)) in copied
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert {"!deploy/local/page/pom.xml", "!deploy/docker/*.sh", "!.dart/jars/page-*"} <= set(ignored)
+
+
+def test_the_version_is_that_of_the_package_and_needs_none_installed():
+    """Images have the code alone: asking the metadata of the package ended every process in a container."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == VERSION
+    asking = [path for path in (ROOT / "dart_streams").rglob("*.py") if "metadata.version(" in path.read_text()]
+    assert not asking
