@@ -9,7 +9,7 @@ MISSED_BEATS = 40
 
 @dataclasses.dataclass
 class LogLiveness:
-    """The heartbeats that each sender has missed, by the sender that sent them meanwhile.
+    """The senders that are not gone, with the heartbeats that each has missed, by the sender that sent them meanwhile.
 
     A sender that is alone never counts as gone, since its silence may be the broker's.
     """
@@ -17,12 +17,9 @@ class LogLiveness:
     missed: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
 
     def note(self, sender: str) -> None:
-        """Note a sender's heartbeat."""
-        for other, beats in self.missed.items():
-            if other != sender:
-                beats[sender] += 1
+        """Note a sender's heartbeat, and forget those that are gone with it."""
         self.missed[sender] = Counter()
-
-    def senders(self) -> list[str]:
-        """Return the senders that are not gone."""
-        return [name for name, beats in self.missed.items() if max(beats.values(), default=0) < MISSED_BEATS]
+        for other in [name for name in self.missed if name != sender]:
+            self.missed[other][sender] += 1
+            if self.missed[other][sender] >= MISSED_BEATS:
+                del self.missed[other]

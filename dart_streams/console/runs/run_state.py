@@ -359,7 +359,7 @@ class RunState(ActivityState):
     @property
     def served_version(self) -> int | None:
         """Newest version that every worker serves or has passed, without those that are gone."""
-        return self.served_by(self.liveness.senders())
+        return self.served_by(self.liveness.missed)
 
     def served_by(self, workers: Collection[str]) -> int | None:
         """Return the newest version that each of these workers serves or has passed, None without announcements.
