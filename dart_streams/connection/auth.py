@@ -75,6 +75,11 @@ def read_secret(reference: str, key: str) -> str:
     return value
 
 
+def derive_token(secret: str, purpose: str) -> str:
+    """Return a token for one purpose, from which nobody finds the secret."""
+    return hmac.digest(secret.encode(), purpose.encode(), "sha256").hex()
+
+
 def is_same_token(given: str, expected: str) -> bool:
     """Compare tokens in constant time."""
     # A header's bytes that are no UTF-8 become surrogates in its text.

@@ -4,7 +4,6 @@ Hosts, origins and methods are allow-lists. DNS rebinding can bring another site
 header must name this server. The page only reads, unless it was started with a :class:`WriteRight`.
 """
 
-import hmac
 import secrets
 from urllib.parse import urlsplit
 
@@ -12,7 +11,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from dart_streams.config.connections import is_loopback
-from dart_streams.connection.auth import is_same_token
+from dart_streams.connection.auth import derive_token, is_same_token
 from dart_streams.console.views.page.sign_in import POLICY, UNKNOWN, WRONG, sign_in_page
 
 METHODS = frozenset({"GET", "HEAD"})
@@ -42,8 +41,8 @@ class WriteRight:
 
     def __init__(self, port: int, token: str = "") -> None:
         self.token = token or secrets.token_urlsafe(24)
-        self.session = hmac.digest(self.token.encode(), b"feedback session", "sha256").hex()
-        self.csrf = hmac.digest(self.token.encode(), b"feedback csrf", "sha256").hex()
+        self.session = derive_token(self.token, "feedback session")
+        self.csrf = derive_token(self.token, "feedback csrf")
         self.cookie = f"dart_streams_feedback_{port}"
 
     def knows(self, request: web.Request) -> bool:
@@ -83,7 +82,7 @@ class Guard:
         self.tls = tls
         self.schemes = {"https"} if tls else {"http", "https"} if behind_proxy else {"http"}
         self.token = token or secrets.token_urlsafe(24)
-        self.session = hmac.digest(self.token.encode(), b"session", "sha256").hex()
+        self.session = derive_token(self.token, "session")
         # Browsers share cookies between the ports of a host, so the name has the port.
         self.cookie = f"dart_streams_{port}"
 

@@ -4,7 +4,6 @@ One tab plays at a time, and while it is connected the person is present. The gu
 request. Gestures also need a token that only a script of this page can read.
 """
 
-import hmac
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from dart_streams.background import run_beside
-from dart_streams.connection.auth import is_same_token
+from dart_streams.connection.auth import derive_token, is_same_token
 from dart_streams.console.views.page.assets import Asset, media_type_of
 from dart_streams.console.views.page.guard import Guard
 from dart_streams.console.views.page.server import IMMUTABLE, answer_file, errors_as_json
@@ -46,7 +45,7 @@ class PlayServer:
         self.player = player
         self.guard = guard
         self.files = files
-        self.csrf = hmac.digest(guard.session.encode(), b"gestures", "sha256").hex()
+        self.csrf = derive_token(guard.session, "gestures")
 
     def application(self) -> web.Application:
         """Return the application: the guard checks every request before its route."""
