@@ -19,10 +19,21 @@ from typing import Any
 import pytest
 import tomli_w
 
-from tests.integration.ui_tars_page import CONFIGS, MODEL_ID, PAGE, READ, ROOT, SERVED, SETUP, TRAINED, file_of
+from tests.integration.ui_tars_page import (
+    CONFIGS,
+    MODEL,
+    MODEL_ID,
+    PAGE,
+    READ,
+    ROOT,
+    SERVED,
+    SETUP,
+    TRAINED,
+    file_of,
+    write_small_model,
+)
 from tests.local_hub import LocalHub, local_hub
 
-MODEL = ROOT / ".venv/model/bin"
 PLANNED = " --dry-run --json --gpus 8 --gpu-memory 80"
 LIMIT_S = 600.0
 """Of a command, on a machine that does other things at the same time."""
@@ -38,8 +49,7 @@ Shell = Callable[[str], str]
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalHub]:
     """A hub that has the small model by the id of the page."""
     folder = tmp_path_factory.mktemp("ui-tars") / "model"
-    command = [str(MODEL / "python"), "-m", "tests.integration.ui_tars_model", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=LIMIT_S)
+    write_small_model(folder)
     with local_hub() as running:
         running.add(MODEL_ID, folder)
         yield running

@@ -1,9 +1,13 @@
-"""The commands of the page on UI-TARS-1.5-7B, by what they do."""
+"""The commands of the page on UI-TARS-1.5-7B, by what they do, and the small model that stands for its model."""
 
 import re
+import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+MODEL = ROOT / ".venv/model/bin"
+MODEL_S = 600.0
+"""To write the small model, on a machine that does other things at the same time."""
 PAGE = (ROOT / "docs/how-to/ui-tars.md").read_text()
 MODEL_ID = "ByteDance-Seed/UI-TARS-1.5-7B"
 CONFIGS = "deploy/config/ui-tars"
@@ -20,6 +24,12 @@ def file_of(command: str) -> str:
     """Return the configuration that a command names."""
     [file] = re.findall(rf"{CONFIGS}/[\w-]+\.toml", command)
     return str(file)
+
+
+def write_small_model(folder: Path) -> None:
+    """Write the small random model into a new folder, with the model's packages."""
+    command = [str(MODEL / "python"), "-m", "tests.integration.ui_tars_model", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=MODEL_S)
 
 
 COMMANDS = commands_of(PAGE)

@@ -5,7 +5,6 @@ Commands and configurations are the page's. Substituted are endpoints, numbers o
 """
 
 import shlex
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from dart_streams.console.launch.services.daemon import free_port
-from tests.integration.ui_tars_page import MODEL_ID, ROOT, SERVED, TRAINED, file_of
+from tests.integration.ui_tars_page import MODEL_ID, ROOT, SERVED, TRAINED, file_of, write_small_model
 from tests.local_hub import local_hub
 from tests.path.hub_user import LIMIT_S, MODEL, STREAMS, TAIL, HubUser, read_report, running
 from tests.waiting import wait_until
@@ -53,8 +52,7 @@ KEY = "sk-of-this-test"
 def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the small random model."""
     folder = tmp_path_factory.mktemp("ui-tars") / "model"
-    command = [str(MODEL / "python"), "-m", "tests.integration.ui_tars_model", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=LIMIT_S)
+    write_small_model(folder)
     return folder
 
 
