@@ -1,17 +1,22 @@
 """A finished run's topics and store give the same pages as its bundle."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
+from dart_streams.console.runs import run_folder
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.live_source import LiveSource
 from dart_streams.console.views.page.source import SHOWN, RunSource
 from dart_streams.console.views.page.views import PageViews
 from dart_streams.deadline import Deadline
+from dart_streams.errors import UserError
+from tests.command_line import invoke_json
 from tests.integration.test_circle import Finished, bundle, finished
 
 __all__ = ["bundle", "finished"]
@@ -97,3 +102,21 @@ def test_the_pages_of_a_finished_run_and_of_its_bundle_are_the_same(finished: Fi
     assert live.keys() == kept.keys()
     found = [where for view in live for where in differences(live[view], kept[view], view)[:2]]
     assert found == []
+
+
+def test_the_report_of_a_deployment_needs_its_file_alone(finished: Finished, tmp_path: Path):
+    """As the job of ``deploy/k8s``, which has no folder of the run."""
+    config = msgspec.structs.replace(
+        finished.config, run=msgspec.structs.replace(finished.config.run, id=finished.made.id, state_dir=str(tmp_path))
+    )
+    file = tmp_path / "dart.toml"
+    run_folder.write_toml(file, config)
+    shown = invoke_json("report", "--config", file)
+    folder = tmp_path / "runs" / finished.made.id
+    assert shown == json.loads((folder / "report.json").read_text())
+    assert (folder / "report.html").stat().st_size > 0
+    known = json.loads((finished.made.path / "report.json").read_text())
+    for name in ("lost", "open", "train_steps", "episodes", "env_steps", "trajectories"):
+        assert shown[name] == known[name]
+    with pytest.raises(UserError, match="give one of them"):
+        invoke_json("report", finished.made.id, "--config", file)

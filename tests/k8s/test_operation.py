@@ -209,14 +209,26 @@ def compose_image(service: str) -> str:
     return image
 
 
-def test_an_evaluation_is_a_pod_like_those_of_the_base(tmp_path: Path):
-    made = workloads(with_component("evaluation", tmp_path), "Job")
-    (pod, container), (base, other) = ((pod_of(made[n]), container_of(made[n])) for n in ("evaluate", "topics-apply"))
-    assert container["args"][0] == "eval"
+@pytest.mark.parametrize(("component", "job", "command"), [("evaluation", "evaluate", "eval"), ("report",) * 3])
+def test_a_job_on_demand_is_a_pod_like_those_of_the_base(component: str, job: str, command: str, tmp_path: Path):
+    made = workloads(with_component(component, tmp_path), "Job")
+    (pod, container), (base, other) = ((pod_of(made[n]), container_of(made[n])) for n in (job, "topics-apply"))
+    assert container["args"] == [command, "--config", "/etc/dart/dart.toml", "--json"]
     for field in ("image", "securityContext", "volumeMounts"):
         assert container[field] == other[field]
     for field in ("securityContext", "serviceAccountName", "automountServiceAccountToken", "enableServiceLinks"):
         assert pod[field] == base[field]
-    assert secrets_of(made["evaluate"]) == {"dart-streams-evaluate"}
+    assert pod_of(made[job])["restartPolicy"] == "Never"
+    assert secrets_of(made[job]) == {f"dart-streams-{job}"}
     volumes, usual = ({v["name"]: v for v in each["volumes"] if v["name"] != "secrets"} for each in (pod, base))
     assert volumes == usual
+
+
+def test_evaluation_and_report_go_together_in_one_overlay(tmp_path: Path):
+    parts = [up(tmp_path, K8S / "components" / name) for name in ("evaluation", "report")]
+    (tmp_path / "kustomization.yaml").write_text(
+        yaml.safe_dump({"resources": [up(tmp_path, K8S / "base")], "components": parts})
+    )
+    made = workloads(resources(tmp_path), "Job")
+    assert container_of(made["evaluate"])["image"] == container_of(made["report"])["image"]
+    assert pod_of(made["evaluate"])["volumes"][:-1] == pod_of(made["report"])["volumes"][:-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,9 @@ from dart_streams.console.cli.options import (
 )
 from dart_streams.console.cli.output import note, show
 from dart_streams.errors import UserError
+
+if TYPE_CHECKING:
+    from dart_streams.console.runs.run_folder import RunFolder
 
 ResumedState = Annotated[
     Path | None, typer.Option("--state", help="With --resume alone: the state folder. \\[default: .dart]")
@@ -138,12 +141,30 @@ def report(
     name: Annotated[str, typer.Argument(help="The run's id. \\[default: the latest]", metavar="RUN")] = "",
     run: RunId = "",
     state: State = Path(".dart"),
+    config: RunConfig = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write the report of a run again, from its topics, its rows and its metrics; the services must be up."""
+    """Write the report of a run again, from its topics, its rows and its metrics; the services must be up.
+
+    With --config it is the report of a deployment so far, in the folder of run.id. --json prints report.json too.
+    """
+    from dart_streams.console.cli.output import print_line
     from dart_streams.console.launch.services import jars
     from dart_streams.console.views import report as reports
     from dart_streams.telemetry import setup
 
-    folder = find_run(name or run, state)
+    folder = find_run(name or run, state) if config is None else deployment_folder(config, name or run)
     setup.start_logs("report")
     note(asyncio.run(reports.rewrite(folder, jars.plots_folder())))
+    if as_json:
+        print_line((folder.path / reports.FIGURES).read_text().rstrip())
+
+
+def deployment_folder(config: Path, run: str) -> RunFolder:
+    """Return the folder of a deployment's run, made if it is missing; raise UserError if ``run`` is named too."""
+    from dart_streams.console.runs import run_folder
+
+    if run:
+        raise UserError("a run and --config name two deployments: give one of them")
+    given = read_config(config)
+    return run_folder.attach(given, Path(given.tasks.file))

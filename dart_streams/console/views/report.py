@@ -19,6 +19,8 @@ from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.live_source import LiveSource
 from dart_streams.console.views.page.source import SHOWN
 
+FIGURES = "report.json"
+"""The report for programs, in the folder of the run."""
 LOST_UNKNOWN = "lost orders unknown: the broker did not return the committed offsets of the env workers"
 
 
@@ -56,7 +58,7 @@ async def write_files(folder: RunFolder, progress: RunState, lags: list[Lag] | N
     source = LiveSource(folder.config(), folder, (progress, lags))
     await asyncio.to_thread(fold_rest, progress, source.config.bus)
     report = report_metrics.build_report(await source.report_inputs())
-    (folder.path / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+    (folder.path / FIGURES).write_text(json.dumps(report, indent=2) + "\n")
     try:
         await export.write(source, load_assets(plots), folder.path / "report.html")
     finally:
