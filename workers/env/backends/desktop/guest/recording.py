@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 from aiohttp import web
@@ -12,7 +13,9 @@ from aiohttp import web
 from workers.env.backends.desktop.guest.answers import Refusal
 from workers.env.backends.desktop.guest.session import DesktopSession
 
-STARTING_S, ENDING_S, PLAYING_S = 2.0, 15.0, 10.0
+STARTING_S, ENDING_S, PLAYING_S = 25.0, 25.0, 25.0
+"""Time limits for the first picture, the file's end and its check. A starved desktop takes its time."""
+POLL_INTERVAL_S = 0.05
 FRAME_RATE = 10
 """Pictures a second; more delay the desktop."""
 ENCODING = (
@@ -31,7 +34,7 @@ class Recording:
         self.path = Path(tempfile.gettempdir()) / "osworld_recording.mp4"
 
     def start(self) -> "dict[str, str]":
-        """Start the recording; raise Refusal if ffmpeg is missing or ends at once."""
+        """Start the recording, and wait for its first picture; raise Refusal if ffmpeg is missing or takes none."""
         if self.process is not None and self.process.poll() is None:
             raise Refusal(400, {"status": "error", "message": "Recording is already in progress."})
         program = shutil.which("ffmpeg")
@@ -45,10 +48,25 @@ class Recording:
         command = [program, "-y", *grab, "-i", os.environ["DISPLAY"], *even, *ENCODING, str(self.path)]
         quiet = subprocess.DEVNULL
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = self.process.wait(STARTING_S)
-            raise Refusal(500, {"status": "error", "message": f"ffmpeg ended at once, with exit code {code}"})
+        try:
+            self._await_picture(self.process)
+        except Refusal:
+            self.process = None
+            raise
         return {"status": "success", "message": "Started recording successfully."}
+
+    def _await_picture(self, process: "subprocess.Popen[bytes]") -> None:
+        # ffmpeg writes the header of the file once its encoder has the first picture.
+        deadline = time.monotonic() + STARTING_S
+        while not (self.path.exists() and self.path.stat().st_size):
+            if process.poll() is not None:
+                message = f"ffmpeg ended at once, with exit code {process.returncode}"
+                raise Refusal(500, {"status": "error", "message": message})
+            if time.monotonic() > deadline:
+                process.kill()
+                process.wait()
+                raise Refusal(500, {"status": "error", "message": f"ffmpeg took no picture within {STARTING_S:g} s"})
+            time.sleep(POLL_INTERVAL_S)
 
     def end(self) -> web.StreamResponse:
         """End the recording, and return its file; raise Refusal if there is none."""
