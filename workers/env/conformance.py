@@ -8,7 +8,7 @@ import contextlib
 import io
 from collections.abc import AsyncIterator
 
-from PIL import Image
+from PIL import Image, ImageChops
 
 from dart_streams import actions
 from dart_streams.actions import Action, Wait
@@ -66,7 +66,7 @@ async def check_start(backend: EnvironmentBackend, task: Task) -> Screen:
         require(task, image.get_format_mimetype() == start.media_type, "a screen has the media type that it says")
     await require_start(environment, task)
     again = await environment.reset(task)
-    require(task, same_screen(again, start), "a second reset of the same environment shows the same screen")
+    require_same(task, again, start, "a second reset of the same environment shows the same screen")
     await require_start(environment, task)
     await environment.close()
     return start
@@ -80,7 +80,7 @@ async def check_ids(backend: EnvironmentBackend, task: Task) -> None:
     with contextlib.suppress(NoOracle):
         async for action in begin_demonstration(environment, task):
             after = await environment.step(action, "seen")
-            require(task, same_screen(after, before), "an action with the id of the one before only looks again")
+            require_same(task, after, before, "an action with the id of the one before only looks again")
             break
     await require_start(environment, task)
     await environment.close()
@@ -91,9 +91,7 @@ async def check_any_action(backend: EnvironmentBackend, task: Task, start: Scree
     for number, action in enumerate([*ANY_ACTION, None]):
         environment = await backend.open(task)
         before = ANY_ACTION[number - 1] if number else "an earlier episode"
-        require(
-            task, same_screen(await environment.reset(task), start), f"nothing of {before} is left in the next episode"
-        )
+        require_same(task, await environment.reset(task), start, f"nothing of {before} is left in the next episode")
         await require_start(environment, task)
         if action is not None:
             await environment.step(action, f"any-{number}")
@@ -110,7 +108,7 @@ async def check_oracle(backend: EnvironmentBackend, task: Task, start: Screen) -
         reward = await environment.evaluate()
         require(task, reward == 1.0, f"the oracle's end is worth 1, not {reward}")
         require(task, await environment.evaluate() == reward, "evaluating does not change what it finds")
-    require(task, same_screen(await environment.reset(task), start), "nothing of a solution is left after a reset")
+    require_same(task, await environment.reset(task), start, "nothing of a solution is left after a reset")
     await require_start(environment, task)
     await environment.close()
 
@@ -121,7 +119,7 @@ async def check_neighbors(backend: EnvironmentBackend, task: Task, start: Screen
     await first.reset(task)
     await second.reset(task)
     await solve(second, task)
-    require(task, same_screen(await first.step(Wait(), "look"), start), "an episode does not see what another one does")
+    require_same(task, await first.step(Wait(), "look"), start, "an episode does not see what another one does")
     await require_start(first, task)
     await second.close()
     await first.close()
@@ -177,6 +175,27 @@ def require(task: Task, holds: bool, rule: str) -> None:
         raise ContractViolation(f"{task.task_id}: {rule}")
 
 
+def require_same(task: Task, screen: Screen, expected: Screen, rule: str) -> None:
+    """Require that two screens are equal; the message says in what they differ."""
+    if not same_screen(screen, expected):
+        require(task, False, f"{rule}: {describe_difference(screen, expected)}")
+
+
 def same_screen(first: Screen, second: Screen) -> bool:
     """Return whether two screens are equal."""
     return (first.image, first.instruction, first.done) == (second.image, second.instruction, second.done)
+
+
+def describe_difference(screen: Screen, expected: Screen) -> str:
+    """Say in what a screen differs from the expected one; of two images it gives the box of different pixels."""
+    for name in ("instruction", "done"):
+        found, wanted = getattr(screen, name), getattr(expected, name)
+        if found != wanted:
+            return f"{name} is {found!r}, not {wanted!r}"
+    if not (screen.image and expected.image):
+        return "only one of the two has an image"
+    with Image.open(io.BytesIO(screen.image)) as image, Image.open(io.BytesIO(expected.image)) as other:
+        if image.size != other.size:
+            return f"the image has {image.size} pixels, not {other.size}"
+        box = ImageChops.difference(image.convert("RGB"), other.convert("RGB")).getbbox()
+    return f"the images differ in the box {box} (left, top, right, bottom)"

@@ -1,6 +1,7 @@
 """Backends: ours and those that packages bring, and the contract that each keeps, with one backend for each breach."""
 
 import io
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -160,6 +161,31 @@ async def test_backends_that_keep_the_contract(backend):
 async def test_each_breach_of_the_contract_is_found(broken, why):
     with pytest.raises((ContractViolation, AttributeError), match=why):
         await conformance.check(broken(), TASK)
+
+
+def png(size: tuple[int, int] = (8, 6), dot: tuple[int, int] | None = None) -> bytes:
+    """Return a black image with a white pixel."""
+    image, file = Image.new("RGB", size), io.BytesIO()
+    if dot is not None:
+        image.putpixel(dot, (255, 255, 255))
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"instruction": "other"}, "instruction is 'other', not 'click'"),
+        ({"image": png(dot=(2, 3))}, re.escape("the box (2, 3, 3, 4)")),
+        ({"image": png(size=(8, 7))}, re.escape("has (8, 7) pixels, not (8, 6)")),
+        ({"image": None}, "only one of the two has an image"),
+    ],
+)
+def test_a_violation_says_in_what_two_screens_differ(changed, why):
+    screen = Screen(image=png(), media_type="image/png", width=8, height=6, instruction="click")
+    conformance.require_same(TASK, screen, screen, "they are equal")
+    with pytest.raises(ContractViolation, match=f"they are equal: .*{why}"):
+        conformance.require_same(TASK, replace(screen, **changed), screen, "they are equal")
 
 
 # --- packages
