@@ -1,6 +1,5 @@
 """Screen recordings by ffmpeg, if it is installed."""
 
-import contextlib
 import os
 import shutil
 import subprocess

@@ -38,6 +38,8 @@ IDLE_S = 0.12
 POLL_INTERVAL_S = 0.01
 BUSY_INTERVAL_S = 0.02
 """Poll interval of computing, which costs more than that of drawing."""
+STILL_LOOKS = 3
+"""Looks without computing or drawing before the desktop is at rest. A starved sandbox looks seldom."""
 SETTLE_S = 5.0
 """Time limit for a step to come to rest."""
 APP_S = 120.0
@@ -164,17 +166,20 @@ class DesktopSession:
         began = busy_at = time.monotonic()
         looked_at = 0.0
         drew = False
+        looks = 0
         while True:
             self.check()
             now = time.monotonic()
             if self.shown.drew():
-                drew, busy_at = True, now
+                drew, busy_at, looks = True, now, 0
             elif now - looked_at >= BUSY_INTERVAL_S:
                 looked_at = now
                 if self.activity.busy({os.getpid()}):
-                    busy_at = now
-                elif now - busy_at >= (quiet_s if drew else max(quiet_s, IDLE_S)):
-                    return True
+                    busy_at, looks = now, 0
+                else:
+                    looks += 1
+                    if looks >= STILL_LOOKS and now - busy_at >= (quiet_s if drew else max(quiet_s, IDLE_S)):
+                        return True
             if now - began > limit_s:
                 return False
             await asyncio.sleep(POLL_INTERVAL_S)
