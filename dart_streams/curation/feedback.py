@@ -29,8 +29,8 @@ NAME = "feedback"
 REWARDS: dict[Judgement, float] = {"good": 1.0, "partial": 0.5, "bad": 0.0}
 MOST_ROLLOUTS = 4096
 """Newest trajectories that can be given feedback, and newest feedback that is recognized if it comes again."""
-MOST_WAITING = 256
-"""Trajectories that have not ended whose feedback waits."""
+MOST_WAITING = 1024
+"""Newest feedback that waits for the end of its trajectory."""
 
 
 class FeedbackSettings(NamedTuple):
@@ -61,7 +61,10 @@ class EndedRollout(msgspec.Struct, frozen=True):
 
 
 class FeedbackCounts(msgspec.Struct):
-    """Feedback by what became of it; ``agreed`` and ``stale`` judgements make no gradient."""
+    """Feedback by what became of it; ``agreed`` and ``stale`` judgements make no gradient.
+
+    ``forgotten`` feedback waited for a trajectory that did not end in time.
+    """
 
     corrections: int = 0
     judgements: int = 0
@@ -69,6 +72,7 @@ class FeedbackCounts(msgspec.Struct):
     stale: int = 0
     notes: int = 0
     refused: int = 0
+    forgotten: int = 0
 
 
 class FeedbackState(msgspec.Struct):
@@ -136,12 +140,22 @@ def take_in(state: FeedbackState, feedback: Feedback, settings: FeedbackSettings
         return []
     if feedback.trajectory_id not in state.rollouts:
         state.waiting.setdefault(feedback.trajectory_id, []).append(feedback)
-        forget_oldest(state.waiting, MOST_WAITING)
+        forget_waiting(state)
         return []
     return groups_of(state, feedback, settings)
 
 
-def forget_oldest(items: dict[str, EndedRollout] | dict[str, bool] | dict[str, list[Feedback]], most: int) -> None:
+def forget_waiting(state: FeedbackState) -> None:
+    """Remove the first feedback of the trajectory that waits longest while more than :data:`MOST_WAITING` waits."""
+    while sum(map(len, state.waiting.values())) > MOST_WAITING:
+        name, feedback = next(iter(state.waiting.items()))
+        del feedback[0]
+        if not feedback:
+            del state.waiting[name]
+        state.counts.forgotten += 1
+
+
+def forget_oldest(items: dict[str, EndedRollout] | dict[str, bool], most: int) -> None:
     """Remove the oldest items beyond ``most``."""
     for name in list(islice(items, max(0, len(items) - most))):
         del items[name]

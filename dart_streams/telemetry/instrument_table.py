@@ -81,6 +81,7 @@ CURATOR = (
     Instrument(names.CURATOR_EVENTS, "counter", "{event}", "Applied inputs.", ("agent",)),
     Instrument(names.CURATOR_DECISIONS, "counter", "{decision}", "Decisions.", ("agent", "kind")),
     Instrument(names.CURATOR_GROUPS, "counter", "{group}", "Fates of groups and their members.", ("fate",)),
+    Instrument(names.CURATOR_FEEDBACK, "counter", "{feedback}", "Feedback by what became of it.", ("fate",)),
     Instrument(names.CURATOR_LOST, "counter", "{order}", "Orders that ended as lost."),
     Instrument(names.CURATOR_APPLY_MS, "histogram", "ms", "One call of a reducer.", ("agent",)),
 )

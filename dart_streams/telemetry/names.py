@@ -60,6 +60,7 @@ RECORDER_WRITE_MS = "recorder.write_ms"
 CURATOR_EVENTS = "curator.events"
 CURATOR_DECISIONS = "curator.decisions"
 CURATOR_GROUPS = "curator.groups"
+CURATOR_FEEDBACK = "curator.feedback"
 CURATOR_LOST = "curator.lost"
 CURATOR_APPLY_MS = "curator.apply_ms"
 

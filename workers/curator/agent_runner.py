@@ -46,6 +46,7 @@ from dart_streams import crash_points
 from dart_streams.bus import dead_letters
 from dart_streams.bus.clients import Publisher, SendCoalescer
 from dart_streams.bus.codec import Encoded, Undecodable, Unencodable, encode
+from dart_streams.curation import feedback, groups
 from dart_streams.curation.journal import JournalInput, record_of
 from dart_streams.curation.reducer import Agent, InputRecord, ReducerResult
 from dart_streams.telemetry import names, spans
@@ -103,7 +104,11 @@ class AgentRunner:
         meter = metrics.get_meter(names.METER)
         self.events = create_counter(meter, names.CURATOR_EVENTS)
         self.decisions = create_counter(meter, names.CURATOR_DECISIONS)
-        self.group_counts = create_counter(meter, names.CURATOR_GROUPS)
+        self.fates = {
+            groups.NAME: create_counter(meter, names.CURATOR_GROUPS),
+            feedback.NAME: create_counter(meter, names.CURATOR_FEEDBACK),
+        }
+        """Counters of the agents whose state counts what became of their input."""
         self.apply_ms = create_histogram(meter, names.CURATOR_APPLY_MS)
 
     async def run(self) -> None:
@@ -306,13 +311,13 @@ class AgentRunner:
                 await self._dead_letter(read, step.refused)
         await asyncio.gather(*(self.publisher.send_all(name, records) for name, records in outbox.items()))
 
-    def _count(self, steps: Sequence[tuple[JournalInput, ReducerResult]], groups: Mapping[str, int]) -> None:
+    def _count(self, steps: Sequence[tuple[JournalInput, ReducerResult]], fates: Mapping[str, int]) -> None:
         self.stalls.note_arrival(steps[-1][0].topic)
         self.events.add(len(steps), {"agent": self.agent.name})
         if decisions := sum(len(step.decisions) for _, step in steps):
             self.decisions.add(decisions, {"agent": self.agent.name, "kind": self.agent.outputs[0].name})
-        for result, number in groups.items():
-            self.group_counts.add(number, {"fate": result})
+        for fate, number in fates.items():
+            self.fates[self.agent.name].add(number, {"fate": fate})
 
 
 def trace_group(run: str, group: CuratedGroup) -> None:
@@ -327,5 +332,5 @@ def trace_group(run: str, group: CuratedGroup) -> None:
 
 
 def counts_of(state: Any) -> Counter[str]:
-    """Return a state's counts; only the groups agent has any."""
+    """Return a state's counts; the agents with a counter of fates have some."""
     return Counter(msgspec.structs.asdict(state.counts)) if hasattr(state, "counts") else Counter()

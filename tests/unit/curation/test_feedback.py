@@ -121,6 +121,26 @@ def test_feedback_on_an_episode_under_way_waits_for_its_end():
     assert reader.read(ended()) == []
 
 
+def test_waiting_feedback_is_bounded_and_forgotten_ones_are_counted(monkeypatch):
+    monkeypatch.setattr(feedback, "MOST_WAITING", 3)
+    reader = Reader()
+    for number, name in enumerate(["lost", "part", "part", "kept", "kept"]):
+        reader.read(said(number, judgement="good", trajectory_id=name))
+    assert reader.state.counts.forgotten == 2
+    groups = [[group.feedback for group in reader.read(ended(name))] for name in ("lost", "part", "kept")]
+    assert groups == [[], [["f2"]], [["f3"]]]
+    assert reader.state.counts.agreed == 1
+
+
+def test_feedback_on_one_unknown_trajectory_is_bounded(monkeypatch):
+    monkeypatch.setattr(feedback, "MOST_WAITING", 3)
+    reader = Reader()
+    for number in range(9):
+        reader.read(said(number, judgement="good"))
+    assert sum(map(len, reader.state.waiting.values())) == 3
+    assert reader.state.counts.forgotten == 6
+
+
 @pytest.mark.parametrize(
     ("event", "reason"),
     [

@@ -15,6 +15,7 @@ from dart_streams.curation.agents import bind_agents
 from dart_streams.curation.changelog import entry_key
 from topics import task_difficulty
 from workers.curator import agent_runner, input_queue
+from workers.curator.agent_runner import AgentRunner
 from workers.curator.changelogs import MAX_RECORD_BYTES, application_id, changelog_topics
 from workers.curator.input_queue import InputQueue, enqueue_records
 from workers.curator.journaled_state import input_of
@@ -30,6 +31,15 @@ async def test_a_batch_is_journaled_before_it_is_published_and_acknowledged_last
     await runner.process(await runner._state(0), [broker.event(0), broker.event(1)])
     assert broker.effects == ["journaled", "published", "published", "acknowledged", "acknowledged"]
     assert broker.published[task_difficulty.TOPIC.name] == difficulties(0, 1)
+
+
+async def test_each_agent_that_counts_fates_has_a_counter_of_its_own(broker):
+    agents = bind_agents(parse({"feedback": {"enabled": True}}), task_set(3))
+    runners = [
+        AgentRunner(agent, broker.changelog, broker, SendCoalescer(0.0), 60.0, one_state=False) for agent in agents
+    ]
+    assert [runner.agent.name for runner in runners if runner.agent.name in runner.fates] == ["groups", "feedback"]
+    assert all(hasattr(runner.agent.state(), "counts") == (runner.agent.name in runner.fates) for runner in runners)
 
 
 async def test_an_oversized_decision_is_a_dead_letter_of_its_input(broker, monkeypatch):
