@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import psutil
@@ -19,6 +19,7 @@ from rich.console import Console
 
 from dart_streams import config as configuration
 from dart_streams.config import Config
+from dart_streams.config.hardware import read_machine
 from dart_streams.console.launch import process_registry as leftovers
 from dart_streams.console.launch import processes
 from dart_streams.console.launch.run_start import write_report
@@ -38,6 +39,7 @@ from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.telemetry import names
 from dart_streams.telemetry.instrument_table import BY_NAME
+from dart_streams.version import VERSION
 from tests.command_line import invoke
 from tests.integration.exported_page import answers, screens
 from tests.waiting import wait_until
@@ -150,6 +152,10 @@ def test_the_circle_turns_and_loses_nothing(finished: Finished):
     assert 0 < found["env_utilisation"] <= 1
     shown_page = answers(made.path / "report.html")
     assert shown_page["report?"]["report"] == found, "the page's file shows the figures of report.json"
+    assert found["fault_totals"] == {"env": 0, "policy": 0}
+    [start] = found["starts"]
+    assert (start["version"], start["machine"]["cores"]) == (VERSION, read_machine().cores)
+    assert start["libraries"]["aiokafka"] and start["command"] and start["machine"]["cpu"]
     assert screens(made.path / "report.html"), "of the sample episodes"
     assert not finished.left
     assert leftovers.read(made.path / "processes.json") is None
@@ -371,6 +377,10 @@ run_session(made, lambda _: session_of(made, Console(width=160)))
 """
 
 
+def supervisor_log(made: folder.RunFolder) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (made.path / "logs" / "supervisor.log").read_text().splitlines()]
+
+
 @pytest.fixture
 def running(services, tmp_path):
     """A circle in a process of its own, with training under way."""
@@ -393,13 +403,35 @@ def test_an_interrupt_drains_within_its_bound_and_leaves_no_orphan(running):
     process.send_signal(signal.SIGINT)
     process.wait(timeout=BOUND_S)
     assert not [child for child in children if child.is_running()]
-    log = [json.loads(line) for line in (made.path / "logs" / "supervisor.log").read_text().splitlines()]
+    log = supervisor_log(made)
     ended = {line["child"]: line["reason"] for line in log if line["event"] in ("stopped", "did not end")}
     assert ended.keys() == {line["child"] for line in log if line["event"] == "started"}
     # One that has just been started, as the curator here, may have no handler of signals yet.
     assert set(ended.values()) <= {"ended by itself (exit code 0)", "killed by SIGTERM"}, ended
     assert made.journal().outcome == "interrupted"
     assert InterruptedRun.exit_code
+
+
+def test_deaths_of_every_kind_of_process_are_in_the_report(running):
+    made, process, _ = running
+    kinds = {"env-0", "recorder-0", "rollout-0", "trainer", "curator-0", "monitor-0"}
+
+    def workers() -> list[list[psutil.Process]]:
+        started = {line["child"]: line["pid"] for line in supervisor_log(made) if line["event"] == "started"}
+        return [psutil.Process(started[name]).children() if name in started else [] for name in sorted(kinds)]
+
+    wait_until(lambda: all(workers()), "each worker below its subreaper")
+    for [worker] in workers():
+        worker.kill()
+    wait_until(lambda: {death.process for death in made.journal().deaths} >= kinds, "each death in the journal")
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=BOUND_S)
+    assert invoke("report", made.id, "--state", str(made.path.parents[1])).exit_code == 0
+    found = json.loads((made.path / "report.json").read_text())
+    deaths = {death["process"]: death for death in found["deaths"] if death["reason"] == "killed by SIGKILL"}
+    assert deaths.keys() >= kinds
+    assert all((death["times"], death["restarts"]) == (1, 1) for death in deaths.values())
+    assert answers(made.path / "report.html")["report?"]["report"] == found
 
 
 def test_kill_9_leaves_no_orphan_and_the_run_can_be_resumed(running):

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TextIO
@@ -18,8 +19,8 @@ from rich.console import Console
 from dart_streams.background import cancel_tasks, run_beside
 from dart_streams.bus.lag import lag_reader
 from dart_streams.clock import now_ms
-from dart_streams.console.launch import process_registry
-from dart_streams.console.launch.processes import PAGE_FILE, ProcessSet
+from dart_streams.console.launch import process_registry, provenance_reader
+from dart_streams.console.launch.processes import PAGE_FILE, ProcessSet, find_programs
 from dart_streams.console.launch.run_wait import watch_endpoint
 from dart_streams.console.launch.services import local
 from dart_streams.console.launch.services.daemon import Home
@@ -101,6 +102,9 @@ class Session:
 
     async def go_through(self, run: TrainingRun) -> None:
         """Start the services, display the run, and write its report."""
+        model = find_programs().model
+        start = await asyncio.to_thread(provenance_reader.read_provenance, sys.argv, model)
+        run.journal = run.journal.with_start(start)
         url = self.config.rollout.openai.base_url if self.config.rollout.engine == "openai" else ""
         async with run_beside(*([watch_endpoint(url, run.note_endpoint)] if url else ())):
             with run.phase("services"):

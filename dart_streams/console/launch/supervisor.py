@@ -107,8 +107,8 @@ class Supervisor:
     def __init__(self, folder: Path, drain_s: float, notify: Callable[[str], None] = lambda text: None) -> None:
         self.folder = folder
         self.notify = notify
-        self.on_death: Callable[[str, str, str], None] = lambda process, reason, last_line: None
-        """Receives the name, the reason and the last log line of each dead process."""
+        self.on_death: Callable[[str, str, str, bool], None] = lambda process, reason, last_line, restarts: None
+        """Receives the name, the reason and the last log line of each dead process, and whether it is restarted."""
         self.drain_s = drain_s
         self.children: dict[str, Child] = {}
         self.gave_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -153,9 +153,9 @@ class Supervisor:
             if not child.wanted or (child.once and code == 0):
                 self.log.info("stopped", child=child.spec.name, reason=reason)
                 return
-            self.on_death(child.spec.name, reason, child.last_line())
             lived_s = time.monotonic() - child.started_s
             deaths, delay_s = (deaths, None) if child.once else after_death(deaths, lived_s, code)
+            self.on_death(child.spec.name, reason, child.last_line(), delay_s is not None)
             self.log.warning(
                 "died",
                 child=child.spec.name,

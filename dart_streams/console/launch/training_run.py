@@ -149,9 +149,9 @@ class TrainingRun:
         remedy = "start it, or set rollout.openai.base_url; rollout workers wait for it"
         self.notify(f"the endpoint {url} does not answer ({fault}): {remedy}" if fault else f"{url} answers now")
 
-    def note_death(self, process: str, reason: str, last_line: str) -> None:
+    def note_death(self, process: str, reason: str, last_line: str, restarts: bool) -> None:
         """Write the death of a process to the journal, or with a full disk at the next phase."""
-        self.journal = self.journal.with_death(process, reason, last_line, now_ms())
+        self.journal = self.journal.with_death(process, reason, last_line, now_ms(), restarts=restarts)
         try:
             self.folder.write_journal(self.journal)
         except UserError as error:

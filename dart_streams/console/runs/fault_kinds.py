@@ -1,4 +1,4 @@
-"""Counts of the environment's faults by kind, the common part of their reasons. Pure."""
+"""Counts of episodes that ended with a fault by kind, the common part of their reasons. Pure."""
 
 import re
 from collections import Counter
@@ -27,6 +27,11 @@ class FaultKinds(msgspec.Struct):
         """Count a fault."""
         kind = fault_kind(reason)
         self.counts[kind if kind in self.counts or len(self.counts) < KINDS else OTHER] += 1
+
+    @property
+    def total(self) -> int:
+        """The number of faults of all kinds."""
+        return self.counts.total()
 
     def most(self, count: int) -> dict[str, int]:
         """Return the most frequent kinds."""

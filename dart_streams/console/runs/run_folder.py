@@ -18,6 +18,7 @@ from dart_streams import config as configuration
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
 from dart_streams.config.tasks import TaskSet
+from dart_streams.console.runs.provenance import Provenance
 from dart_streams.console.runs.resumption import changed_keys, refuse_changes
 from dart_streams.disk_room import refusal_of
 from dart_streams.errors import ConfigError, UserError
@@ -39,17 +40,24 @@ LAST_LINE_CHARACTERS = 300
 
 
 class ProcessDeaths(msgspec.Struct, frozen=True):
-    """Number of deaths of a process by one signal or exit code, and the last log line and time of the newest."""
+    """Number of deaths of a process by one signal or exit code, and the last log line and time of the newest.
+
+    ``restarts`` are those after which it was started again; None in journals of earlier versions.
+    """
 
     process: str
     reason: str
     times: int
     last_line: str
     at_ms: int
+    restarts: int | None = None
 
 
 class PhaseLog(msgspec.Struct, frozen=True):
-    """A run's phases, evaluated versions and deaths; ``before_model`` is the endpoint's evaluated before, or empty."""
+    """A run's phases, evaluated versions, deaths and starts.
+
+    ``before_model`` is the endpoint's model evaluated before, or empty.
+    """
 
     phases: tuple[RunPhase, ...] = ()
     before_version: int | None = None
@@ -57,12 +65,18 @@ class PhaseLog(msgspec.Struct, frozen=True):
     outcome: str = "unfinished"
     before_model: str = ""
     deaths: tuple[ProcessDeaths, ...] = ()
+    starts: tuple[Provenance, ...] = ()
 
-    def with_death(self, process: str, reason: str, last_line: str, now_ms: int) -> Self:
-        """Return the journal with another death of a process."""
+    def with_start(self, start: Provenance) -> Self:
+        """Return the journal with another start of the run."""
+        return msgspec.structs.replace(self, starts=(*self.starts, start))
+
+    def with_death(self, process: str, reason: str, last_line: str, now_ms: int, *, restarts: bool = True) -> Self:
+        """Return the journal with another death of a process, and whether it is started again."""
         same = [death for death in self.deaths if (death.process, death.reason) == (process, reason)]
         times = 1 + sum(death.times for death in same)
-        newest = ProcessDeaths(process, reason, times, last_line[:LAST_LINE_CHARACTERS], now_ms)
+        again = restarts + sum(death.restarts or 0 for death in same)
+        newest = ProcessDeaths(process, reason, times, last_line[:LAST_LINE_CHARACTERS], now_ms, again)
         others = (death for death in self.deaths if death not in same)
         return msgspec.structs.replace(self, deaths=(*others, newest))
 

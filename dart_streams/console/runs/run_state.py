@@ -102,7 +102,7 @@ class RunState(ActivityState):
         self.screens: dict[str, BlobRef] = {}
         self.ended: dict[str, None] = {}
         self.env_faults: dict[tuple[str, str], EnvFaults] = {}
-        self.env_fault_kinds = FaultKinds()
+        self.env_fault_kinds, self.policy_fault_kinds = FaultKinds(), FaultKinds()
         self.newest_step: dict[str, int] = {}
         self.steps = 0
         self.trajectories: dict[str, Trajectory] = {}
@@ -191,10 +191,11 @@ class RunState(ActivityState):
             if len(self.last_screens) > LAST_SCREENS:
                 del self.last_screens[next(iter(self.last_screens))]
             if event.end is not None and event.end.kind == "env_error":
-                place = event.order.task_id, event.env_host
-                known = self.env_faults.get(place)
-                self.env_faults[place] = EnvFaults(known.episodes + 1 if known else 1, event.end.reason)
+                known = self.env_faults.get(place := (event.order.task_id, event.env_host), EnvFaults(0, ""))
+                self.env_faults[place] = EnvFaults(known.episodes + 1, event.end.reason)
                 self.env_fault_kinds.add(event.end.reason)
+            elif event.end is not None and event.end.kind == "policy_error":
+                self.policy_fault_kinds.add(event.end.reason)
             self.ended[identity] = None
             self._forget_oldest(self.ended, self.keep_orders, self._forget_episode)
         self._close(identity)

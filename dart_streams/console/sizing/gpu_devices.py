@@ -9,7 +9,7 @@ import msgspec
 from dart_streams.errors import ConfigError, UserError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-QUERY = ("nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits")
+QUERY = ("nvidia-smi", "--query-gpu=index,uuid,memory.total,name", "--format=csv,noheader,nounits")
 QUERY_TIMEOUT_S = 30.0
 """The first query after a boot loads the driver."""
 DEVICE_FILES = Path("/dev")
@@ -35,6 +35,7 @@ class GpuDevice(msgspec.Struct, frozen=True):
     index: str
     uuid: str
     gib: float
+    name: str = ""
 
     def is_named(self, name: str) -> bool:
         """Return whether an entry of ``CUDA_VISIBLE_DEVICES`` names this GPU: its index, or how its UUID begins."""
@@ -62,9 +63,12 @@ def list_devices() -> list[GpuDevice]:
 
 
 def parse_devices(text: str) -> list[GpuDevice]:
-    """Read nvidia-smi's lines of index, UUID and memory in MiB; a memory that is no number is unknown."""
-    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.count(",") == 2]
-    return [GpuDevice(index, uuid, int(mib) / MIB_A_GIB if mib.isdecimal() else 0.0) for index, uuid, mib in rows]
+    """Read nvidia-smi's lines of index, UUID, memory in MiB and name; a memory that is no number is unknown."""
+    rows = [[cell.strip() for cell in line.split(",", 3)] for line in text.splitlines() if line.count(",") >= 2]
+    return [
+        GpuDevice(index, uuid, int(mib) / MIB_A_GIB if mib.isdecimal() else 0.0, *name)
+        for index, uuid, mib, *name in rows
+    ]
 
 
 def device_files(folder: Path) -> list[str]:

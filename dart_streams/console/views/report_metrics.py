@@ -116,6 +116,8 @@ def build_report(inputs: ReportInputs) -> dict[str, Any]:
         "trajectories": count_trajectories(inputs),
         "env_faults": env_faults(inputs),
         "env_fault_kinds": progress.env_fault_kinds.most(MAX_FAULTS),
+        "policy_fault_kinds": progress.policy_fault_kinds.most(MAX_FAULTS),
+        "fault_totals": {"env": progress.env_fault_kinds.total, "policy": progress.policy_fault_kinds.total},
         "deaths": [msgspec.to_builtins(death) for death in inputs.journal.deaths],
         "groups": {"curated": len(progress.groups), "consumed": progress.groups_consumed},
         **proposal_fields(inputs.config, progress),
@@ -123,6 +125,7 @@ def build_report(inputs: ReportInputs) -> dict[str, Any]:
         "cpu_s": sum_tables(cpu_seconds(inputs.usage, *span) for span in inputs.spans_ms),
         "wall_s": phase_seconds(inputs),
         "outcome": inputs.journal.outcome,
+        "starts": [msgspec.to_builtins(start) for start in inputs.journal.starts],
     }
 
 

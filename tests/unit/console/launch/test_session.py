@@ -74,10 +74,11 @@ def run_of(folder: Path, *workers: str) -> TrainingRun:
 
 async def test_a_death_that_the_supervisor_sees_is_in_the_journal_of_the_run(tmp_path: Path):
     run = run_of(tmp_path)
-    for _ in range(2):
-        run.supervisor.on_death("env-0", "exit code 1", "no more room")
+    for restarts in (True, False):
+        run.supervisor.on_death("env-0", "exit code 1", "no more room", restarts)
     [death] = run.folder.journal().deaths
     assert (death.process, death.reason, death.times, death.last_line) == ("env-0", "exit code 1", 2, "no more room")
+    assert death.restarts == 1
 
 
 async def test_a_run_waits_for_the_rollout_workers_that_it_has(tmp_path: Path):

@@ -119,14 +119,15 @@ async def test_a_dead_process_is_started_again(tmp_path):
 
 async def test_quick_deaths_end_the_run_with_the_end_of_the_log(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY_S", 0.01)
-    deaths: list[tuple[str, str, str]] = []
+    deaths: list[tuple[str, str, str, bool]] = []
     notices: list[str] = []
     spec = python("curator", "raise SystemExit('the broker said no')")
     async with supervised(tmp_path, spec, notify=notices.append) as supervisor:
         supervisor.on_death = lambda *death: deaths.append(death)
         with pytest.raises(ProcessFailedError, match=r"(?s)curator died 5 times in a row: exit code 1.*broker said no"):
             await asyncio.wait_for(supervisor.gave_up, 120)
-    assert deaths == [("curator", "exit code 1", "the broker said no")] * 5
+    died = ("curator", "exit code 1", "the broker said no")
+    assert deaths == [(*died, True)] * 4 + [(*died, False)]
     assert all("the last line of its log: the broker said no" in notice for notice in notices)
 
 

@@ -178,13 +178,18 @@ def test_a_run_has_one_supervisor(made):
 def test_deaths_are_counted_by_reason_with_the_newest_line():
     journal = PhaseLog().with_death("env-0", "exit code 139", "first", 10).with_death("env-1", "exit code 1", "", 11)
     journal = journal.with_death("env-0", "exit code 139", "x" * 999, 12)
-    journal = journal.with_death("env-0", "killed by SIGKILL", "", 13)
+    journal = journal.with_death("env-0", "killed by SIGKILL", "", 13, restarts=False)
     read = msgspec.json.decode(msgspec.json.encode(journal), type=PhaseLog)
-    assert [(one.process, one.reason, one.times, len(one.last_line), one.at_ms) for one in read.deaths] == [
-        ("env-1", "exit code 1", 1, 0, 11),
-        ("env-0", "exit code 139", 2, 300, 12),
-        ("env-0", "killed by SIGKILL", 1, 0, 13),
+    assert [(d.process, d.reason, d.times, d.restarts, len(d.last_line), d.at_ms) for d in read.deaths] == [
+        ("env-1", "exit code 1", 1, 1, 0, 11),
+        ("env-0", "exit code 139", 2, 2, 300, 12),
+        ("env-0", "killed by SIGKILL", 1, 0, 0, 13),
     ]
+
+
+def test_restarts_are_unknown_in_a_journal_of_before():
+    old = b'{"deaths":[{"process":"env-0","reason":"exit code 1","times":3,"last_line":"","at_ms":1}]}'
+    assert msgspec.json.decode(old, type=PhaseLog).deaths[0].restarts is None
 
 
 @pytest.mark.parametrize(

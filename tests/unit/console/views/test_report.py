@@ -369,10 +369,14 @@ def test_faults_are_counted_by_kind_and_deaths_of_processes_are_named(materials)
     journal = materials.journal.with_death("env-0", "exit code 139", "Segmentation fault", 7)
     report = report_metrics.build_report(msgspec.structs.replace(materials, journal=journal))
     death = {"process": "env-0", "reason": "exit code 139", "times": 1, "last_line": "Segmentation fault", "at_ms": 7}
+    death["restarts"] = 1
     assert (report["deaths"], report_metrics.build_report(materials)["deaths"]) == ([death], [])
     materials.progress.env_fault_kinds.add("step() raised ValueError: x")
     try:
-        assert report_metrics.build_report(materials)["env_fault_kinds"] == {"step() raised ValueError": 1}
+        materials.progress.env_fault_kinds.add("step() raised ValueError: y")
+        found = report_metrics.build_report(materials)
+        assert found["env_fault_kinds"] == {"step() raised ValueError": 2}
+        assert found["fault_totals"] == {"env": 2, "policy": 0}
     finally:
         materials.progress.env_fault_kinds.counts.clear()
 

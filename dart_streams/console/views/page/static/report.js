@@ -32,7 +32,7 @@ export async function open(view, _, app) {
   view.append(el(".bar", {}, el("h1", {}, title), el("span.note", {}, [found.run, found.started_ms ? new Date(found.started_ms).toISOString().slice(0, 16).replace("T", " ") + " UTC" : "", report.outcome].filter(Boolean).join(" · "))));
   const settings = el("details", {}, el("summary", {}, "exact settings"), el("pre.raw", {}, found.settings));
   if (!report.episodes && !pages.length) {
-    view.append(el("p.empty", {}, "No episode has been trained on or evaluated yet. Figures and curves appear with the first ones."), phases(found.phases) ?? "", settings);
+    view.append(el("p.empty", {}, "No episode has been trained on or evaluated yet. Figures and curves appear with the first ones."), phases(found.phases) ?? "", provenance(report) ?? "", settings);
     return {};
   }
   view.append(headline(found), cards(report), success);
@@ -40,7 +40,7 @@ export async function open(view, _, app) {
   if (found.samples.length) view.append(part("The same task, before and after", "Screens of the policy, with a red mark at each action. Tasks with the largest gain in reward come first, and those that got worse last. A click plays the episode.", await samples(found, app)));
   view.append(part(`Environments: ${number(found.slots)} slots of ${found.backend}`, `Slots were busy for ${percent(report.env_utilisation)} of the training phase.`, environments,
     Object.keys(report.slot_time).length ? shares("slot time in training", SLOT_STATES.map((name) => [name, report.slot_time[name] ?? 0]), percent, SLOT_COLORS) : null, stepTime(report)), pairs, learning,
-  accounts(report), faults(report) ?? "", deaths(report) ?? "", phases(found.phases) ?? "", settings);
+  accounts(report), faults(report) ?? "", deaths(report) ?? "", phases(found.phases) ?? "", provenance(report) ?? "", settings);
   // Plots measure their parent, so they are drawn once it is in the document.
   requestAnimationFrame(() => {
     if (view.isConnected) closers.push(...overTime(found, success, environments), ...bySteps(found, metrics, pairs, learning));
@@ -164,20 +164,32 @@ function digests(served) {
   return [`${number(served.equal)} of ${number(served.announced)} bit-identical to the published weights${kinds ? ` (${kinds})` : ""}`, ...wrong.map(([what, count]) => `${number(count)} ${what}`)].join("; ");
 }
 
-/** Episodes without a reward, by task and host. @param {any} report */
+/** Episodes without a reward, by reason; by task and host on demand. @param {any} report */
 function faults(report) {
-  if (!report.env_faults?.length) return null;
-  const kinds = Object.entries(report.env_fault_kinds ?? {});
-  return el("section.part-of-report", {}, el("h2", {}, "Environment faults"), el("p.note", {}, "Episodes without a reward, by kind, and by task and host with the newest reason."),
-    kinds.length ? table(kinds, [["kind", ([kind]) => kind], ["episodes", ([, count]) => number(count)]]) : null,
-    table(report.env_faults, [["task", (one) => one.task], ["host", (one) => one.host], ["episodes", (one) => number(one.episodes)], ["reason", (one) => one.reason]]));
+  const totals = report.fault_totals ?? {};
+  if (!totals.env && !totals.policy && !report.env_faults?.length) return null;
+  /** @param {string} what @param {number | undefined} total @param {Record<string, number> | undefined} kinds */
+  const byReason = (what, total, kinds) => Object.keys(kinds ?? {}).length ? [el("p.note", {}, `${what}: ${number(total)} episodes`), table(Object.entries(kinds ?? {}), [["reason", ([kind]) => kind], ["episodes", ([, count]) => number(count)]])] : [];
+  return el("section.part-of-report", {}, el("h2", {}, "Faults"), el("p.note", {}, "Episodes that ended without a reward, by reason; numbers in a reason are N."),
+    ...byReason("Faults of environments", totals.env, report.env_fault_kinds), ...byReason("Faults of the policy", totals.policy, report.policy_fault_kinds),
+    report.env_faults?.length ? el("details", {}, el("summary", {}, "by task and host, with the newest reason"), table(report.env_faults, [["task", (one) => one.task], ["host", (one) => one.host], ["episodes", (one) => number(one.episodes)], ["reason", (one) => one.reason]])) : null);
+}
+
+/** The machine, versions, revision and command of the newest start. @param {any} report */
+function provenance(report) {
+  const starts = report.starts ?? [], start = starts[starts.length - 1];
+  if (!start) return null;
+  const { machine } = start, libraries = Object.entries(start.libraries).map(([name, version]) => `${name} ${version}`).join(", ");
+  return el("section.part-of-report", {}, el("h2", {}, "Machine and versions"), el("p.note", {}, starts.length > 1 ? `The newest of ${number(starts.length)} starts; report.json has all.` : ""),
+    facts([["machine", `${machine.cpu}, ${number(machine.cores)} cores, ${number(machine.memory_gib)} GiB of memory`], ["GPUs", machine.gpus.join("; ") || "none"],
+      ["dart_streams", `${start.version}${start.revision ? `, revision ${start.revision}` : ""}`], ["libraries", `Python ${start.python}, ${libraries}`], ["command", el("code", {}, start.command)]]));
 }
 
 /** Processes that died. @param {any} report */
 function deaths(report) {
   if (!report.deaths?.length) return null;
   return el("section.part-of-report", {}, el("h2", {}, "Processes that died"), el("p.note", {}, "Other processes took over the work of each. See the log of a process for details."),
-    table(report.deaths, [["process", (one) => one.process], ["times", (one) => number(one.times)], ["reason", (one) => one.reason], ["last line of its log", (one) => one.last_line]]));
+    table(report.deaths, [["process", (one) => one.process], ["deaths", (one) => number(one.times)], ["restarts", (one) => one.restarts === null || one.restarts === undefined ? "unknown" : number(one.restarts)], ["reason", (one) => one.reason], ["last line of its log", (one) => one.last_line]]));
 }
 
 /** The phases as bars over time. @param {{name: string, started_ms: number, ended_ms: number}[]} all */
