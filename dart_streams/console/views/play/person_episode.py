@@ -1,13 +1,18 @@
 """An episode as its player follows it: the fold of its observations, and what their page shows. Pure."""
 
+import itertools
 from typing import Any, Literal
 
 import msgspec
 
+from dart_streams import actions
+from dart_streams.config import Policy
+from dart_streams.screens import smart_resize
 from topics.observations import Observation
 from topics.rollout_orders import RolloutOrder
 from topics.trajectories import Trajectory
 from topics.values import BlobRef
+from workers.env.environment import rescale
 
 Stage = Literal["idle", "ordered", "turn", "acting", "ended"]
 
@@ -77,12 +82,13 @@ class PersonEpisode(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, sent=self.request_id)
 
 
-def page_view(task_id: str, episode: PersonEpisode | None) -> dict[str, Any]:
-    """Return what the page shows of an episode, or of none yet."""
+def page_view(task_id: str, episode: PersonEpisode | None, policy: Policy) -> dict[str, Any]:
+    """Return what the page shows of an episode, or of none yet; actions have the places where the person acted."""
     if episode is None:
         return {"stage": "idle", "task": task_id}
     screen, end = episode.screen, episode.shown[-1].end if episode.shown else None
-    taken = [one.taken.action for one in episode.shown if one.taken is not None]
+    pairs = itertools.pairwise(episode.shown)
+    taken = [shown_action(one.taken.action or "", before.screenshot, policy) for before, one in pairs if one.taken]
     return {
         "stage": episode.stage,
         "task": task_id,
@@ -90,8 +96,17 @@ def page_view(task_id: str, episode: PersonEpisode | None) -> dict[str, Any]:
         "request": episode.request_id,
         "trajectory": episode.trajectory_id,
         "max_steps": episode.order.max_steps,
-        "taken": [(text or "").removeprefix("Action: ") for text in taken],
+        "taken": taken,
         "screen": {"sha256": screen.sha256, "width": screen.width, "height": screen.height} if screen else None,
         "end": {"kind": end.kind, "reward": end.reward, "reason": end.reason} if end else None,
         "recorded": episode.recorded,
     }
+
+
+def shown_action(text: str, screen: BlobRef | None, policy: Policy) -> str:
+    """Return a recorded action, whose places are pixels of the policy's image, in pixels of the screen."""
+    if screen is None:
+        return text.removeprefix("Action: ")
+    size = screen.width, screen.height
+    image = smart_resize(*size, policy.min_pixels, policy.max_pixels)
+    return actions.call(rescale(actions.parse(text), image, size))

@@ -101,18 +101,22 @@ class PlayServer:
         except (UnknownGesture, msgspec.DecodeError, UnicodeEncodeError) as error:
             await socket.send_json({"problem": str(error)})
 
+    def view(self) -> dict[str, Any]:
+        """Return what the page shows now."""
+        return page_view(self.player.task.task_id, self.player.episode, self.player.config.policy)
+
     async def show(self, socket: web.WebSocketResponse) -> None:
         """Send the episode whenever it changes, until the tab is closed."""
         sent: dict[str, Any] | None = None
         try:
             while not socket.closed:
-                view = page_view(self.player.task.task_id, self.player.episode)
+                view = self.view()
                 if view != sent:
                     sent = view
                     await socket.send_json(view)
                     continue
                 async with self.player.changed:
-                    if page_view(self.player.task.task_id, self.player.episode) == sent:
+                    if self.view() == sent:
                         await self.player.changed.wait()
         except ConnectionError:
             return

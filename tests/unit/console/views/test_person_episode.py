@@ -2,7 +2,9 @@
 
 import msgspec
 
+from dart_streams.config import Policy
 from dart_streams.console.views.play.person_episode import PersonEpisode, page_view
+from dart_streams.screens import smart_resize
 from tests import events
 from topics.observations import EpisodeEnd, Observation
 from topics.rollout_orders import PersonLease
@@ -54,13 +56,24 @@ def test_a_lost_workers_trajectory_is_replaced_by_that_of_the_next():
 
 
 def test_the_page_shows_the_newest_screen_the_actions_and_the_end():
-    assert page_view("task", None) == {"stage": "idle", "task": "task"}
-    assert page_view("task", follow())["screen"] is None
-    view = page_view("task", follow(shown(0), shown(1), shown(2, end=END, screenshot=None)))
+    assert page_view("task", None, Policy()) == {"stage": "idle", "task": "task"}
+    assert page_view("task", follow(), Policy())["screen"] is None
+    view = page_view("task", follow(shown(0), shown(1), shown(2, end=END, screenshot=None)), Policy())
     assert view["taken"] == ["click(start_box='(1,1)')", "click(start_box='(2,1)')"]
     assert view["screen"]["sha256"] == shown(1).screenshot.sha256, "the last one if the end has none"
     assert view["end"] == {"kind": "success", "reward": 1.0, "reason": ""}
     assert not view["recorded"]
+
+
+def test_the_page_shows_actions_where_the_person_acted():
+    """A large screen is smaller in the policy's image, to which recorded actions refer."""
+    large = BlobRef(sha256="a" * 64, size=1, width=1920, height=1080)
+    click = events.executed_action(action="Action: click(start_box='(700,400)')")
+    episode = follow(shown(0, screenshot=large), shown(1, taken=click))
+    image = smart_resize(1920, 1080, (policy := Policy()).min_pixels, policy.max_pixels)
+    place = 1401 * 1920 // (2 * image[0]), 801 * 1080 // (2 * image[1])
+    assert image != (1920, 1080)
+    assert page_view("task", episode, policy)["taken"] == [f"click(start_box='({place[0]},{place[1]})')"]
 
 
 def test_an_announcement_of_another_trajectory_is_not_mine():

@@ -25,6 +25,7 @@ const byId = (id) => /** @type {T} */ (document.getElementById(id));
 const stage = byId("stage");
 const image = /** @type {HTMLImageElement} */ (byId("screen"));
 const hover = byId("hover");
+const actual = byId("actual");
 const written = /** @type {HTMLInputElement} */ (byId("action"));
 
 /** @type {View} */
@@ -101,12 +102,20 @@ function show(before) {
   fill(byId("taken"), taken.map((text) => el("li", {}, el("code", {}, text))));
   if (screen && screen.sha256 !== before) {
     image.src = `/screenshot/${encodeURIComponent(screen.sha256)}`;
-    const scale = Math.max(1, Math.min(MOST_SCALE, Math.floor((stage.clientWidth - 20) / screen.width), Math.floor(innerHeight * 0.75 / screen.height)));
-    image.style.width = `${screen.width * scale}px`;
     image.hidden = false;
+    resize();
   }
   document.body.dataset.stage = now;
   if (now === "turn" && document.activeElement === document.body) stage.focus();
+}
+
+/** Show small screens at whole multiples of their pixels, and large ones as a whole, or at their actual size. */
+function resize() {
+  if (!view.screen) return;
+  const { width, height } = view.screen, room = Math.min((stage.clientWidth - 20) / width, innerHeight * 0.75 / height);
+  actual.hidden = room >= 1;
+  const scale = room >= 1 ? Math.min(MOST_SCALE, Math.floor(room)) : actual.getAttribute("aria-pressed") === "true" ? 1 : room;
+  image.style.width = `${width * scale}px`;
 }
 
 /** @param {Gesture} gesture @returns {boolean} whether it was sent */
@@ -213,7 +222,11 @@ byId("begin").addEventListener("click", () => {
   socket?.send(JSON.stringify({ do: "begin" }));
   stage.focus();
 });
-hover.addEventListener("click", () => hover.setAttribute("aria-pressed", String(hover.getAttribute("aria-pressed") !== "true")));
+/** @param {HTMLElement} button */
+const toggle = (button) => button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") !== "true"));
+hover.addEventListener("click", () => toggle(hover));
+actual.addEventListener("click", () => { toggle(actual); resize(); });
+addEventListener("resize", resize);
 for (const [id, action] of [["wait", "wait()"], ["done", "finished()"], ["give-up", "call_user()"]]) {
   byId(id).addEventListener("click", () => act({ kind: "action", action }));
 }
