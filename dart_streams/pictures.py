@@ -1,4 +1,4 @@
-"""Encoded pictures: the check of screenshots, and their decoding by rollout workers and the trainer."""
+"""Encoded pictures: the check of screenshots, their compression, and their decoding for the model."""
 
 import io
 import struct
@@ -53,6 +53,19 @@ def decode_picture(data: bytes) -> Image.Image:
     """Return a picture in RGB; raise :class:`UnusablePicture` if it is broken or has an unusable size."""
     with open_picture(data) as image:
         return image.convert("RGB")
+
+
+def compress_picture(data: bytes, kind: str, quality: int, size: tuple[int, int]) -> bytes:
+    """Return a picture as ``jpeg`` or ``webp``, scaled to ``size`` if it has more pixels; raise as above.
+
+    Equal pictures give equal bytes. JPEG keeps its colors at full resolution: thin colored lines would fade otherwise.
+    """
+    image = decode_picture(data)
+    if size[0] * size[1] < image.width * image.height:
+        image = image.resize(size, Image.Resampling.BICUBIC)
+    stream = io.BytesIO()
+    image.save(stream, kind, quality=quality, **({"subsampling": 0} if kind == "jpeg" else {}))
+    return stream.getvalue()
 
 
 def size_of(data: bytes) -> tuple[int, int]:

@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.learning import policy, results, screens, variants
 from benchmarks.learning.circle import LearningCircle
+from benchmarks.learning.compression import compress_recording
 from benchmarks.learning.episodes import play, single_order
 from benchmarks.learning.results import TEMPERATURES, CurvePoint, Evaluated, LearningRun
 from dart_streams.config import Config, tasks
@@ -63,8 +64,9 @@ class Player:
         """Make one run."""
         started = time.process_time()
         task_set = tasks.load(Path(config.tasks.file))
-        folder = policy.warm_policy(config, task_set, self.recording, self.file.parent)
-        circle = LearningCircle(config, task_set, self.recording, folder, seed)
+        recording = compress_recording(self.recording, config)
+        folder = policy.warm_policy(config, task_set, recording, self.file.parent)
+        circle = LearningCircle(config, task_set, recording, folder, seed)
         if folder not in self.before:
             self.before[folder] = [evaluate(circle, temperature) for temperature in TEMPERATURES]
         before = self.before[folder]

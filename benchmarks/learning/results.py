@@ -12,7 +12,10 @@ from dart_streams.config import Config
 from dart_streams.config.deployment import Tasks
 
 SOURCES = (
-    *(f"benchmarks/learning/{name}.py" for name in ("circle", "episodes", "network", "play", "policy", "screens")),
+    *(
+        f"benchmarks/learning/{name}.py"
+        for name in ("circle", "compression", "episodes", "network", "play", "policy", "screens")
+    ),
     "dart_streams/actions",
     "dart_streams/curation",
     "dart_streams/policy",
@@ -23,6 +26,7 @@ SOURCES = (
     "trainer/objective.py",
     "trainer/warmup",
     "dart_streams/episodes/episode.py",
+    "dart_streams/pictures.py",
 )
 """Code that affects learning."""
 TEMPERATURES = (1.0, 0.5, 0.0)

@@ -189,6 +189,16 @@ class Mcp(Optional, frozen=True):
             raise ValueError(f"names of servers are distinct: {', '.join(names)}")
 
 
+class StoredScreenshots(Optional, frozen=True):
+    """How screenshots are stored. The policy sees the stored picture, in rollouts as in training."""
+
+    format: Literal["", "webp", "jpeg"] = ""
+    """``webp`` or ``jpeg`` compress each screenshot with losses, and scale one that is larger than the policy's image
+    down to that. Empty: as the environment gives it, usually a PNG."""
+    quality: Annotated[int, Meta(ge=1, le=100)] = 80
+    """Quality of ``webp`` and ``jpeg``; a lower one takes fewer bytes."""
+
+
 class Env(Section, frozen=True):
     """Environment workers."""
 
@@ -208,6 +218,7 @@ class Env(Section, frozen=True):
     simulated: Simulated = Simulated()
     installed: Installed = Installed()
     mcp: Mcp = Mcp()
+    screenshots: StoredScreenshots = StoredScreenshots()
 
     @property
     def offers_calls(self) -> bool:

@@ -112,6 +112,8 @@ def tiny_policy_digest(config: Config, task_set: tasks.TaskSet) -> str:
     windows = (policy.min_images, policy.max_images, policy.min_texts, policy.max_texts)
     shown = (*windows, policy.min_pixels, policy.max_pixels, policy.dialect)
     state = hashlib.sha256(msgspec.json.encode([shown, config.warmup, task_set.demonstration, config.env.backend]))
+    if config.env.screenshots.format:
+        state.update(msgspec.json.encode(config.env.screenshots))
     for source in SOURCES:
         for file in sorted(source.glob("*.py")) if source.is_dir() else [source]:
             state.update(file.read_bytes())

@@ -30,6 +30,7 @@ ENVIRONMENT = (
     Instrument(names.ENV_RESET_MS, "histogram", "ms", "Reset of an environment, from the order to the first screen."),
     Instrument(names.ENV_EXECUTE_MS, "histogram", "ms", "Execution of one action, its screenshot included."),
     Instrument(names.ENV_EVALUATE_MS, "histogram", "ms", "Evaluation of an episode's end."),
+    Instrument(names.ENV_COMPRESS_MS, "histogram", "ms", "Compression of a screenshot (`env.screenshots`)."),
     Instrument(names.ENV_BLOB_WRITE_MS, "histogram", "ms", "Write of a screenshot to the store."),
     Instrument(names.ENV_REQUEST_MS, "histogram", "ms", "Round trip of an answered action request."),
     Instrument(names.ENV_OVERHEAD_MS, "histogram", "ms", "Round trip less the reply's time in queue and generation."),

@@ -111,3 +111,39 @@ def test_whatever_is_wrong_with_the_bytes_is_one_kind_of_error(kind: str, draw: 
             take(cut)
         except UnusablePicture as error:
             assert str(error)
+
+
+@pytest.mark.parametrize("kind", ["webp", "jpeg"])
+def test_a_larger_picture_is_scaled_down_and_a_smaller_one_is_kept(kind: str):
+    data = saved(noise(size=(80, 60)))
+    for size, wanted in (((40, 28), (40, 28)), ((84, 56), (84, 56)), ((80, 60), (80, 60)), ((112, 84), (80, 60))):
+        made = pictures.compress_picture(data, kind, 80, size)
+        assert pictures.facts_of(made) == (f"image/{kind}", *wanted)
+        pictures.check_picture(made)
+
+
+@pytest.mark.parametrize("kind", ["webp", "jpeg"])
+def test_equal_pictures_compress_to_equal_bytes_by_their_quality(kind: str):
+    image = noise(size=(160, 210))
+    first, again = saved(image), saved(image, compress_level=1)
+    assert first != again
+    sizes = []
+    for quality in (90, 50, 10):
+        made = pictures.compress_picture(first, kind, quality, (160, 210))
+        assert made == pictures.compress_picture(again, kind, quality, (160, 210))
+        sizes.append(len(made))
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > sizes[-1]
+
+
+def test_a_thin_colored_line_keeps_its_color_in_a_jpeg():
+    image = Image.new("RGB", (64, 64), "white")
+    image.paste((255, 0, 0), (0, 31, 64, 32))
+    made = pictures.decode_picture(pictures.compress_picture(saved(image), "jpeg", 80, image.size))
+    red, green, blue = made.getpixel((32, 31))
+    assert red - max(green, blue) > 200
+
+
+def test_a_broken_picture_is_not_compressed():
+    with pytest.raises(UnusablePicture):
+        pictures.compress_picture(saved(noise())[:-200], "webp", 80, (40, 30))

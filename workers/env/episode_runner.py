@@ -47,6 +47,7 @@ from workers.env.judging import bind_judge
 from workers.env.metrics import State
 from workers.env.policy_client import InvalidResponse, PolicyClient
 from workers.env.returned_values import printable_text
+from workers.env.screen_compression import compress_screen
 
 log = structlog.get_logger()
 
@@ -225,14 +226,14 @@ class EpisodeRun:
         self.was_reset = True
         self.note_reset("")
         if self.state.order.purpose == "check" and (reward := await self.environment.evaluate()) != 0.0:
-            self._observe(screen, 0.0)
+            await self._observe(screen, 0.0)
             return Stop(EpisodeEnd(kind="failure", reward=0.0, reason=f"the start is worth {reward:g}, not 0"))
         if persons.plays_oracle(self.state.order, self.config):
             await self.environment.begin_demonstration(self.task)
             self.demonstrates = True
         elif self.state.order.guide is not None:
             self.state = await self._with_recording(self.state.order.guide)
-        return self._observe(screen, 0.0)
+        return await self._observe(screen, 0.0)
 
     async def _with_recording(self, guide: Guide) -> Episode:
         """Return the episode with the recorded answers; raise EnvironmentFault if the store does not have them."""
@@ -252,10 +253,11 @@ class EpisodeRun:
         metrics.evaluate_ms.record(since_ms(started))
         return Stop(self.state.end_evaluated(move, reward))
 
-    def _observe(self, screen: Screen, execute_ms: float, returned: str = "") -> Move:
+    async def _observe(self, screen: Screen, execute_ms: float, returned: str = "") -> Move:
         self.set_state("wait")
         self.shown_s = time.perf_counter()
-        self.screen, self.screen_size = screen, (screen.width, screen.height)
+        self.screen_size = (screen.width, screen.height)
+        self.screen = screen = await compress_screen(screen, self.config)
         ref, self.screenshot_write = None, None
         if screen.image is not None:
             ref = ref_of(screen.image, screen.media_type, screen.width, screen.height)
@@ -376,7 +378,7 @@ class EpisodeRun:
         execute_ms = since_ms(started)
         metrics.execute_ms.record(execute_ms)
         metrics.steps.add(1, {"purpose": self.state.order.purpose})
-        return self._observe(screen, execute_ms, "\n".join(returned))
+        return await self._observe(screen, execute_ms, "\n".join(returned))
 
     async def _step(self, action: actions.Action, action_id: str, last: bool) -> Screen:
         """Execute an action given in pixels of the policy's image."""
