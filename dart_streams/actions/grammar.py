@@ -253,8 +253,9 @@ def click_builder(button: typed.Button, count: int) -> Callable[[CallArguments],
 
 
 Parameters = tuple[str, ...]
+Grammar = dict[str, tuple[Parameters, Parameters, Callable[[CallArguments], typed.Action]]]
 
-GRAMMAR: dict[str, tuple[Parameters, Parameters, Callable[[CallArguments], typed.Action]]] = {
+GRAMMAR: Grammar = {
     "click": (("start_box", "button", "count"), ("button", "count"), lambda call: call.click()),
     **{name: (("start_box",), (), click_builder(*kind)) for kind, name in CLICK_NAMES.items() if name != "click"},
     "move": (("start_box",), (), lambda call: typed.Move(*call.place())),

@@ -26,7 +26,9 @@ class ActionDialect(Optional, frozen=True):
     several: dialects.MultipleActions = "first"
     """Execute the ``first`` of several actions in an answer, or ``all`` of them as one step."""
     prompt: dialects.Style = "point"
-    """Published prompt of ``ui-tars``, with coordinates as ``<point>x y</point>`` or as a ``box`` of special tokens."""
+    """Published prompt of ``ui-tars``, with coordinates as ``<point>x y</point>`` or as a ``box`` of special tokens.
+
+    ``mobile`` is that of phones, in points."""
     language: str = "English"
     """Language of the thoughts of ``ui-tars``."""
 

@@ -6,13 +6,12 @@ these models lack are written as in :mod:`dart_streams.actions.grammar`.
 
 import re
 from collections.abc import Collection, Sequence
-from typing import Literal
 
 import msgspec
 
 from dart_streams.actions import grammar, keys, typed
 from dart_streams.actions.dialects import ui_tars_prompts
-from dart_streams.actions.dialects.calls import Scanner, WrittenCall
+from dart_streams.actions.dialects.calls import Parameters, Scanner, WrittenCall
 from dart_streams.actions.dialects.dialect import (
     FULL_WIDTH,
     TAGS,
@@ -25,11 +24,10 @@ from dart_streams.actions.dialects.dialect import (
     written_numbers,
     written_place,
 )
-from dart_streams.actions.grammar import GRAMMAR, Unparsable
+from dart_streams.actions.dialects.ui_tars_prompts import Style
+from dart_streams.actions.grammar import GRAMMAR, Grammar, Unparsable
 from dart_streams.actions.offered import list_calls
 from topics.values import OfferedCall
-
-Style = Literal["point", "box"]
 
 BOX_TOKENS = ("<|box_start|>", "<|box_end|>")
 PLAIN_BOX = re.compile(r"\b(start_box|end_box)='(\([0-9]{1,5},\s?[0-9]{1,5}\))'")
@@ -37,7 +35,11 @@ PARAMETER_ALIASES = {"point": "start_box", "start_point": "start_box", "end_poin
 
 
 class UiTars(Dialect, frozen=True, kw_only=True):
-    """Dialect ``ui-tars``; ``prompt`` is its coordinate format, and both formats are read."""
+    """Dialect ``ui-tars``; ``prompt`` is its coordinate format, and both formats are read.
+
+    The prompt ``mobile`` has a phone's actions. A long press is a click of the right button, and ``open_app`` calls the
+    function of that name, which the environment has to offer.
+    """
 
     prompt: Style = "point"
     language: str = "English"
@@ -45,28 +47,31 @@ class UiTars(Dialect, frozen=True, kw_only=True):
     separate: bool = True
 
     def _add_actions(self, answer: str, builder: AnswerBuilder) -> None:
-        names: Collection[str] = GRAMMAR
-        parameters, texts = PARAMETERS, TEXTS
+        known = GRAMMARS[self.prompt]
+        names: Collection[str] = known
+        parameters, texts = PARAMETERS[self.prompt], TEXTS
         if builder.offered:
-            names, parameters = [*GRAMMAR, grammar.CALL_NAME], PARAMETERS | CALL_PARAMETERS
+            names, parameters = [*known, grammar.CALL_NAME], parameters | CALL_PARAMETERS
             texts += ("arguments",)
         for call in Scanner(answer, parameters, names, texts, builder.note).calls():
             if call.name == grammar.CALL_NAME:
                 builder.add(grammar.build_call(call.arguments))
             else:
-                InterpretedCall(builder, call).add()
+                InterpretedCall(builder, call, known).add()
 
     def write(self, action: typed.Action, view: View) -> str:
         """Return the answer for ``action``, without a thought."""
+        mobile = self.prompt == "mobile"
         if isinstance(action, typed.Call):
-            return grammar.format(action)
+            return (mobile and write_touch(action)) or grammar.format(action)
         changed = {
             names: written_place(getattr(action, names[0]), getattr(action, names[1]), view, self.coordinates)
             for names in (("x", "y"), ("to_x", "to_y"))
             if hasattr(action, names[0])
         }
         placed = {name: value for names, place in changed.items() for name, value in zip(names, place, strict=True)}
-        text = grammar.format(msgspec.structs.replace(action, **placed) if placed else action)
+        action = msgspec.structs.replace(action, **placed) if placed else action
+        text = (mobile and write_touch(action)) or grammar.format(action)
         return self.history_text(text) if self.prompt == "box" else in_points(text)
 
     def system_messages(
@@ -75,8 +80,12 @@ class UiTars(Dialect, frozen=True, kw_only=True):
         """Return the prompt's messages before the first screen, as published for UI-TARS-1.5."""
         return ("system", ui_tars_prompts.SYSTEM), (
             "user",
-            ui_tars_prompts.user_prompt(self.prompt, self.language, instruction, list_calls(offered)),
+            ui_tars_prompts.user_prompt(self.prompt, self.language, instruction, list_calls(self._listed(offered))),
         )
+
+    def _listed(self, offered: Sequence[OfferedCall]) -> Sequence[OfferedCall]:
+        """Return the functions that the prompt lists: those without an action of their own."""
+        return [one for one in offered if self.prompt != "mobile" or one.name not in MOBILE]
 
     def history_text(self, answer: str) -> str:
         """Return an earlier answer with the tokens around its boxes, which decoding may have dropped."""
@@ -86,10 +95,11 @@ class UiTars(Dialect, frozen=True, kw_only=True):
 class InterpretedCall(grammar.CallArguments):
     """Converts a call to an action of the answer; coordinates default to the pointer."""
 
-    def __init__(self, builder: AnswerBuilder, call: WrittenCall) -> None:
+    def __init__(self, builder: AnswerBuilder, call: WrittenCall, known: Grammar) -> None:
         super().__init__({})
         self.builder = builder
         self.call = call
+        self.known = known
 
     def add(self) -> None:
         """Add the action; raise :class:`Unparsable` if an argument is missing."""
@@ -98,7 +108,7 @@ class InterpretedCall(grammar.CallArguments):
             self.builder.note("name", f"{name} is not a UI-TARS action: read as {LOOSE_NAMES[name]}")
             name = LOOSE_NAMES[name]
         meant = NAMES.get(name, name)
-        parameters, optional, build = GRAMMAR[meant]
+        parameters, optional, build = self.known[meant]
         for key, value in self.call.arguments.items():
             key = PARAMETER_ALIASES.get(key, key)
             if key not in parameters:
@@ -158,6 +168,15 @@ class InterpretedCall(grammar.CallArguments):
         return self.builder.amount(grammar.parse_number(self.given["amount"], 9999)) if "amount" in self.given else None
 
 
+def parameters_of(known: Grammar) -> dict[str, Parameters]:
+    """Return all readable names of a grammar's actions, with all aliases of their parameters."""
+    means = {name: name for name in known} | NAMES | LOOSE_NAMES
+    return {
+        name: known[meant][0] + tuple(other for other, key in PARAMETER_ALIASES.items() if key in known[meant][0])
+        for name, meant in means.items()
+    }
+
+
 def split_hyphens(name: str) -> tuple[str, ...] | None:
     """Return the keys of ``ctrl-c``; None for a key name with a hyphen."""
     parts = tuple(part for part in name.split("-") if part)
@@ -173,6 +192,27 @@ def in_points(text: str) -> str:
     return text
 
 
+def write_touch(action: typed.Action) -> str:
+    """Return the answer for an action that phones have an own form of, empty for another one."""
+    match action:
+        case typed.Click(x, y, "right", 1):
+            return f"Action: {grammar.write_call('long_press', f'({x},{y})')}"
+        case typed.Hotkey((name,)) if name in PHONE_BUTTONS:
+            return f"Action: {PHONE_BUTTONS[name]}()"
+        case typed.Call("open_app", {"app_name": str(name)}):
+            return f"Action: {grammar.write_call('open_app', app_name=name)}"
+    return ""
+
+
+PHONE_BUTTONS = {"home": "press_home", "back": "press_back"}
+"""Buttons of a phone, by their key."""
+MOBILE: Grammar = GRAMMAR | {
+    "long_press": (("start_box",), (), grammar.click_builder("right", 1)),
+    "open_app": (("app_name",), (), lambda call: typed.Call("open_app", {"app_name": call.text("app_name")})),
+    "press_home": ((), (), lambda _: typed.Hotkey(("home",))),
+    "press_back": ((), (), lambda _: typed.Hotkey(("back",))),
+}
+"""The grammar with the actions of a phone."""
 AT_POINTER = ("mouse_down", "mouse_up", "scroll")
 """Actions that may lack coordinates."""
 NAMES = {
@@ -202,11 +242,8 @@ LOOSE_NAMES = {
     "fail": "call_user",
 }
 """Aliases that the models should not write."""
-MEANS = {name: name for name in GRAMMAR} | NAMES | LOOSE_NAMES
-PARAMETERS = {
-    name: GRAMMAR[meant][0] + tuple(other for other, key in PARAMETER_ALIASES.items() if key in GRAMMAR[meant][0])
-    for name, meant in MEANS.items()
-}
-"""All readable names, with all aliases of their parameters."""
+GRAMMARS: dict[Style, Grammar] = {"point": GRAMMAR, "box": GRAMMAR, "mobile": MOBILE}
+PARAMETERS = {style: parameters_of(known) for style, known in GRAMMARS.items()}
+"""Parameters of all readable names, for each prompt."""
 CALL_PARAMETERS = {grammar.CALL_NAME: grammar.CALL_PARAMETERS}
 TEXTS: tuple[str, ...] = ("content",)

@@ -1,10 +1,12 @@
 """The published prompts of UI-TARS-1.5, verbatim (Apache License 2.0).
 
-``point`` is ``COMPUTER_USE_DOUBAO`` of the package ``ui-tars`` 0.5.1; ``box`` is the prompt of the authors' OSWorld
-agent (``mm_agents/uitars15_v1.py``, ``qwen25vl_normal``).
+``point`` is ``COMPUTER_USE_DOUBAO`` of the package ``ui-tars`` 0.5.1, and ``mobile`` its ``MOBILE_USE_DOUBAO``; ``box``
+is the prompt of the authors' OSWorld agent (``mm_agents/uitars15_v1.py``, ``qwen25vl_normal``).
 """
 
 from typing import Literal
+
+Style = Literal["point", "box", "mobile"]
 
 SYSTEM = "You are a helpful assistant."
 
@@ -19,6 +21,7 @@ ESCAPES = (
 )
 WAIT = "wait() #Sleep for 5s and take a screenshot to check for any changes."
 FINISHED = f"finished(content='xxx') # {ESCAPES}"
+TYPE = r"""type(content='') #If you want to submit your input, use "\n" at the end of `content`."""
 BOX = "<|box_start|>(x1,y1)<|box_end|>"
 END = (
     "## Note",
@@ -62,9 +65,27 @@ BOX_LINES = (
     f"right_single(start_box='{BOX}')",
     f"drag(start_box='{BOX}', end_box='<|box_start|>(x3,y3)<|box_end|>')",
     "hotkey(key='')",
-    r"""type(content='') #If you want to submit your input, use "\n" at the end of `content`.""",
+    TYPE,
     f"scroll(start_box='{BOX}', direction='down or up or right or left')",
     WAIT,
+    FINISHED,
+    "",
+    "",
+    *END,
+)
+MOBILE_LINES = (
+    TASK + " ",
+    *FORMAT[:-1],
+    "## Action Space",
+    "",
+    "click(point='<point>x1 y1</point>')",
+    "long_press(point='<point>x1 y1</point>')",
+    TYPE,
+    "scroll(point='<point>x1 y1</point>', direction='down or up or right or left')",
+    "open_app(app_name='')",
+    "drag(start_point='<point>x1 y1</point>', end_point='<point>x2 y2</point>')",
+    "press_home()",
+    "press_back()",
     FINISHED,
     "",
     "",
@@ -74,10 +95,10 @@ FUNCTIONS = """call(name='xxx', arguments='{{}}') # Call a function with a JSON 
 {functions}
 
 ## Note"""
-TEMPLATES = {"point": "\n".join(POINT_LINES), "box": "\n".join(BOX_LINES)}
+TEMPLATES = {"point": "\n".join(POINT_LINES), "box": "\n".join(BOX_LINES), "mobile": "\n".join(MOBILE_LINES)}
 
 
-def user_prompt(style: Literal["point", "box"], language: str, instruction: str, functions: str = "") -> str:
+def user_prompt(style: Style, language: str, instruction: str, functions: str = "") -> str:
     """Return the prompt for an instruction, with thoughts in ``language`` and a list of offered ``functions``."""
     before, after = TEMPLATES[style].split("{instruction}")
     before = before.replace("{language}", language)

@@ -165,7 +165,9 @@ def test_several_calls_between_the_same_tags_are_all_read():
     assert kinds(QWEN, answer) == {"marker"}
 
 
-@pytest.mark.parametrize("dialect", [QwenComputerUse(), Computer13(), UiTars(), UiTars(prompt="box")], ids=repr)
+@pytest.mark.parametrize(
+    "dialect", [QwenComputerUse(), Computer13(), UiTars(), UiTars(prompt="box"), UiTars(prompt="mobile")], ids=repr
+)
 @pytest.mark.parametrize("text", ["</tool_call>", "<tool_call>", "```", "```json\n{}\n```", "\\n", "'}\"}", "\t\r\n"])
 def test_a_text_may_hold_what_ends_a_call_even_strictly(dialect, text):
     assert dialect.read(dialect.write(Type(text), VIEW), VIEW).actions == (Type(text),)

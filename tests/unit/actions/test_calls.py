@@ -16,7 +16,14 @@ SCHEMA = {
 }
 OFFERED = (offer_call("calc.set", "Set a cell.\n  Saves nothing.", SCHEMA), offer_call("files.list", "List.", {}))
 WANTED = Call("calc.set", {"cell": "B3", "value": 5})
-DIALECTS: tuple[Dialect, ...] = (Native(), UiTars(), UiTars(prompt="box"), QwenComputerUse(), Computer13())
+DIALECTS: tuple[Dialect, ...] = (
+    Native(),
+    UiTars(),
+    UiTars(prompt="box"),
+    UiTars(prompt="mobile"),
+    QwenComputerUse(),
+    Computer13(),
+)
 TEXT = """Action: call(name='calc.set', arguments='{"cell": "B3", "value": 5}')"""
 QWEN = '<tool_call>\n{"name": "calc.set", "arguments": {"cell": "B3", "value": 5}}\n</tool_call>'
 COMPUTER_13 = '```json\n{"action_type": "CALL", "name": "calc.set", "arguments": {"cell": "B3", "value": 5}}\n```'

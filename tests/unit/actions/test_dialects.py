@@ -17,7 +17,7 @@ from tests.unit.actions.test_grammar import every_action
 VIEW = View(10_000, 10_000)
 """Whose pixels are all that are drawn."""
 OFFERED = (offer_call("files.read", "Return the text of a file.", {"type": "object"}),)
-WRITERS = (Native(), UiTars(), UiTars(prompt="box"), QwenComputerUse(), Computer13())
+WRITERS = (Native(), UiTars(), UiTars(prompt="box"), UiTars(prompt="mobile"), QwenComputerUse(), Computer13())
 EXPRESSIBLE = {Native: 18, UiTars: 18, Computer13: 17, QwenComputerUse: 13}
 """Of the samples below."""
 SAMPLES = tuple(

@@ -5,9 +5,10 @@
 
 import pytest
 
-from dart_streams.actions import Click, Drag, Hotkey, KeyDown, KeyUp, Scroll, Type, Unparsable
+from dart_streams.actions import Call, Click, Drag, Finished, Hotkey, KeyDown, KeyUp, Scroll, Type, Unparsable
 from dart_streams.actions.dialects import UiTars, View
 from dart_streams.actions.dialects.dialect import Strictness
+from dart_streams.actions.offered import offer_call
 from dart_streams.actions.sequence import format_all
 from tests.unit.actions.ui_tars_peer import SEEN, load, peer_reading
 
@@ -110,6 +111,46 @@ def test_a_scroll_without_a_place_is_where_the_pointer_is():
 )
 def test_a_text_may_look_like_the_end_of_a_call(content):
     assert ALL.read(f"Thought: x\nAction: type(content='{content}')", VIEW).actions == (Type(content),)
+
+
+APPS = (offer_call("open_app", "", {"type": "object"}), offer_call("set_text", "", {"type": "object"}))
+
+
+@pytest.mark.parametrize(
+    ("answer", "action"),
+    [
+        ("long_press(point='<point>5 6</point>')", Click(5, 6, "right")),
+        ("open_app(app_name='Clock')", Call("open_app", {"app_name": "Clock"})),
+        ("press_home()", Hotkey(("home",))),
+        ("press_back()", Hotkey(("back",))),
+        ("click(point='<point>5 6</point>')", Click(5, 6)),
+        (r"type(content='a\n')", Type("a\n")),
+        ("scroll(point='<point>5 6</point>', direction='down')", Scroll(5, 6, "down")),
+        ("drag(start_point='<point>1 2</point>', end_point='<point>3 4</point>')", Drag(1, 2, 3, 4)),
+        ("finished(content='4')", Finished("4")),
+        (r"""call(name='set_text', arguments='{"text":"b"}')""", Call("set_text", {"text": "b"})),
+    ],
+)
+def test_actions_of_a_phone_are_read_and_written_by_its_prompt(answer, action):
+    mobile = UiTars(prompt="mobile")
+    assert mobile.read(f"Thought: x\nAction: {answer}", VIEW, APPS).actions == (action,)
+    assert mobile.write(action, VIEW) == f"Action: {answer}"
+    assert mobile.read(mobile.write(action, VIEW), VIEW, APPS).actions == (action,)
+
+
+def test_actions_of_a_phone_need_its_prompt_and_its_apps():
+    with pytest.raises(Unparsable, match="unknown action 'long_press'"):
+        FIRST.read("Action: long_press(point='<point>5 6</point>')", VIEW)
+    with pytest.raises(Unparsable, match="unknown function 'open_app'"):
+        UiTars(prompt="mobile").read("Action: open_app(app_name='Clock')", VIEW)
+    assert FIRST.write(Click(5, 6, "right"), VIEW) == "Action: right_single(point='<point>5 6</point>')"
+
+
+def test_the_prompt_of_a_phone_lists_functions_without_own_actions():
+    [_, (_, alone)] = UiTars(prompt="mobile").system_messages("Go.", VIEW)
+    [_, (_, text)] = UiTars(prompt="mobile").system_messages("Go.", VIEW, APPS)
+    assert "- set_text(" in text and "- open_app(" not in text
+    assert UiTars(prompt="mobile").system_messages("Go.", VIEW, APPS[:1])[1][1] == alone
 
 
 def test_actions_are_written_with_points_or_boxes():

@@ -94,11 +94,13 @@ def test_the_prompt_in_boxes_is_that_of_osworlds_agent():
     assert hashlib.sha256(TEMPLATES["box"].encode()).hexdigest() == OSWORLD_PROMPT_SHA
 
 
-def test_the_prompt_in_points_is_that_of_the_package():
+@pytest.mark.parametrize(("prompt", "name"), [("point", "COMPUTER_USE_DOUBAO"), ("mobile", "MOBILE_USE_DOUBAO")])
+def test_the_prompts_in_points_are_those_of_the_package(prompt, name):
     package = pytest.importorskip("ui_tars.prompt", reason="ui-tars is not installed in this environment: make dev")
     for language in ("English", "Chinese"):
-        theirs = package.COMPUTER_USE_DOUBAO.format(language=language, instruction=INSTRUCTION)
-        policy = msgspec.structs.replace(UI_TARS, dialect=ActionDialect(name="ui-tars", language=language))
+        theirs = getattr(package, name).format(language=language, instruction=INSTRUCTION)
+        dialect = ActionDialect(name="ui-tars", prompt=prompt, language=language)
+        policy = msgspec.structs.replace(UI_TARS, dialect=dialect)
         assert prompts.prompt_turns(observed(0), policy)[1].text == theirs
 
 
