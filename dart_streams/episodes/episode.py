@@ -59,10 +59,14 @@ class Execute(msgspec.Struct, frozen=True):
 
 
 class Evaluate(msgspec.Struct, frozen=True):
-    """Evaluate the present state; ``cut`` at the step limit, ``gave_up`` after ``call_user``."""
+    """Evaluate the present state; ``cut`` at the step limit, ``gave_up`` after ``call_user``.
+
+    ``answer`` is the text of ``finished``, the policy's answer to a task that asks for one.
+    """
 
     cut: bool
     gave_up: bool = False
+    answer: str = ""
 
 
 class Stop(msgspec.Struct, frozen=True):
@@ -74,6 +78,13 @@ class Stop(msgspec.Struct, frozen=True):
 Move = RequestAction | Execute | Evaluate | Stop
 ENDING = (actions.Finished, actions.CallUser)
 """Actions that end the episode instead of being executed."""
+
+
+def evaluation_of(action: actions.Action) -> Evaluate:
+    """Return the evaluation after an action that ends the episode."""
+    if isinstance(action, actions.Finished):
+        return Evaluate(cut=False, answer=action.content)
+    return Evaluate(cut=False, gave_up=True)
 
 
 class Episode(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,8 +210,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         if not others or not isinstance(move, Execute):
             return state, move
         if isinstance(others[-1], ENDING):
-            ending = Evaluate(cut=False, gave_up=isinstance(others.pop(), actions.CallUser))
-            state = msgspec.structs.replace(state, ending=ending)
+            state = msgspec.structs.replace(state, ending=evaluation_of(others.pop()))
         return state, msgspec.structs.replace(move, others=tuple(others))
 
     def demonstrate(self, action: actions.Action) -> "tuple[Episode, Move]":
@@ -215,10 +225,8 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     def apply_action(self, action: actions.Action, taken: ExecutedAction) -> "tuple[Episode, Move]":
         """Apply an action: execute it, or end the episode."""
         acting = msgspec.structs.replace(self, pending=taken)
-        if isinstance(action, actions.Finished):
-            return acting, Evaluate(cut=False)
-        if isinstance(action, actions.CallUser):
-            return acting, Evaluate(cut=False, gave_up=True)
+        if isinstance(action, ENDING):
+            return acting, evaluation_of(action)
         return msgspec.structs.replace(acting, executing=True), Execute(action, taken.request_id)
 
     def retry_or_stop(self, attempt: int, reason: str) -> RequestAction | Stop:

@@ -86,6 +86,13 @@ class Refuser(Protocol):
         """Return the reward, in [0, 1], of an episode that the policy ends by ``call_user``."""
 
 
+class Answerer(Protocol):
+    """An environment with tasks that ask for an answer in words."""
+
+    async def answer(self, text: str) -> None:
+        """Take the text with which the policy has ended the episode; the evaluation follows."""
+
+
 class Preparer(Protocol):
     """A backend that can prepare an environment ahead of its episode."""
 

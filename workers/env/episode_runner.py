@@ -249,6 +249,8 @@ class EpisodeRun:
         if move.gave_up:
             return Stop(self.state.end_evaluated(move, await self.environment.give_up()))
         started = time.perf_counter()
+        if move.answer:
+            await self.environment.answer(move.answer)
         reward = await self.environment.evaluate()
         metrics.evaluate_ms.record(since_ms(started))
         return Stop(self.state.end_evaluated(move, reward))

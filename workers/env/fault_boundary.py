@@ -109,6 +109,11 @@ class ContainedEnvironment:
         """Return the reward of the present state."""
         return check_value("evaluate", checked_reward, await self._call("evaluate", self.environment.evaluate))
 
+    async def answer(self, text: str) -> None:
+        """Hand the policy's answer to an environment that takes one."""
+        if await self._has("answer"):
+            await self._call("answer", lambda: self.environment.answer(text))
+
     async def give_up(self) -> float:
         """Return the reward of an episode that ends by ``call_user``, 0 unless the environment defines it."""
         if not await self._has("give_up"):

@@ -97,8 +97,8 @@ def test_a_done_environment_is_evaluated_with_partial_credit(reward, kind):
 
 
 def test_finished_is_judged_on_the_screen_as_it_is():
-    episode, move = started().apply_response(reply("Action: finished(content='')"), 0)
-    assert move == Evaluate(cut=False)
+    episode, move = started().apply_response(reply("Action: finished(content='42')"), 0)
+    assert move == Evaluate(cut=False, answer="42")
     last = episode.last_observation(episode.end_evaluated(Evaluate(cut=False), reward=1.0), at_ms=30)
     assert (last.step, last.screenshot, last.taken.execute_ms) == (1, screen("s0"), 0.0)
 

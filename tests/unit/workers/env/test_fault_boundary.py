@@ -66,6 +66,9 @@ class Own:
     async def evaluate(self) -> float:
         return await self.do("evaluate", 1.0)
 
+    async def answer(self, text: str) -> None:
+        await self.do("answer", None)
+
     async def give_up(self) -> float:
         return await self.do("give_up", 1.0)
 
@@ -148,6 +151,8 @@ async def test_an_error_of_any_kind_in_any_call_is_a_fault_that_names_both(call:
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 async def test_errors_of_give_up_and_demonstrate_are_faults_those_of_close_not(error: BaseException):
     assert (await play(Own(give_up=fails(error)), "Action: call_user()")).kind == "env_error"
+    assert (await play(Own(answer=fails(error)), "Action: finished(content='4')")).kind == "env_error"
+    assert (await play(Own(answer=fails(error)), "Action: finished(content='')")).kind == "success"
     end = await play(Own(demonstrate=fails(error)), purpose="demonstration")
     assert (end.kind, "demonstrate" in end.reason) == ("env_error", True)
     assert (await play(Own(close=fails(error)))).kind == "success"

@@ -76,7 +76,8 @@ def playwright_key(name: str) -> str | None:
 def to_androidworld(action: actions.Action) -> dict[str, Any] | None:
     """Return AndroidWorld's JSON action, None if there is none.
 
-    A click of the right button becomes a long press, a drag a swipe in its direction.
+    A click of the right button becomes a long press, a drag a swipe of the whole screen. A text is followed by Enter,
+    which AndroidWorld always presses.
     """
     match action:
         case actions.Click(x, y, "left", 1):
@@ -86,20 +87,39 @@ def to_androidworld(action: actions.Action) -> dict[str, Any] | None:
         case actions.Click(x, y, "right"):
             return {"action_type": "long_press", "x": x, "y": y}
         case actions.Drag(x, y, to_x, to_y):
-            return {"action_type": "swipe", "direction": direction_of(to_x - x, to_y - y)}
+            return {"action_type": "swipe", "direction": SWIPES[direction_of(to_x - x, to_y - y)]}
         case actions.Scroll(direction=direction):
             return {"action_type": "scroll", "direction": direction}
-        case actions.Type(content) if content:
-            return {"action_type": "input_text", "text": content}
+        case _:
+            return phone_entry(action)
+
+
+def phone_entry(action: actions.Action) -> dict[str, Any] | None:
+    """Return the JSON action of a text, a key or an offered function, None if there is none."""
+    match action:
+        case actions.Type(content) if text := content.removesuffix("\n"):
+            return {"action_type": "input_text", "text": text}
+        case actions.Type("\n"):
+            return {"action_type": "keyboard_enter"}
+        case actions.Call("open_app", {"app_name": name}):
+            return {"action_type": "open_app", "app_name": name}
+        case actions.Call("set_text", {"text": content}):
+            return {"action_type": "input_text", "text": content, "clear_text": True}
         case actions.Hotkey((name,)):
-            kinds = {
-                "enter": "keyboard_enter",
-                "escape": "navigate_back",
-                "back": "navigate_back",
-                "home": "navigate_home",
-            }
-            return {"action_type": kind} if (kind := kinds.get(keys.canonical_name(name))) else None
+            kind = PHONE_KEYS.get(keys.canonical_name(name))
+            return {"action_type": kind} if kind else None
     return None
+
+
+SWIPES: dict[actions.Direction, actions.Direction] = {"up": "up", "down": "down", "left": "right", "right": "left"}
+"""AndroidWorld's swipe by the finger's direction. Horizontal ones are named by the other side (its actuation.py)."""
+PHONE_KEYS = {
+    "enter": "keyboard_enter",
+    "escape": "navigate_back",
+    "back": "navigate_back",
+    "home": "navigate_home",
+}
+"""AndroidWorld's action of a key."""
 
 
 def direction_of(dx: int, dy: int) -> actions.Direction:

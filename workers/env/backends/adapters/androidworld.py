@@ -1,7 +1,8 @@
 """AndroidWorld's servers (``server/android_server.py`` of its repository); each emulator plays one episode at a time.
 
 A task's ``page`` is its type and its ``seed`` its index. Actions without a JSON action do nothing, see
-:func:`~workers.env.backends.adapters.action_formats.to_androidworld`; ``finished(content)`` is not passed on.
+:func:`~workers.env.backends.adapters.action_formats.to_androidworld`. ``finished(content)`` is the phone's ``answer``,
+and ``call_user`` its status ``infeasible``. The functions ``open_app`` and ``set_text`` are offered.
 """
 
 import asyncio
@@ -11,7 +12,8 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from dart_streams.actions import Action
+from dart_streams.actions import Action, Call
+from dart_streams.actions.offered import offer_call
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
 from dart_streams.errors import ConfigError, ServiceUnavailable
@@ -20,6 +22,18 @@ from workers.env.backends.adapters.settings import clamp_reward, convert_options
 from workers.env.backends.connection import Connection
 from workers.env.environment import EnvironmentBackend, EnvironmentFault, Screen, screen_of
 from workers.env.returned_values import describe_value
+
+
+def one_text(name: str, meaning: str) -> dict[str, Any]:
+    """Return the JSON schema of arguments that are one text."""
+    properties = {name: {"type": "string", "description": meaning}}
+    return {"type": "object", "properties": properties, "required": [name], "additionalProperties": False}
+
+
+OFFERED = (
+    offer_call("open_app", "Open an app by its name.", one_text("app_name", "the name under the app's icon")),
+    offer_call("set_text", "Replace the text of the focused field.", one_text("text", "the new text")),
+)
 
 
 class AndroidWorldOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,6 +87,15 @@ class AndroidWorldEnvironment:
         self.task: Task | None = None
         self._executed: set[str] = set()
 
+    async def answer(self, text: str) -> None:
+        """Answer the task's question, for its score."""
+        await self._execute({"action_type": "answer", "text": text})
+
+    async def give_up(self) -> float:
+        """Declare the task infeasible; return the score."""
+        await self._execute({"action_type": "status", "goal_status": "infeasible"})
+        return await self.evaluate()
+
     async def reset(self, task: Task) -> Screen:
         """Take a server, go home, and initialize the task."""
         try:
@@ -96,8 +119,9 @@ class AndroidWorldEnvironment:
         if action_id not in self._executed:
             self._executed.add(action_id)  # Before it is sent: it may be executed though no response comes.
             if (body := to_androidworld(action)) is not None:
-                await self._ask("POST", "/execute_action", body=body)
-        return await self._screen()
+                await self._execute(body)
+        screen = await self._screen()
+        return msgspec.structs.replace(screen, returned="done") if isinstance(action, Call) else screen
 
     async def evaluate(self) -> float:
         """Return the score of the present state."""
@@ -122,7 +146,11 @@ class AndroidWorldEnvironment:
     async def _screen(self) -> Screen:
         response = await self._ask("GET", "/screenshot", wait_to_stabilize="true")
         image = await asyncio.to_thread(encode_image, response.get("pixels"))
-        return screen_of(image, self.goal, done=False)
+        return msgspec.structs.replace(screen_of(image, self.goal, done=False), calls=OFFERED)
+
+    async def _execute(self, body: dict[str, Any]) -> None:
+        self._required()
+        await self._ask("POST", "/execute_action", body=body)
 
     async def _ask(self, method: str, path: str, body: Any = None, **query: str) -> dict[str, Any]:
         asked = f"{path}?{urlencode(query)}"

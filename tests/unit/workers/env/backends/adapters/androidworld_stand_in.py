@@ -1,6 +1,7 @@
 """A stand-in for AndroidWorld's server, made from its documented endpoints: no emulator, and no code of AndroidWorld.
 
-Its one task type ``TapTheBox`` draws a box on a small screen, at a place of the task's index; a tap on it solves it.
+The task type ``TapTheBox`` draws a box on a small screen, at a place of the task's index; a tap on it solves it.
+``SayTheNumber`` asks for the index, as tasks of information retrieval do; only an ``answer`` solves it.
 """
 
 import contextlib
@@ -16,6 +17,8 @@ KINDS = {
     *("open_app", "scroll", "status", "swipe", "unknown", "wait"),
 }
 DIRECTIONS = {None, "left", "right", "up", "down"}
+FIELDS = {"action_type", "index", "x", "y", "text", "direction", "goal_status", "app_name", "keycode", "clear_text"}
+"""Fields of AndroidWorld's JSONAction, whose constructor refuses others."""
 
 
 def box_of(index: int) -> tuple[int, int]:
@@ -29,11 +32,15 @@ class Phone:
     def __init__(self) -> None:
         self.task: tuple[str, int] | None = None
         self.touched: list[dict] = []
+        self.ends: list[dict] = []
+        """Answers and status, of all episodes."""
         self.torn_down = 0
         self.failing = ""
 
     @property
     def solved(self) -> bool:
+        if self.task and self.task[0] == "SayTheNumber":
+            return any(one["action_type"] == "answer" and one["text"] == str(self.task[1]) for one in self.touched)
         left, top = box_of(self.task[1]) if self.task else (0, 0)
         return any(
             one["action_type"] == "click" and 0 <= one["x"] - left < BOX and 0 <= one["y"] - top < BOX
@@ -64,15 +71,18 @@ class Phone:
                 return web.json_response({"pixels": self.pixels()})
             case "POST", "/execute_action":
                 action = await request.json()
-                if action["action_type"] not in KINDS or action.get("direction") not in DIRECTIONS:
+                known = action.keys() <= FIELDS and action["action_type"] in KINDS
+                if not known or action.get("direction") not in DIRECTIONS:
                     raise web.HTTPInternalServerError(text=f"ValueError: {action}")
                 self.touched.append(action)
+                if action["action_type"] in {"answer", "status"}:
+                    self.ends.append(action)
                 return web.json_response({"status": "success", "message": "executed"})
         return web.json_response(self.answer_of_task(request))
 
     def answer_of_task(self, request: web.Request) -> dict:
         kind, index = request.query["task_type"], int(request.query["task_idx"])
-        if kind != "TapTheBox":
+        if kind not in {"TapTheBox", "SayTheNumber"}:
             raise web.HTTPInternalServerError(text=f"KeyError: {kind!r}")
         match request.method, request.path:
             case "POST", "/task/initialize":
@@ -85,7 +95,7 @@ class Phone:
             case "GET", "/task/score":
                 return {"score": float(self.solved)}
             case "GET", "/task/goal":
-                return {"goal": f"Tap the box number {index}."}
+                return {"goal": f"Tap the box number {index}." if kind == "TapTheBox" else f"Say the number {index}."}
         raise web.HTTPNotFound
 
 

@@ -61,7 +61,7 @@ def test_any_action_has_its_type_and_fields():
         (Click(1, 2, "right"), {"action_type": "long_press", "x": 1, "y": 2}),
         (Click(1, 2, "middle"), None),
         (Drag(10, 10, 5, 80), {"action_type": "swipe", "direction": "down"}),
-        (Drag(90, 10, 5, 40), {"action_type": "swipe", "direction": "left"}),
+        (Drag(90, 10, 5, 40), {"action_type": "swipe", "direction": "right"}),
         (Hotkey(("return",)), {"action_type": "keyboard_enter"}),
         (Hotkey(("esc",)), {"action_type": "navigate_back"}),
         (Type(""), None),
