@@ -11,6 +11,7 @@ import socket
 import ssl
 import string
 from collections import Counter
+from collections.abc import Iterable
 from importlib import resources
 from typing import Any
 
@@ -176,6 +177,18 @@ def open_keyspace(store: Store, *, create: bool = False) -> Session:
             f"keyspace {store.keyspace} and grant ALL on it, or grant CREATE on all keyspaces"
         ) from None
     return session
+
+
+def grant_rights(session: Session, statements: Iterable[str]) -> None:
+    """Execute GRANT statements; raise :class:`UserError` if the database refuses one, or checks no permissions."""
+    for statement in statements:
+        try:
+            session.execute(statement)
+        except (InvalidRequest, Unauthorized) as error:
+            raise UserError(
+                f"{statement}: {shorten_error(error)}. Has Cassandra the CassandraAuthorizer, does the login exist "
+                "(CREATE ROLE), and may this one grant?"
+            ) from None
 
 
 def open_session(store: Store) -> Session:

@@ -44,6 +44,38 @@ def apply(config: ConfigFile = None) -> None:
     note(f"keyspace {settings.store.keyspace} is complete")
 
 
+@app.command("roles")
+def list_roles(
+    kind: Annotated[str, typer.Argument(help="A kind of process. \\[default: all of them]")] = "",
+    config: ConfigFile = None,
+    user: Annotated[str, typer.Option(help="The login of a kind; {kind} stands for it.")] = "dart-{kind}",
+    cql: Annotated[bool, typer.Option("--cql", help="Print the statements instead.")] = False,
+    give: Annotated[bool, typer.Option("--apply", help="Give these rights in the database.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which tables each kind of process reads and writes, for a Cassandra that checks permissions.
+
+    With --apply the logins have to exist, and the configuration's own login may grant. It takes no right away.
+    """
+    from dart_streams.console.launch.access_rights import KINDS
+    from dart_streams.console.launch.store_rights import store_rights
+
+    deployment = read_config(config)
+    kinds = [kind] if kind else KINDS
+    rights = [right for each in kinds for right in store_rights(each, user.replace("{kind}", each))]
+    statements = [text for right in rights for text in right.statements(deployment.store.keyspace)]
+    if cql:
+        typer.echo("".join(f"{text};\n" for text in statements), nl=False)
+    else:
+        show(rights, as_json=as_json, empty=f"{kind} uses no tables")
+    if give:
+        from dart_streams.store.sessions import grant_rights
+
+        with store_session(deployment) as session:
+            grant_rights(session, statements)
+        note(f"{len(statements)} rights given")
+
+
 @app.command("rebuild")
 def rebuild(
     run: RunId = "",
