@@ -19,11 +19,14 @@ from aiohttp import web
 from tests import osworld_needs
 from tests.answering import answering
 from tests.integration.served_desktops import Served, served
+from tests.waiting import until
 from workers.env.backends.osworld import sidecar
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), osworld_needs.EVALUATORS, pytest.mark.timeout(900)]
 PROGRAM = Path(__file__).with_name("desktop_env_program.py")
 LIMIT_S = 800
+LEASE_S = 4.0
+IMPOSSIBLE = {"config": [], "evaluator": {"func": "infeasible"}}
 APP = """
 import tkinter as tk
 root = tk.Tk()
@@ -48,6 +51,7 @@ root.bind_all('<ButtonRelease>', lambda e: e.num in WHEEL or say('release %d %d 
 for count, name in ((2, 'Double'), (3, 'Triple')):
     for number in (1, 3):
         root.bind_all('<%s-Button-%d>' % (name, number), lambda e, n=name.lower(): say('%s %d' % (n, e.num)), add=True)
+root.unbind_all('<Alt-KeyPress>')  # Tk's own, which would keep other keys with Alt from ours.
 root.bind_all('<Motion>', lambda e: say('motion %d %d' % (e.x_root, e.y_root)))
 root.bind_all('<KeyPress>', lambda e: say('key ' + e.keysym))
 root.bind_all('<KeyRelease>', lambda e: say('keyup ' + e.keysym))
@@ -94,6 +98,72 @@ PLAYS: dict[str, tuple[list[str], dict[str, Any]]] = {
 """Instructions with the model's answers and the evaluator."""
 
 
+def tool(action: str, **arguments: Any) -> str:
+    call = {"name": "computer_use", "arguments": {"action": action, **arguments}}
+    return f"Action: do it\n<tool_call>\n{json.dumps(call)}\n</tool_call>"
+
+
+def thirteen(kind: str, **parameters: Any) -> dict[str, Any]:
+    return {"action_type": kind, "parameters": parameters}
+
+
+def thought(action: str) -> str:
+    return f"Thought: now.\nAction: {action}"
+
+
+ACTIONS: list[tuple[str, Any, list[str]]] = [
+    ("computer_13", thirteen("MOVE_TO", x=300, y=200), ["motion 300 200"]),
+    ("computer_13", thirteen("CLICK", button="left", x=310, y=210), ["press 1 310 210", "release 1 310 210"]),
+    ("computer_13", thirteen("CLICK", button="left", x=320, y=330, num_clicks=2), ["double 1"]),
+    ("computer_13", thirteen("CLICK"), ["press 1"]),
+    ("computer_13", thirteen("MOUSE_DOWN"), ["press 1"]),
+    ("computer_13", thirteen("MOUSE_UP"), ["release 1"]),
+    ("computer_13", thirteen("RIGHT_CLICK", x=330, y=240), ["press 3 330 240"]),
+    ("computer_13", thirteen("DOUBLE_CLICK", x=500, y=250), ["double 1"]),
+    ("computer_13", thirteen("DRAG_TO", x=600, y=400), ["press 1 500 250", "release 1 600 400"]),
+    ("computer_13", thirteen("SCROLL", dx=2, dy=0), ["wheel right"]),
+    ("computer_13", thirteen("SCROLL", dy=-3), ["wheel down"]),
+    ("computer_13", thirteen("TYPING", text="it's <a> \\ é"), ["text it's <a> \\ é"]),
+    ("computer_13", thirteen("PRESS", key="enter"), ["key Return"]),
+    ("computer_13", thirteen("KEY_DOWN", key="shift"), ["key Shift_L"]),
+    ("computer_13", thirteen("KEY_UP", key="shift"), ["keyup Shift_L"]),
+    ("computer_13", thirteen("HOTKEY", keys=["ctrl", "f2"]), ["key Control_L", "key F2"]),
+    ("pyautogui", "pyautogui.moveTo(410, 310, duration=0.3, tween=pyautogui.easeInBounce)", ["motion 410 310"]),
+    ("pyautogui", "pyautogui.move(10, 10)", ["motion 420 320"]),
+    ("pyautogui", "pyautogui.click(430, 330)", ["press 1 430 330"]),
+    ("pyautogui", "pyautogui.middleClick()", ["press 2"]),
+    ("pyautogui", "pyautogui.rightClick(440, 340)", ["press 3 440 340"]),
+    ("pyautogui", "pyautogui.tripleClick(450, 450)", ["triple 1"]),
+    ("pyautogui", "pyautogui.mouseDown(); pyautogui.moveTo(460, 360); pyautogui.mouseUp()", ["release 1 460 360"]),
+    ("pyautogui", "pyautogui.drag(50, 20, duration=0.3)", ["release 1 510 380"]),
+    ("pyautogui", "pyautogui.scroll(4); pyautogui.hscroll(-4)", ["wheel up", "wheel left"]),
+    ("pyautogui", "pyautogui.hotkey('ctrl', 'a'); pyautogui.write('again', interval=0.01)", ["text again"]),
+    ("pyautogui", "pyautogui.press(['num5', 'f4'])", ["key 5", "key F4"]),
+    ("pyautogui", "pyautogui.keyDown('alt'); pyautogui.press('f3'); pyautogui.keyUp('alt')", ["key Alt_L", "key F3"]),
+    ("ui-tars", thought(f"click(start_box='{box(500, 300)}')"), ["press 1"]),
+    ("ui-tars", thought(f"left_double(start_box='{box(300, 500)}')"), ["double 1"]),
+    ("ui-tars", thought(f"right_single(start_box='{box(300, 400)}')"), ["press 3"]),
+    ("ui-tars", thought(f"hover(start_box='{box(700, 400)}')"), ["motion 69"]),
+    ("ui-tars", thought(f"drag(start_box='{box(300, 300)}', end_box='{box(600, 400)}')"), ["press 1", "release 1 59"]),
+    ("ui-tars", thought("hotkey(key='ctrl a')"), ["key Control_L", "key a"]),
+    ("ui-tars", thought("type(content='pasted ü')"), ["text pasted ü"]),
+    ("ui-tars", thought("keydown(key='ctrl')"), ["key Control_L"]),
+    ("ui-tars", thought("keyup(key='ctrl')"), ["keyup Control_L"]),
+    ("ui-tars", thought(f"scroll(start_box='{box(500, 300)}', direction='up')"), ["wheel up"]),
+    ("qwen", tool("mouse_move", coordinate=[520, 320]), ["motion 520 320"]),
+    ("qwen", tool("left_click", coordinate=[530, 330]), ["press 1 530 330"]),
+    ("qwen", tool("right_click", coordinate=[540, 340]), ["press 3 540 340"]),
+    ("qwen", tool("middle_click", coordinate=[550, 350]), ["press 2 550 350"]),
+    ("qwen", tool("double_click", coordinate=[360, 560]), ["double 1"]),
+    ("qwen", tool("left_click_drag", coordinate=[620, 420]), ["release 1 620 420"]),
+    ("qwen", tool("key", keys=["ctrl", "a"]), ["key Control_L", "key a"]),
+    ("qwen", tool("type", text="by Qwen <"), ["text by Qwen <"]),
+    ("qwen", tool("key", keys=["enter"]), ["key Return"]),
+    ("qwen", tool("scroll", pixels=-3), ["wheel down"]),
+]
+"""Action spaces, actions, and the events that a program on the screen must have."""
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def desktops(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
     folder = tmp_path_factory.mktemp("served")
@@ -116,7 +186,7 @@ class ScriptedModel:
         (name,) = [name for name in PLAYS if f"Do the task {name}." in prompt]
         step = sum(message["role"] == "assistant" for message in body["messages"])
         script = [*PLAYS[name][0], "finished(content='done')"]
-        message = {"role": "assistant", "content": f"Thought: now.\nAction: {script[step]}"}
+        message = {"role": "assistant", "content": thought(script[step])}
         choice = {"index": 0, "finish_reason": "stop", "message": message}
         return web.json_response(
             {"id": "1", "object": "chat.completion", "created": 0, "model": "scripted", "choices": [choice]}
@@ -151,3 +221,75 @@ async def test_osworlds_environment_and_agent_play_ten_tasks_unchanged(desktops,
     assert len({result["port"] for result in results}) == 2, "each reset has a fresh desktop, of two slots in turn"
     assert max(model.pictures) > 1
     assert "leased" not in {slot["state"] for slot in (await desktops.ask("GET"))[1]}  # type: ignore[index]
+
+
+async def test_each_action_of_the_action_spaces_is_seen_on_the_screen(desktops, tmp_path):
+    task = {"id": "act", "instruction": "", "config": STEPS, "evaluator": {"func": "infeasible"}}
+    results = await run_program("act", {"task": task, "actions": ACTIONS}, tmp_path, DART_DESKTOPS=desktops.leases)
+    assert [result for result in results if result["missing"] or not result["changed"]] == []
+    assert len(results) == len(ACTIONS)
+
+
+SCRIPT = """
+import argparse, json, time
+from pathlib import Path
+import beside
+from desktop_env.desktop_env import DesktopEnv
+parser = argparse.ArgumentParser()
+parser.add_argument('--provider_name', choices=['docker', 'vmware'])
+chosen = parser.parse_args().provider_name
+env = DesktopEnv(provider_name=chosen, screen_size=(1280, 720), require_a11y_tree=False, cache_dir='cache')
+observation = env.reset(task_config=beside.TASK)
+env.step('FAIL', 0)
+Path('result.json').write_text(json.dumps([env.evaluate(), observation['screenshot'][:4].hex(), beside.TASK['id']]))
+while Path('result.json').exists():
+    time.sleep(0.05)
+env.close()
+"""
+"""A script as OSWorld's, with a module beside it. It accepts OSWorld's provider names only."""
+STUBS = f"""
+import sys
+sys.path.append({str(PROGRAM.parents[2])!r})
+from workers.env.backends.osworld.evaluator import import_stubs
+import_stubs.install()
+"""
+"""Imported when Python starts, as `.venv/osworld` lacks heavy packages that OSWorld imports."""
+
+
+def launched(folder: Path, leases: str) -> subprocess.Popen[bytes]:
+    """Start a script of OSWorld by a copy of the provider's file next to it."""
+    (folder / "osworld_provider.py").write_bytes((PROGRAM.parents[2] / "examples/osworld_provider.py").read_bytes())
+    (folder / "run.py").write_text(SCRIPT)
+    (folder / "beside.py").write_text(f"TASK = {{'id': 'launched', 'instruction': '', **{IMPOSSIBLE!r}}}")
+    (folder / "sitecustomize.py").write_text(STUBS)
+    command = [sidecar.ENVIRONMENT / "bin" / "python", "osworld_provider.py", "run.py", "--provider_name", "docker"]
+    variables = {"no_proxy": "127.0.0.1", "PYTHONPATH": str(folder), "DART_DESKTOPS": leases}
+    with (folder / "output").open("wb") as output:
+        return subprocess.Popen(command, cwd=folder, env={**os.environ, **variables}, stdout=output, stderr=output)
+
+
+async def test_a_script_of_osworld_has_our_desktops_by_the_launcher(tmp_path):
+    """Its lease is renewed while it lives, beyond the time for which a lease holds, and ends after it."""
+    async with served(tmp_path, slots=1, lease_s=LEASE_S, ask_token=False) as desktops:
+
+        async def slot() -> Any:
+            return (await desktops.ask("GET"))[1][0]  # type: ignore[index]
+
+        async def is_held_long() -> bool:
+            assert script.poll() is None, (tmp_path / "output").read_text()[-2000:]
+            seen = await slot()
+            return (tmp_path / "result.json").exists() and seen["state"] == "leased" and seen["since_s"] > 3 * LEASE_S
+
+        async def is_free() -> bool:
+            return bool((await slot())["state"] == "ready")
+
+        for ends_itself in (True, False):
+            script = launched(tmp_path, desktops.leases)
+            try:
+                await until(is_held_long)
+                assert json.loads((tmp_path / "result.json").read_text()) == [1.0, b"\x89PNG".hex(), "launched"]
+                (tmp_path / "result.json").unlink() if ends_itself else script.kill()
+                assert (await asyncio.to_thread(script.wait, LIMIT_S) == 0) == ends_itself
+                await until(is_free)
+            finally:
+                script.kill()

@@ -21,6 +21,10 @@ COMMANDING = (XK.XK_Control_L, XK.XK_Control_R, XK.XK_Alt_L, XK.XK_Alt_R, XK.XK_
 """Modifiers; while one of them is held, other keys type no text."""
 DOUBLE_CLICK_S = 0.3
 """Longer than the session's double-click time, so that clicks of two actions are no double click."""
+NEAR_CLICK_S = 0.6
+"""The same for programs with a time that no setting changes: 0.5 s in Chromium and Tk, near the first click only."""
+NEAR_PIXELS = 16
+"""Distance beyond which those programs see no double click."""
 KEY_S = 0.005
 """Pause between two keys of a text."""
 SAME_KEY_S = 0.12
@@ -41,6 +45,7 @@ class XDisplay:
         self.held_buttons: list[int] = []
         self.shifted_for: set[int] = set()
         self.pressed_at = 0.0
+        self.pressed_where = [0, 0]
         self.struck_at: dict[int, float] = {}
         self.frames = Framebuffer(framebuffer)
         self.shift = self.x.keysym_to_keycode(XK.XK_Shift_L)
@@ -64,10 +69,12 @@ class XDisplay:
             perform = getattr(self, f"_{kind}", None) if kind in EVENTS else None
             if perform is None:
                 raise InputError(f"no input event {kind!r}")
-            if apart and kind == "press" and not any(event[0] == "press" for event in events[:number]):
-                time.sleep(max(0.0, self.pressed_at + DOUBLE_CLICK_S - time.monotonic()))
+            if kind == "press" and not any(event[0] == "press" for event in events[:number]):
+                self._begin_press(apart)
             perform(*arguments)
         self.x.sync()
+        if any(event[0] == "press" for event in events):
+            self.pressed_at = time.monotonic()
 
     def drew(self) -> bool:
         """Return whether anything was drawn since the last call."""
@@ -122,9 +129,17 @@ class XDisplay:
     def _move(self, x: int, y: int) -> None:
         xtest.fake_input(self.x, X.MotionNotify, x=x, y=y)
 
+    def _begin_press(self, apart: bool) -> None:
+        """Note where the first press of some events is; with ``apart`` delay it."""
+        (x, y), (old_x, old_y) = self.pointer(), self.pressed_where
+        self.pressed_where = [x, y]
+        if apart:
+            is_near = max(abs(x - old_x), abs(y - old_y)) <= NEAR_PIXELS
+            delay_s = NEAR_CLICK_S if is_near else DOUBLE_CLICK_S
+            time.sleep(max(0.0, self.pressed_at + delay_s - time.monotonic()))
+
     def _press(self, button: str) -> None:
         number = button_number(button)
-        self.pressed_at = time.monotonic()
         if number not in self.held_buttons:
             self.held_buttons.append(number)
             xtest.fake_input(self.x, X.ButtonPress, number)

@@ -1,0 +1,73 @@
+"""Leases with ``as_osworld``: the desktop has the files and the terminal's key of OSWorld's image."""
+
+import asyncio
+import shutil
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from aiohttp.test_utils import TestClient, TestServer
+
+from dart_streams.background import cancel_tasks
+from tests.integration.served_desktops import Served, served
+from tests.waiting import until
+from workers.desktop_server.server import LeaseServer
+from workers.desktop_server.slots import Slot
+from workers.env.backends.osworld.machine import FileMissing
+from workers.env.backends.osworld.osworld_session import HOME_FILES
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+needs_terminal = pytest.mark.skipif(shutil.which("gnome-terminal") is None, reason="needs gnome-terminal")
+TERMINAL = "import pyautogui; pyautogui.hotkey('ctrl', 'alt', 't')"
+LIST_WINDOWS = ["wmctrl", "-lx"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def desktops(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    async with served(tmp_path_factory.mktemp("served"), slots=1, lease_s=600.0) as running:
+        yield running
+
+
+async def test_only_a_lease_as_osworld_has_the_files_of_its_image(desktops):
+    async with desktops.machine(as_osworld=True) as machine:
+        assert {path: await machine.file(path) for path in HOME_FILES} == HOME_FILES
+    async with desktops.machine() as machine:
+        with pytest.raises(FileMissing):
+            await machine.file("/home/user/.config/vlc/vlcrc")
+
+
+@needs_terminal
+async def test_the_key_of_osworlds_image_opens_a_terminal(desktops):
+    async with desktops.machine(as_osworld=True) as machine:
+        assert "terminal" not in (await machine.execute(LIST_WINDOWS))["output"].lower()
+        await machine.execute(["python", "-c", TERMINAL])
+
+        async def is_open() -> bool:
+            return "terminal" in (await machine.execute(LIST_WINDOWS))["output"].lower()
+
+        await until(is_open)
+
+
+async def test_a_desktop_that_takes_no_files_is_not_leased():
+    slot = Slot(0, (320, 240), 60.0, asyncio.Semaphore(1))
+    used = []
+
+    async def is_new() -> bool:
+        return slot.is_ready and slot.sandbox not in used
+
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # Bound, and nothing listens.
+        server = LeaseServer([slot], [f"http://127.0.0.1:{unused.getsockname()[1]}"], "", 60.0)
+        keeping = asyncio.create_task(slot.run())
+        try:
+            async with TestClient(TestServer(server.application())) as client:
+                await until(is_new)
+                used.append(slot.sandbox)
+                answer = await client.post("/leases", json={"as_osworld": True})
+                assert (answer.status, server.leases.of_slot(0)) == (503, None)
+                assert "/setup/upload" in await answer.text()
+                await until(is_new)
+                assert (await client.post("/leases", json={})).status == 201, "a plain one needs no files"
+        finally:
+            await cancel_tasks(keeping)
