@@ -1,9 +1,11 @@
-"""Leases with ``as_osworld``: the desktop has the files and the terminal's key of OSWorld's image."""
+"""Leased desktops: the files of OSWorld's image with ``as_osworld``, and their weight during long calls."""
 
 import asyncio
+import os
 import shutil
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -19,6 +21,8 @@ from workers.env.backends.osworld.osworld_session import HOME_FILES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 needs_terminal = pytest.mark.skipif(shutil.which("gnome-terminal") is None, reason="needs gnome-terminal")
+CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
+needs_groups = pytest.mark.skipif(not os.access(CPU_GROUPS, os.W_OK), reason="needs control groups of version 1")
 TERMINAL = "import pyautogui; pyautogui.hotkey('ctrl', 'alt', 't')"
 LIST_WINDOWS = ["wmctrl", "-lx"]
 
@@ -71,3 +75,26 @@ async def test_a_desktop_that_takes_no_files_is_not_leased():
                 assert (await client.post("/leases", json={})).status == 201, "a plain one needs no files"
         finally:
             await cancel_tasks(keeping)
+
+
+@needs_groups
+async def test_a_long_call_has_a_higher_weight_until_its_end(desktops):
+    async with desktops.machine() as machine:
+
+        def weights() -> set[str]:
+            groups = CPU_GROUPS.glob(f"dart-desktop-{desktops.process.pid}-*/cpu.shares")
+            return {group.read_text().strip() for group in groups}
+
+        usual = weights()
+
+        async def is_raised() -> bool:
+            return weights() != usual
+
+        async def is_usual() -> bool:
+            return weights() == usual
+
+        call = asyncio.create_task(machine.execute("until [ -e /tmp/go ]; do sleep 0.2; done", shell=True))
+        await until(is_raised)
+        await machine.upload("/tmp/go", b"")
+        assert (await call)["returncode"] == 0
+        await until(is_usual)

@@ -76,7 +76,8 @@ class Gateway:
         if target.sandbox is None:
             return error_response(target.status, target.reason)
         try:
-            return await self._forward(request, target.sandbox)
+            with target.sandbox.priority.during_call():
+                return await self._forward(request, target.sandbox)
         finally:
             target.release()
 

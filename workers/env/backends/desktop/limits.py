@@ -24,6 +24,8 @@ NICE = 10
 """Priority as of the browsers: a slow desktop delays one episode only, unlike the policy, the broker or the trainer."""
 SHARES = 110
 """Weight of that priority in the kernel (``sched_prio_to_weight``), where the default is 1024."""
+WEIGHTS = {"cpu.shares": (SHARES, 2**18), "cpu.weight": (11, 10_000)}
+"""Files of the weight in versions 1 and 2, with that of the priority and the highest."""
 REMOVE_S = 30.0
 """Time limit for the killed processes of a group to end: hundreds at a low priority, on a busy machine."""
 POLL_INTERVAL_S = 0.02
@@ -78,6 +80,14 @@ class ControlGroup(msgspec.Struct, frozen=True):
                 with contextlib.suppress(FileNotFoundError):
                     return read((folder / name).read_text())
         return None
+
+    def set_weight(self, factor: int) -> None:
+        """Set the weight to ``factor`` times that of the priority."""
+        for name, (weight, highest) in WEIGHTS.items():
+            for folder in self.folders:
+                if (folder / name).exists():
+                    with contextlib.suppress(OSError):
+                        (folder / name).write_text(str(min(factor * weight, highest)))
 
     async def remove(self) -> None:
         """Remove the group once its processes have ended; never raises."""

@@ -22,6 +22,7 @@ import structlog
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.socket_folder import socket_folder
 from workers.env.backends.desktop import command_line, limits, syscall_filter
+from workers.env.backends.desktop.call_priority import CallPriority
 from workers.env.backends.desktop.guest import processes
 from workers.env.backends.desktop.problem import Problem
 from workers.env.environment import EnvironmentFault
@@ -59,6 +60,7 @@ class Sandbox:
         self.call_timeout_s = call_timeout_s
         self.process: asyncio.subprocess.Process | None = None
         self.group: limits.ControlGroup | None = None
+        self.priority = CallPriority(limits.ControlGroup())
         self._folder = ""
         self._session: aiohttp.ClientSession | None = None
         self._lifeline: int | None = None
@@ -71,6 +73,7 @@ class Sandbox:
         errors = f"{self._folder}/errors"
         self._session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(self.socket))
         self.group = limits.make_group()
+        self.priority = CallPriority(self.group)
         with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as files:
             listener.bind(self.socket)
             listener.listen()
@@ -109,6 +112,12 @@ class Sandbox:
         self, method: str, endpoint: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None
     ) -> tuple[bytes, Mapping[str, str]]:
         """Send a request once, and return the response's body and headers; raise EnvironmentFault if it fails."""
+        with self.priority.during_call():
+            return await self._send(method, endpoint, body, timeout_s)
+
+    async def _send(
+        self, method: str, endpoint: str, body: Mapping[str, Any] | None, timeout_s: float | None
+    ) -> tuple[bytes, Mapping[str, str]]:
         if self._session is None or self.process is None:
             raise EnvironmentFault("the desktop was not started")
         limit_s = timeout_s or self.call_timeout_s
