@@ -8,6 +8,7 @@ KEYS: dict[dialects.Name, frozenset[str]] = {
     "native": frozenset(),
     "ui-tars": COMMON | {"prompt", "language"},
     "qwen-computer-use": COMMON,
+    "qwen-mobile-use": COMMON,
     "computer_13": COMMON,
 }
 """Keys of each dialect."""

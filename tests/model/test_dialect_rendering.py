@@ -85,7 +85,7 @@ def test_a_model_without_the_tokens_around_boxes_is_rendered_without_them(tmp_pa
     assert renderer.spoken == {}
 
 
-@pytest.mark.parametrize("name", ["native", "ui-tars", "qwen-computer-use", "computer_13"])
+@pytest.mark.parametrize("name", ["native", "ui-tars", "qwen-computer-use", "qwen-mobile-use", "computer_13"])
 def test_a_prompt_with_calls_is_rendered_again_from_stored_steps(model_dir, name):
     """A worker renders what it sends, a trainer what the store has: the tokens of both agree."""
     policy = Policy(max_images=2, max_texts=3, max_tokens=500, dialect=ActionDialect(name=name))

@@ -15,12 +15,14 @@ from dart_streams.actions.dialects.dialect import (
 )
 from dart_streams.actions.dialects.native import SYSTEM, Native
 from dart_streams.actions.dialects.qwen_computer_use import QwenComputerUse
+from dart_streams.actions.dialects.qwen_mobile_use import QwenMobileUse
 from dart_streams.actions.dialects.ui_tars import Style, UiTars
 
-Name = Literal["native", "ui-tars", "qwen-computer-use", "computer_13"]
+Name = Literal["native", "ui-tars", "qwen-computer-use", "qwen-mobile-use", "computer_13"]
 BY_NAME: dict[Name, type[Dialect]] = {
     "native": Native,
     "ui-tars": UiTars,
     "qwen-computer-use": QwenComputerUse,
+    "qwen-mobile-use": QwenMobileUse,
     "computer_13": Computer13,
 }

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 from dart_streams.actions import Unparsable
-from dart_streams.actions.dialects import Computer13, Dialect, Native, QwenComputerUse, UiTars, View
+from dart_streams.actions.dialects import Computer13, Dialect, Native, QwenComputerUse, QwenMobileUse, UiTars, View
 from dart_streams.actions.sequence import format_all, parse_all
 from dart_streams.actions.typed import Hotkey
 
@@ -39,6 +39,15 @@ QWEN = (
     '<tool_call>{"name": "computer_use", "arguments": {"action": "mouse_move", "coordinate": "[1, 2]"}}</tool_call>',
     '<tool_call>{"name": "computer_use", "arguments": {"action": "type", "text": "say "</tool_call>" ]"}}</tool_call>',
 )
+MOBILE = (
+    '<tool_call>\n{"name": "mobile_use", "arguments": {"action": "click", "coordinate": [5, 6]}}\n</tool_call>',
+    '<tool_call>{"name": "mobile_use", "arguments": {"action": "long_press", "coordinate": [5, 6]}}</tool_call>',
+    '<tool_call>{"name": "mobile_use", "arguments": {"action": "swipe", "coordinate": [5, 6], "coordinate2": [1, 2]}}',
+    '<tool_call>{"name": "mobile_use", "arguments": {"action": "system_button", "button": "Back"}}</tool_call>',
+    '<tool_call>{"name": "mobile_use", "arguments": {"action": "key", "text": "volume_up"}}</tool_call>',
+    '<tool_call>{"name": "mobile_use", "arguments": {"action": "answer", "text": "4"}}</tool_call>',
+    *QWEN,
+)
 COMPUTER_13 = (
     '```json\n{"action_type": "CLICK", "x": 10, "y": 20.5, "button": "left", "num_clicks": 2}\n```',
     '```json\n{"action_type": "SCROLL", "parameters": {"dx": 3, "dy": -4}}\n```',
@@ -52,6 +61,7 @@ BASES: dict[type, tuple[str, ...]] = {
     Native: UI_TARS,
     UiTars: UI_TARS,
     QwenComputerUse: QWEN,
+    QwenMobileUse: MOBILE,
     Computer13: COMPUTER_13,
 }
 PIECES = (
@@ -67,7 +77,7 @@ DIALECTS: tuple[Dialect, ...] = (
     Native(),
     *(
         kind(coordinates=coordinates, strictness=strictness, several=several)
-        for kind in (UiTars, QwenComputerUse, Computer13)
+        for kind in (UiTars, QwenComputerUse, QwenMobileUse, Computer13)
         for coordinates in ("absolute", "relative")
         for strictness, several in (("strict", "first"), ("lenient", "all"))
     ),

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from dart_streams.actions import Unparsable
-from dart_streams.actions.dialects import Computer13, Dialect, Native, QwenComputerUse, UiTars
+from dart_streams.actions.dialects import Computer13, Dialect, Native, QwenComputerUse, QwenMobileUse, UiTars
 from tests.unit.actions.generated_answers import COMPUTER_13, DIALECTS, QWEN, UI_TARS, VIEW
 
 CHARACTERS = 100_000
@@ -17,6 +17,7 @@ LENIENT: tuple[Dialect, ...] = (
     Native(),
     UiTars(strictness="lenient", several="all"),
     QwenComputerUse(strictness="lenient", several="all"),
+    QwenMobileUse(strictness="lenient", several="all"),
     Computer13(strictness="lenient", several="all"),
 )
 TYPED = '{"name": "computer_use", "arguments": {"action": "type", "text": "'

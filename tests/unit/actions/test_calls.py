@@ -4,7 +4,7 @@ import pytest
 
 from dart_streams.actions import Call, Click, Unparsable
 from dart_streams.actions.arguments import read_arguments
-from dart_streams.actions.dialects import Computer13, Dialect, Native, QwenComputerUse, UiTars, View
+from dart_streams.actions.dialects import Computer13, Dialect, Native, QwenComputerUse, QwenMobileUse, UiTars, View
 from dart_streams.actions.offered import RETURNED_CHARACTERS, cut_returned, offer_call
 
 VIEW = View(100, 100)
@@ -22,6 +22,7 @@ DIALECTS: tuple[Dialect, ...] = (
     UiTars(prompt="box"),
     UiTars(prompt="mobile"),
     QwenComputerUse(),
+    QwenMobileUse(),
     Computer13(),
 )
 TEXT = """Action: call(name='calc.set', arguments='{"cell": "B3", "value": 5}')"""

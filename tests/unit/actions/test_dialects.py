@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_streams.actions import Action, Drag, Finished, Hotkey, Scroll, Type, grammar
-from dart_streams.actions.dialects import Computer13, Native, QwenComputerUse, UiTars, UnsupportedAction, View
+from dart_streams.actions.dialects import (
+    Computer13,
+    Native,
+    QwenComputerUse,
+    QwenMobileUse,
+    UiTars,
+    UnsupportedAction,
+    View,
+)
 from dart_streams.actions.offered import offer_call
 from dart_streams.actions.sequence import format_all, parse_all, pointer_after
 from tests.unit.actions.generated_answers import DIALECTS, measure
@@ -17,8 +25,16 @@ from tests.unit.actions.test_grammar import every_action
 VIEW = View(10_000, 10_000)
 """Whose pixels are all that are drawn."""
 OFFERED = (offer_call("files.read", "Return the text of a file.", {"type": "object"}),)
-WRITERS = (Native(), UiTars(), UiTars(prompt="box"), UiTars(prompt="mobile"), QwenComputerUse(), Computer13())
-EXPRESSIBLE = {Native: 18, UiTars: 18, Computer13: 17, QwenComputerUse: 13}
+WRITERS = (
+    Native(),
+    UiTars(),
+    UiTars(prompt="box"),
+    UiTars(prompt="mobile"),
+    QwenComputerUse(),
+    QwenMobileUse(),
+    Computer13(),
+)
+EXPRESSIBLE = {Native: 18, UiTars: 18, Computer13: 17, QwenComputerUse: 13, QwenMobileUse: 7}
 """Of the samples below."""
 SAMPLES = tuple(
     grammar.parse(f"Action: {call}")
@@ -71,7 +87,7 @@ def test_a_dialect_can_say_as_many_actions_as_its_words_allow(dialect):
     assert said == EXPRESSIBLE[type(dialect)]
 
 
-@pytest.mark.parametrize("kind", [UiTars, QwenComputerUse, Computer13])
+@pytest.mark.parametrize("kind", [UiTars, QwenComputerUse, QwenMobileUse, Computer13])
 @given(x=st.integers(0, 1931), y=st.integers(0, 1091))
 def test_relative_places_come_back_to_within_a_thousandth(kind, x, y):
     view, dialect = View(1932, 1092), kind(coordinates="relative")

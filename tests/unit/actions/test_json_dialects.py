@@ -5,6 +5,7 @@ import json
 import pytest
 
 from dart_streams.actions import (
+    Call,
     CallUser,
     Click,
     Drag,
@@ -20,7 +21,8 @@ from dart_streams.actions import (
     Unparsable,
     Wait,
 )
-from dart_streams.actions.dialects import Computer13, QwenComputerUse, View
+from dart_streams.actions.dialects import Computer13, QwenComputerUse, QwenMobileUse, View
+from dart_streams.actions.offered import offer_call
 
 VIEW = View(1288, 728, (7, 8))
 
@@ -58,6 +60,65 @@ def fenced(*items):
 def test_tool_calls_of_qwen_are_read(arguments, action):
     reading = QwenComputerUse().read(qwen(arguments), VIEW)
     assert (reading.actions, reading.wrong) == ((action,), ())
+
+
+APPS = (offer_call("open_app", "", {"type": "object"}), offer_call("set_text", "", {"type": "object"}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "action"),
+    [
+        ({"action": "click", "coordinate": [5, 6]}, Click(5, 6)),
+        ({"action": "long_press", "coordinate": [5, 6], "time": 1}, Click(5, 6, "right")),
+        ({"action": "swipe", "coordinate": [5, 6], "coordinate2": [7, 1]}, Drag(5, 6, 7, 1)),
+        ({"action": "type", "text": "it's"}, Type("it's")),
+        ({"action": "system_button", "button": "Back"}, Hotkey(("back",))),
+        ({"action": "system_button", "button": "Home"}, Hotkey(("home",))),
+        ({"action": "system_button", "button": "Enter"}, Hotkey(("enter",))),
+        ({"action": "key", "text": "volume_up"}, Hotkey(("volume_up",))),
+        ({"action": "open", "text": "Clock"}, Call("open_app", {"app_name": "Clock"})),
+        ({"action": "wait", "time": 1}, Wait()),
+        ({"action": "answer", "text": "42"}, Finished("42")),
+        ({"action": "terminate", "status": "success"}, Finished()),
+        ({"action": "terminate", "status": "failure"}, CallUser()),
+    ],
+)
+def test_tool_calls_of_qwen_on_a_phone_are_read_and_written(arguments, action):
+    reading = QwenMobileUse().read(qwen(arguments, "mobile_use"), VIEW, APPS)
+    assert (reading.actions, reading.wrong) == ((action,), ())
+    assert QwenMobileUse().write(action, VIEW) == qwen(arguments, "mobile_use").partition("\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kinds"),
+    [
+        ({"action": "click"}, None),
+        ({"action": "swipe", "coordinate": [5, 6]}, None),
+        ({"action": "open", "text": " "}, None),
+        ({"action": "system_button", "button": "Power"}, None),
+        ({"action": "left_click_drag", "coordinate": [5, 6]}, None),
+        ({"action": "tap", "coordinate": [5, 6]}, ["name"]),
+        ({"action": "system_button", "button": "BACK"}, ["key"]),
+        ({"action": "click", "coordinate": [5, 6], "keys": ["a"]}, ["argument"]),
+    ],
+)
+def test_calls_of_another_form_on_a_phone_are_noted_or_refused(arguments, kinds):
+    lenient, text = QwenMobileUse(strictness="lenient"), qwen(arguments, "mobile_use")
+    with pytest.raises(Unparsable):
+        QwenMobileUse().read(text, VIEW, APPS)
+    if kinds is None:
+        with pytest.raises(Unparsable):
+            lenient.read(text, VIEW, APPS)
+    else:
+        assert [wrong.kind for wrong in lenient.read(text, VIEW, APPS).wrong] == kinds
+
+
+def test_an_app_is_opened_only_where_that_is_offered():
+    with pytest.raises(Unparsable, match="unknown function 'open_app'"):
+        QwenMobileUse().read(qwen({"action": "open", "text": "Clock"}, "mobile_use"), VIEW)
+    [(_, prompt), _] = QwenMobileUse().system_messages("Go.", VIEW, APPS)
+    assert '"name": "set_text"' in prompt and '"name": "open_app"' not in prompt
+    assert "The screen's resolution is 1288x728." in prompt
 
 
 @pytest.mark.parametrize(

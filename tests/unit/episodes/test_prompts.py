@@ -185,7 +185,7 @@ def test_a_window_with_its_bounds_crossed_is_refused(window):
         parse({"policy": window}, "test")
 
 
-@pytest.mark.parametrize("name", ["native", "ui-tars", "qwen-computer-use", "computer_13"])
+@pytest.mark.parametrize("name", ["native", "ui-tars", "qwen-computer-use", "qwen-mobile-use", "computer_13"])
 def test_what_was_returned_is_shown_as_long_as_its_answer(name):
     policy = Policy(max_images=1, max_texts=2, max_tokens=500, dialect=ActionDialect(name=name))
     plain = observed(4)
