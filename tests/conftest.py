@@ -25,12 +25,18 @@ settings.load_profile("same-examples")
 
 TESTS = Path(__file__).parent
 LONGEST = (
+    "integration/test_sft_circle.py",
+    "integration/test_demonstrate_circle.py",
     "faults/test_disturbed_circle.py",
+    "integration/test_proposed_circle.py",
     "integration/test_curator.py",
     "faults/test_whole_circle.py",
     "integration/test_circle.py",
+    "faults/test_outsiders.py",
+    "integration/test_gui_actor_run.py",
     "integration/test_access_rights.py",
     "integration/test_many_workers.py",
+    "faults/test_disturbed_environments.py",
     "integration/test_desktop.py",
     "integration/test_miniwob.py",
     "integration/test_environment_conformance.py",
@@ -45,7 +51,7 @@ LONGEST = (
     "integration/test_page_slots.py",
     "integration/test_page_of_finished_run.py",
 )
-"""Files that take half a minute to six, the longest first."""
+"""Files that take half a minute to eight, the longest first."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
