@@ -29,4 +29,5 @@ TOPIC = Topic(
     partitions=4,
     shared=True,
     retention_ms=HOUR_MS // 4,
+    shortest_ms=HOUR_MS // 4,
 )

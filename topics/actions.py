@@ -35,5 +35,11 @@ class ActionResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TOPIC = Topic(
-    name="actions", event=ActionResponse, key="request_id", partitions=4, shared=True, retention_ms=HOUR_MS // 4
+    name="actions",
+    event=ActionResponse,
+    key="request_id",
+    partitions=4,
+    shared=True,
+    retention_ms=HOUR_MS // 4,
+    shortest_ms=HOUR_MS // 4,
 )

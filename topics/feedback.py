@@ -34,4 +34,4 @@ class Feedback(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     note: Excerpt = ""
 
 
-TOPIC = Topic(name="feedback", event=Feedback, key="task_id", retention_ms=None)
+TOPIC = Topic(name="feedback", event=Feedback, key="task_id", shortest_ms=None)

@@ -24,4 +24,4 @@ class TaskVerdict(msgspec.Struct, frozen=True, kw_only=True):
     trajectory_id: Annotated[str, Meta(max_length=512)]
 
 
-TOPIC = Topic(name="task-verdicts", event=TaskVerdict, key="task_id", retention_ms=None)
+TOPIC = Topic(name="task-verdicts", event=TaskVerdict, key="task_id", shortest_ms=None)

@@ -33,4 +33,4 @@ class ProposedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     ] = []
 
 
-TOPIC = Topic(name="tasks", event=ProposedTask, key="task_id", retention_ms=None)
+TOPIC = Topic(name="tasks", event=ProposedTask, key="task_id", shortest_ms=None)

@@ -59,4 +59,4 @@ class TrainedStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return [*self.imitated, *(name for update in self.sft_updates for name in update), *self.replayed]
 
 
-TOPIC = Topic(name="trained", event=TrainedStep, key="train_step", retention_ms=None)
+TOPIC = Topic(name="trained", event=TrainedStep, key="train_step", shortest_ms=None)

@@ -70,4 +70,4 @@ class WeightVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         )
 
 
-TOPIC = Topic(name="weights", event=WeightVersion, key="model_id", retention_ms=None)
+TOPIC = Topic(name="weights", event=WeightVersion, key="model_id", shortest_ms=None)

@@ -31,4 +31,4 @@ class WeightsServing(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.version, -1 if self.failed_version is None else self.failed_version)
 
 
-TOPIC = Topic(name="weights-serving", event=WeightsServing, key="worker_id", cleanup="compact", retention_ms=None)
+TOPIC = Topic(name="weights-serving", event=WeightsServing, key="worker_id", cleanup="compact", shortest_ms=None)

@@ -116,10 +116,10 @@ def retention_refusal(name: str, hours: float) -> str:
     topic = topics.BY_NAME.get(name)
     if topic is None:
         return f"no topic has this name: use one of {', '.join(topics.BY_NAME)}"
-    if topic.retention_ms is None and hours:
-        return "a run goes on from its records, which are kept forever"
-    if 0 < hours * HOUR_MS < min(topic.retention_ms or 0, HOUR_MS):
-        return f"its records are needed for {min(topic.retention_ms or 0, HOUR_MS) / HOUR_MS:g} hours at least"
+    if topic.shortest_ms is None and hours:
+        return "a run goes on from its records, which are kept as long as the run"
+    if topic.shortest_ms is not None and 0 < hours * HOUR_MS < topic.shortest_ms:
+        return f"its records are needed for {topic.shortest_ms / HOUR_MS:g} hours at least"
     return ""
 
 
@@ -133,7 +133,8 @@ class TopicSettings(Optional, frozen=True):
     """Copies of each record, on as many brokers; all but one acknowledge it (``min.insync.replicas``). 0: both are the
     broker's defaults."""
     retention_hours: dict[str, NonNegative] = msgspec.field(default_factory=dict)
-    """Retention by topic, where it is not the one that the page on topics has; 0 keeps a topic's records forever."""
+    """Retention by topic. By default a topic's records are kept as long as the run, until `runs rm`; those of
+    ``action-requests`` and ``actions`` for 15 minutes. 0 keeps these too."""
 
     def __post_init__(self) -> None:
         """Refuse a retention that loses what a run needs."""
@@ -177,6 +178,14 @@ class Bus(Section, frozen=True):
         return msgspec.structs.replace(self, prefix=f"{self.prefix.rstrip('.')}-policy.")
 
 
+class StoreRetention(Optional, frozen=True):
+    """How long the store keeps rows and screenshots of a run."""
+
+    days: Annotated[float, Meta(ge=0, le=7300)] | None = None
+    """Days after which screenshots and rows of steps and trajectories expire, counted from their last write. 0: never.
+    `store apply` and a run's start set it for all runs of the keyspace. Without it, the keyspace's stays."""
+
+
 class Store(Section, frozen=True):
     """Cassandra."""
 
@@ -196,6 +205,7 @@ class Store(Section, frozen=True):
     refuses another. 0: as the keyspace has, and 1 for a new one."""
     wait_s: AboveZero = 30.0
     """Time that a process waits for the database before it gives up."""
+    retention: StoreRetention = StoreRetention()
     tls: Tls = Tls()
     login: Login = Login()
 

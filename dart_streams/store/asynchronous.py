@@ -14,6 +14,7 @@ from dart_streams.config import Config, Store
 from dart_streams.deadline import Deadline
 from dart_streams.store import statements
 from dart_streams.store.blobs import BlobCache, MissingBlob, chunk_count, join_chunks, join_named, ref_of, split_chunks
+from dart_streams.store.schema import retention_s
 from dart_streams.store.sessions import DOWN, connect_async, gone_error, is_down, request_policy
 from topics.observations import Observation
 from topics.trajectories import Trajectory
@@ -91,12 +92,14 @@ class AsyncStore:
     async def put_blob(self, data: bytes, media_type: str, width: int, height: int) -> BlobRef:
         """Write a screenshot; return its reference once it is durable.
 
-        A cached screenshot is written again only if the store has lost it.
+        A cached screenshot is written again only if the store has lost it, or if half of its time has passed.
         """
         ref = ref_of(data, media_type, width, height)
         if self.cache.get(ref.sha256) is not None:
             stored = await self._execute(statements.HAS_CHUNKS, (ref.sha256,))
-            if len(stored) == chunk_count(ref.size):
+            renewed_below_s = retention_s(self.session, self.session.keyspace, "blobs") / 2
+            lasting = [left_s for (left_s,) in stored if left_s is None or left_s >= renewed_below_s]
+            if len(lasting) == chunk_count(ref.size):
                 return ref
         writes = [
             self._execute(statements.PUT_CHUNK, (ref.sha256, n, piece)) for n, piece in enumerate(split_chunks(data))

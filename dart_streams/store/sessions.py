@@ -1,18 +1,17 @@
 """Sessions with Cassandra, connected within ``store.wait_s`` once the schema is complete.
 
 Only ``dart-streams store apply``, ``store rebuild`` and a run's start create the schema: concurrent changes make nodes
-disagree. All sessions check ``store.replication``.
+disagree. Only ``store apply`` migrates it. All sessions check its version and ``store.replication``.
 """
 
 import asyncio
+import functools
 import logging
 import re
 import socket
 import ssl
-import string
 from collections import Counter
 from collections.abc import Iterable
-from importlib import resources
 from typing import Any
 
 from cassandra import AuthenticationFailed, ConsistencyLevel, DriverException, InvalidRequest, Unauthorized
@@ -41,7 +40,9 @@ from dart_streams.connection.protocol_probes import CQL, Endpoint, tls_refusal
 from dart_streams.connection.retrying import retry_arguments
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable, UserError
+from dart_streams.store import schema
 from dart_streams.store.replication import local_datacenter, new_replication, refuse_other
+from dart_streams.store.schema import SchemaIncomplete
 
 CONNECT_TIMEOUT_S = 3.0
 REQUEST_TIMEOUT_S = 10.0
@@ -66,10 +67,6 @@ class TableGone(UserError):
     exit_code = 1
 
 
-class SchemaIncomplete(Exception):
-    """The keyspace or one of its tables does not exist (yet)."""
-
-
 def connect(store: Store) -> Session:
     """Connect once the schema is complete, retrying for ``store.wait_s``; blocks meanwhile.
 
@@ -88,9 +85,12 @@ async def connect_async(store: Store) -> Session:
     return await AsyncRetrying(**connection_policy(store))(asyncio.to_thread, open_keyspace, store)
 
 
-def create_schema(store: Store) -> None:
-    """Create the missing keyspace and tables; raise as :func:`connect` does."""
-    Retrying(**connection_policy(store))(open_keyspace, store, create=True).cluster.shutdown()
+def create_schema(store: Store, *, migrate: bool = False) -> None:
+    """Create the missing keyspace and tables, and with ``migrate`` those of an earlier version anew.
+
+    Raises as :func:`connect` does.
+    """
+    Retrying(**connection_policy(store))(open_keyspace, store, create=True, migrate=migrate).cluster.shutdown()
 
 
 def check(store: Store) -> None:
@@ -145,10 +145,11 @@ def gone_error(error: BaseException, run: str) -> TableGone | None:
     )
 
 
-def open_keyspace(store: Store, *, create: bool = False) -> Session:
-    """Connect once; create the schema (``create``) or require it.
+def open_keyspace(store: Store, *, create: bool = False, migrate: bool = False) -> Session:
+    """Connect once; create the schema (``create``), bring it to this version (``migrate``), or require both.
 
-    Raises one of :data:`DOWN` or :class:`SchemaIncomplete`, and leaves nothing open.
+    Raises one of :data:`DOWN` or :class:`SchemaIncomplete`, or for good :class:`~schema.SchemaVersion`, and leaves
+    nothing open.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,47}", store.keyspace):
         raise ConfigError(
@@ -156,14 +157,11 @@ def open_keyspace(store: Store, *, create: bool = False) -> Session:
         )
     session = open_session(store)
     try:
-        if (lacking := missing_tables(session, store.keyspace)) and not create:
-            exists = store.keyspace in session.cluster.metadata.keyspaces
-            what = f"lacks the tables {', '.join(lacking)}" if exists else "does not exist"
-            raise SchemaIncomplete(f"keyspace {store.keyspace} {what}")
         nodes = count_nodes(session.cluster)
-        if lacking:
-            for statement in schema_statements(store.keyspace, new_replication(store, nodes)):
-                session.execute(statement, timeout=30.0)
+        if create:
+            schema.apply(session, store, functools.partial(new_replication, store, nodes), migrate=migrate)
+        else:
+            schema.require(session, store.keyspace)
         if (keyspace := session.cluster.metadata.keyspaces.get(store.keyspace)) is None:
             raise SchemaIncomplete(f"keyspace {store.keyspace} was made a moment ago, and is not yet known here")
         refuse_other(store, nodes, keyspace.replication_strategy)
@@ -257,27 +255,6 @@ def find_refusal(store: Store, error: NoHostAvailable, context: ssl.SSLContext |
 def place_of(store: Store) -> str:
     """Return the database's location for error texts."""
     return f"{', '.join(store.hosts)} port {store.port}"
-
-
-def missing_tables(session: Session, keyspace: str) -> list[str]:
-    """Return the schema's tables that the keyspace lacks, from cached metadata."""
-    existing = session.cluster.metadata.keyspaces.get(keyspace)
-    tables = filter(None, map(table_of, schema_statements(keyspace)))
-    return [table for table in tables if existing is None or table not in existing.tables]
-
-
-def schema_statements(keyspace: str, replication: str = "") -> list[str]:
-    """Return the statements of schema.cql; the keyspace comes first, with its ``replication`` as a CQL value."""
-    text = resources.files("dart_streams.store").joinpath("schema.cql").read_text()
-    lines = [line for line in text.splitlines() if not line.startswith("--")]
-    filled = string.Template("\n".join(lines)).substitute(keyspace=keyspace, replication=replication)
-    return [statement.strip() for statement in filled.split(";") if statement.strip()]
-
-
-def table_of(statement: str) -> str:
-    """Return the table that a statement creates; empty if it creates none."""
-    match = re.match(r"CREATE TABLE IF NOT EXISTS \w+\.(\w+)", statement)
-    return match[1] if match else ""
 
 
 def shorten_error(error: BaseException) -> str:

@@ -12,7 +12,8 @@ from topics.trajectories import Trajectory
 
 PUT_CHUNK = "INSERT INTO blobs (sha256, chunk, data) VALUES (?, ?, ?)"
 GET_CHUNKS = "SELECT data FROM blobs WHERE sha256 = ?"
-HAS_CHUNKS = "SELECT chunk FROM blobs WHERE sha256 = ?"
+HAS_CHUNKS = "SELECT TTL(data) FROM blobs WHERE sha256 = ?"
+"""A row a chunk, with the seconds until it expires; null: never."""
 PUT_STEP = "INSERT INTO steps (run, trajectory_id, step, observation) VALUES (?, ?, ?, ?)"
 GET_STEPS = "SELECT observation FROM steps WHERE run = ? AND trajectory_id = ?"
 PUT_TRAJECTORY = "INSERT INTO trajectories (run, id, trajectory) VALUES (?, ?, ?)"

@@ -82,6 +82,19 @@ def test_partitions_replicas_and_retention_are_those_of_the_file(bus):
         admin.apply_all(msgspec.structs.replace(fresh, topics=TopicSettings(replicas=2)))
 
 
+def test_topics_of_before_keep_a_run_whole_once_they_are_applied(bus):
+    week = TopicSettings(retention_hours={t.name: 168 for t in topics.ALL if t.retention_ms is None and t.shortest_ms})
+    old = msgspec.structs.replace(bus, prefix=f"{bus.prefix}old.", topics=week)
+    admin.apply_all(old)
+    changed = admin.apply_all(msgspec.structs.replace(old, topics=TopicSettings()), keep_grown=True)
+    assert len(changed) == len(week.retention_hours) >= 7
+    assert {change.before["retention.ms"] for change in changed} == {"604800000"}
+    with admin.connect(old) as client:
+        found = admin.describe(client, [spec for spec in declare_topics(old) if not spec.name.endswith(".dlq")])
+    kept = {state.topic.removeprefix(old.prefix): state.configs["retention.ms"] for state in found}
+    assert {name for name, ms in kept.items() if ms != "-1"} == {"actions", "action-requests"}
+
+
 def test_a_resumed_run_keeps_grown_topics_and_makes_missing_ones(bus):
     grown, fresh = TopicSpec(name=bus.prefix + "rollout-orders", partitions=1), TopicSpec(name=bus.prefix + "fresh")
     (change,) = admin.apply_all(bus, [grown, fresh], keep_grown=True)

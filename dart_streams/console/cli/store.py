@@ -36,11 +36,11 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
 @app.command("apply")
 def apply(config: ConfigFile = None) -> None:
-    """Create the missing keyspace, with the copies of `store.replication`, and the missing tables."""
+    """Create the missing keyspace, with the copies of `store.replication`, and tables; migrate an earlier version's."""
     from dart_streams.store import create_schema
 
     settings = read_config(config)
-    create_schema(settings.store)
+    create_schema(settings.store, migrate=True)
     note(f"keyspace {settings.store.keyspace} is complete")
 
 

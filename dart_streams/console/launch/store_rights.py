@@ -10,6 +10,7 @@ import msgspec
 
 from dart_streams.console.launch.access_rights import KINDS, PEOPLE
 from dart_streams.errors import UserError
+from dart_streams.store.schema import VERSIONS
 
 Permission = Literal["SELECT", "MODIFY", "CREATE", "ALTER", "DROP"]
 READ: tuple[Permission, ...] = ("SELECT",)
@@ -18,16 +19,16 @@ BOTH: tuple[Permission, ...] = ("SELECT", "MODIFY")
 OWNER: tuple[Permission, ...] = ("CREATE", "ALTER", "DROP", "SELECT", "MODIFY")
 EVERY_TABLE = "*"
 TABLES: dict[str, dict[str, tuple[Permission, ...]]] = {
-    "env": {"blobs": BOTH, "steps": READ},  # steps of a recorded trajectory guide an episode
-    "rollout": {"blobs": READ},
-    "recorder": {"steps": BOTH, "trajectories": WRITE, "trajectories_by_task": WRITE},
-    "trainer": {"blobs": BOTH, "steps": READ, "trained": BOTH, "epochs": BOTH},  # a conditional write reads
-    "tracker": {"blobs": READ, "steps": READ},
+    "env": {VERSIONS: READ, "blobs": BOTH, "steps": READ},  # steps of a recorded trajectory guide an episode
+    "rollout": {VERSIONS: READ, "blobs": READ},
+    "recorder": {VERSIONS: READ, "steps": BOTH, "trajectories": WRITE, "trajectories_by_task": WRITE},
+    "trainer": {VERSIONS: READ, "blobs": BOTH, "steps": READ, "trained": BOTH, "epochs": BOTH},  # a claim reads
+    "tracker": {VERSIONS: READ, "blobs": READ, "steps": READ},
     "ui": {EVERY_TABLE: READ},
     **{kind: {EVERY_TABLE: READ} for kind in PEOPLE},
     "run": {EVERY_TABLE: OWNER},
 }
-"""Permissions by table. A kind that is not listed opens no session."""
+"""Permissions by table; each session reads the schema's version. A kind that is not listed opens no session."""
 
 
 class StoreRight(msgspec.Struct, frozen=True, kw_only=True):

@@ -56,7 +56,7 @@ CONSTANTS = (
     Constant("screenshot_kb", 300.0, "kB", "assumed", "a PNG of a desktop of 1920x1080"),
     Constant("event_kb", 8.0, "kB/step", "assumed", "observation, request and answer of a step of about 100 tokens"),
     Constant("images", 5.0, "screenshots/request", "published", "history of DART's release: at most 5 images"),
-    Constant("log_hours", 168.0, "h", "assumed", "retention of observations; bus.topics.retention_hours"),
+    Constant("log_hours", 168.0, "h", "assumed", "hours of records on the disks; bus.topics.retention_hours"),
     Constant("run_hours", 24.0, "h", "assumed", "length of a run"),
     Constant("broker_cores", 8.0, "cores", "assumed", "of a broker"),
     Constant("store_cores", 8.0, "cores", "assumed", "of a database node"),
@@ -113,7 +113,7 @@ screenshots_gb_a_day | screenshots kept a day | GB | \
 screenshots_gb_a_run | screenshots kept of a run | GB | \
     {screenshots_gb_a_day} GB a day x {run_hours} h / 24; `runs rm --screenshots` removes them
 log_gb | disk of all brokers | GB | \
-    {steps_per_s} steps/s x {event_kb} kB x {copies} copies x {log_hours} h of retention
+    {steps_per_s} steps/s x {event_kb} kB x {copies} copies x {log_hours} h of records
 under_way | requests under way |  | {steps_per_s} steps/s x generate {generate_s} s
 rollout_workers | rollout workers |  | {under_way} under way / {places} places / {full}
 rollout_gpus | rollout GPUs |  | {rollout_workers} workers x {gpus_a_worker} GPUs

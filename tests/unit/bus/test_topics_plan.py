@@ -79,6 +79,7 @@ def test_a_deployment_sets_partitions_replicas_and_retention():
     assert {name: spec.partitions for name, spec in by_name.items() if spec.partitions > 1} == dict.fromkeys(shared, 16)
     assert by_name["observations"].configs["retention.ms"] == "7200000"
     assert by_name["curated"].configs["retention.ms"] == "-1"
+    assert by_name["trajectories"].configs["retention.ms"] == "-1", "as long as the run"
     assert by_name["actions"].configs["message.timestamp.before.max.ms"] == "900000", "no older than it is kept"
 
 
@@ -86,7 +87,7 @@ def test_a_deployment_sets_partitions_replicas_and_retention():
     ("retention_hours", "reason"),
     [
         ({"orders": 1}, "no topic has this name: use one of rollout-orders"),
-        ({"weights": 24}, "kept forever"),
+        ({"weights": 24}, "kept as long as the run"),
         ({"actions": 0.1}, "0.25 hours at least"),
         ({"observations": 0.5}, "1 hours at least"),
     ],

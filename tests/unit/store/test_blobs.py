@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dart_streams.config import Store
 from dart_streams.errors import ConfigError
-from dart_streams.store import blobs, sessions
+from dart_streams.store import blobs, schema, sessions
 from dart_streams.store.blobs import BlobCache, MissingBlob
 
 
@@ -57,8 +57,8 @@ def test_a_blob_larger_than_the_cache_is_not_cached():
 
 
 def test_every_schema_statement_is_repeatable_and_in_the_keyspace():
-    statements = sessions.schema_statements("somewhere")
-    assert len(statements) == 7
+    statements = schema.schema_statements("somewhere")
+    assert len(statements) == 8
     assert all("IF NOT EXISTS somewhere" in statement for statement in statements)
 
 
@@ -69,5 +69,14 @@ def test_a_keyspace_that_is_no_name_is_refused_before_anything_is_sent(keyspace)
 
 
 def test_the_tables_that_a_start_looks_for_are_those_of_the_schema():
-    tables = [sessions.table_of(statement) for statement in sessions.schema_statements("somewhere")]
-    assert tables == ["", "blobs", "steps", "trajectories", "trajectories_by_task", "trained", "epochs"]
+    tables = [schema.table_of(statement) for statement in schema.schema_statements("somewhere")]
+    assert tables == [
+        "",
+        "schema_version",
+        "blobs",
+        "steps",
+        "trajectories",
+        "trajectories_by_task",
+        "trained",
+        "epochs",
+    ]

@@ -5,7 +5,7 @@ import pytest
 from dart_streams.console.launch.access_rights import KINDS
 from dart_streams.console.launch.store_rights import TABLES, store_rights
 from dart_streams.errors import UserError
-from dart_streams.store import sessions
+from dart_streams.store import schema
 from tests.command_line import invoke, invoke_json
 
 
@@ -14,7 +14,10 @@ def statements_of(kind: str) -> list[str]:
 
 
 def test_rights_are_statements_on_the_keyspace_and_its_tables():
-    assert statements_of("rollout") == ['GRANT SELECT ON TABLE mine.blobs TO "dart-rollout"']
+    assert statements_of("rollout") == [
+        'GRANT SELECT ON TABLE mine.schema_version TO "dart-rollout"',
+        'GRANT SELECT ON TABLE mine.blobs TO "dart-rollout"',
+    ]
     assert statements_of("ui") == ['GRANT SELECT ON KEYSPACE mine TO "dart-ui"']
     assert statements_of("curator") == []
 
@@ -25,7 +28,7 @@ def test_a_quote_in_a_login_ends_no_name():
 
 
 def test_rights_name_kinds_and_tables_that_exist():
-    tables = set(filter(None, map(sessions.table_of, sessions.schema_statements("mine"))))
+    tables = set(filter(None, map(schema.table_of, schema.schema_statements("mine"))))
     assert TABLES.keys() <= set(KINDS)
     assert {table for of_kind in TABLES.values() for table in of_kind} <= tables | {"*"}
 
@@ -39,6 +42,6 @@ def test_the_command_shows_rights_and_statements():
     rows = invoke_json("store", "roles", "env", "--user", "team-{kind}")
     assert {row["login"] for row in rows} == {"team-env"}
     text = invoke("store", "roles", "--cql").stdout
-    assert text.splitlines()[0] == 'GRANT SELECT ON TABLE dart.blobs TO "dart-env";'
+    assert text.splitlines()[0] == 'GRANT SELECT ON TABLE dart.schema_version TO "dart-env";'
     with pytest.raises(UserError, match="no kind of process 'nobody'"):
         invoke_json("store", "roles", "nobody")
