@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,12 +18,15 @@ import pytest
 from cassandra.cluster import Cluster
 from rich.console import Console
 
+from benchmarks.private_services import private_folder
 from dart_streams import config as configuration
-from dart_streams.config import Config
+from dart_streams.config import Bus, Config, Run, Services
 from dart_streams.config.hardware import read_machine
 from dart_streams.console.launch import process_registry as leftovers
 from dart_streams.console.launch import processes
 from dart_streams.console.launch.run_start import write_report
+from dart_streams.console.launch.services import local
+from dart_streams.console.launch.services.daemon import free_port
 from dart_streams.console.launch.session import InterruptedRun, Session
 from dart_streams.console.launch.supervisor import ProcessSpec, Supervisor
 from dart_streams.console.launch.training_run import TrainingRun
@@ -319,6 +323,64 @@ def test_the_store_is_rebuilt_from_the_log(finished: Finished, bundle: Path):
         assert restored
         assert set(restored) <= set(blobs)
     assert answer("store", "rebuild", "--wipe", *run) == before
+
+
+@pytest.fixture
+def elsewhere(services, tmp_path) -> Iterator[Path]:
+    """The configuration of an empty broker and an empty keyspace."""
+    with private_folder(suffix="-restored") as place:
+        empty = Config(
+            bus=Bus(servers=f"127.0.0.1:{free_port()}"),
+            store=msgspec.structs.replace(services.config().store, keyspace=f"restored_{uuid.uuid4().hex[:8]}"),
+            run=Run(state_dir=str(place)),
+            services=Services(ready_s=240.0),
+        )
+        local.start_services(empty, names=("kafka",))
+        folder.write_toml(tmp_path / "elsewhere.toml", empty)
+        yield tmp_path / "elsewhere.toml"
+
+
+def test_a_capture_restores_the_run_where_there_was_nothing(finished: Finished, bundle: Path, elsewhere, tmp_path):
+    state = tmp_path / "restored"
+    where = ("--state", str(state), "--config", str(elsewhere))
+    restored = answer("restore", str(bundle), *where)[0]
+    assert restored["moved"] == 0, "each record has its offset again"
+    assert restored["rows"] and restored["screenshots"]
+    known = finished.made.id
+    config = folder.find(str(state), known).config()
+    assert config.bus.servers == configuration.load(elsewhere).bus.servers != finished.config.bus.servers
+
+    rows = [answer("runs", "list", "--state", place)[0] for place in (str(state), finished.config.run.state_dir)]
+    assert [{**row, "mb": 0} for row in rows] == [{**rows[1], "mb": 0}] * 2
+
+    pages = []
+    for number, place in enumerate((str(state), finished.config.run.state_dir)):
+        page = tmp_path / f"{number}.html"
+        assert invoke("ui", known, "--state", place, "--export", str(page)).exit_code == 0
+        pages.append(answers(page))
+        assert screens(page)
+    assert pages[0].keys() == pages[1].keys()
+    for page in pages:  # The address of the broker, the folder, and how long ago the last record was.
+        del page["run?"], page["report?"]["settings"], page["time?"]["stalls"]
+    different = {view: [page.get(view) for page in pages] for view in pages[1] if pages[0].get(view) != pages[1][view]}
+    assert not different and pages[0].keys() == pages[1].keys()
+
+    again = tmp_path / "again.dart"
+    assert invoke("capture", known, "--state", str(state), "-o", str(again), "--blobs").exit_code == 0
+    assert answer("replay", str(again)) == answer("replay", str(bundle))
+    assert all(table["equal"] for table in answer("store", "diff", "--run", known, "--state", str(state)))
+    assert answer("trace", "3", "--run", known, "--state", str(state)) == answer("trace", "3", "--bundle", str(bundle))
+
+    resumed = ("run", "--resume", known, "--state", str(state))
+    for command, said in (
+        (("restore", str(bundle), *where), "exists: name another"),
+        (resumed, "restored from a bundle"),
+    ):
+        refused = invoke(*command)
+        assert isinstance(refused.exception, UserError) and said in str(refused.exception), refused.output
+    occupied = invoke("restore", str(bundle), "--state", str(tmp_path / "third"), "--config", str(elsewhere))
+    assert "is a live prefix" in str(occupied.exception)
+    assert not (tmp_path / "third").exists()
 
 
 def test_a_bundle_is_published_under_a_shadow_prefix_only(finished: Finished, bundle: Path):

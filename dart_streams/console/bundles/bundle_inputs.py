@@ -15,11 +15,15 @@ from dart_streams.config.recorded import upgrade_recorded
 from dart_streams.config.tables import parse_settings
 from dart_streams.config.tasks import TaskSet
 from dart_streams.console.runs.bundle import Bundle, BundleError
+from dart_streams.console.runs.run_folder import PhaseLog
 from dart_streams.console.runs.run_log import full_event
 from dart_streams.console.runs.token_texts import Pieces, parse_stored, read_pieces
 from topics import Topic
 
 CONFIG, TASKS = "config.toml", "tasks.toml"
+FILES = "file:"
+"""Beginning of the names of sections with a file of the run's folder."""
+JOURNAL = f"{FILES}journal.json"
 TOKENS = "tokens.json"
 """The bytes of each token that the run's answers have."""
 
@@ -34,6 +38,17 @@ def config_of(bundle: Bundle, settings: Sequence[str] = ()) -> Config:
 def tasks_of(bundle: Bundle) -> TaskSet:
     """Return the run's task set."""
     return task_sets.parse(tables_of(bundle, TASKS), f"{bundle.path}: {TASKS}")
+
+
+def captured_journal(bundle: Bundle) -> PhaseLog | None:
+    """Return the run's journal, its outcome ``recorded`` if the run had not ended; None for a bundle without one."""
+    if not bundle.has(JOURNAL):
+        return None
+    try:
+        journal = msgspec.json.decode(b"".join(bundle.lines(JOURNAL)), type=PhaseLog)
+    except msgspec.DecodeError as error:
+        raise BundleError(f"{bundle.path}: {JOURNAL} is damaged ({error}): capture the run again") from None
+    return msgspec.structs.replace(journal, outcome="recorded") if journal.outcome == "unfinished" else journal
 
 
 def pieces_of(bundle: Bundle) -> Pieces:

@@ -15,7 +15,7 @@ from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.config import tasks as task_sets
 from dart_streams.config.text import text_of
-from dart_streams.console.bundles.bundle_inputs import CONFIG, TASKS, TOKENS
+from dart_streams.console.bundles.bundle_inputs import CONFIG, FILES, TASKS, TOKENS
 from dart_streams.console.bundles.progress import report_progress
 from dart_streams.console.lineage.traces import lines_in
 from dart_streams.console.runs.bundle import Blob, BundleRecord, BundleSection, Manifest, Writer
@@ -52,10 +52,10 @@ def capture(
     path: Path,
     topics: Sequence[Topic],
     store: SyncStore | None = None,
-    traces: Path | None = None,
+    folder: Path | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> list[BundleSection]:
-    """Write the topics' records, the spans in ``traces``, and with a ``store`` the screenshots.
+    """Write the topics' records, spans and files of the run's ``folder``, and with a ``store`` the screenshots.
 
     Raises ServiceUnavailable if the broker, or the database, does not answer, and UserError if there are no such
     topics, or the store lacks a screenshot. No file is left then.
@@ -81,13 +81,23 @@ def capture(
             report(f"{topic.name}: {section.items} records")
         if tokens:
             bundle.text(TOKENS, format_pieces(read_pieces(config, task_sets.load(Path(config.tasks.file))), tokens))
-        if traces is not None and traces.is_dir():
-            report(f"spans: {bundle.section(TRACES, 'lines', lines_in(traces)).items}")
+        if folder is not None:
+            if (folder / TRACES).is_dir():
+                report(f"spans: {bundle.section(TRACES, 'lines', lines_in(folder / TRACES)).items}")
+            write_files(bundle, folder)
         if store:
             blobs = stored_blobs(store, list(refs.values()))
             section = bundle.blobs(report_progress(blobs, "screenshots", report, len(refs)))
             report(f"screenshots: {section.items}")
     return bundle.sections
+
+
+def write_files(bundle: Writer, folder: Path) -> None:
+    """Write the journal, the report's figures and the metrics of a run's folder, as far as they exist."""
+    for path in (folder / "journal.json", folder / "report.json", *sorted(folder.glob("metrics/*.jsonl"))):
+        if path.is_file():
+            with path.open("rb") as file:
+                bundle.section(f"{FILES}{path.relative_to(folder)}", "lines", file)
 
 
 def with_blobs(topic: str, records: Iterator[BundleRecord], refs: dict[str, BlobRef]) -> Iterator[BundleRecord]:

@@ -2,10 +2,11 @@
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from kafka import TopicPartition
@@ -39,58 +40,71 @@ class TimeSpan(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """Number of records of a topic that were published to topic ``to``."""
+    """Number of records of a topic that were published to topic ``to``; ``moved`` have another offset there."""
 
     topic: str
     to: str
     records: int
+    moved: int
 
 
 def republish(
-    bundle: Bundle, bus: Bus, topics: Sequence[Topic], span: TimeSpan, speed: float | None
+    bundle: Bundle, bus: Bus, topics: Sequence[Topic], span: TimeSpan, speed: float | None, *, own: bool = False
 ) -> list[Published]:
     """Publish records in order of time, ``speed`` times as fast as they were recorded; None is as fast as possible.
 
-    ``bus.prefix`` is that of the shadow topics. Raises UserError if it is live or invalid (nothing is written then),
-    BundleError if the bundle lacks a topic, and ServiceUnavailable if the broker does not answer.
+    ``bus.prefix`` is that of the shadow topics, or with ``own`` the run's. Raises UserError if it is live or invalid
+    (nothing is written then), BundleError if the bundle lacks a topic, and ServiceUnavailable if the broker does not
+    answer.
     """
     for topic in topics:
         if not bundle.has(topic.name):
             raise BundleError(f"{bundle.path} has no {topic.name}: it has {', '.join(bundle.topics())}")
-    raise_if_live(bundle, bus, topics)
+    raise_if_live(bundle, bus, topics, own=own)
     create_topics(bundle, bus, topics)
     counts = dict.fromkeys((topic.name for topic in topics), 0)
+    moved = Counter[str]()
     producer = sync_clients.create_producer(bus, "replay")
     try:
-        sent: list[Any] = []
+        sent: list[SentRecord] = []
         for name, record in pace_records(in_order(bundle, topics, span), speed):
-            sent.append(
-                producer.send(
-                    bus.prefix + name,
-                    value=record.value,
-                    key=record.key,
-                    headers=record.headers,
-                    partition=record.partition,
-                    timestamp_ms=record.at_ms,
-                )
+            future = producer.send(
+                bus.prefix + name,
+                value=record.value,
+                key=record.key,
+                headers=record.headers,
+                partition=record.partition,
+                timestamp_ms=record.at_ms,
             )
+            sent.append(SentRecord(name, record.offset, future))
             counts[name] += 1
             if len(sent) >= IN_FLIGHT:
-                flush(sent, bus)
-        flush(sent, bus)
+                moved.update(flush(sent, bus))
+        moved.update(flush(sent, bus))
     finally:
         producer.close(timeout=SEND_TIMEOUT_S)
-    return [Published(topic=name, to=bus.prefix + name, records=number) for name, number in counts.items()]
+    return [
+        Published(topic=name, to=bus.prefix + name, records=number, moved=moved[name])
+        for name, number in counts.items()
+    ]
 
 
-def flush(sent: list[Any], bus: Bus) -> None:
-    """Wait until the broker has acknowledged all records."""
+class SentRecord(NamedTuple):
+    """A record under way, with its recorded offset."""
+
+    topic: str
+    offset: int
+    acknowledged: Any
+
+
+def flush(sent: list[SentRecord], bus: Bus) -> list[str]:
+    """Wait until the broker has acknowledged all records; return the topic of each with another offset."""
     try:
-        for future in sent:
-            future.get(timeout=SEND_TIMEOUT_S)
+        moved = [one.topic for one in sent if one.acknowledged.get(timeout=SEND_TIMEOUT_S).offset != one.offset]
     except KafkaError as error:
         raise ServiceUnavailable(f"the broker at {bus.servers} rejected a record ({error})") from None
     sent.clear()
+    return moved
 
 
 def pace_records(
@@ -125,12 +139,12 @@ def in_order(bundle: Bundle, topics: Sequence[Topic], span: TimeSpan) -> Iterato
         yield name, record
 
 
-def raise_if_live(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
-    """Raise :class:`UserError` if the prefix is the run's, is invalid, or names topics that have records."""
+def raise_if_live(bundle: Bundle, bus: Bus, topics: Sequence[Topic], *, own: bool = False) -> None:
+    """Raise :class:`UserError` if the prefix is the run's (but with ``own``), invalid, or of topics with records."""
     prefix = bus.prefix
     if not prefix or not set(prefix) <= NAME:
         raise UserError(f"{prefix!r} is no prefix for topics: use letters, digits, '.', '_' and '-'")
-    if prefix == bundle.manifest.prefix:
+    if prefix == bundle.manifest.prefix and not own:
         raise UserError(
             f"{prefix!r} is the prefix of the run itself: replay into another one, for instance shadow.{prefix}"
         )
@@ -140,7 +154,7 @@ def raise_if_live(bundle: Bundle, bus: Bus, topics: Sequence[Topic]) -> None:
             if any(client.end_offsets(places).values()):
                 raise UserError(
                     f"{prefix!r} is a live prefix: {name} has records. Replay only writes into new topics: "
-                    "choose a prefix that nothing uses"
+                    + ("restore into a broker without this run" if own else "choose a prefix that nothing uses")
                 )
 
 

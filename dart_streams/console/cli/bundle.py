@@ -72,17 +72,17 @@ def write(config: Config, path: Path, names: list[str], *, blobs: bool) -> None:
     from dart_streams.console.bundles import capture as capturing
     from topics import ALL
 
-    traces = config.run.folder / capturing.TRACES
+    folder = config.run.folder
     chosen = [find_topic(name) for name in names] or ALL
     if not blobs:
-        capturing.capture(config, path, chosen, traces=traces, report=note)
+        capturing.capture(config, path, chosen, folder=folder, report=note)
         return
     from dart_streams.console.cli.store import store_session
     from dart_streams.store import SyncStore
 
     with store_session(config) as session:
         store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
-        capturing.capture(config, path, chosen, store, traces, note)
+        capturing.capture(config, path, chosen, store, folder, note)
 
 
 def replay(

@@ -27,7 +27,7 @@ from dart_streams.console.views import report as reports
 from dart_streams.console.views.console import PlainConsole
 from dart_streams.curation.recipes import bind_rules
 from dart_streams.episodes import context
-from dart_streams.errors import ConfigError
+from dart_streams.errors import ConfigError, UserError
 from dart_streams.policy import hub_models, recipe
 
 
@@ -81,6 +81,11 @@ def resumed_config(
     Raises UserError if there is no such run.
     """
     folder = run_folder.find(given.run.state_dir if given else str(state or run_folder.DEFAULT_STATE), run)
+    if folder.restored_file.exists():
+        raise UserError(
+            f"run {folder.id!r} was restored from a bundle, which has neither weights nor committed offsets: it can't "
+            "be resumed. Start a new run; `run --init` takes an exported policy"
+        )
     if given is None and not settings:
         return folder.named(folder.config())
     if given is None:

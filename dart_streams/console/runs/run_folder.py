@@ -106,6 +106,7 @@ class RunFolder:
         self.config_file = path / "config.toml"
         self.journal_file = path / "journal.json"
         self.topics_file = path / "topics.json"
+        self.restored_file = path / "restored"
 
     @property
     def id(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, Self
 
 from dart_streams.config.tasks import TaskSet
-from dart_streams.console.bundles.bundle_inputs import config_of, pieces_of, tasks_of
+from dart_streams.console.bundles.bundle_inputs import captured_journal, config_of, pieces_of, tasks_of
 from dart_streams.console.lineage.traces import RequestSegment, Timeline
 from dart_streams.console.runs import evaluation
 from dart_streams.console.runs.bundle import Bundle, BundleRecord
@@ -44,7 +44,7 @@ class BundleSource(RunSource):
         return max((activity.at_ms for activity in self.state.activity.values()), default=0)
 
     def journal(self) -> PhaseLog:
-        """Return the phases that the log shows."""
+        """Return the captured journal, or the phases that the log shows."""
         return self._journal
 
     async def close(self) -> None:
@@ -59,7 +59,7 @@ class BundleSource(RunSource):
     def read(self) -> Self:
         """Fold the records, spool the screenshots and return the source; raise ``BundleError`` on damage."""
         self.state = RunState(keep_steps=True).fold(read_log(self.bundle, SHOWN))
-        self._journal = recorded_journal(self.state)
+        self._journal = captured_journal(self.bundle) or recorded_journal(self.state)
         if self.bundle.has("blobs"):
             for blob in self.bundle.blobs():
                 self._places[blob.sha256] = (self._spool.tell(), len(blob.data))
