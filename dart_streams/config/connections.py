@@ -222,7 +222,7 @@ class Services(Optional, frozen=True):
     """Kafka's heap."""
     cassandra_heap_mb: Positive = 768
     """Cassandra's heap."""
-    ready_s: AboveZero = 60.0
-    """Time that a service may take to answer."""
+    ready_s: AboveZero = 180.0
+    """Time that a service may take to answer; it is short on an idle machine."""
     optimise: bool = False
     """Use the JVM's second compiler: 10 s more CPU time at a start, less for each record."""

@@ -23,6 +23,8 @@ EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 FIRST_PORT = 20_000
 PORT_STRIDE = 97
 """Distance between the first candidates of processes with neighboring ids."""
+LOG_LINE = 300
+"""Shown characters of a line of the log."""
 PROC = Path("/proc")
 BOOT_ID = PROC / "sys" / "kernel" / "random" / "boot_id"
 STARTED_FIELD = 19
@@ -87,13 +89,14 @@ class Home:
             )
 
     def last_lines(self, count: int = 8) -> str:
-        """Return the end of the log without stack frames."""
+        """Return the end of the log without stack frames; long lines (class paths) are cut."""
         try:
             lines = self.log.read_text(errors="replace").strip().splitlines()
         except FileNotFoundError:
             return "(no log)"
         lines = [line for line in lines if not line.startswith(("\tat ", "    at ", "\t... "))]
-        return "\n".join(lines[-count:]) or "(an empty log)"
+        cut = [line if len(line) <= LOG_LINE else f"{line[: LOG_LINE - 2]} …" for line in lines[-count:]]
+        return "\n".join(cut) or "(an empty log)"
 
 
 def is_alive(process: psutil.Process) -> bool:

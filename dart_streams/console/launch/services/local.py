@@ -216,7 +216,9 @@ def wait_until_ready(service: Service, home: Home, process: psutil.Process, read
     what = f"was not ready within {ready_s:.0f} s" if alive else "ended while it started"
     stop([process], grace_s=1)
     end = home.last_lines()
-    if not alive:
+    if alive:
+        what += " (on a busy machine raise services.ready_s)"
+    else:
         what += memory.memory_advice(
             end, killed=getattr(process, "returncode", None) == -signal.SIGKILL, service=service
         )

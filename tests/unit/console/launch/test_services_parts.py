@@ -121,6 +121,18 @@ def test_one_that_ignores_sigterm_is_killed_after_the_grace(home: Home):
     assert not is_alive(child)
 
 
+def test_a_service_that_is_slow_is_ended_with_the_key_to_raise_and_a_short_log(home: Home):
+    path = "/jars/a.jar:" * 500
+    child = home.spawn([sys.executable, "-c", f"import time; print('Classpath {path}', flush=True); time.sleep(60)"])
+    wait_for(lambda: "Classpath" in home.last_lines())
+    slow = SimpleNamespace(title="Kafka", answers=lambda timeout_s: False)
+    advice = r"not ready within 0 s \(on a busy machine raise services\.ready_s\)"
+    with pytest.raises(ServiceUnavailable, match=advice) as end:
+        local.wait_until_ready(slow, home, psutil.Process(child.pid), ready_s=0.2)
+    assert len(str(end.value).splitlines()[1]) == daemon.LOG_LINE
+    child.wait(timeout=60)
+
+
 def test_the_log_of_the_last_start_is_kept(home: Home):
     for word in ("first", "second"):
         home.spawn([sys.executable, "-c", f"print('{word}')"]).wait(timeout=60)
