@@ -9,6 +9,7 @@ import typer
 
 from benchmarks import mode_commands
 from benchmarks.command_line import DEMO, DeploymentFile, show, show_lines
+from benchmarks.feedback import commands as feedback_commands
 from benchmarks.learning import commands as learning_commands
 from benchmarks.multi_turn import commands as multi_turn_commands
 from benchmarks.peers import commands as peer_commands
@@ -195,5 +196,5 @@ def weights(
     show(found) if as_json else show_lines(found)
 
 
-for subject in (mode_commands, learning_commands, multi_turn_commands, peer_commands):
+for subject in (mode_commands, learning_commands, feedback_commands, multi_turn_commands, peer_commands):
     app.add_typer(subject.app)

@@ -4,11 +4,12 @@ Gains vary with seeds and machine load, so the summary has median and worst. ``e
 training episodes, to compare learning at equal data.
 """
 
+import asyncio
 import statistics
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import psutil
@@ -25,6 +26,7 @@ from dart_streams.console.runs.process_usage import USAGE_FILE, cpu_seconds, rea
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views import report
 
+AnySession = TypeVar("AnySession", bound=Session)
 REPORTED = ("episodes", "train_steps", "env_steps_per_s", "lost", "open", "staleness", "evaluation")
 """Report keys of each run."""
 
@@ -58,16 +60,34 @@ def measure(config: Config, runs: int, episodes: int | None, tell: Callable[[str
 
 
 def run_once(config: Config, episodes: int | None) -> dict[str, Any]:
-    """Make one run, with its terminal output in the run's folder; return its metrics."""
+    """Make one run that ends after ``episodes``; return its metrics."""
+
+    def prepare(session: EpisodeSession) -> None:
+        session.episodes = episodes
+
+    return run_whole(config, EpisodeSession, prepare)
+
+
+def run_whole(
+    config: Config,
+    kind: type[AnySession],
+    prepare: Callable[[AnySession], None],
+    look: Callable[[run_folder.RunFolder], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Make one run, with its terminal output in the run's folder; return its metrics.
+
+    ``prepare`` is called with the session before it starts, and ``look`` with the folder while the services are up.
+    """
     _, services = process_registry.end_leftovers(Path(config.run.state_dir).absolute() / "runs")
     made = run_folder.create(config, Path(config.tasks.file), f"bench-{uuid.uuid4().hex[:8]}", resume=False)
     programs = processes.find_programs()
 
     async def finish(ended: TrainingRun) -> None:
         ended.notify(await report.finish(ended.folder, ended.follower, ended.lags, jars.plots_folder()))
+        await asyncio.to_thread(look, made)
 
     with (made.path / "terminal.log").open("w", buffering=1) as shown:
-        session = EpisodeSession(
+        session = kind(
             made,
             processes.processes_of(made.config(), made.config_file, programs),
             finish,
@@ -75,7 +95,7 @@ def run_once(config: Config, episodes: int | None) -> dict[str, Any]:
             find_policy=lambda supervisor: processes.find_policy(made, supervisor, found=programs),
             owns_services=services,
         )
-        session.episodes = episodes
+        prepare(session)
         before = busy_s() - own_s()
         run_session(made, lambda _: session)
         busy = busy_s() - own_s() - before

@@ -1,0 +1,1 @@
+"""Learning from a person's corrections in a real run: ``dart-streams bench feedback``."""
