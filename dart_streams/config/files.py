@@ -41,7 +41,7 @@ def load(path: Path, *, recorded: bool = False, recipe: Sequence[str] = (), sett
     data = merge_chosen(upgrade_recorded(data, str(path)) if recorded else data, recipe, settings)
     source = f"{path} with {' '.join(settings)}" if settings else str(path)
     config = parse(hardware.size_tables(data, hardware.read_machine()), source)
-    return anchor_paths(config if recorded else with_partitions(config), path.parent)
+    return anchor_paths(config if recorded else anchor_model(with_partitions(config), path.parent), path.parent)
 
 
 def set_keys(path: Path, recipe: Sequence[str] = (), settings: Sequence[str] = ()) -> frozenset[str]:
@@ -54,6 +54,14 @@ def merge_chosen(tables: dict[str, Any], recipe: Sequence[str], settings: Sequen
     """Return a file's tables with the keys of its recipes, or of ``recipe``, whose keys win, and of ``settings``."""
     chosen = recipes.override_tables(tables, {recipes.CHOICE: list(recipe)}) if recipe else tables
     return recipes.merge_recipes(recipes.override_tables(chosen, parse_settings(settings)) if settings else chosen)
+
+
+def anchor_model(config: Config, folder: Path) -> Config:
+    """Return a configuration whose ``policy.path`` is absolute if it names a directory in the file's ``folder``."""
+    beside = folder / config.policy.path
+    if not config.policy.path or not beside.is_dir():
+        return config
+    return msgspec.structs.replace(config, policy=msgspec.structs.replace(config.policy, path=str(beside.absolute())))
 
 
 def with_partitions(config: Config) -> Config:

@@ -26,8 +26,8 @@ class Policy(Section, frozen=True):
     """The name under which weight versions are published."""
     path: str = ""
     """An image-text-to-text model for transformers and vLLM: a Hugging Face directory, or a model of the hub
-    (``ORGANIZATION/NAME``, ``ORGANIZATION/NAME@REVISION``); empty: the tiny demonstration
-    policy, built on first use."""
+    (``ORGANIZATION/NAME``, ``ORGANIZATION/NAME@REVISION``). A relative directory is looked for beside the file, then in
+    the working directory. Empty: the tiny demonstration policy, built on first use."""
     max_images: Positive = 2
     """Screenshots in a prompt, the newest."""
     min_images: Count = 0

@@ -60,7 +60,7 @@ def errors_in(file: Path) -> list[str]:
     from dart_streams.config import Config, Tasks, tasks
     from dart_streams.config.backends import BUILT_IN, find_backend
     from dart_streams.config.connections import anchor_paths
-    from dart_streams.config.files import config_errors
+    from dart_streams.config.files import anchor_model, config_errors
     from dart_streams.config.recipes import merge_recipes
     from dart_streams.config.tables import read_tables
     from dart_streams.curation.recipes import bind_rules
@@ -76,7 +76,7 @@ def errors_in(file: Path) -> list[str]:
         errors = config_errors(tables)
     except ConfigError as error:
         return [str(error)]
-    config = None if errors else msgspec.convert(tables, Config)
+    config = None if errors else anchor_model(msgspec.convert(tables, Config), file.parent)
     section = tables.get("tasks", {})
     name = section.get("file", Tasks().file) if isinstance(section, dict) else Tasks().file
     task_file = file.parent / str(name)

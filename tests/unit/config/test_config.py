@@ -97,3 +97,13 @@ def test_settings_win_over_the_file_and_size_the_machine(tmp_path: Path, monkeyp
     assert found.env.miniwob.browsers == 4, "sized for the cores that the setting asked for"
     with pytest.raises(ConfigError, match=r"c\.toml with env\.slot=3: unknown key 'env\.slot'"):
         load(file, settings=["env.slot=3"])
+
+
+def test_a_relative_model_folder_lies_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "beside/org/model").mkdir(parents=True)
+    (tmp_path / "beside/c.toml").write_text('[policy]\npath = "org/model"\n')
+    (tmp_path / "c.toml").write_text('[policy]\npath = "org/model"\n')
+    monkeypatch.chdir(tmp_path)
+    assert load(tmp_path / "beside/c.toml").policy.path == str(tmp_path / "beside/org/model")
+    assert load(Path("beside/c.toml")).policy.path == str(tmp_path / "beside/org/model")
+    assert load(tmp_path / "c.toml").policy.path == "org/model", "of the working directory, or of the hub"
