@@ -1,4 +1,4 @@
-"""Faust's Kafka transport with nine overrides, each for a defect of Faust (0.15.3)."""
+"""Faust's Kafka transport with overrides, each for a defect of Faust (0.15.3)."""
 
 import asyncio
 import contextlib
