@@ -7,6 +7,7 @@ import msgspec
 from dart_streams.console.runs import evaluation
 from dart_streams.console.runs.evaluation import EvaluationResult
 from dart_streams.console.views.page.episodes import EpisodePair, PlayedEpisode, pair_episodes
+from dart_streams.console.views.page.natural_order import natural_key
 from dart_streams.console.views.page.source import RunSource
 from dart_streams.console.views.report_metrics import change_fields, rate_fields
 from topics.trajectories import Trajectory
@@ -104,7 +105,7 @@ def pair_tasks(first: dict[str, Trajectory], second: dict[str, Trajectory]) -> l
         return (episode.reward or 0.0) if episode else 0.0
 
     pairs = [pair_episodes(task_id, first.get(task_id), second.get(task_id)) for task_id in {*first, *second}]
-    return sorted(pairs, key=lambda pair: (-abs(reward(pair.a) - reward(pair.b)), pair.task_id))
+    return sorted(pairs, key=lambda pair: (-abs(reward(pair.a) - reward(pair.b)), natural_key(pair.task_id)))
 
 
 def compare_training_task(task_id: str, first: RunSource, second: RunSource) -> EpisodePair:

@@ -8,6 +8,7 @@ import msgspec
 from dart_streams.console.runs.bundle import BundleRecord
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views.page.episodes import TrajectoryRow, row_of
+from dart_streams.console.views.page.natural_order import natural_key
 from topics.observations import Observation
 from topics.trajectories import Trajectory
 
@@ -47,7 +48,7 @@ def search_run(query: str, state: RunState, records: Iterable[BundleRecord]) -> 
     tasks = {trajectory.task_id: None for trajectory in state.trajectories.values()}
     return SearchView(
         query=query,
-        tasks=[task for task in tasks if has_words(task, words)][:MAX_FOUND],
+        tasks=sorted((task for task in tasks if has_words(task, words)), key=natural_key)[:MAX_FOUND],
         trajectories=[row_of(trajectory, state) for trajectory in trajectories[:MAX_FOUND]],
         matching=len(trajectories),
         texts=list(islice(text_matches(query, records), MAX_FOUND)),

@@ -9,6 +9,7 @@ from dart_streams.console.runs.run_state import RunState, WeightSwitch
 from dart_streams.console.runs.time_slices import SLICE_MS, split_span
 from dart_streams.console.runs.topic_activity import LastArrival, describe_stall, find_stalls
 from dart_streams.console.runs.weight_versions import curated_ages
+from dart_streams.console.views.page.natural_order import natural_key
 from dart_streams.console.views.page.source import RunSource
 
 MAX_POINTS = 600
@@ -64,7 +65,7 @@ def view_time(source: RunSource) -> TimeView:
         curves=slice_curves(state, now_ms, slots),
         phases=known_phases(source.journal()),
         published=[VersionTime(number, version.at_ms) for number, version in sorted(state.versions.items())],
-        serving=dict(sorted(serving.items())),
+        serving=dict(sorted(serving.items(), key=lambda item: natural_key(item[0]))),
         switches=list(state.switches),
         stalls=describe_stalls(state, now_ms),
         activity={name: (a.records, a.at_ms, a.sender) for name, a in sorted(state.activity.items())},

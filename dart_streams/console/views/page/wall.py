@@ -13,6 +13,7 @@ from dart_streams.config import Config
 from dart_streams.console.runs.run_log import ObservationHeader
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views.page.episodes import Point, points_of
+from dart_streams.console.views.page.natural_order import natural_key
 from topics.values import OutcomeKind, Purpose
 
 SlotState = Literal["free", "waits", "acts", "ended"]
@@ -71,7 +72,7 @@ class SlotGrid:
                     full.add(host)
         return [
             self._tile(f"{host}/{number}", header, state)
-            for host, slots in sorted(self.slots.items())
+            for host, slots in sorted(self.slots.items(), key=lambda item: natural_key(item[0]))
             for number, header in enumerate(slots)
         ]
 
