@@ -10,7 +10,7 @@ from dart_streams.console.runs.evaluation import EvaluationEpisode, EvaluationRe
 from dart_streams.console.runs.run_folder import RunPhase, format_toml
 from dart_streams.console.runs.time_slices import SLICE_MS
 from dart_streams.console.views import report_metrics
-from dart_streams.console.views.optional_numbers import mean_or_none
+from dart_streams.console.views.optional_numbers import mean_or_none, round_digits
 from dart_streams.console.views.page.episodes import EpisodePair, pair_episodes
 from dart_streams.console.views.report_metrics import ReportInputs, ages_of
 from dart_streams.telemetry import names
@@ -114,7 +114,7 @@ def slice_middles(inputs: ReportInputs) -> list[float]:
 
 def round_lines(**values: Sequence[float | None]) -> dict[str, Values]:
     """Return lines with four digits, the precision of a plot."""
-    return {name: [None if v is None else float(f"{v:.4g}") for v in line] for name, line in values.items()}
+    return {name: [round_digits(value) for value in line] for name, line in values.items()}
 
 
 def ratio_curves(inputs: ReportInputs, pairs: Sequence[tuple[float, float]]) -> Curves:
