@@ -92,14 +92,11 @@ async def serve(
 ) -> None:
     """Connect, announce the page and serve it until SIGTERM or Ctrl-C; raise the error that ends the connection."""
     from dart_streams.connection.http_bounds import serve_bounded
-    from dart_streams.console.views.page.assets import read_static
-    from dart_streams.console.views.play.play_server import SHARED, PlayServer
+    from dart_streams.console.views.play.play_server import PlayServer, load_play_files
     from workers.runtime import lifecycle
 
     stop = lifecycle.stop_on_signals()
-    shared = read_static("dart_streams.console.views.page")
-    files = {path: shared[path] for path in SHARED} | read_static("dart_streams.console.views.play")
-    async with make() as player, serve_bounded(PlayServer(player, guard, files).application(), listener):
+    async with make() as player, serve_bounded(PlayServer(player, guard, load_play_files()).application(), listener):
         announce()
         await lifecycle.run_until_first_exit(stop.wait(), read=player.read(), life=player.show_life())
         await player.give_back(LEFT)

@@ -12,7 +12,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from dart_streams.background import run_beside
 from dart_streams.connection.auth import derive_token, is_same_token
-from dart_streams.console.views.page.assets import Asset, media_type_of
+from dart_streams.console.views.page.assets import Asset, media_type_of, read_static
 from dart_streams.console.views.page.guard import Guard
 from dart_streams.console.views.page.server import IMMUTABLE, answer_file, errors_as_json
 from dart_streams.console.views.play.gestures import AnyGesture, UnknownGesture
@@ -25,6 +25,12 @@ PING_S = 5.0
 SHARED = ("/style.css", "/icon.svg", "/dom.js")
 """Files of the run's page that this page uses."""
 TAKEN = "this demonstration is open in another tab: close that one first"
+
+
+def load_play_files() -> dict[str, Asset]:
+    """Return the files of this page by their paths."""
+    shared = read_static("dart_streams.console.views.page")
+    return {path: shared[path] for path in SHARED} | read_static("dart_streams.console.views.play")
 
 
 class Begin(msgspec.Struct, frozen=True, tag_field="do", tag="begin", forbid_unknown_fields=True):
