@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Sets up the project on this machine. It can be repeated, and skips finished steps.
 #
-#   setup.sh          `make demo` and `make test`: system packages, both Python environments, jars
+#   setup.sh          `make demo` and `make test`: system packages, both Python environments, jars, checks of the page
 #   setup.sh desktop  the environment `desktop`: the programs of a desktop and of its sandbox, and MCP's client
 #   setup.sh osworld  OSWorld's tasks: applications, and the environment of the evaluators
 #   setup.sh mcp      `dart-streams mcp`, and MCP servers of `env.mcp`: the package mcp
 #   setup.sh data     data sets and trackers: their environment
-#   setup.sh dev      `make unit` and `make lint`: the environment of the streams side, TypeScript if there is npm
+#   setup.sh dev      `make unit` and `make lint`: the environment of the streams side, checks of the page
 #   setup.sh docs     `make docs`: the environment of MkDocs
 #   setup.sh adapters `make test-adapters`: environments of BrowserGym and OpenEnv
 #   setup.sh peers    `dart-streams bench browsergym` and `bench trl`: environments of BrowserGym and TRL
@@ -341,17 +341,18 @@ model_environment() {
     fi
 }
 
-# The product does not need Node. Without it `make lint` leaves out the types of the web page's scripts.
-typescript() {
-    local folder=.venv/typescript
+# TypeScript and axe-core. The product does not need Node: without it `make lint` leaves out the types of the web page's
+# scripts, and `make test` the page's accessibility.
+page_checks() {
+    local folder=.venv/web
     if ! command -v npm >/dev/null; then
         outcome="left out: there is no npm (Node)"
         return
     fi
-    digest=$(digest_of requirements/typescript/*.json | digest_of | cut -c1-16)
+    digest=$(digest_of requirements/web/*.json | digest_of | cut -c1-16)
     if [ "$(cat "$folder/.stamp" 2>/dev/null || true)" = "$digest" ]; then return; fi
     mkdir -p "$folder"
-    cp requirements/typescript/*.json "$folder"
+    cp requirements/web/*.json "$folder"
     quietly npm ci --prefix "$folder" --ignore-scripts --no-audit --no-fund
     echo "$digest" >"$folder/.stamp"
     outcome="made"
@@ -373,7 +374,7 @@ fi
 
 case ${1:-all} in
 all)
-    steps=5
+    steps=6
     choose_gpu
     if [ "$GPU" = 1 ]; then model_side="GPU, 8 GB"; else model_side="CPU, 6 GB"; fi
     step "system packages" system_packages missing
@@ -381,13 +382,14 @@ all)
     step "environment .venv/streams" streams_environment
     step "environment .venv/model ($model_side)" model_environment
     step "jars of Kafka and Cassandra" jars
+    step "checks of the web page (npm)" page_checks
     ;;
 dev)
     steps=4
     step "Python" system_packages missing_python
     step "tools (uv)" tools
     step "environment .venv/streams" streams_environment
-    step "TypeScript (for types of the page)" typescript
+    step "checks of the web page (npm)" page_checks
     ;;
 data)
     steps=3

@@ -20,6 +20,7 @@ from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.judging import judging_queue
 from tests import events
 from tests.command_line import invoke_json
+from tests.integration.page_audit import AXE, find_violations
 from tests.integration.page_browser import Tab, tab
 from tests.integration.recorded_run import record, settings
 from tests.integration.test_circle import HERE
@@ -145,6 +146,7 @@ async def give(page: Tab) -> list[str]:
     await page.shot("form")
     await page.dark()
     await page.shot("form-dark")
+    assert not AXE.exists() or await find_violations(page) == []
     await page.dark(False)
     await page.drag(".form .correct button", (0.5, 0.5))
     await has_given(page, "action 1 corrected")

@@ -102,8 +102,10 @@ export class App {
     for (const tab of document.querySelectorAll("#tabs a")) {
       const name = tab.getAttribute("data-tab") ?? "";
       const below = TABS.find(([one]) => one === name)?.[1] ?? [];
-      tab.classList.toggle("here", name === page || below.includes(page));
-      if (tab.matches(".here")) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
+      const here = name === page || below.includes(page);
+      tab.classList.toggle("here", here);
+      if (here) tab.setAttribute("aria-current", "page");
+      else tab.removeAttribute("aria-current");
     }
     const view = el("div.page");
     view.dataset.page = page;
@@ -114,7 +116,7 @@ export class App {
     try {
       shown = await known.open(view, params, this);
     } catch (error) {
-      view.append(el("p.problem", {}, message(error)));
+      view.append(view.querySelector("h1") ? "" : el("h1", {}, known.title), el("p.problem", {}, message(error)));
       if (!(error instanceof Problem)) console.error(error);
     }
     clearTimeout(slow);
@@ -171,9 +173,9 @@ export class App {
     /** @type {[string, string][]} */
     const parts = [
       [h.kind === "bundle" ? "bundle" : "phase", h.phase + since],
-      ["success", percent(h.success)],
-      ["episodes", `${number(h.episodes)}${h.open ? ` + ${h.open} open` : ""}`],
-      ["steps", `${number(h.steps)}${h.steps_per_s ? ` · ${number(h.steps_per_s)}/s` : ""}`],
+      ["success in training", percent(h.success)],
+      ["all episodes", `${number(h.episodes)}${h.open ? ` + ${h.open} open` : ""}`],
+      ["all steps", `${number(h.steps)}${h.steps_per_s ? ` · ${number(h.steps_per_s)}/s` : ""}`],
       ["groups", `${number(h.groups)} curated · ${number(h.groups_consumed)} consumed`],
       ["version", `${h.version ?? "–"} trained · ${h.served ?? "–"} served`],
     ];

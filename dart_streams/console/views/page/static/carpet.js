@@ -17,7 +17,7 @@ export class Carpet {
     /** @type {Slot[]} */
     this.slots = [];
     this.columns = 1;
-    this.canvas = /** @type {HTMLCanvasElement} */ (el("canvas.carpet", { "aria-label": "slots by state" }));
+    this.canvas = /** @type {HTMLCanvasElement} */ (el("canvas.carpet", { role: "img", "aria-label": "slots by state; the view of pictures has them as links" }));
     this.card = el("a.tile.peek", { hidden: true });
     this.root = el("div", { hidden: true }, el(".carpet-row", {}, this.canvas, this.card));
     this.canvas.addEventListener("pointermove", (event) => this.peek(this.at(event)));

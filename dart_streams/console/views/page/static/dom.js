@@ -68,7 +68,7 @@ export function table(rows, columns, empty = "nothing yet") {
   const cells = rows.map((row) => columns.map(([, cell]) => cell(row)));
   const numeric = columns.map((_, column) => cells.some((row) => isNumber(row[column])) && cells.every((row) => isNumber(row[column]) || row[column] === "–"));
   const head = el("tr", {}, columns.map(([name], column) => el(numeric[column] ? "th.number" : "th", {}, name)));
-  const body = cells.map((row) => el("tr", {}, row.map((content, column) => el(numeric[column] ? "td.number" : "td", {}, content))));
+  const body = cells.map((row) => el("tr", {}, row.map((content, column) => el(numeric[column] ? "td.number" : "td", { "data-label": columns[column][0] }, content))));
   return el(".scroll", {}, el("table", {}, el("thead", {}, head), el("tbody", {}, body)));
 }
 

@@ -44,7 +44,7 @@ export class FeedbackForm {
     this.data = data;
     this.step = step;
     const { summary } = data, trains = summary?.purpose === "train";
-    this.element.classList.toggle("closed", !summary);
+    this.enable();
     this.buttons.hidden = !trains;
     this.correction.hidden = this.hint.hidden = !this.corrects;
     this.stage.classList.toggle("corrects", this.corrects);
@@ -52,6 +52,11 @@ export class FeedbackForm {
     else if (!trains) fill(this.said, `Its purpose is ${summary.purpose}, and only training rollouts are trained on: a note is possible.`);
     else if (this.said.textContent?.startsWith("This episode is under way")) fill(this.said);
     this.mark();
+  }
+
+  /** Let the buttons be pressed while feedback can be given. */
+  enable() {
+    for (const button of this.element.querySelectorAll("button")) button.disabled = this.busy || !this.data?.summary;
   }
 
   /** Whether the shown step has an action that can be corrected. */
@@ -120,7 +125,7 @@ export class FeedbackForm {
   async give(what, done) {
     if (this.busy || !this.data?.summary) return;
     this.busy = true;
-    this.element.classList.add("busy");
+    this.enable();
     fill(this.said, "Sending …");
     try {
       await send({ ...what, trajectory_id: this.id, author: this.author.value.trim() || this.app.rights.author, note: this.note.value.trim() }, this.app.rights.csrf);
@@ -134,7 +139,7 @@ export class FeedbackForm {
       if (!(error instanceof Problem)) console.error(error);
     } finally {
       this.busy = false;
-      this.element.classList.remove("busy");
+      this.enable();
     }
   }
 }

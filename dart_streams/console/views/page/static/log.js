@@ -15,7 +15,7 @@ export async function open(view, params, app) {
   const body = el("div"), count = el("span.note");
   const pick = el("select", { "aria-label": "topic", onchange: (/** @type {any} */ event) => { location.hash = app.href("log", { topic: event.target.value, q: params.q }); } },
     [...TOPICS, DEAD].map((name) => el("option", { value: name, selected: name === topic }, name)));
-  const search = /** @type {HTMLInputElement} */ (el("input.wide", { type: "search", placeholder: "any text in a record, or an id", value: params.q ?? "" }));
+  const search = /** @type {HTMLInputElement} */ (el("input.wide", { type: "search", placeholder: "any text in a record, or an id", "aria-label": "text or id", value: params.q ?? "" }));
   const form = el("form", { onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); location.hash = app.href("log", { topic, q: search.value.trim() }); } }, search);
   view.append(el(".bar", {}, el("h1", {}, title), pick, form, count), params.said ? el("p.warn", {}, `${params.said} Searched the records of ${topic} for it.`) : "", body);
   if (topic === DEAD) await letters();
@@ -41,7 +41,7 @@ export async function open(view, params, app) {
     const ways = event && typeof event === "object" ? [
       event.trajectory_id ? app.link("trajectory", { id: event.trajectory_id }, "trajectory") : null, event.group_id ? app.link("group", { id: event.group_id }, "group") : null,
       event.task_id ? app.link("task", { id: event.task_id }, "task") : null, event.train_step !== undefined ? app.link("step", { id: event.train_step }, "optimizer step") : null] : [];
-    return [el("p.ways", {}, ways), el("pre.raw", {}, text), el("p.note", {}, `${number(record.size)} bytes · ${Object.entries(record.headers).map(([name, value]) => `${name}: ${value}`).join(" · ")}`)];
+    return [el("p.ways", {}, ways), el("pre.raw", { tabindex: 0 }, text), el("p.note", {}, `${number(record.size)} bytes · ${Object.entries(record.headers).map(([name, value]) => `${name}: ${value}`).join(" · ")}`)];
   }
 
   async function letters() {
@@ -55,7 +55,7 @@ export async function open(view, params, app) {
   async function show(name) {
     const found = await get("dead-letters", { topic: name });
     body.querySelector(".letters")?.remove();
-    body.append(el(".letters", {}, table(found, [["place", (/** @type {any} */ one) => one.place], ["from", (one) => one.came_from], ["tries", (one) => one.tries], ["reason", (one) => one.why], ["key", (one) => one.key], ["record", (one) => el("pre.raw", {}, one.value)]])));
+    body.append(el(".letters", {}, table(found, [["place", (/** @type {any} */ one) => one.place], ["from", (one) => one.came_from], ["tries", (one) => one.tries], ["reason", (one) => one.why], ["key", (one) => one.key], ["record", (one) => el("pre.raw", { tabindex: 0 }, one.value)]])));
   }
   return {};
 }

@@ -34,7 +34,7 @@ export function picture() {
  */
 export function marker(shot, points, correction = false) {
   const size = Math.max(shot.width, shot.height, 1) / 26;
-  const overlay = svg("svg", { viewBox: `0 0 ${shot.width || 1} ${shot.height || 1}`, class: correction ? "marker correction" : "marker" });
+  const overlay = svg("svg", { viewBox: `0 0 ${shot.width || 1} ${shot.height || 1}`, class: correction ? "marker correction" : "marker", "aria-hidden": "true" });
   if (points.length > 1) {
     const [from, to] = points;
     overlay.append(svg("line", { x1: from.x, y1: from.y, x2: to.x, y2: to.y, class: "halo", "stroke-width": size / 2.2 }),

@@ -3,6 +3,7 @@
 
 import { get } from "./api.js";
 import { el, facts, fill, table } from "./dom.js";
+import { dots } from "./dots.js";
 import { brief, clock, count, duration, number, percent, short } from "./format.js";
 import { figure, grouped } from "./metrics.js";
 import { screen } from "./screen.js";
@@ -30,7 +31,7 @@ export async function open(view, params, app) {
       table(groups, [
         ["group", (/** @type {any} */ g) => app.link("group", { id: g.group_id }, g.group_id)],
         ["task", (g) => app.link("task", { id: g.task_id }, g.task_id)],
-        ["rewards", (g) => el("span.dots", {}, g.rewards.map((/** @type {number} */ r) => { const dot = el("i", { title: number(r) }); dot.style.setProperty("--share", String(r)); return dot; }))],
+        ["rewards", (g) => dots(g.rewards)],
         ["mean", (g) => number(g.mean)], ["actions trained on", (g) => g.trained_actions],
         ["sampled by", (g) => (g.version_min === null ? "–" : `v${g.version_min}+`)],
         ["staleness", (g) => (g.version_min === null ? "–" : Math.max(0, event.version - 1 - g.version_min))],
@@ -59,9 +60,9 @@ async function topTokens(event, app) {
     const steps = found[ids.indexOf(one.trajectory_id)]?.steps ?? [], before = steps[one.step], taken = steps[one.step + 1]?.event.taken;
     const version = taken?.versions.find((/** @type {any} */ span) => span.start <= one.index && one.index < span.end)?.version;
     const href = app.href("trajectory", { id: one.trajectory_id, step: one.step, token: one.index });
-    return el(".lane.token-lane", {}, el("a.cell", { href }, before ? screen(before.event.screenshot, steps[one.step + 1]?.points ?? []) : el(".screen.none", {}, "not available")),
+    return el(".lane.token-lane", {}, el("a.cell", { href, "aria-label": `screen of action ${one.step + 1}` }, before ? screen(before.event.screenshot, steps[one.step + 1]?.points ?? []) : el(".screen.none", {}, "not available")),
       el("div", {}, el("div", {}, el("a.token", { href, title: `token ${one.token}` }, tokenText(steps[one.step + 1]?.texts?.[one.index], one.token)), `, number ${one.index} of action ${one.step + 1} of `, app.link("trajectory", { id: one.trajectory_id }, short(one.trajectory_id), one.trajectory_id)),
-        taken ? el(".action", {}, brief(taken.action ?? taken.text)) : null,
+        taken ? el(".action", { title: brief(taken.action ?? taken.text) }, brief(taken.action ?? taken.text)) : null,
         facts([["share of the gradient", percentOf(one.gradient_share)], ["trainer to engine", number(Math.exp(one.log_ratio), 4)], ["importance weight", number(one.weight, 4)], ["probability", number(Math.exp(one.logprob), 3)],
           ["sampled by", version === undefined ? null : `v${version}`], ["trained into", `v${event.version}`]])));
   }));

@@ -16,7 +16,7 @@ const SMOOTHINGS = [1, 5, 20, 50];
 /** @param {HTMLElement} view @param {Record<string, string>} params @param {import("./app.js").App} app */
 export async function open(view, params, app) {
   const plots = el("div"), body = el("div");
-  const filter = /** @type {HTMLInputElement} */ (el("input", { type: "search", placeholder: "metrics (regular expression)", value: params.q ?? "", oninput: () => { app.remember({ q: filter.value }); draw(); } }));
+  const filter = /** @type {HTMLInputElement} */ (el("input", { type: "search", placeholder: "metrics (regular expression)", "aria-label": "metrics by a regular expression", value: params.q ?? "", oninput: () => { app.remember({ q: filter.value }); draw(); } }));
   const smoothing = /** @type {HTMLSelectElement} */ (el("select", { "aria-label": "smoothing", onchange: () => { app.remember({ smooth: smoothing.value }); draw(); } },
     SMOOTHINGS.map((steps) => el("option", { value: steps, selected: String(steps) === params.smooth }, steps > 1 ? `mean of ${steps} steps` : "no smoothing"))));
   const choices = el(".choices"), chosen = new Set((params.m ?? "").split(",").filter(Boolean));

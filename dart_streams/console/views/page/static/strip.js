@@ -19,6 +19,7 @@ export function strip(played, href, whole = false) {
     if (long && index >= FIRST && index <= last - LAST) return index === FIRST ? el("span.note", {}, `${played.steps.length - FIRST - LAST} more`) : null;
     const next = played.steps[index + 1], taken = next?.event.taken, end = step.event.end;
     if (!step.event.screenshot && !taken) return null;
-    return el("a.cell", { href: href(index) }, screen(step.event.screenshot, next?.points ?? []), el(".action", {}, taken ? brief(taken.action ?? taken.text) : end?.reason || end?.kind || "end"));
+    const said = taken ? brief(taken.action ?? taken.text) : end?.reason || end?.kind || "end";
+    return el("a.cell", { href: href(index), title: said }, screen(step.event.screenshot, next?.points ?? []), el(".action", {}, said));
   }));
 }

@@ -3,7 +3,8 @@
 
 import { get } from "./api.js";
 import { el, fill, table } from "./dom.js";
-import { natural, number, percent } from "./format.js";
+import { dots } from "./dots.js";
+import { natural, percent } from "./format.js";
 
 export const title = "Tasks";
 /** @type {Record<string, (a: any, b: any) => number>} */
@@ -13,7 +14,7 @@ const MOST = 500;
 /** @param {HTMLElement} view @param {Record<string, string>} params @param {import("./app.js").App} app */
 export async function open(view, params, app) {
   const body = el("div"), count = el("span.note");
-  const filter = /** @type {HTMLInputElement} */ (el("input", { type: "search", placeholder: "part of a task's id", value: params.q ?? "", oninput: () => { app.remember({ q: filter.value }); draw(); } }));
+  const filter = /** @type {HTMLInputElement} */ (el("input", { type: "search", placeholder: "part of a task's id", "aria-label": "part of a task's id", value: params.q ?? "", oninput: () => { app.remember({ q: filter.value }); draw(); } }));
   const order = /** @type {HTMLSelectElement} */ (el("select", { "aria-label": "order", onchange: () => { app.remember({ by: order.value }); draw(); } },
     Object.keys(ORDERS).map((name) => el("option", { value: name, selected: name === params.by }, `by ${name}`))));
   view.append(el(".bar", {}, el("h1", {}, title), count, el(".push"), filter, order), body);
@@ -28,7 +29,7 @@ export async function open(view, params, app) {
       ["episodes", (row) => row.episodes],
       ["success, all", (row) => percent(row.rewarded ? row.reward / row.rewarded : null)],
       ["in the window", (row) => percent(row.success_rate)],
-      ["last ten", (row) => el("span.dots", {}, row.recent.map((/** @type {number} */ r) => { const dot = el("i", { title: number(r) }); dot.style.setProperty("--share", String(r)); return dot; }))],
+      ["last ten", (row) => dots(row.recent)],
       ["groups curated", (row) => row.groups],
     ], "no training episode has finished yet"));
   }

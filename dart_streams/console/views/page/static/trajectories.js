@@ -16,7 +16,7 @@ export async function open(view, params, app) {
   /** @param {string} name @param {string[]} values */
   const select = (name, values) => el("select", { "aria-label": name, onchange: (/** @type {any} */ event) => change(name, event.target.value) },
     el("option", { value: "" }, `any ${name}`), values.map((value) => el("option", { value, selected: params[name] === value }, value)));
-  const task = el("input", { type: "search", placeholder: "task id", value: params.task_id ?? "", onchange: (/** @type {any} */ event) => change("task_id", event.target.value.trim()) });
+  const task = el("input", { type: "search", placeholder: "task id", "aria-label": "task id", value: params.task_id ?? "", onchange: (/** @type {any} */ event) => change("task_id", event.target.value.trim()) });
   view.append(el(".bar", {}, el("h1", {}, title), count, el(".push"), task, select("outcome", OUTCOMES), select("purpose", PURPOSES)), body);
 
   /** @param {string} name @param {string} value */
