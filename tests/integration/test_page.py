@@ -131,6 +131,19 @@ async def test_from_an_optimizer_step_to_a_screenshot_and_back(recorded: Path):
         assert await page.pages_p50() > 0, "the page times itself; its tests print that"
 
 
+@pytest.mark.skipif(jars.plots_folder() is None, reason="the jar of the plots is not there: make setup")
+async def test_axes_have_units_and_the_values_of_their_lines(recorded: Path):
+    async with opened(recorded, jars.plots_folder()) as (page, _):
+        await page.go("time")
+        plotted = await page.js("[...document.querySelectorAll('.chart figcaption')].map((one) => one.innerText)")
+        assert ["share of episodes" in plotted[0], "steps/s" in plotted[1]] == [True, True]
+        module = "import('/chart.js').then((chart) => "
+        assert await page.js(f"{module}chart.values(null, [0, 0.25, 0.5], 0, 0, 0.25))") == ["0", "0.25", "0.5"]
+        assert await page.js(f"{module}chart.values(null, [1e-7, 2e-7], 0, 0, 1e-7))") == ["0.0000001", "0.0000002"]
+        assert await page.js(f"{module}chart.heights(null, 0, 0))") == [-1, 1], "not 0 to 100"
+        assert await page.js(f"{module}chart.heights(null, 0.5, 0.5))") == [0.45, 0.55]
+
+
 async def test_a_token_that_stands_out_links_to_its_screen_and_version(recorded: Path):
     async with opened(recorded) as (page, _):
         await page.go("steps")
@@ -267,6 +280,24 @@ async def test_a_first_screen_that_is_not_stored_yet_is_shown_once_it_is(recorde
         assert "not stored yet" in await page.text(".stage")
         stored.set()
         await page.until("document.querySelector('.stage img')?.naturalWidth === 160", "the screen")
+
+
+async def test_an_episode_without_a_last_screen_says_that_it_ended(recorded: Path):
+    source = BundleSource(Bundle(recorded)).read()
+    recorded_steps = source.steps
+
+    async def steps(trajectory_id: str) -> list[Observation]:
+        *before, last = await recorded_steps(trajectory_id)
+        return [*before, msgspec.structs.replace(last, screenshot=None)]
+
+    source.steps = steps  # type: ignore[method-assign]
+    async with served(source) as (page, _):
+        await page.go("trajectories?outcome=success&purpose=train")
+        await page.go(await page.first_link("td a"))
+        await page.press("End")
+        await page.until("document.querySelector('.stage')?.innerText.startsWith('The episode ended here.')", "the end")
+        await page.go(await page.first_link(".way a"))
+        await page.until("[...document.querySelectorAll('.cell .none')].some((one) => one.innerText === 'ended')")
 
 
 async def test_the_marker_is_at_the_emitted_coordinates(recorded: Path):

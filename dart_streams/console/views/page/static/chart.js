@@ -62,7 +62,7 @@ export function chart(parent, plot) {
     const axis = { stroke: color("--dim"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 }, font: "11px system-ui", size: 44 };
     return {
       width: Math.max(220, frame.clientWidth - 20), height: plot.height ?? HEIGHT, legend: { show: false }, padding: [8, plot.time ? 28 : 8, 0, 0],
-      scales: { x: { time: plot.time, ...(plot.span ? { range: () => plot.span } : {}) }, y: plot.range ? { range: () => plot.range } : {} },
+      scales: { x: { time: plot.time, ...(plot.span ? { range: () => plot.span } : {}) }, y: { range: plot.range ? () => plot.range : heights } },
       axes: [{ ...axis, size: plot.unit ? 40 : 28, label: plot.unit, labelSize: 14, labelFont: "11px system-ui", ...(plot.time ? { values: times } : {}) }, { ...axis, size: width, values }],
       cursor: { y: false, sync: plot.sync ? { key: plot.sync } : undefined, points: { size: 7 } },
       series: [{}, ...plot.series.map((one, index) => ({
@@ -107,9 +107,18 @@ function times(_, ticks, __, ___, apart) {
   return shown.map((text, index) => (text === shown[index - 1] ? "" : text));
 }
 
-/** Values beside the y axis, with as many digits as tell neighbors apart. @param {any} _ @param {number[]} ticks @param {number} __ @param {number} ___ @param {number} apart */
-function values(_, ticks, __, ___, apart) {
-  const digits = Math.max(0, Math.min(9, -Math.floor(Math.log10(apart) + 1e-9)));
+/** The ends of the y axis. A flat line has its value in the middle: uPlot has an axis from 0 to 100 for zeros. @param {any} _ @param {number | null} low @param {number | null} high */
+export function heights(_, low, high) {
+  if (low === null || high === null) return [null, null];
+  const reach = low === high ? Math.abs(low) / 10 || 1 : 0;
+  return reach ? [low - reach, high + reach] : /** @type {any} */ (window).uPlot.rangeNum(low, high, 0.1, true);
+}
+
+/** Values beside the y axis, with as many digits as their distance has. @param {any} _ @param {number[]} ticks @param {number} __ @param {number} ___ @param {number} apart */
+export function values(_, ticks, __, ___, apart) {
+  const whole = (/** @type {number} */ value) => Math.round(value) > 0 && Math.abs(value - Math.round(value)) < 1e-6 * value;
+  let digits = 0;
+  while (digits < 9 && !whole(apart * 10 ** digits)) digits++;
   return ticks.map((tick) => tick.toLocaleString("en", { maximumFractionDigits: digits }));
 }
 

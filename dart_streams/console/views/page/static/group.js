@@ -57,7 +57,7 @@ export async function open(view, params, app) {
       const chosen = curated?.selected.includes(index), state = end ? end.kind : chosen ? "chosen" : taken ? "masked" : "";
       const note = end ? end.kind : taken ? brief(taken.action ?? taken.text) : "";
       return el(`a.cell.${state || "plain"}`, { href: app.href("trajectory", { id: member.trajectory_id, step: index }), title: taken ? `${chosen ? "trained on" : curated ? "left out" : ""}\n${note}` : note },
-        screen(step.event.screenshot, next?.points ?? []), el(".action", {}, note || "\u00a0"));
+        end && !step.event.screenshot ? el(".screen.none", {}, "ended") : screen(step.event.screenshot, next?.points ?? []), el(".action", {}, note || "\u00a0"));
     });
     return el(".lane", {}, left, el(".cells", {}, cells.length ? cells : el("p.empty", {}, "no screens")));
   }

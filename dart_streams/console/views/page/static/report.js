@@ -14,6 +14,8 @@ import { strip } from "./strip.js";
 
 export const title = "Report";
 const MINUTES = "minutes of training";
+/** Curves of more optimizer steps have moving means, of this many steps. */
+const [RAW_STEPS, SMOOTHING] = [40, 20];
 const UNMEASURED = "not measured: the run has no metrics";
 const SLOT_STATES = ["step", "evaluate", "wait", "reset", "idle"];
 const SLOT_COLORS = ["--p0", "--p5", "--p4", "--p1", "--free"];
@@ -30,7 +32,7 @@ export async function open(view, _, app) {
   const success = el(".charts"), environments = el(".charts"), pairs = el(".charts"), learning = el(".charts");
   const pages = Object.entries(report.per_task).sort(([, a], [, b]) => (b.after?.rate ?? 0) - (a.after?.rate ?? 0));
   view.append(el(".bar", {}, el("h1", {}, title), el("span.note", {}, [found.run, found.started_ms ? new Date(found.started_ms).toISOString().slice(0, 16).replace("T", " ") + " UTC" : "", report.outcome].filter(Boolean).join(" · "))));
-  const settings = el("details", {}, el("summary", {}, "exact settings"), el("pre.raw", {}, found.settings));
+  const settings = el("details", {}, el("summary", {}, "exact settings"), el("pre.raw", { tabindex: 0 }, found.settings));
   if (!report.episodes && !pages.length) {
     view.append(el("p.empty", {}, "No episode has been trained on or evaluated yet. Figures and curves appear with the first ones."), phases(found.phases) ?? "", provenance(report) ?? "", settings);
     return {};
@@ -74,12 +76,12 @@ function cards(report) {
   const { staleness, weight_switch_ms: pause, overhead_ms: overhead } = report;
   /** @type {[string, string, string][]} */
   const all = [
-    [number(report.env_steps_per_s), "env steps/s", `${number(report.env_steps)} in ${number(report.episodes)} episodes`],
+    [number(report.env_steps_per_s), "env steps/s in training", `${number(report.env_steps)} in ${number(report.episodes)} episodes of training`],
     [percent(report.env_utilisation), "environments busy", "share of slot time with an episode"],
     [duration(overhead.p50), "overhead a step, p50", `p99 ${duration(overhead.p99)}, without generation`],
     [number(report.versions_served), "versions served in place", `${number(report.train_steps)} optimizer steps`],
     [duration(pause.p50), "weight switch pause, p50", `longest ${duration(pause.max)}`],
-    [number(staleness.mean), "versions stale, mean", `oldest ${number(staleness.max)}`],
+    [number(staleness.mean), "staleness at training, mean", `in weight versions; largest ${number(staleness.max)}`],
     [percent(report.trainer.idle_share), "trainer idle", "of training time, waiting for groups"],
     [report.lost === null ? "unknown" : number(report.lost), "lost orders", report.requests.sent === null ? UNMEASURED : `${number(report.requests.timed_out)} requests timed out`],
   ];
@@ -111,15 +113,15 @@ function overTime(found, success, environments) {
     const edge = Math.max(0.25, found.minutes * 0.035), last = found.minutes;
     const marks = [[evaluation.before, -edge, "--failure"], [evaluation.after, last + edge, "--success"]].filter(([rate]) => rate?.episodes)
       .map(([rate, x, color]) => ({ x, low: rate.low, value: rate.rate, high: rate.high, color }));
-    drawn.push(chart(success, { title: "success over time", x: found.success.x, time: false, wide: true, height: 240, unit: MINUTES, range: [0, 1.02], span: [-2 * edge, last + 2 * edge], marks, ticks: found.published_min,
+    drawn.push(chart(success, { title: "success over time", quantity: "share of episodes", x: found.success.x, time: false, wide: true, height: 240, unit: MINUTES, range: [0, 1.02], span: [-2 * edge, last + 2 * edge], marks, ticks: found.published_min,
       series: [{ name: "five seconds of training episodes", values: found.success.lines.slice, points: true, fill: "--p7" }, { name: "smoothed over half a minute", values: found.success.lines.smoothed, width: 2.2 }] }));
     success.append(el("p.note", {}, `${marks.length ? "The ends are held-out evaluations with 95 % intervals, ticks" : "Ticks"} below are weight versions.`));
   }
-  if (found.slot_shares.x.length) drawn.push(stacked(environments, { title: "slot time", x: found.slot_shares.x, time: false, unit: MINUTES, range: [0, 1] }, found.slot_shares.lines, SLOT_COLORS));
+  if (found.slot_shares.x.length) drawn.push(stacked(environments, { title: "slot time", quantity: "share", x: found.slot_shares.x, time: false, unit: MINUTES, range: [0, 1] }, found.slot_shares.lines, SLOT_COLORS));
   if (found.rate.x.length) {
-    drawn.push(chart(environments, { title: "environment steps a second", x: found.rate.x, time: false, unit: MINUTES, series: [{ name: "smoothed", values: found.rate.lines.smoothed, width: 2 }, { name: "five seconds each", values: found.rate.lines.slice, width: 0.8 }] }));
+    drawn.push(chart(environments, { title: "environment steps", quantity: "steps/s", x: found.rate.x, time: false, unit: MINUTES, series: [{ name: "smoothed", values: found.rate.lines.smoothed, width: 2 }, { name: "five seconds each", values: found.rate.lines.slice, width: 0.8 }] }));
   }
-  if (found.outcomes.x.length) drawn.push(stacked(environments, { title: "outcomes of training episodes", x: found.outcomes.x, time: false, unit: MINUTES, range: [0, 1] }, found.outcomes.lines, Object.keys(found.outcomes.lines).map((name) => OUTCOME_COLORS[name])));
+  if (found.outcomes.x.length) drawn.push(stacked(environments, { title: "outcomes of training episodes", quantity: "share", x: found.outcomes.x, time: false, unit: MINUTES, range: [0, 1] }, found.outcomes.lines, Object.keys(found.outcomes.lines).map((name) => OUTCOME_COLORS[name])));
   return drawn;
 }
 
@@ -127,12 +129,12 @@ function overTime(found, success, environments) {
 function bySteps(found, metrics, pairs, learning) {
   const drawn = [];
   if (found.staleness.x.length) {
-    drawn.push(chart(pairs, { title: "staleness at training, in versions", x: found.staleness.x, time: false, unit: "optimizer step", bound: found.bound, range: [0, Math.max(found.bound, ...found.staleness.lines.oldest) + 0.8],
+    drawn.push(chart(pairs, { title: "staleness at training", quantity: "versions", x: found.staleness.x, time: false, unit: "optimizer step", bound: found.bound, range: [0, Math.max(found.bound, ...found.staleness.lines.oldest) + 0.8],
       span: [found.staleness.x[0] - 0.6, found.staleness.x[found.staleness.x.length - 1] + 0.6],
       series: [{ name: "oldest", values: found.staleness.lines.oldest, bars: true, fill: "--free" }, { name: "mean", values: found.staleness.lines.mean }] }));
   }
-  if (found.pauses.x.length) drawn.push(chart(pairs, { title: "pause of generation for each weight switch, in ms", x: found.pauses.x, time: false, unit: "weight version", series: [{ values: found.pauses.lines.pause, points: true }] }));
-  for (const [name, values] of Object.entries(found.learning.lines)) drawn.push(curve(learning, metric(metrics, name), { x: found.learning.x, values: /** @type {any} */ (values), unit: "optimizer step" }));
+  if (found.pauses.x.length) drawn.push(chart(pairs, { title: "pause of generation for each weight switch", quantity: "ms", x: found.pauses.x, time: false, unit: "weight version", series: [{ values: found.pauses.lines.pause, points: true }] }));
+  for (const [name, values] of Object.entries(found.learning.lines)) drawn.push(curve(learning, metric(metrics, name), { x: found.learning.x, values: /** @type {any} */ (values), smoothing: found.learning.x.length > RAW_STEPS ? SMOOTHING : 1 }));
   return drawn;
 }
 
@@ -197,6 +199,6 @@ function phases(all) {
   if (!all.length) return null;
   const start = all[0].started_ms, span = Math.max(...all.map((one) => one.ended_ms - start), 1), wide = 600;
   return el("section.part-of-report", {}, el("h2", {}, "Phases"), el(".scroll", {}, el("table", {}, el("tbody", {}, all.map((one) => el("tr", {}, el("td", {}, one.name), el("td.number", {}, duration(one.ended_ms - one.started_ms)),
-    el("td.span", {}, svg("svg", { viewBox: `0 0 ${wide} 10`, preserveAspectRatio: "none", class: "gantt" },
+    el("td.span", {}, svg("svg", { viewBox: `0 0 ${wide} 10`, preserveAspectRatio: "none", class: "gantt", "aria-hidden": "true" },
       svg("rect", { x: ((one.started_ms - start) / span) * wide, y: 1, width: Math.max(2, ((one.ended_ms - one.started_ms) / span) * wide), height: 8, rx: 2, class: one.name })))))))));
 }

@@ -3,13 +3,25 @@
 
 import { el } from "./dom.js";
 
+/** The number of colors; the smallest further parts are drawn as one. */
+const MOST = 8;
+
+/** The largest parts in their order, and the others together. @param {[string, number][]} parts @returns {[string, number][]} */
+function largest(parts) {
+  if (parts.length <= MOST) return parts;
+  const kept = new Set([...parts].sort(([, a], [, b]) => b - a).slice(0, MOST - 1));
+  const others = parts.filter((part) => !kept.has(part));
+  return [...parts.filter((part) => kept.has(part)), [`${others.length} others`, others.reduce((sum, [, value]) => sum + value, 0)]];
+}
+
 /**
  * @param {string} title
- * @param {[string, number][]} parts
+ * @param {[string, number][]} all
  * @param {(value: number) => string} text
  * @param {string[]} [colors] of the parts, by their names in the style
  */
-export function shares(title, parts, text, colors = []) {
+export function shares(title, all, text, colors = []) {
+  const parts = largest(all);
   /** @param {HTMLElement} piece @param {number} index */
   const painted = (piece, index) => {
     if (colors[index]) piece.style.setProperty("--c", `var(${colors[index]})`);

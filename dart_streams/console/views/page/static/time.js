@@ -65,24 +65,27 @@ export async function open(view, params, app) {
     const { curves } = found, x = curves.at_ms.map((/** @type {number} */ ms) => ms / 1000);
     if (x.length < 2) return void fill(plots, el("p.empty", {}, "not enough data yet"));
     fill(plots);
+    // Plots with one cursor have one x axis.
+    const all = [...x, ...[found.published, found.switches, ...Object.values(found.serving)].flat().map((one) => one.at_ms / 1000)];
+    const span = /** @type {[number, number]} */ ([Math.min(...all), Math.max(...all)]), shared = { x, time: true, sync: "time", span };
     /** @param {string} name @param {any[]} series @param {any} [more] */
-    const add = (name, series, more = {}) => closers.push(chart(plots, { title: name, x, time: true, series, sync: "time", ...more }));
-    add("success of training episodes", [{ values: curves.success }], { range: [-0.02, 1.02] });
-    add("steps a second", [{ values: curves.steps_per_s }]);
+    const add = (name, series, more = {}) => closers.push(chart(plots, { title: name, series, ...shared, ...more }));
+    add("success of training episodes", [{ values: curves.success }], { range: [-0.02, 1.02], quantity: "share of episodes" });
+    add("environment steps", [{ values: curves.steps_per_s }], { quantity: "steps/s" });
     const { busy_slots: busy, acting_slots: acting } = curves;
-    closers.push(stacked(plots, { title: `slots by state, of ${found.slots}`, x, time: true, sync: "time", range: [0, found.slots] }, {
+    closers.push(stacked(plots, { title: `slots by state, of ${found.slots}`, ...shared, range: [0, found.slots] }, {
       acts: acting, "thinks, resets or evaluates": busy.map((/** @type {number} */ slots, /** @type {number} */ i) => slots - acting[i]), free: busy.map((/** @type {number} */ slots) => Math.max(0, found.slots - slots)),
     }, ["--acts", "--waits", "--free"]));
-    add("staleness at curation, in versions", [{ name: "mean", values: curves.staleness_mean }, { name: "largest", values: curves.staleness_max }]);
+    add("staleness at curation", [{ name: "mean", values: curves.staleness_mean }, { name: "largest", values: curves.staleness_max }], { quantity: "versions" });
     const workers = Object.entries(found.serving);
     if (found.published.length > 1) {
       const times = [...new Set([...found.published, ...workers.flatMap(([, list]) => /** @type {any[]} */ (list))].map((one) => one.at_ms / 1000))].sort((a, b) => a - b);
-      closers.push(chart(plots, { title: "weight version: published, and served by each worker", x: times, time: true, sync: "time", series: [{ name: "published", values: held(found.published, times), steps: true },
+      closers.push(chart(plots, { title: "weight version: published, and served by each worker", ...shared, x: times, series: [{ name: "published", values: held(found.published, times), steps: true },
         ...workers.slice(0, 7).map(([name, list]) => ({ name, values: held(/** @type {any[]} */ (list), times), steps: true }))] }));
     }
     if (found.switches.length > 1) {
       const sorted = [...found.switches].sort((a, b) => a.at_ms - b.at_ms);
-      closers.push(chart(plots, { title: "pause of each switch, in milliseconds", x: sorted.map((s) => s.at_ms / 1000), time: true, sync: "time", series: [{ values: sorted.map((s) => s.pause_ms), points: true }] }));
+      closers.push(chart(plots, { title: "pause of each switch", quantity: "ms", ...shared, x: sorted.map((s) => s.at_ms / 1000), series: [{ values: sorted.map((s) => s.pause_ms), points: true }] }));
     }
   }
   await refresh();

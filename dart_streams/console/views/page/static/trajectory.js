@@ -50,7 +50,7 @@ class Player {
     this.stage = el(".stage");
     this.slider = /** @type {HTMLInputElement} */ (el("input", { type: "range", min: 0, step: 1, "aria-label": "step", oninput: () => this.go(Number(this.slider.value)) }));
     this.count = el("span.count");
-    this.play = el("button", { type: "button", title: "play (space)", onclick: () => this.toggle() }, "▶");
+    this.play = el("button", { type: "button", title: "play (space)", "aria-label": "play", onclick: () => this.toggle() }, "▶");
     this.film = el(".film");
     this.instruction = el("p.instruction");
     this.inspector = el("div");
@@ -164,7 +164,9 @@ class Player {
       frame.classList.toggle("selected", groups.some((/** @type {any} */ g) => g.member.selected.includes(i)));
     });
     this.film.children[index]?.scrollIntoView({ block: "nearest", inline: "nearest" });
-    fill(this.stage, screen(now.event.screenshot, next?.points ?? [], corrected(this.data.feedback, index)));
+    const ended = now.event.end && !now.event.screenshot;
+    fill(this.stage, ended ? el("p.empty", {}, "The episode ended here. Its last screen is not kept (last_screen = false).")
+      : screen(now.event.screenshot, next?.points ?? [], corrected(this.data.feedback, index)));
     fill(this.instruction, steps[0].event.instruction);
     fill(this.inspector, this.inspect(index, now, next));
     this.form?.show(this.data, index);
@@ -200,7 +202,7 @@ class Player {
       ["versions", versions(this.data.summary?.version_min, this.data.summary?.version_max)], ["request", taken?.request_id],
       ["imitated by", this.data.imitated_by.length ? this.data.imitated_by.join(", ") : null],
     ])));
-    parts.push(this.more("raw event", async () => el("pre.raw", {}, JSON.stringify((next ?? now).event, null, 1))));
+    parts.push(this.more("raw event", async () => el("pre.raw", { tabindex: 0 }, JSON.stringify((next ?? now).event, null, 1))));
     return parts;
   }
 
