@@ -18,7 +18,7 @@ from tenacity import Retrying
 from dart_streams.connection.retrying import retry_arguments
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
-from dart_streams.policy.weight_storage import Storage, StorageUnreachable, open_storage
+from dart_streams.file_storage import Storage, StorageUnreachable, open_storage
 from trainer.checkpoint_manifest import MANIFEST, CheckpointManifest, read
 from trainer.version_writer import RETRY_INTERVAL_S, STORE_TIMEOUT_S
 
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 class CheckpointStore:
     """Checkpoints beneath ``uri``, any fsspec URL. Calls wait for an unreachable store until ``stop`` is set.
 
-    They raise :class:`~dart_streams.policy.weight_storage.StorageUnreachable` after
+    They raise :class:`~dart_streams.file_storage.StorageUnreachable` after
     :data:`~trainer.version_writer.STORE_TIMEOUT_S`, and OSError if the store refuses.
     """
 

@@ -14,7 +14,7 @@ import structlog
 from kafka import KafkaProducer
 from kafka.errors import InvalidTimestampError, KafkaError
 
-from dart_streams import crash_points
+from dart_streams import crash_points, file_storage
 from dart_streams.bus import sync_clients
 from dart_streams.bus.clock_refusal import clock_refused
 from dart_streams.bus.codec import encode
@@ -22,10 +22,10 @@ from dart_streams.clock import now_ms
 from dart_streams.config import Config
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable, UserError
+from dart_streams.file_storage import StorageUnreachable
 from dart_streams.heartbeats import Heartbeats
-from dart_streams.policy import weight_location, weight_storage
+from dart_streams.policy import weight_location
 from dart_streams.policy import weights as weight_files
-from dart_streams.policy.weight_storage import StorageUnreachable
 from dart_streams.telemetry.spans import current_headers
 from topics import Topic, trained, weights, weights_serving
 from topics.trained import TrainedStep
@@ -248,7 +248,7 @@ class WeightPublisher:
         kept = versions_to_keep(list(self.published.values()), self.keep, oldest)
         self.published = {version.uri: version for version in kept}
         kept_folders = {part.uri.rpartition("/")[2] for version in kept for part in version.parts}
-        storage = weight_storage.open_storage(self.base)
+        storage = file_storage.open_storage(self.base)
         try:
             with storage.reached():
                 for path in storage.filesystem.ls(storage.folder, detail=False):

@@ -12,11 +12,11 @@ from torch import Tensor
 from dart_streams.config.trainer import Publish
 from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
+from dart_streams.file_storage import StorageUnreachable
 from dart_streams.policy import adapters, deltas
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.adapters import Adapter
 from dart_streams.policy.probe import Probe
-from dart_streams.policy.weight_storage import StorageUnreachable
 from topics.weights import WeightPart, WeightVersion
 
 BASE = "-base"

@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText
 
+from dart_streams import file_storage
 from dart_streams.errors import UserError
-from dart_streams.policy import finite, weight_storage
-from dart_streams.policy.weight_storage import Storage
+from dart_streams.file_storage import Storage
+from dart_streams.policy import finite
 from topics.weights import WeightKind, WeightPart
 
 FILE = "model.safetensors"
@@ -47,11 +48,11 @@ def save(
 
     The file appears once it is complete; on a local disk all of it is durable on return. Of tensors that share memory
     (tied embeddings) the first is kept, as in Hugging Face. Raises :class:`~dart_streams.policy.finite.NotFinite`, with
-    nothing written, for an infinite or NaN value, and :class:`~dart_streams.policy.weight_storage.StorageUnreachable`.
+    nothing written, for an infinite or NaN value, and :class:`~dart_streams.file_storage.StorageUnreachable`.
     """
     if fault := finite.find_nonfinite(state_dict.items()):
         raise finite.NotFinite(f"weights that are not finite are not written to {uri}: {fault}")
-    storage = weight_storage.open_storage(uri)
+    storage = file_storage.open_storage(uri)
     with tempfile.TemporaryDirectory(prefix="weights-") as scratch:
         local = Path(scratch) / FILES[kind]
         save_file(distinct_tensors(state_dict), local, metadata={**FORMAT, **metadata})
@@ -68,9 +69,9 @@ def fetch(part: WeightPart, cache: Path) -> Path:
     """Return a local directory with the verified file of ``part``.
 
     Local URIs are used in place; others are copied once into ``cache``. Raises :class:`WrongDigest`,
-    :class:`MissingWeights`, or :class:`~dart_streams.policy.weight_storage.StorageUnreachable`.
+    :class:`MissingWeights`, or :class:`~dart_streams.file_storage.StorageUnreachable`.
     """
-    storage = weight_storage.open_storage(part.uri)
+    storage = file_storage.open_storage(part.uri)
     if storage.is_local:
         verify(storage, part)
         return Path(storage.folder)
@@ -156,11 +157,11 @@ def verify(storage: Storage, part: WeightPart) -> None:
 def find_damage(part: WeightPart) -> str:
     """Return the damage of the file of ``part``, empty if there is none; reads all of it.
 
-    Raises :class:`~dart_streams.policy.weight_storage.StorageUnreachable` if the store is unavailable.
+    Raises :class:`~dart_streams.file_storage.StorageUnreachable` if the store is unavailable.
     """
     try:
-        verify(weight_storage.open_storage(part.uri), part)
-    except weight_storage.StorageUnreachable:
+        verify(file_storage.open_storage(part.uri), part)
+    except file_storage.StorageUnreachable:
         raise
     except (WrongDigest, MissingWeights, OSError) as error:
         return str(error)
@@ -182,7 +183,7 @@ def download(storage: Storage, target: Path, part: WeightPart) -> None:
             for name in BESIDE:
                 with contextlib.suppress(FileNotFoundError):
                     storage.filesystem.get_file(f"{storage.folder}/{name}", str(partial / name))
-        verify(weight_storage.open_storage(str(partial)), part)
+        verify(file_storage.open_storage(str(partial)), part)
         partial.replace(target)
 
 

@@ -7,9 +7,9 @@ import fsspec
 import pytest
 import torch
 
-from dart_streams import config
+from dart_streams import config, file_storage
 from dart_streams.errors import UserError
-from dart_streams.policy import weight_storage, weights
+from dart_streams.policy import weights
 from topics.weights import WeightPart
 
 STATE = {"a.weight": torch.arange(6.0).reshape(2, 3), "b.weight": torch.ones(4)}
@@ -92,7 +92,7 @@ def test_files_are_on_the_disk_before_they_have_their_name(tmp_path, monkeypatch
 def test_this_environment_speaks_the_object_store_protocol():
     settings = config.load(Path(__file__).parents[2] / "deploy/k8s/components/object-store/dart.toml")
     filesystem, folder = fsspec.core.url_to_fs(settings.trainer.weights_uri, anon=True)
-    assert "s3" in weight_storage.Storage(filesystem, folder, settings.trainer.weights_uri).protocols
+    assert "s3" in file_storage.Storage(filesystem, folder, settings.trainer.weights_uri).protocols
     assert f"s3://{folder}" == settings.trainer.weights_uri
 
 

@@ -11,8 +11,8 @@ import torch
 
 from dart_streams.bus import sync_clients
 from dart_streams.errors import UserError
+from dart_streams.file_storage import StorageUnreachable
 from dart_streams.policy import weights
-from dart_streams.policy.weight_storage import StorageUnreachable
 from tests.model.object_store import BUCKET, EndpointConnectionError, ObjectStore, registered
 from tests.model.test_trainer_deltas import PROBE
 from topics import weights as weights_topic

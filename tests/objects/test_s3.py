@@ -15,9 +15,9 @@ import torch
 
 from dart_streams.config.trainer import Publish
 from dart_streams.errors import UserError
+from dart_streams.file_storage import StorageUnreachable
 from dart_streams.policy import weights
 from dart_streams.policy.resident_weights import ResidentWeights
-from dart_streams.policy.weight_storage import StorageUnreachable
 from tests.model.test_checkpoint import Training
 from tests.model.test_trainer_deltas import PROBE
 from tests.objects.server import BUCKET, PROGRAM, ObjectServer, running

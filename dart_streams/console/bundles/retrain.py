@@ -17,10 +17,10 @@ from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_log import read_log
 from dart_streams.console.runs.run_state import RunState
 from dart_streams.errors import UserError
+from dart_streams.file_storage import StorageUnreachable
 from dart_streams.policy import cpu_features, recipe, resident_weights
 from dart_streams.policy import weights as weight_files
 from dart_streams.policy.rendering import renderer_of
-from dart_streams.policy.weight_storage import StorageUnreachable
 from topics.curated import CuratedGroup, Member
 from topics.trained import TrainedStep
 from trainer.data.prefetch import GroupReader

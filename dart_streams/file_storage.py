@@ -1,4 +1,4 @@
-"""File systems of weights, the local disk or any of fsspec's, with uniform errors.
+"""File systems of weights, checkpoints and screenshots, the local disk or any of fsspec's, with uniform errors.
 
 An unreachable store raises another error than a missing file, whatever its library raises.
 """
@@ -27,7 +27,7 @@ READ_BYTES = 32 << 20
 
 
 class StorageUnreachable(ServiceUnavailable, OSError):
-    """The store of the weights does not answer properly; callers retry."""
+    """A store of files does not answer properly; callers retry."""
 
 
 class Storage(NamedTuple):
@@ -112,7 +112,7 @@ def open_storage(uri: str) -> Storage:
         filesystem, folder = fsspec.core.url_to_fs(uri)
     except (ImportError, ValueError) as error:
         raise UserError(
-            f"{uri} can't be used ({error}): see trainer.weights_uri and trainer.checkpoints_uri"
+            f"{uri} can't be used ({error}): see trainer.weights_uri, trainer.checkpoints_uri and store.objects.uri"
         ) from error
     filesystem.invalidate_cache()  # others write there too
     return Storage(filesystem, folder, uri)
