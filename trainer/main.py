@@ -34,7 +34,7 @@ from dart_streams.curation.staleness import group_capacity
 from dart_streams.errors import UserError
 from dart_streams.policy import cpu_features, recipe, weight_location
 from dart_streams.policy.rendering import renderer_of
-from dart_streams.store import SyncStore, connect
+from dart_streams.store import SyncStore, connect, sync_store
 from dart_streams.telemetry import setup
 from dart_streams.telemetry.health_server import answering_probes
 from dart_streams.telemetry.process_health import ProcessHealth
@@ -136,7 +136,7 @@ def run_rank(config: Config, folder: Path, stop: threading.Event) -> int:
         renderer = renderer_of(folder, config.policy)
         session = connect(config.store)
         life.callback(session.cluster.shutdown)
-        store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
+        store = sync_store(session, config)
         rules = bind_training(config)
         learner = Learner(folder, renderer, config.trainer, ranks, rules=rules)
         checkpoints = checkpoints_of(config, ranks, learner, stop)

@@ -186,6 +186,14 @@ class StoreRetention(Optional, frozen=True):
     `store apply` and a run's start set it for all runs of the keyspace. Without it, the keyspace's stays."""
 
 
+class StoreObjects(Optional, frozen=True):
+    """Screenshots in an object store instead of Cassandra."""
+
+    uri: str = ""
+    """Their place, any fsspec URL such as ``s3://BUCKET/screenshots``; empty: Cassandra. Screenshots that are not there
+    are read from Cassandra."""
+
+
 class Store(Section, frozen=True):
     """Cassandra."""
 
@@ -208,6 +216,7 @@ class Store(Section, frozen=True):
     retention: StoreRetention = StoreRetention()
     tls: Tls = Tls()
     login: Login = Login()
+    objects: StoreObjects = StoreObjects()
 
     def __post_init__(self) -> None:
         """Refuse to send a password unencrypted."""

@@ -6,4 +6,4 @@ Asynchronous processes use :class:`AsyncStore`, synchronous ones :class:`SyncSto
 from dart_streams.store.asynchronous import AsyncStore, open_store
 from dart_streams.store.blobs import MissingBlob
 from dart_streams.store.sessions import connect, connect_async, create_schema
-from dart_streams.store.synchronous import SyncStore
+from dart_streams.store.synchronous import SyncStore, sync_store

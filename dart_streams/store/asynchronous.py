@@ -14,6 +14,7 @@ from dart_streams.config import Config, Store
 from dart_streams.deadline import Deadline
 from dart_streams.store import statements
 from dart_streams.store.blobs import BlobCache, MissingBlob, chunk_count, join_chunks, join_named, ref_of, split_chunks
+from dart_streams.store.objects import BlobObjects, open_objects
 from dart_streams.store.schema import retention_s
 from dart_streams.store.sessions import DOWN, connect_async, gone_error, is_down, request_policy
 from topics.observations import Observation
@@ -71,7 +72,7 @@ async def open_store(
     """Return the rows of a configuration's run, connected until ``resources`` are closed."""
     session = await connect_async(config.store)
     resources.callback(session.cluster.shutdown)
-    return AsyncStore(session, config.bus.run, cache_mb, config.store.wait_s)
+    return AsyncStore(session, config.bus.run, cache_mb, config.store.wait_s, open_objects(config.store))
 
 
 class AsyncStore:
@@ -80,8 +81,11 @@ class AsyncStore:
     Every method then raises :class:`~dart_streams.errors.ServiceUnavailable`. Create it inside the event loop.
     """
 
-    def __init__(self, session: Session, run: str, cache_mb: int, wait_s: float = 30.0) -> None:
+    def __init__(
+        self, session: Session, run: str, cache_mb: int, wait_s: float = 30.0, objects: BlobObjects | None = None
+    ) -> None:
         self.session = session
+        self.objects = objects
         self.run = run
         self.wait_s = wait_s
         self.cache = BlobCache(cache_mb * 1024 * 1024)
@@ -95,18 +99,31 @@ class AsyncStore:
         A cached screenshot is written again only if the store has lost it, or if half of its time has passed.
         """
         ref = ref_of(data, media_type, width, height)
-        if self.cache.get(ref.sha256) is not None:
-            stored = await self._execute(statements.HAS_CHUNKS, (ref.sha256,))
-            renewed_below_s = retention_s(self.session, self.session.keyspace, "blobs") / 2
-            lasting = [left_s for (left_s,) in stored if left_s is None or left_s >= renewed_below_s]
-            if len(lasting) == chunk_count(ref.size):
-                return ref
-        writes = [
-            self._execute(statements.PUT_CHUNK, (ref.sha256, n, piece)) for n, piece in enumerate(split_chunks(data))
-        ]
-        await asyncio.gather(*writes)
+        if self.cache.get(ref.sha256) is not None and await self._has(ref):
+            return ref
+        if self.objects is not None:
+            await self.objects.run(self.objects.put, ref.sha256, data)
+        else:
+            pieces = enumerate(split_chunks(data))
+            writes = [self._execute(statements.PUT_CHUNK, (ref.sha256, n, piece)) for n, piece in pieces]
+            await asyncio.gather(*writes)
         self.cache.put(ref.sha256, data)
         return ref
+
+    async def _has(self, ref: BlobRef) -> bool:
+        """Return whether a screenshot is stored, in a table for half of its time yet."""
+        if self.objects is not None:
+            return await self.objects.run(self.objects.size, ref.sha256) == ref.size
+        stored = await self._execute(statements.HAS_CHUNKS, (ref.sha256,))
+        renewed_below_s = retention_s(self.session, self.session.keyspace, "blobs") / 2
+        lasting = [left_s for (left_s,) in stored if left_s is None or left_s >= renewed_below_s]
+        return len(lasting) == chunk_count(ref.size)
+
+    async def _pieces(self, sha256: str) -> list[bytes]:
+        """Return the stored bytes of a screenshot, none if there are none."""
+        if self.objects is not None and (data := await self.objects.run(self.objects.get, sha256)) is not None:
+            return [data]
+        return [row[0] for row in await self._execute(statements.GET_CHUNKS, (sha256,))]
 
     def forget_blob(self, ref: BlobRef) -> None:
         """Have a screenshot written again at the next put; the stored one may be damaged."""
@@ -124,17 +141,16 @@ class AsyncStore:
         """Return a screenshot by digest; raise :class:`MissingBlob` if it is incomplete or damaged."""
         data = self.cache.get(sha256)
         if data is None:
-            rows = await self._execute(statements.GET_CHUNKS, (sha256,))
-            data = join_named(sha256, [row[0] for row in rows])
+            data = join_named(sha256, await self._pieces(sha256))
             self.cache.put(sha256, data)
         return data
 
     async def _find_blob(self, ref: BlobRef, patience_s: float) -> bytes:
         deadline, pause_s = Deadline(patience_s), FIRST_PAUSE_S
         while True:
-            rows = await self._execute(statements.GET_CHUNKS, (ref.sha256,))
+            pieces = await self._pieces(ref.sha256)
             try:
-                return join_chunks(ref, (row[0] for row in rows))
+                return join_chunks(ref, pieces)
             except MissingBlob:
                 if pause_s > deadline.remaining_s:
                     raise

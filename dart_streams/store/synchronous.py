@@ -10,9 +10,11 @@ from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import SimpleStatement
 from tenacity import Retrying
 
+from dart_streams.config import Config
 from dart_streams.errors import ServiceUnavailable
 from dart_streams.store import statements
 from dart_streams.store.blobs import BlobCache, join_chunks, join_named, ref_of, split_chunks
+from dart_streams.store.objects import BlobObjects, open_objects
 from dart_streams.store.sessions import gone_error, request_policy
 from topics.observations import Observation
 from topics.values import BlobRef
@@ -23,6 +25,13 @@ CLAIM_TRIES = 20
 T = TypeVar("T")
 
 
+def sync_store(session: Session, config: Config, cache_mb: int | None = None) -> "SyncStore":
+    """Return the rows of a configuration's run over a session."""
+    settings = config.store
+    size = settings.blob_cache_mb if cache_mb is None else cache_mb
+    return SyncStore(session, config.bus.run, size, settings.wait_s, open_objects(settings))
+
+
 class SyncStore:
     """Rows of one run; thread-safe.
 
@@ -30,8 +39,11 @@ class SyncStore:
     :class:`~dart_streams.errors.ServiceUnavailable`.
     """
 
-    def __init__(self, session: Session, run: str, cache_mb: int, wait_s: float = 30.0) -> None:
+    def __init__(
+        self, session: Session, run: str, cache_mb: int, wait_s: float = 30.0, objects: BlobObjects | None = None
+    ) -> None:
         self.session = session
+        self.objects = objects
         self.run = run
         self.wait_s = wait_s
         self.cache = BlobCache(cache_mb * 1024 * 1024)
@@ -45,19 +57,30 @@ class SyncStore:
         wanted = {ref.sha256: ref for ref in refs}
         blobs = {sha256: data for sha256 in wanted if (data := self.cache.get(sha256)) is not None}
         missing = [sha256 for sha256 in wanted if sha256 not in blobs]
-        for sha256, rows in zip(missing, self._read_many(statements.GET_CHUNKS, [(s,) for s in missing]), strict=True):
-            blobs[sha256] = join_chunks(wanted[sha256], (row[0] for row in rows))
+        for sha256, pieces in self._pieces(missing).items():
+            blobs[sha256] = join_chunks(wanted[sha256], pieces)
             self.cache.put(sha256, blobs[sha256])
         return blobs
 
+    def _pieces(self, digests: Sequence[str]) -> dict[str, list[bytes]]:
+        """Return the stored bytes of screenshots, none of those that are missing; read concurrently."""
+        found = dict(zip(digests, self.objects.get_many(digests), strict=True)) if self.objects is not None else {}
+        pieces = {sha256: [data] for sha256, data in found.items() if data is not None}
+        rest = [sha256 for sha256 in digests if sha256 not in pieces]
+        chunks = self._read_many(statements.GET_CHUNKS, [(sha256,) for sha256 in rest])
+        pieces |= {sha256: [row[0] for row in rows] for sha256, rows in zip(rest, chunks, strict=True)}
+        return {sha256: pieces[sha256] for sha256 in digests}
+
     def blob_named(self, sha256: str) -> bytes:
         """Return a screenshot by digest; raise :class:`~dart_streams.store.blobs.MissingBlob` if it is not whole."""
-        [rows] = self._read_many(statements.GET_CHUNKS, [(sha256,)])
-        return join_named(sha256, [row[0] for row in rows])
+        return join_named(sha256, self._pieces([sha256])[sha256])
 
     def put_blob(self, data: bytes, media_type: str) -> BlobRef:
         """Write bytes that are no screenshot; return their reference once they are durable."""
         ref = ref_of(data, media_type)
+        if self.objects is not None:
+            self.objects.put(ref.sha256, data)
+            return ref
         self._read_many(statements.PUT_CHUNK, [(ref.sha256, n, piece) for n, piece in enumerate(split_chunks(data))])
         return ref
 

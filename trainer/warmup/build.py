@@ -14,7 +14,7 @@ from dart_streams.config import Config, Warmup
 from dart_streams.config.tasks import TaskSet
 from dart_streams.policy import tiny, weights
 from dart_streams.policy.rendering import Renderer, renderer_of
-from dart_streams.store import SyncStore, connect
+from dart_streams.store import connect, sync_store
 from trainer.data.collate import Collator
 from trainer.data.prefetch import GroupReader
 from trainer.data.samples import ReadyGroup
@@ -45,7 +45,7 @@ def build(
     """
     torch.set_num_threads(1)  # A model this small gains nothing from a second thread.
     session = connect(config.store)
-    store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
+    store = sync_store(session, config)
     orders = demonstrations.demonstration_orders(tasks.demonstration, config.warmup.demonstrations, SEED)
     try:
         with scratch(folder) as partial:

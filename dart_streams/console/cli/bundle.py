@@ -78,11 +78,10 @@ def write(config: Config, path: Path, names: list[str], *, blobs: bool) -> None:
         capturing.capture(config, path, chosen, folder=folder, report=note)
         return
     from dart_streams.console.cli.store import store_session
-    from dart_streams.store import SyncStore
+    from dart_streams.store import sync_store
 
     with store_session(config) as session:
-        store = SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
-        capturing.capture(config, path, chosen, store, folder, note)
+        capturing.capture(config, path, chosen, sync_store(session, config), folder, note)
 
 
 def replay(

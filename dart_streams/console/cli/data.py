@@ -183,14 +183,14 @@ def episodes_of(
 ) -> Iterator[EpisodeSource]:
     """Yield a run's steps: those of the store, or of the bundle through the index."""
     from dart_streams.console.bundles.episode_index import IndexedEpisodes
-    from dart_streams.store import SyncStore
+    from dart_streams.store import sync_store
 
     if source is not None:
         section = source.sections.get("observations")
         yield IndexedEpisodes(index, source, add_bar(progress, "observations", section.items if section else 0))
         return
     with store_session(config) as session:
-        yield SyncStore(session, config.bus.run, config.store.blob_cache_mb, config.store.wait_s)
+        yield sync_store(session, config)
 
 
 def progress_bars() -> Progress:

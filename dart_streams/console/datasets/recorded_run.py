@@ -19,7 +19,7 @@ from dart_streams.console.runs import run_folder
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_log import read_events
 from dart_streams.errors import UserError
-from dart_streams.store import MissingBlob, SyncStore, connect
+from dart_streams.store import MissingBlob, connect, sync_store
 from topics import Topic, curated, observations, rollout_budgets, rollout_orders, trained, trajectories, weights
 from topics.observations import ExecutedAction, Observation
 from topics.trained import TrainedStep
@@ -126,7 +126,7 @@ class RecordedRun:
     def _stored(self, sha256: str) -> bytes:
         session = connect(self.config.store)
         try:
-            store = SyncStore(session, self.config.bus.run, 0, self.config.store.wait_s)
+            store = sync_store(session, self.config, cache_mb=0)
             return store.blob_named(sha256)
         except MissingBlob as error:
             raise UserError(str(error)) from None

@@ -15,6 +15,7 @@ from dart_streams.console.launch.run_list import folder_bytes, is_running
 from dart_streams.console.repair import projection
 from dart_streams.console.runs.run_folder import RunFolder, all_runs, point_latest
 from dart_streams.errors import UserError
+from dart_streams.store.objects import open_objects
 from topics.values import BlobRef
 
 PAGE = 500
@@ -81,7 +82,8 @@ class RunRemoval:
 
     def __init__(self, folder: RunFolder, session: Session, *, screenshots: bool) -> None:
         self.folder = folder
-        self.bus = folder.config().bus
+        self.config = folder.config()
+        self.bus = self.config.bus
         self.session = session
         self.screenshots = screenshots
         for other in all_runs(folder.path.parent) if screenshots else [folder]:
@@ -113,6 +115,8 @@ class RunRemoval:
             if groups := groups_of(client, self.bus):
                 client.delete_groups(groups)
         projection.wipe(self.session, self.bus.run)
+        if (objects := open_objects(self.config.store)) is not None:
+            objects.remove(sorted(own))
         projection.write(self.session, "DELETE FROM blobs WHERE sha256 = ?", [(sha256,) for sha256 in sorted(own)])
         forget_folder(self.folder.path)
 

@@ -13,6 +13,7 @@ OWN = frozenset({"run.id", "run.state_dir", "bus.prefix", "tasks.file"})
 """Keys that a run's folder sets."""
 KEPT = {
     "store.keyspace": "its rows are there",
+    "store.objects": "its screenshots are there",
     "env.backend": "its trajectories are of that environment",
     "env.miniwob.partial_credit": "its rewards are of that scale",
     "env.desktop.width": "its screens have that size",
