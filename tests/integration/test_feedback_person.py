@@ -1,8 +1,11 @@
 """The person of ``bench feedback`` finds the first wrong action of a rollout, by playing it again in a real browser."""
 
+from pathlib import Path
+
 import pytest
 
-from benchmarks.feedback.person import WrongAction, first_wrong, next_wanted
+from benchmarks import modes
+from benchmarks.feedback.person import WrongAction, first_wrong, next_wanted, own_browser
 from dart_streams.actions import Action, Click, Wait
 from tests.integration.miniwob_backend import browser
 from tests.integration.miniwob_backend import task as page_task
@@ -16,16 +19,16 @@ OTHER = """(() => {
 """The middle of the wrong one of two buttons."""
 
 
-async def solution(backend, seed: int) -> list[Action]:
-    """Return the oracle's two actions: open the section, and submit."""
-    page = await backend.open(chosen := page_task(PAGE, seed))
+async def solution(backend, seed: int, name: str = PAGE) -> list[Action]:
+    """Return the oracle's actions, which solve the page."""
+    page = await backend.open(chosen := page_task(name, seed))
     await page.reset(chosen)
     found = []
     async for action in page.demonstrate(chosen):
         found.append(action)
         await page.step(action, str(len(found)))
+    assert await page.evaluate() == 1
     await page.close()
-    assert len(found) == 2
     return found
 
 
@@ -54,3 +57,13 @@ async def test_an_action_that_ends_the_episode_without_success_is_wrong():
         await page.close()
         assert await first_wrong(backend, chosen, [other]) == WrongAction(0, right)
         assert await first_wrong(backend, chosen, [right]) is None
+
+
+async def test_the_page_of_three_buttons_ends_at_the_first_wrong_one():
+    config = modes.load_config(Path("benchmarks/feedback/hard.toml"))
+    chosen = page_task("three-buttons", 3)
+    async with own_browser(config) as backend:
+        first, second, third = await solution(backend, 3, "three-buttons")
+        assert await first_wrong(backend, chosen, [third]) == WrongAction(0, first)
+        assert await first_wrong(backend, chosen, [first, second, first]) == WrongAction(2, third)
+        assert await first_wrong(backend, chosen, [first, second, third]) is None
