@@ -121,7 +121,7 @@ def test_one_that_ignores_sigterm_is_killed_after_the_grace(home: Home):
     assert not is_alive(child)
 
 
-def test_a_service_that_is_slow_is_ended_with_the_key_to_raise_and_a_short_log(home: Home):
+def test_a_slow_service_is_ended_with_the_key_to_raise_and_a_short_log(home: Home):
     path = "/jars/a.jar:" * 500
     child = home.spawn([sys.executable, "-c", f"import time; print('Classpath {path}', flush=True); time.sleep(60)"])
     wait_for(lambda: "Classpath" in home.last_lines())
