@@ -47,6 +47,7 @@ LONGEST = (
     "integration/test_osworld_contract.py",
     "faults/test_poison.py",
     "integration/test_endpoint_run.py",
+    "integration/test_page_accessibility.py",
     "integration/test_page_live.py",
     "integration/test_page_slots.py",
     "integration/test_page_of_finished_run.py",
