@@ -1,6 +1,7 @@
 """Leased desktops: the files of OSWorld's image with ``as_osworld``, and their weight during long calls."""
 
 import asyncio
+import io
 import os
 import shutil
 import socket
@@ -10,26 +11,34 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from aiohttp.test_utils import TestClient, TestServer
+from PIL import Image
 
 from dart_streams.background import cancel_tasks
 from tests.integration.served_desktops import Served, served
 from tests.waiting import until
 from workers.desktop_server.server import LeaseServer
 from workers.desktop_server.slots import Slot
+from workers.env.backends.osworld import panel
 from workers.env.backends.osworld.machine import FileMissing
 from workers.env.backends.osworld.osworld_session import HOME_FILES
+from workers.env.backends.osworld.settling import wait_idle
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 needs_terminal = pytest.mark.skipif(shutil.which("gnome-terminal") is None, reason="needs gnome-terminal")
 CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
 needs_groups = pytest.mark.skipif(not os.access(CPU_GROUPS, os.W_OK), reason="needs control groups of version 1")
+needs_dock = pytest.mark.skipif(
+    shutil.which("tint2") is None or not all(Path(icon.icon).exists() for icon in panel.ICONS),
+    reason="needs tint2 and the applications: run `make osworld`",
+)
+FIRST_ICON_Y, ICON_STEP = 57, 54
 TERMINAL = "import pyautogui; pyautogui.hotkey('ctrl', 'alt', 't')"
 LIST_WINDOWS = ["wmctrl", "-lx"]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def desktops(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    async with served(tmp_path_factory.mktemp("served"), slots=1, lease_s=600.0) as running:
+    async with served(tmp_path_factory.mktemp("served"), (1280, 720), slots=1, lease_s=600.0) as running:
         yield running
 
 
@@ -51,6 +60,28 @@ async def test_the_key_of_osworlds_image_opens_a_terminal(desktops):
             return "terminal" in (await machine.execute(LIST_WINDOWS))["output"].lower()
 
         await until(is_open)
+
+
+@needs_dock
+@needs_terminal
+async def test_an_empty_desktop_has_a_panel_and_a_dock_that_starts_programs(desktops):
+    async with desktops.machine(as_osworld=True) as machine:
+        await wait_idle(machine, 60.0)
+        screen = Image.open(io.BytesIO(await machine.screenshot())).convert("RGB")
+        places = {"bar": (1200, 10), "dock": (30, 700), "background": (900, 400)}
+        found = {name: "#{:02x}{:02x}{:02x}".format(*screen.getpixel(place)) for name, place in places.items()}
+        assert found == {"bar": "#1d1d1d", "dock": "#2b2429", "background": "#5e2750"}
+        assert len(screen.crop((600, 0, 680, 27)).getcolors()) > 2, "the clock"
+        assert "tint2" in (await machine.execute(LIST_WINDOWS))["output"]
+        click = f"import pyautogui; pyautogui.click(34, {FIRST_ICON_Y + ICON_STEP * (len(panel.ICONS) - 1)})"
+        await machine.execute(["python", "-c", click])
+
+        async def is_open() -> bool:
+            return "terminal" in (await machine.execute(LIST_WINDOWS))["output"].lower()
+
+        await until(is_open)
+        name = ". /etc/os-release; echo $NAME"
+        assert (await machine.execute(name, shell=True))["output"].strip()
 
 
 async def test_a_desktop_that_takes_no_files_is_not_leased():

@@ -108,6 +108,7 @@ def command(files: Mapping[str, int], megabytes: int, refusals: int, packages: s
     for folder in ("/var/tmp", "/run/user"):
         arguments += ["--dir", folder]
     arguments += ["--symlink", "/usr/bin/python3", "/opt/bin/python"]
+    arguments += ["--symlink", "../usr/lib/os-release", "/etc/os-release"]
     # Tasks end the browser by this name.
     arguments += ["--symlink", "/usr/lib/chromium/chromium", "/opt/bin/chrome"]
     for path in filter(os.path.exists, HIDDEN):

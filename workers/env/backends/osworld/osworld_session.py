@@ -14,7 +14,7 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.desktop import office_profile
 from workers.env.backends.desktop.command_line import HOME
-from workers.env.backends.osworld import browser_setup, steps
+from workers.env.backends.osworld import browser_setup, panel, steps
 from workers.env.backends.osworld.environment import TaskSession
 from workers.env.backends.osworld.machine import Machine, run_command
 from workers.env.backends.osworld.mirror import Mirror
@@ -156,10 +156,12 @@ class OsworldTaskSession(TaskSession):
 
 
 async def prepare_home(machine: Machine) -> None:
-    """Give a fresh desktop the files and key of OSWorld's image; raise EnvironmentFault if it does not take them."""
+    """Give a fresh desktop files, key, panel and dock of OSWorld's image; raise EnvironmentFault if that fails."""
     for path, content in HOME_FILES.items():
         await machine.upload(path, content)
     await run_command(machine, TERMINAL_KEY, "the desktop takes no key for a terminal", shell=True)
+    script = panel.start_script(*await machine.screen_size())
+    await run_command(machine, script, "the panel does not come up", shell=True)
 
 
 @contextlib.asynccontextmanager

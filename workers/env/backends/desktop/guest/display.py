@@ -90,6 +90,12 @@ class XDisplay:
             self.root.get_full_property(self.x.intern_atom("_NET_SUPPORTING_WM_CHECK"), X.AnyPropertyType) is not None
         )
 
+    def fill(self, color: int) -> None:
+        """Fill the background of the screen."""
+        self.root.change_attributes(background_pixel=color)
+        self.root.clear_area()
+        self.x.sync()
+
     def pointer(self) -> list[int]:
         """Return the position of the pointer."""
         reply = self.root.query_pointer()

@@ -29,6 +29,8 @@ NOT_ACCESSIBLE = {"NO_AT_BRIDGE": "1"}
 """Makes GTK ignore the accessibility bus."""
 OUTPUT_CHARACTERS = 65536
 FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
+BACKGROUND = 0x5E2750
+"""Color of an empty desktop, red, green and blue."""
 UP_S = 60.0
 """Time limit of the X server, the bus and the window manager; the worker's limit is usually lower."""
 QUIET_S = 0.06
@@ -103,6 +105,7 @@ class DesktopSession:
         self.watched = watched
         self.seen = self.state()
         if not command:
+            self.shown.fill(BACKGROUND)
             for name in FOLDERS:
                 (HOME / name).mkdir(exist_ok=True)
             return
