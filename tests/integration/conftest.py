@@ -1,10 +1,15 @@
-"""Print the figures that the tests of the web page have measured."""
+"""What these tests share: desktops, a keyspace, and the figures that the tests of the web page have measured."""
 
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from cassandra.cluster import Cluster
+
+from dart_streams.config import Store
 
 FIGURES = Path(__file__).parents[2] / ".dart" / "page-screenshots"
 BEGUN_S = time.time()
@@ -30,3 +35,12 @@ def desktops_of_normal_priority() -> Iterator[None]:
         patch.setattr(limits, "SHARES", 1024)
         patch.setattr(limits, "NICE", 0)
         yield
+
+
+@pytest.fixture
+def keyspace(services) -> Iterator[Store]:
+    """The settings of a keyspace that does not exist."""
+    settings = msgspec.structs.replace(services.config().store, keyspace=f"test_{uuid.uuid4().hex[:8]}")
+    yield settings
+    with Cluster(list(settings.hosts), port=settings.port) as cluster:
+        cluster.connect().execute(f"DROP KEYSPACE IF EXISTS {settings.keyspace}", timeout=60)

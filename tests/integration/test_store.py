@@ -5,13 +5,11 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 import pytest
-from cassandra.cluster import Cluster
 
 from benchmarks.trained_rows import trained_rows
 from dart_streams.config import Store
@@ -48,15 +46,6 @@ def run() -> str:
 @pytest.fixture
 def store(session, run: str) -> SyncStore:
     return SyncStore(session, run, 1)
-
-
-@pytest.fixture
-def keyspace(services) -> Iterator[Store]:
-    """The settings of a keyspace that does not exist."""
-    settings = msgspec.structs.replace(services.config().store, keyspace=f"test_{uuid.uuid4().hex[:8]}")
-    yield settings
-    with Cluster(list(settings.hosts), port=settings.port) as cluster:
-        cluster.connect().execute(f"DROP KEYSPACE IF EXISTS {settings.keyspace}", timeout=60)
 
 
 def observation(trajectory_id: str, step: int, end: EpisodeEnd | None = None) -> Observation:

@@ -2,7 +2,6 @@
 
 import asyncio
 import string
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,15 +20,6 @@ from tests.command_line import invoke
 from tests.waiting import wait_until
 
 FIRST = Path(__file__).with_name("schema_v1.cql")
-
-
-@pytest.fixture
-def keyspace(services) -> Iterator[Store]:
-    """The settings of a keyspace that does not exist."""
-    settings = msgspec.structs.replace(services.config().store, keyspace=f"test_{uuid.uuid4().hex[:8]}")
-    yield settings
-    with Cluster(list(settings.hosts), port=settings.port) as cluster:
-        cluster.connect().execute(f"DROP KEYSPACE IF EXISTS {settings.keyspace}", timeout=60)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from dart_streams.actions import typed
 from dart_streams.actions.dialects import qwen_prompt
 from dart_streams.actions.dialects.dialect import (
     AnswerBuilder,
-    UnsupportedAction,
     View,
     signed_notches,
     written_place,
@@ -23,9 +22,8 @@ from dart_streams.actions.dialects.json_calls import (
     number_field,
     place_numbers,
     split_key_name,
-    text_field,
 )
-from dart_streams.actions.dialects.qwen_tool import QwenTool, ToolArguments
+from dart_streams.actions.dialects.qwen_tool import PLAIN, QwenTool, ToolArguments, plain_fields
 
 TOOL = qwen_prompt.COMPUTER_USE
 CLICKS: dict[str, tuple[typed.Button, int]] = {
@@ -72,17 +70,7 @@ def without_place(action: typed.Action) -> Fields:
     match action:
         case typed.Hotkey(names):
             return {"action": "key", "keys": list(names)}
-        case typed.Type(content):
-            return {"action": "type", "text": content}
-        case typed.Wait():
-            return {"action": "wait", "time": 1}
-        case typed.Finished(""):
-            return {"action": "terminate", "status": "success"}
-        case typed.Finished(content):
-            return {"action": "answer", "text": content}
-        case typed.CallUser():
-            return {"action": "terminate", "status": "failure"}
-    raise UnsupportedAction(f"the tool {TOOL.name} has no action for {action}")
+    return plain_fields(action, TOOL)
 
 
 class ComputerArguments(ToolArguments):
@@ -119,14 +107,11 @@ class ComputerArguments(ToolArguments):
 
 GRAMMAR: dict[str, Callable[[ComputerArguments], None]] = {
     "key": ComputerArguments.key,
-    "type": lambda call: call.builder.add(typed.Type(text_field(call.arguments, "text"))),
     "mouse_move": lambda call: call.builder.add(typed.Move(*call.place(needed=True)[:2])),
     **{name: partial(ComputerArguments.click, button=kind[0], count=kind[1]) for name, kind in CLICKS.items()},
     "left_click_drag": ComputerArguments.drag,
     "scroll": lambda call: call.scroll("up", "down"),
     "hscroll": lambda call: call.scroll("right", "left"),
-    "wait": lambda call: call.builder.add(typed.Wait()),
-    "terminate": ComputerArguments.terminate,
-    "answer": lambda call: call.builder.add(typed.Finished(text_field(call.arguments, "text"))),
+    **PLAIN,
 }
 CLICK_NAMES = {kind: name for name, kind in CLICKS.items()}

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from dart_streams.actions import typed
 from dart_streams.actions.dialects import qwen_prompt
-from dart_streams.actions.dialects.dialect import AnswerBuilder, UnsupportedAction, View, written_place
+from dart_streams.actions.dialects.dialect import AnswerBuilder, View, written_place
 from dart_streams.actions.dialects.json_calls import Fields, key_field, place_numbers, text_field
-from dart_streams.actions.dialects.qwen_tool import QwenTool, ToolArguments
+from dart_streams.actions.dialects.qwen_tool import PLAIN, QwenTool, ToolArguments, plain_fields
 from dart_streams.actions.grammar import Unparsable, parse_word
 
 TOOL = qwen_prompt.MOBILE_USE
@@ -51,19 +51,9 @@ def without_touch(action: typed.Action) -> Fields:
             return {"action": "system_button", "button": SYSTEM_BUTTONS[name]}
         case typed.Hotkey((name,)):
             return {"action": "key", "text": name}
-        case typed.Type(content):
-            return {"action": "type", "text": content}
         case typed.Call("open_app", {"app_name": str(name)}):
             return {"action": "open", "text": name}
-        case typed.Wait():
-            return {"action": "wait", "time": 1}
-        case typed.Finished(""):
-            return {"action": "terminate", "status": "success"}
-        case typed.Finished(content):
-            return {"action": "answer", "text": content}
-        case typed.CallUser():
-            return {"action": "terminate", "status": "failure"}
-    raise UnsupportedAction(f"the tool {TOOL.name} has no action for {action}")
+    return plain_fields(action, TOOL)
 
 
 class MobileArguments(ToolArguments):
@@ -101,10 +91,7 @@ GRAMMAR: dict[str, Callable[[MobileArguments], None]] = {
     "click": lambda call: call.touch("left"),
     "long_press": lambda call: call.touch("right"),
     "swipe": MobileArguments.swipe,
-    "type": lambda call: call.builder.add(typed.Type(text_field(call.arguments, "text"))),
     "system_button": MobileArguments.press,
     "open": MobileArguments.open,
-    "wait": lambda call: call.builder.add(typed.Wait()),
-    "answer": lambda call: call.builder.add(typed.Finished(text_field(call.arguments, "text"))),
-    "terminate": MobileArguments.terminate,
+    **PLAIN,
 }

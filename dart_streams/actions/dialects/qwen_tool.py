@@ -5,12 +5,12 @@ Qwen2.5-VL writes pixels of its image, Qwen3-VL 0 to 1000.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from dart_streams.actions import typed
 from dart_streams.actions.dialects import json_reader, qwen_prompt
-from dart_streams.actions.dialects.dialect import AnswerBuilder, Dialect, Role, View, written_size
+from dart_streams.actions.dialects.dialect import AnswerBuilder, Dialect, Role, UnsupportedAction, View, written_size
 from dart_streams.actions.dialects.json_calls import (
     Fields,
     function_call,
@@ -111,6 +111,31 @@ class ToolArguments:
         if status not in ("success", "failure"):
             self.builder.note("argument", f"status is success or failure, not {str(status)[:80]!r}")
         self.builder.add(typed.CallUser() if status == "failure" else typed.Finished())
+
+
+def plain_fields(action: typed.Action, tool: qwen_prompt.Tool) -> Fields:
+    """Return the arguments of an action that all tools have; raise :class:`UnsupportedAction` for another one."""
+    match action:
+        case typed.Type(content):
+            return {"action": "type", "text": content}
+        case typed.Wait():
+            return {"action": "wait", "time": 1}
+        case typed.Finished(""):
+            return {"action": "terminate", "status": "success"}
+        case typed.Finished(content):
+            return {"action": "answer", "text": content}
+        case typed.CallUser():
+            return {"action": "terminate", "status": "failure"}
+    raise UnsupportedAction(f"the tool {tool.name} has no action for {action}")
+
+
+PLAIN: dict[str, Callable[[ToolArguments], None]] = {
+    "type": lambda call: call.builder.add(typed.Type(text_field(call.arguments, "text"))),
+    "wait": lambda call: call.builder.add(typed.Wait()),
+    "answer": lambda call: call.builder.add(typed.Finished(text_field(call.arguments, "text"))),
+    "terminate": ToolArguments.terminate,
+}
+"""The actions that all tools have."""
 
 
 def tool_calls(answer: str, builder: AnswerBuilder) -> list[Fields]:

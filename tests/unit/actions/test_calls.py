@@ -4,8 +4,9 @@ import pytest
 
 from dart_streams.actions import Call, Click, Unparsable
 from dart_streams.actions.arguments import read_arguments
-from dart_streams.actions.dialects import Computer13, Dialect, Native, QwenComputerUse, QwenMobileUse, UiTars, View
+from dart_streams.actions.dialects import Computer13, Native, QwenComputerUse, UiTars, View
 from dart_streams.actions.offered import RETURNED_CHARACTERS, cut_returned, offer_call
+from tests.unit.actions.test_dialects import WRITERS
 
 VIEW = View(100, 100)
 SCHEMA = {
@@ -16,15 +17,6 @@ SCHEMA = {
 }
 OFFERED = (offer_call("calc.set", "Set a cell.\n  Saves nothing.", SCHEMA), offer_call("files.list", "List.", {}))
 WANTED = Call("calc.set", {"cell": "B3", "value": 5})
-DIALECTS: tuple[Dialect, ...] = (
-    Native(),
-    UiTars(),
-    UiTars(prompt="box"),
-    UiTars(prompt="mobile"),
-    QwenComputerUse(),
-    QwenMobileUse(),
-    Computer13(),
-)
 TEXT = """Action: call(name='calc.set', arguments='{"cell": "B3", "value": 5}')"""
 QWEN = '<tool_call>\n{"name": "calc.set", "arguments": {"cell": "B3", "value": 5}}\n</tool_call>'
 COMPUTER_13 = '```json\n{"action_type": "CALL", "name": "calc.set", "arguments": {"cell": "B3", "value": 5}}\n```'
@@ -48,7 +40,7 @@ def test_a_call_is_read_where_it_is_offered_and_refused_where_not(dialect, answe
     ],
     ids=lambda value: value.name if isinstance(value, Call) else None,
 )
-@pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
+@pytest.mark.parametrize("dialect", WRITERS, ids=repr)
 def test_a_call_that_does_not_fit_is_an_error_of_the_answer(dialect, call, why):
     with pytest.raises(Unparsable, match=why) as error:
         dialect.read(dialect.write(call, VIEW), VIEW, OFFERED)
@@ -79,7 +71,7 @@ def test_line_breaks_and_apostrophes_in_arguments_are_read():
     assert read_arguments('{"a": "b\nc"}') == {"a": "b\nc"}
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
+@pytest.mark.parametrize("dialect", WRITERS, ids=repr)
 def test_prompts_list_what_is_offered_and_else_are_as_before(dialect):
     plain, offering = dialect.system_messages("Do it.", VIEW), dialect.system_messages("Do it.", VIEW, OFFERED)
     assert plain == dialect.system_messages("Do it.", VIEW, ())
