@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
-from kafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from kafka.errors import KafkaError, KafkaTimeoutError, TopicAlreadyExistsError, for_code
 
 from dart_streams.bus import sync_clients
 from dart_streams.bus.reassignment import OFFSETS_TOPIC, PlacedPartition, list_lacking, plan_moves
@@ -18,6 +18,8 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable, UserError
 
 REQUEST_TIMEOUT_S = 30.0
+VISIBLE_S = 120.0
+"""Time limit for created or changed topics to be visible; a broker with a busy disk took longer than 30 s."""
 POLL_INTERVAL_S = 0.5
 BROKERS_REPLICAS = -1
 """The broker's ``default.replication.factor``, in a request that creates a topic."""
@@ -147,7 +149,10 @@ def create(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
         error = for_code(answer["error_code"])
         if answer["error_code"] and error is not TopicAlreadyExistsError:
             raise TopicsRefused(f"topic {answer['name']} was not created: {answer['error_message'] or error.__name__}")
-    admin.wait_for_topics(list(wanted), timeout_ms=int(REQUEST_TIMEOUT_S * 1000))
+    try:
+        admin.wait_for_topics(list(wanted), timeout_ms=int(VISIBLE_S * 1000))
+    except KafkaTimeoutError as error:
+        raise ServiceUnavailable(f"the broker accepted topics that are not ready: {error}") from None
 
 
 def configs_of(change: Change) -> dict[str, str]:
@@ -169,7 +174,7 @@ def alter(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
 def await_visible(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
     """Return once the brokers' metadata shows every change; it lags behind the answers to requests."""
     wanted = [TopicSpec(name=change.topic, configs=configs_of(change)) for change in changes]
-    deadline = Deadline(REQUEST_TIMEOUT_S)
+    deadline = Deadline(VISIBLE_S)
     while True:
         present = read_topics(admin, wanted).values()
         visible = {
@@ -180,9 +185,7 @@ def await_visible(admin: KafkaAdminClient, changes: Sequence[Change]) -> None:
         if not late:
             return
         if deadline.expired:
-            raise ServiceUnavailable(
-                f"the broker accepted changes that are not visible after {REQUEST_TIMEOUT_S:g} s: {late}"
-            )
+            raise ServiceUnavailable(f"the broker accepted changes that are not visible after {VISIBLE_S:g} s: {late}")
         time.sleep(0.05)
 
 

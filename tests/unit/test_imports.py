@@ -46,9 +46,9 @@ INNER_FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "dart_streams.console": (
         ("dart_streams.console.runs",),
-        ("dart_streams.console.lineage", "dart_streams.console.sizing"),
+        ("dart_streams.console.lineage", "dart_streams.console.repair", "dart_streams.console.sizing"),
         ("dart_streams.console.bundles",),
-        ("dart_streams.console.datasets", "dart_streams.console.repair", "dart_streams.console.monitor"),
+        ("dart_streams.console.datasets", "dart_streams.console.monitor"),
         ("dart_streams.console.views",),
         ("dart_streams.console.launch",),
         ("dart_streams.console.cli",),

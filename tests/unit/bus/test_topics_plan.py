@@ -1,12 +1,17 @@
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.errors import KafkaTimeoutError
 
 import topics
-from dart_streams.bus.admin import TopicsRefused, refuse_impossible
+from dart_streams.bus.admin import TopicsRefused, apply, refuse_impossible
 from dart_streams.bus.dead_letters import SUFFIX
 from dart_streams.bus.topology import DEAD_LETTERS, Change, TopicSpec, declare_topics, list_grown, plan
 from dart_streams.config import Bus, TopicSettings
+from dart_streams.errors import ServiceUnavailable
 
 BUS = Bus(prefix="dart.r1.")
 names = st.sampled_from(["a", "b", "c", "d"])
@@ -130,3 +135,14 @@ def test_weights_are_kept_forever_and_heartbeats_compacted():
 def test_extra_topics_follow_under_their_own_names():
     changelog = TopicSpec(name="difficulty-table-changelog", configs={"cleanup.policy": "compact"})
     assert declare_topics(BUS, [changelog])[-1] == changelog
+
+
+def test_topics_that_stay_without_a_leader_are_no_refusal_of_the_broker():
+    def never(names: list[str], timeout_ms: int) -> None:
+        raise KafkaTimeoutError(f"Topics not ready after {timeout_ms}ms")
+
+    created = {"topics": [{"name": "a", "error_code": 0, "error_message": None}]}
+    slow: Any = SimpleNamespace(create_topics=lambda wanted, raise_errors: created, wait_for_topics=never)
+    change = Change(topic="a", action="create", before={}, after={"partitions": "1"})
+    with pytest.raises(ServiceUnavailable, match=r"accepted topics that are not ready: .*120000ms"):
+        apply(slow, [change])
