@@ -27,6 +27,7 @@ from dart_streams.console.runs.run_folder import RunFolder
 from dart_streams.console.runs.run_log import read_events
 from dart_streams.deadline import Deadline
 from tests.faults import invariants
+from tests.processes import command_of
 from topics import trained
 
 ROOT = Path(__file__).parents[2]
@@ -247,13 +248,6 @@ class Circle:
         if file := os.environ.get(RESULTS):
             with Path(file).open("a") as results:
                 results.write(json.dumps(self.measured) + "\n")
-
-
-def command_of(process: psutil.Process) -> str:
-    """Return the command line of a process, nothing if it has ended."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return " ".join(process.cmdline())
-    return ""
 
 
 @contextlib.contextmanager

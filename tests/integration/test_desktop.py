@@ -25,6 +25,7 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from tests.environments import playing
 from tests.keyboard import EDITED, TYPED
+from tests.processes import command_of
 from tests.waiting import wait_until
 from workers.env import conformance
 from workers.env.backends.desktop import command_line
@@ -83,7 +84,7 @@ def inside(sandbox: Sandbox, name: str) -> psutil.Process:
     assert sandbox.process is not None
     tree = psutil.Process(sandbox.process.pid).children(recursive=True)
     alive = (process for process in tree if process.status() != psutil.STATUS_ZOMBIE)
-    return next(process for process in alive if name in " ".join(process.cmdline()))
+    return next(process for process in alive if name in command_of(process))
 
 
 async def kill(process: psutil.Process) -> None:

@@ -23,6 +23,7 @@ from examples.in_memory_run import InMemoryRun
 from tests import osworld_needs
 from tests.integration.env_harness import Harness, number_of, order, process, serving
 from tests.integration.served_desktops import Served, served
+from tests.processes import command_of
 from tests.waiting import until
 from tests.worker_runs import exit_code_of
 from topics.action_requests import ActionRequest
@@ -341,7 +342,7 @@ async def test_the_worker_plays_them_for_orders_and_leaves_no_evaluator_behind(
             async with asyncio.timeout(480), harness.changed:
                 await harness.changed.wait_for(lambda: len(harness.ended) == len(episodes))
             tree = psutil.Process(running.pid).children(recursive=True)
-            assert sum(" -I -c " in " ".join(process.cmdline()) for process in tree) >= 1, "there is a sidecar"
+            assert any(" -I -c " in command_of(process) for process in tree), "there is a sidecar"
             running.send_signal(ending)
             assert await exit_code_of(running) in {0, -ending}
         assert not psutil.wait_procs(tree, timeout=60)[1]
