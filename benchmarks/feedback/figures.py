@@ -71,6 +71,7 @@ def latency_figures(state: RunState) -> dict[str, Any]:
         return {"corrections_served": 0}
     return {
         "corrections_served": len(times),
+        "seconds_to_served": [round(one, 1) for one in times],
         "seconds_to_served_p50": round(statistics.median(times), 1),
         "seconds_to_served_max": round(times[-1], 1),
     }

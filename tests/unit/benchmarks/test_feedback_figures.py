@@ -76,6 +76,7 @@ def test_a_correction_is_served_with_the_first_version_that_has_its_step():
     assert figures.served_after_s(state) == [3.0, 7.0, 6.0], "version 2 was passed over: version 3 has its step too"
     found = figures.latency_figures(state)
     assert (found["seconds_to_served_p50"], found["seconds_to_served_max"]) == (6.0, 7.0)
+    assert found["seconds_to_served"] == sorted(found["seconds_to_served"]) and max(found["seconds_to_served"]) == 7.0
 
 
 def test_a_correction_that_no_served_version_has_does_not_count():
