@@ -68,18 +68,18 @@ data: ## Install the Python environment of Parquet export and import, and of tra
 peers: setup ## Install BrowserGym and TRL for the benchmarks that compare with them.
 	@deploy/local/setup.sh peers
 
-# Two lanes run side by side: the model, and the streams with real services, three workers, and then the units. Real
-# services are started once for both. With two workers a sixth of the time of two cores goes unused, with three 6 %. The
-# tests of a file stay together, as they share what it starts, and long files begin first (tests/conftest.py).
-# Model tests run in a worker process (-n 1): a test that crashes it is one failure, and the next runs in a new worker.
+# Tests of the streams with real services run first, in three workers: beside the model's tests, which fill every core,
+# browsers and desktops get their answers too late. Then the model's tests run beside the units. Real services are started
+# once for all. The tests of a file stay together, as they share what it starts, and long files begin first
+# (tests/conftest.py). Model tests run in worker processes: a test that crashes one is one failure, and a new one goes on.
 test: setup ## Run all tests.
 	@deploy/local/setup.sh docs
 	@deploy/local/setup.sh desktop
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
-		output=$$(mktemp); $(MODEL)/python -m pytest -q -n 1 --durations 20 tests/model >$$output 2>&1 & \
 		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/cluster --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/k8s_cluster --ignore=tests/objects --ignore=tests/osworld --ignore=tests/adapters --ignore=tests/path; \
-		streams=$$?; \
-		$(STREAMS)/python -m pytest -q -n 2 --dist worksteal --durations 10 tests/unit; units=$$?; \
+		streams=$$?; output=$$(mktemp); \
+		$(MODEL)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/model >$$output 2>&1 & \
+		$(STREAMS)/python -m pytest -q -n 1 --durations 10 tests/unit; units=$$?; \
 		wait $$!; model=$$?; cat $$output; rm $$output; exit $$((streams || units || model))'
 
 test-faults: setup ## Run the fault matrix in full: CASE=name for one case, RUNS=n times.

@@ -86,7 +86,7 @@ class Tab:
         """Wait until an expression is true in the page, and return its value."""
         deadline = Deadline(WAIT_S)
         while not (value := await self.js(expression)):
-            text = await self.js("document.body.innerText.slice(0, 1500)")
+            text = await self.js("document.body?.innerText.slice(0, 1500)")  # a page in navigation has no body yet
             assert not deadline.expired, f"{what or expression} did not come true; the page says: {text}; {self.errors}"
             await asyncio.sleep(0.05)
         return value
