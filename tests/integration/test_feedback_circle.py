@@ -1,8 +1,8 @@
-"""A circle of processes that is given feedback from the command line, with its curator killed before and after."""
+"""A circle of processes that is given feedback from the command line, with each kind of process killed meanwhile."""
 
 import asyncio
 import io
-import signal
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -12,18 +12,21 @@ from rich.console import Console
 
 import topics
 from dart_streams.config import Config, FeedbackRules
+from dart_streams.console.launch import subreaper
 from dart_streams.console.launch.session import Session
 from dart_streams.console.launch.training_run import trained_steps
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.run_log import read_events, read_log
 from dart_streams.console.runs.run_state import RunState
 from tests.command_line import invoke, invoke_json
-from tests.integration.test_circle import HERE, circle_config, session_of, until
+from tests.integration.test_circle import HERE, STAND_IN, circle_config, session_of, until
+from tests.processes import command_of
 from tests.waiting import wait_until
 from topics import trajectories
 
 GIVEN = 4
 """Corrections, and as many judgements."""
+KINDS = ("curator-0", "trainer", "recorder-0", "env-0", "rollout-0", "monitor-0")
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -40,23 +43,26 @@ def is_learned(state: RunState) -> bool:
     return sum(name in state.trained_with for name in corrected) >= GIVEN
 
 
-def curator_of(made_run: folder.RunFolder) -> list[psutil.Process]:
-    """Return the curator of a run, without the process that keeps it; nothing while it restarts."""
-    named = {"curator", str(made_run.config_file)}
-    every = psutil.process_iter(["cmdline", "ppid"])
-    found = {process.pid: process for process in every if named <= set(process.info["cmdline"] or [])}
-    return [process for process in found.values() if process.info["ppid"] in found]
+def worker_of(made_run: folder.RunFolder, name: str) -> psutil.Process | None:
+    """Return a process of a run, without the one that keeps it; None while it restarts."""
+    mark = STAND_IN if name == "trainer" else f"--id {name}"
+    for one in psutil.Process().children(recursive=True):
+        line = command_of(one)
+        if mark in line and str(made_run.config_file) in line and subreaper.__file__ not in line:
+            return one
+    return None
 
 
-def kill_curator(made_run: folder.RunFolder) -> None:
-    """Kill the curator of a run, and wait until it is gone."""
-    [process] = wait_until(lambda: curator_of(made_run), "the curator")
-    process.send_signal(signal.SIGKILL)
-    process.wait(30)
+def kill(made_run: folder.RunFolder, names: Collection[str]) -> None:
+    """Kill processes of a run, and wait until each is gone."""
+    for name in names:
+        process = wait_until(lambda name=name: worker_of(made_run, name), name)
+        process.kill()
+        process.wait(30)
 
 
 def give(made_run: folder.RunFolder, config: Config) -> None:
-    """Correct and judge the first rollouts, with the curator killed before and after."""
+    """Correct and judge the first rollouts: the curator is killed before, and each kind of process after."""
     found: list[str] = []
 
     def have_ended() -> bool:
@@ -66,12 +72,12 @@ def give(made_run: folder.RunFolder, config: Config) -> None:
 
     wait_until(have_ended, "rollouts to judge")
     options = ("--run", made_run.id, "--state", config.run.state_dir, "--author", "ann")
-    kill_curator(made_run)
+    kill(made_run, ["curator-0"])
     for name in found[:GIVEN]:
         for said in (("correct", name, 0, "click(start_box='(3,4)')"), ("judge", name, "good")):
             done = invoke("feedback", *said, *options)
             assert done.exit_code == 0, done.output
-    kill_curator(made_run)
+    kill(made_run, KINDS)
 
 
 async def play(made_run: folder.RunFolder, config: Config) -> None:
@@ -83,12 +89,14 @@ async def play(made_run: folder.RunFolder, config: Config) -> None:
     await running
 
 
-def test_feedback_is_trained_on_though_the_curator_is_killed(services, tmp_path):
+def test_feedback_is_trained_on_though_each_process_is_killed(services, tmp_path):
     config = feedback_config(services, tmp_path)
     made_run = folder.create(config, HERE / "circle-tasks.toml", folder.new_id(), resume=False)
     config = made_run.config()
     asyncio.run(play(made_run, config))
 
+    killed = {death.process for death in made_run.journal().deaths if death.reason == "killed by SIGKILL"}
+    assert killed == set(KINDS)
     state = RunState().fold(read_log(config.bus, topics.ALL))
     assert trained_steps(state) >= 1
     groups = {group_id: group for group_id, (group, _) in state.groups.items() if group.feedback}
