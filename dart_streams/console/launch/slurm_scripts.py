@@ -75,7 +75,8 @@ def header_lines(plan: LaunchPlan, job: str, options: list[str]) -> list[str]:
     more = launch.gpu_options if job in ("rollout", "trainer") else launch.cpu_options
     array = "%a-" if any(option.startswith("--array") for option in options) else ""
     output = f"--output={plan.config_file.parent}/{job}-{array}%j.log"
-    named = [f"--job-name={job_name(plan, job)}", output, "--open-mode=append", "--requeue"]
+    # sbatch reads its lines as a shell does: quotes, and comments after #.
+    named = [f"--job-name={job_name(plan, job)}", shlex.quote(output), "--open-mode=append", "--requeue"]
     lines = [f"#SBATCH {option}" for option in (*named, *options, *launch.options, *more)]
     return ["#!/usr/bin/env bash", *lines]
 

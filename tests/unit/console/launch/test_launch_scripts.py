@@ -1,6 +1,7 @@
 """Scripts of ``dart-streams launch`` with a stand-in for every process: devices, restarts, ends, and refusals."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -249,6 +250,17 @@ def test_options_of_slurm_come_from_the_file(file: Path, program: Path):
     scripts = slurm_scripts(plan_of(file))
     assert all("#SBATCH --account=me\n" in text for name, text in scripts.items() if name != "submit.sh")
     assert {name for name, text in scripts.items() if "h100" in text} == {"rollout.sbatch", "trainer.sbatch"}
+
+
+def test_a_folder_with_spaces_is_one_option_of_slurm(file: Path, program: Path):
+    folder = file.parent / "run #1 of mine"
+    scripts = slurm_scripts(plan_launch(read_config(file), set_keys(file), folder, "", gpus=8, gib=80.0))
+    for name, text in scripts.items():
+        given = [
+            shlex.split(line, comments=True) for line in text.replace("#SBATCH ", "").splitlines() if "--output" in line
+        ]
+        assert given == ([] if name == "submit.sh" else [[given[0][0]]])
+        assert all(option.startswith(f"--output={folder}/") for [option] in given)
 
 
 CHECKS = [("bash", "-n"), ("shellcheck", "-s", "bash", "-")]
