@@ -14,7 +14,8 @@ class ActionResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     A person's action (``RolloutOrder.lease``) has no tokens, and is sent to every partition. Its ``text`` is canonical,
     in pixels of the screen, and ``generate_ms`` is the time to decide. With ``alive`` the record is a sign of life
-    without an action; the field is omitted otherwise.
+    without an action; the field is omitted otherwise. So it is with ``gives_back``, by which a person who has taken a
+    rollout over leaves this step, and those after it, to the policy.
     """
 
     request_id: Name
@@ -32,6 +33,7 @@ class ActionResponse(msgspec.Struct, frozen=True, kw_only=True):
     generate_ms: Milliseconds
     error: Prose | None = None
     alive: bool | msgspec.UnsetType = msgspec.UNSET
+    gives_back: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 TOPIC = Topic(

@@ -28,7 +28,9 @@ class ExecutedAction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ``text`` is the policy's answer; ``action`` is its canonical form in the UI-TARS grammar, null if it did not parse.
     ``tokens``, ``logprobs`` (nats, of the sampled tokens) and ``entropies`` (nats, of their distributions) have one
     entry per generated token, and are empty in a demonstration. ``recorded_from`` is the trajectory of a recorded
-    action, which has no tokens either. It is omitted for an action of the policy or an oracle.
+    action, which has no tokens either. It is omitted for an action of the policy or an oracle. ``take_over`` is the id
+    of the feedback by which a person took this action in place of the policy. It has no tokens, and the field is
+    omitted for any other action.
     """
 
     request_id: Name
@@ -43,6 +45,7 @@ class ExecutedAction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     generate_ms: Milliseconds
     execute_ms: Milliseconds
     recorded_from: Name | None = None
+    take_over: Name | None = None
 
 
 class EpisodeEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +62,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     ``instruction`` is the environment's text of the task after reset, so that prompts can be rendered from the log.
     ``screenshot`` is null only where the environment failed to show one (an ``env_error``). Step 0 has the ``calls``
     that the environment offers, and a step after one has what it ``returned``. The last step may have the ``verdict``
-    of a recipe's judge. All three are omitted otherwise.
+    of a recipe's judge. ``asks`` is the id of the take-over whose person is asked for the next action. All four are
+    omitted otherwise.
     """
 
     trajectory_id: Name
@@ -74,6 +78,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     calls: list[OfferedCall] = []
     returned: Prose = ""
     verdict: Verdict | None = None
+    asks: Name | None = None
 
 
 TOPIC = Topic(name="observations", event=Observation, key="trajectory_id", partitions=4, shared=True)

@@ -9,7 +9,8 @@ from topics.values import Attempt, Count, Name, OutcomeKind, Real, Reward, Steps
 class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The finished trajectory behind an event, passed on so that dispatch reads every finish from its own input.
 
-    ``guided`` is true if its order had recorded actions, and omitted otherwise. ``starts`` are start states that an
+    ``guided`` is true if the outcome is not the policy's alone: its order had recorded actions, or a person took steps.
+    It is omitted otherwise. ``starts`` are start states that an
     exploration found: the numbers of its actions after which another rollout of its task may begin.
     """
 

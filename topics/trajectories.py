@@ -1,5 +1,7 @@
 """trajectories: finished trajectories, published by the recorder after their steps are durable."""
 
+from typing import Annotated
+
 import msgspec
 
 from topics.topic import Topic
@@ -21,6 +23,8 @@ from topics.values import (
     Verdict,
     Version,
 )
+
+MOST_TAKE_OVERS = 16
 
 
 class StepAction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -47,6 +51,10 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     executed: they are not the policy's. Both are omitted otherwise. An exploration has ``last_screen``, the screen
     after its last action, unless that is unknown. ``verdict`` is that of a recipe's judge, beside the environment's
     ``reward``; omitted without a judge. A check has the ``reason`` of its end, if there is one.
+
+    ``person_steps`` has the indexes of the actions that people took in place of the policy, and ``take_overs`` the ids
+    of their take-overs, at most the first 16. Both are omitted where nobody acted. Steps without a person are the
+    policy's.
     """
 
     trajectory_id: Name
@@ -72,6 +80,24 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_screen: ScreenKey = ""
     verdict: Verdict | None = None
     reason: Excerpt = ""
+    person_steps: list[Steps] = []
+    take_overs: Annotated[list[Name], msgspec.Meta(max_length=MOST_TAKE_OVERS)] = []
+
+    @property
+    def assisted(self) -> bool:
+        """Whether the outcome is not the policy's alone: its order had a recording, or a person took steps."""
+        return self.guided or bool(self.person_steps)
+
+    @property
+    def own_steps(self) -> list[int]:
+        """The indexes of the actions that the policy took, in order."""
+        others = {*self.recorded_steps, *self.person_steps}
+        return [step for step in range(self.steps) if step not in others]
+
+    @property
+    def own_reward(self) -> float | None:
+        """The reward that counts in success rates: None for a trajectory in which a person took steps."""
+        return None if self.person_steps else self.reward
 
 
 TOPIC = Topic(name="trajectories", event=Trajectory, key="task_id")

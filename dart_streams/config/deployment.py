@@ -102,6 +102,9 @@ class FeedbackRules(Optional, frozen=True):
     corrections are trained on."""
     recent: Annotated[int, msgspec.Meta(ge=0, le=256)] = 16
     """Number of the newest corrected steps and good trajectories that each later step imitates again."""
+    credit_taken_over: bool = False
+    """Train the policy's own steps of a rollout that a person took over, with its reward. The outcome is not theirs
+    alone, so by default they are not trained on."""
 
 
 class Ui(Optional, frozen=True):

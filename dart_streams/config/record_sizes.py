@@ -11,6 +11,7 @@ import topics
 from dart_streams.config.recipes import settings_type
 from topics.feedback import MOST_CORRECTION
 from topics.tasks import MOST_ACTION, MOST_ACTIONS, MOST_DOCUMENT
+from topics.trajectories import MOST_TAKE_OVERS
 
 if TYPE_CHECKING:
     from dart_streams.config.deployment import Config
@@ -103,12 +104,14 @@ def of_groups(config: "Config", max_steps: int) -> dict[str, Largest]:
     # Steps that count tokens may take what dispatch admits; recipes, as many past trajectories as they remember.
     groups = trainer.groups_per_step * (1 + (curation.max_staleness if counts_tokens(config.recipe) else 0))
     past = trainer.imitate.trajectories + (PAST if config.recipe else 0)
-    # A group of feedback may have an action; a step names new feedback, and what it imitates again.
-    said = MOST_CORRECTION * ESCAPED if config.feedback.enabled else 0
+    # A group of feedback may have an action, and names it; a step names new feedback, and what it imitates again.
+    # A trajectory that people took over names that feedback too, and has their steps.
+    people, taken = (MOST_TAKE_OVERS * ID, INDEX) if config.feedback.enabled else (0, 0)
+    said = MOST_CORRECTION * ESCAPED + people if config.feedback.enabled else 0
     past += MOST_FEEDBACK if config.feedback.enabled else 0
     return {
         "trajectories": Largest(
-            FIXED + max_steps * (NUMBER + SCREEN + ACTION + recorded), "max_steps of the task file"
+            FIXED + people + max_steps * (NUMBER + SCREEN + ACTION + recorded + taken), "max_steps of the task file"
         ),
         "curated": Largest(
             FIXED + said + rollouts * (member + max_steps * step), "curation.budget.base or max_steps of the task file"

@@ -56,7 +56,13 @@ def bind_agents(config: Config, task_set: TaskSet) -> tuple[Agent, ...]:
             inputs=(trajectories.TOPIC,),
             outputs=(curated.TOPIC,),
             state=groups.GroupsState,
-            apply=partial(groups.apply, settings=curation, limits=limits, rules=rules),
+            apply=partial(
+                groups.apply,
+                settings=curation,
+                limits=limits,
+                rules=rules,
+                credits_taken_over=config.feedback.credit_taken_over,
+            ),
         ),
         *optional_agents(config, task_set, rules),
         Agent(

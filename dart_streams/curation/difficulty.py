@@ -3,8 +3,8 @@
 The rate is the mean reward of the last ``window`` rewarded training finishes, partial credit included. Infrastructure
 faults only pass through, since dispatch learns of every finish from here. Evaluations and checks are ignored, and so
 are explorations, unless a recipe has found start states in one. Demonstrations do not count: an oracle's shortest path
-as a length cap would end rollouts that are about to succeed. Nor do guided rollouts, since a part of their actions is
-recorded.
+as a length cap would end rollouts that are about to succeed. Nor do rollouts with actions that are recorded, or that a
+person took.
 """
 
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ def apply(
             trajectory = msgspec.structs.replace(trajectory, order_id=format_order_id(ended), attempt=ended.attempt)
     rules.remember(state.memories, trajectory)
     task = state.tasks.setdefault(trajectory.task_id, Finishes())
-    if reward is not None and trajectory.purpose == "train" and not trajectory.guided:
+    if reward is not None and trajectory.purpose == "train" and not trajectory.assisted:
         task.rewards.append(reward)
         del task.rewards[:-window]
         if is_success(reward):
@@ -100,7 +100,7 @@ def difficulty_of(
             group_id=trajectory.group_id,
             outcome=trajectory.outcome,
             attempt=trajectory.attempt,
-            guided=trajectory.guided,
+            guided=trajectory.assisted,
             starts=list(starts),
         ),
     )

@@ -5,9 +5,13 @@ it differs from the reward so far. A rollout that is good after all is imitated.
 becomes a policy gradient. Its advantage is the difference, which the evaluator's reward lacked. Such a gradient needs
 fresh tokens, so a stale rollout is only no longer imitated. Feedback on a rollout that has not ended waits for it.
 
+A rollout that a person took over is imitated in the person's steps, if it ended as a success. Its policy's steps have a
+gradient only with ``feedback.credit_taken_over``.
+
 Notes train nothing. Evaluations and other episodes train nothing either.
 """
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Literal, NamedTuple
 
@@ -22,6 +26,7 @@ from dart_streams.curation.staleness import is_stale
 from topics import curated
 from topics.curated import CuratedGroup, Member
 from topics.feedback import Feedback, Judgement
+from topics.outcomes import is_success
 from topics.trajectories import Trajectory
 from topics.values import Purpose
 
@@ -34,21 +39,23 @@ MOST_WAITING = 1024
 
 
 class FeedbackSettings(NamedTuple):
-    """Whose reward counts, and the staleness bound of the run in weight versions."""
+    """Whose reward counts, the staleness bound of the run in weight versions, and whether assisted policies count."""
 
     reward: Literal["environment", "person"]
     max_staleness: int
+    credits_taken_over: bool = False
 
     @classmethod
     def of(cls, config: Config) -> "FeedbackSettings":
         """Return the settings of a deployment."""
-        return cls(config.feedback.reward, config.curation.max_staleness)
+        return cls(config.feedback.reward, config.curation.max_staleness, config.feedback.credit_taken_over)
 
 
 class EndedRollout(msgspec.Struct, frozen=True):
     """What is kept of an ended trajectory; ``reward`` is the one that counts so far, None without any.
 
-    ``own`` are the indexes of the policy's steps. ``version_min`` is None if its tokens can't be trained on.
+    ``own`` are the indexes of the policy's steps, if they are credited, and ``person`` those of people. ``version_min``
+    is None if its tokens can't be trained on.
     """
 
     task_id: str
@@ -58,12 +65,14 @@ class EndedRollout(msgspec.Struct, frozen=True):
     own: list[int]
     version_min: int | None
     version_max: int | None
+    person: list[int] = []
 
 
 class FeedbackCounts(msgspec.Struct):
     """Feedback by what became of it; ``agreed`` and ``stale`` judgements make no gradient.
 
-    ``forgotten`` feedback waited for a trajectory that did not end in time.
+    ``forgotten`` feedback waited for a trajectory that did not end in time. ``shown`` are the successes of people who
+    took a rollout over.
     """
 
     corrections: int = 0
@@ -73,6 +82,8 @@ class FeedbackCounts(msgspec.Struct):
     notes: int = 0
     refused: int = 0
     forgotten: int = 0
+    take_overs: int = 0
+    shown: int = 0
 
 
 class FeedbackState(msgspec.Struct):
@@ -109,18 +120,22 @@ def note_ended(
         return []
     if trajectory.version_max is not None:
         state.newest_version = max(state.newest_version, trajectory.version_max)
-    every = range(trajectory.steps)
-    state.rollouts[trajectory.trajectory_id] = EndedRollout(
+    credited = settings.credits_taken_over or not trajectory.person_steps
+    versions = (
+        (trajectory.version_min, trajectory.version_max) if credited and not trajectory.untrainable else (None, None)
+    )
+    rollout = state.rollouts[trajectory.trajectory_id] = EndedRollout(
         task_id=trajectory.task_id,
         purpose=trajectory.purpose,
         reward=rules.reward(state.memories, trajectory),
         steps=trajectory.steps,
-        own=[step for step in every if step not in trajectory.recorded_steps],
-        version_min=None if trajectory.untrainable else trajectory.version_min,
-        version_max=None if trajectory.untrainable else trajectory.version_max,
+        own=trajectory.own_steps if credited else [],
+        version_min=versions[0],
+        version_max=versions[1],
+        person=trajectory.person_steps,
     )
     forget_oldest(state.rollouts, MOST_ROLLOUTS)
-    groups = []
+    groups = shown_steps(state, trajectory, rollout)
     for feedback in state.waiting.pop(trajectory.trajectory_id, []):
         try:
             groups += groups_of(state, feedback, settings)
@@ -137,6 +152,9 @@ def take_in(state: FeedbackState, feedback: Feedback, settings: FeedbackSettings
     forget_oldest(state.applied, MOST_ROLLOUTS)
     if feedback.kind == "note":
         state.counts.notes += 1
+        return []
+    if feedback.kind == "take-over":
+        state.counts.take_overs += 1
         return []
     if feedback.trajectory_id not in state.rollouts:
         state.waiting.setdefault(feedback.trajectory_id, []).append(feedback)
@@ -169,6 +187,8 @@ def reason_against(feedback: Feedback) -> str:
         return f"a {feedback.kind} needs a trajectory_id"
     if feedback.kind == "judgement":
         return "" if feedback.judgement else "a judgement is good, partial or bad"
+    if feedback.kind == "take-over":
+        return "" if feedback.lease else "a take-over needs the lease of its person"
     if feedback.step is None:
         return "a correction needs the step that it corrects"
     try:
@@ -191,6 +211,20 @@ def groups_of(state: FeedbackState, feedback: Feedback, settings: FeedbackSettin
     return judged_rollout(state, feedback, rollout, settings)
 
 
+def shown_steps(state: FeedbackState, trajectory: Trajectory, rollout: EndedRollout) -> list[CuratedGroup]:
+    """Return the supervised group of the steps by which people solved a rollout; none without a success of theirs.
+
+    The group names the take-overs, which the trajectory has: it does not matter which of both topics is read first.
+    """
+    solved = rollout.reward is not None and is_success(rollout.reward)
+    if not (solved and rollout.person and rollout.purpose == "train"):
+        return []
+    state.counts.shown += 1
+    identity = trajectory.trajectory_id
+    member = imitated_member(identity, rollout.reward or 0.0, rollout.person)
+    return [single_group(f"take-over-{identity}", trajectory.take_overs, rollout, member)]
+
+
 def corrected_step(state: FeedbackState, feedback: Feedback, rollout: EndedRollout) -> CuratedGroup:
     """Return the supervised group of a correction; raise InvalidEvent for a step that the trajectory does not have."""
     assert feedback.step is not None
@@ -200,8 +234,8 @@ def corrected_step(state: FeedbackState, feedback: Feedback, rollout: EndedRollo
             f"none of the index {feedback.step}"
         )
     state.counts.corrections += 1
-    reward = rollout.reward or 0.0
-    return feedback_group(feedback, rollout, reward, 1.0, [feedback.step], [feedback.action])
+    member = imitated_member(feedback.trajectory_id, rollout.reward or 0.0, [feedback.step], [feedback.action])
+    return feedback_group(feedback, rollout, member)
 
 
 def judged_rollout(
@@ -219,41 +253,50 @@ def judged_rollout(
         state.counts.agreed += 1
         return []
     if feedback.judgement == "good":
-        return [feedback_group(feedback, rollout, reward, 1.0, rollout.own)]
-    versions = rollout.version_min, rollout.version_max
-    if rollout.version_min is None or is_stale(rollout.version_min, state.newest_version, settings.max_staleness):
-        # It trains nothing, but ends the imitation of what was judged good before.
-        state.counts.stale += 1
-        return [feedback_group(feedback, rollout, reward, difference, [], source="online")]
-    return [feedback_group(feedback, rollout, reward, difference, rollout.own, source="online", versions=versions)]
-
-
-def feedback_group(
-    feedback: Feedback,
-    rollout: EndedRollout,
-    reward: float,
-    advantage: float,
-    selected: list[int],
-    corrections: list[str] | None = None,
-    source: Literal["online", "pool"] = "pool",
-    versions: tuple[int | None, int | None] = (None, None),
-) -> CuratedGroup:
-    """Return a group of one trajectory, whose id names its feedback."""
+        shown = imitated_member(feedback.trajectory_id, reward, sorted([*rollout.own, *rollout.person]))
+        return [feedback_group(feedback, rollout, shown)]
     member = Member(
         trajectory_id=feedback.trajectory_id,
         reward=reward,
-        advantage=advantage,
-        selected=selected,
-        source=source,
-        version_min=versions[0],
-        version_max=versions[1],
-        corrections=corrections or [],
+        advantage=difference,
+        selected=rollout.own,
+        source="online",
+        version_min=rollout.version_min,
+        version_max=rollout.version_max,
     )
+    if rollout.version_min is None or is_stale(rollout.version_min, state.newest_version, settings.max_staleness):
+        # It trains nothing, but ends the imitation of what was judged good before.
+        state.counts.stale += 1
+        member = msgspec.structs.replace(member, selected=[], version_min=None, version_max=None)
+    return [feedback_group(feedback, rollout, member)]
+
+
+def imitated_member(trajectory_id: str, reward: float, selected: list[int], corrections: Sequence[str] = ()) -> Member:
+    """Return a trajectory to imitate in the steps ``selected``, or in the ``corrections`` of those."""
+    return Member(
+        trajectory_id=trajectory_id,
+        reward=reward,
+        advantage=1.0,
+        selected=selected,
+        source="pool",
+        version_min=None,
+        version_max=None,
+        corrections=list(corrections),
+    )
+
+
+def feedback_group(feedback: Feedback, rollout: EndedRollout, member: Member) -> CuratedGroup:
+    """Return the group that a feedback makes of its trajectory."""
+    return single_group(f"feedback-{feedback.feedback_id}", [feedback.feedback_id], rollout, member)
+
+
+def single_group(group_id: str, feedback: list[str], rollout: EndedRollout, member: Member) -> CuratedGroup:
+    """Return a group of one trajectory, made of feedback of these ids."""
     return CuratedGroup(
-        group_id=f"feedback-{feedback.feedback_id}",
+        group_id=group_id,
         task_id=rollout.task_id,
         members=[member],
-        mean=reward,
+        mean=member.reward,
         std=0.0,
-        feedback=[feedback.feedback_id],
+        feedback=feedback,
     )

@@ -3,7 +3,8 @@
 A group is complete when each of its ``group_size`` orders has ended, with a reward or with the fault of its last
 attempt. So a lost rollout never delays the others.
 
-A complete group is trained on if its rewards differ. Untrainable and stale rollouts are not members. If no member
+A complete group is trained on if its rewards differ. Untrainable and stale rollouts are not members. Nor is one that a
+person took over, unless ``feedback.credit_taken_over`` has its own steps trained on. If no member
 succeeded, a stored success of the task replaces one failure (DART's experience pool). It may be a stale member of this
 very group: a stored success is imitated at weight 1 at any age, where an online member would need importance weights.
 
@@ -32,6 +33,7 @@ from topics.trajectories import Trajectory
 NAME = "groups"
 POOL_SIZE = 4
 """Stored successes of a task."""
+TAKEN_OVER = "a person took steps, so the outcome is not the policy's alone"
 
 
 class Counts(msgspec.Struct):
@@ -62,11 +64,18 @@ class GroupsState(msgspec.Struct):
 
 
 def apply(
-    state: GroupsState, record: InputRecord, settings: Curation, limits: Limits, rules: Rules
+    state: GroupsState,
+    record: InputRecord,
+    settings: Curation,
+    limits: Limits,
+    rules: Rules,
+    credits_taken_over: bool = False,
 ) -> tuple[GroupsState, list[Decision]]:
     """Apply one trajectory; decide on its group if that completes it. Raise InvalidEvent if it is invalid."""
     reward = rules.reward(state.memories, record.event)
     trajectory = advantages.with_reward(record.event, reward)
+    if trajectory.person_steps and not credits_taken_over:
+        trajectory = msgspec.structs.replace(trajectory, untrainable=TAKEN_OVER)
     if trajectory.purpose == "train":
         group = finish(state, trajectory, reward, settings, limits, rules)
         return state, [Decision(curated.TOPIC, cause_id(NAME, record), group)] if group else []
@@ -108,7 +117,7 @@ def finish(
                 screens=trajectory.screens,
                 actions=trajectory.actions,
                 task_id=trajectory.task_id,
-                recorded=trajectory.recorded_steps,
+                recorded=sorted({*trajectory.recorded_steps, *trajectory.person_steps}),
             )
         )
         store_success(state, trajectory, reward, settings)
@@ -122,8 +131,8 @@ def finish(
 
 
 def store_success(state: GroupsState, trajectory: Trajectory, reward: float, settings: Curation) -> None:
-    """Store a success in its task's pool; one of a guided rollout has steps that are not the policy's."""
-    if settings.pool.enabled and is_success(reward) and not trajectory.guided:
+    """Store a success in its task's pool, unless some of its steps are not the policy's."""
+    if settings.pool.enabled and is_success(reward) and not trajectory.assisted:
         success = PooledSuccess(trajectory.trajectory_id, trajectory.order_id, reward, trajectory.steps)
         stored = state.pools.setdefault(trajectory.task_id, [])
         add_to_pool(stored, success, POOL_SIZE, trajectory.purpose == "demonstration")

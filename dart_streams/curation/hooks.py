@@ -41,8 +41,8 @@ class Forgetful(msgspec.Struct):
 class TaskFinish(NamedTuple):
     """A counted finish, as dispatch gives it to ``remember``; ``ends_group`` if it is the last of its group.
 
-    ``rewarded`` is false after the fault of a last attempt. ``guided`` if its order had recorded actions, so that
-    ``success`` is not the policy's alone.
+    ``rewarded`` is false after the fault of a last attempt. ``guided`` if its order had recorded actions
+    or a person took steps, so that ``success`` is not the policy's alone.
     """
 
     task_id: str

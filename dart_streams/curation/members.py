@@ -9,7 +9,7 @@ class Finish(msgspec.Struct, frozen=True):
     """A rewarded rollout of an open group.
 
     ``screens`` has the key of the screen before each step, and ``actions`` the action; both are empty in old records.
-    ``recorded`` has the indexes of the steps that a recording took in place of the policy.
+    ``recorded`` has the indexes of the steps that a recording or a person took in place of the policy.
     """
 
     sample: int

@@ -10,7 +10,7 @@ from dart_streams.actions import grammar
 from dart_streams.actions.sequence import parse_all
 from topics.observations import EpisodeEnd, ExecutedAction, Observation
 from topics.outcomes import reconcile_outcome
-from topics.trajectories import StepAction, Trajectory
+from topics.trajectories import MOST_TAKE_OVERS, StepAction, Trajectory
 from topics.values import MOST_EXCERPT, Sampling
 
 KEY_DIGITS = 16
@@ -78,6 +78,8 @@ def trajectory_of(observations: Sequence[Observation], end: EpisodeEnd) -> Traje
         last_screen=screen_after(last) if order.purpose == "explore" else "",
         verdict=last.verdict,
         reason=end.reason[:MOST_EXCERPT] if order.purpose == "check" else "",
+        person_steps=[step for step, action in enumerate(taken) if action.take_over is not None],
+        take_overs=take_overs_of(taken),
     )
 
 
@@ -99,6 +101,12 @@ def step_action(text: str | None) -> StepAction:
     return StepAction(name=name, x=getattr(action, "x", None), y=getattr(action, "y", None))
 
 
+def take_overs_of(taken: Sequence[ExecutedAction]) -> list[str]:
+    """Return the ids of the first take-overs by which people acted, in order."""
+    ids = dict.fromkeys(action.take_over for action in taken if action.take_over is not None)
+    return list(ids)[:MOST_TAKE_OVERS]
+
+
 def screen_after(last: Observation) -> str:
     """Return the key of the screen after the last action; empty if that has no screenshot."""
     return last.screenshot.sha256[:KEY_DIGITS] if last.screenshot else ""
@@ -114,9 +122,9 @@ def untrainable_reason(taken: Sequence[ExecutedAction], sampling: Sampling) -> s
             f"tokens were drawn from a part of the distribution (temperature {sampling.temperature:g}, "
             f"top_p {sampling.top_p:g}): their log-probabilities are not comparable with the trainer's"
         )
-    own = [(step, action) for step, action in enumerate(taken) if action.recorded_from is None]
+    own = [(step, action) for step, action in enumerate(taken) if not (action.recorded_from or action.take_over)]
     if taken and not own:
-        return "every action is a recorded one"
+        return "every action is a person's" if taken[-1].take_over else "every action is a recorded one"
     steps = [step for step, action in own if not 0 < len(action.tokens) == len(action.logprobs)]
     if not steps:
         return ""

@@ -20,7 +20,7 @@ from topics.observations import ExecutedAction
 from topics.rollout_orders import RolloutOrder
 from topics.tasks import MOST_ACTION, MOST_ACTIONS, MOST_DOCUMENT
 from topics.trained import TrainedToken
-from topics.trajectories import StepAction
+from topics.trajectories import MOST_TAKE_OVERS, StepAction
 from topics.values import BlobRef, MessagePart, Sampling, VersionSpan
 from topics.weights import WeightPart
 from trainer.data.successes import MAX_REMEMBERED
@@ -121,7 +121,10 @@ def group(config: Config, max_steps: int) -> dict[str, Any]:
     member = largest_of(Member, trajectory_id=UUID, selected=list(range(max_steps)), step_advantages=weighed)
     corrections = ["\1" * MOST_CORRECTION] if config.feedback.enabled else []
     last = msgspec.structs.replace(member, corrections=corrections)
-    return {"members": [*[member] * (config.curation.budget.base - 1), last], "feedback": ["f" * 32]}
+    return {
+        "members": [*[member] * (config.curation.budget.base - 1), last],
+        "feedback": ["f" * 32] * (MOST_TAKE_OVERS if config.feedback.enabled else 1),
+    }
 
 
 def trained_step(config: Config, _max_steps: int) -> dict[str, Any]:
@@ -173,6 +176,8 @@ KNOWN: dict[str, Callable[[Config, int], dict[str, Any]]] = {
         "screens": ["f" * 16] * max_steps,
         "actions": [largest_of(StepAction, name="n" * 32)] * max_steps,
         "recorded_steps": list(range(max_steps)) if config.recipe else [],
+        "person_steps": list(range(max_steps)) if config.feedback.enabled else [],
+        "take_overs": ["f" * 32] * MOST_TAKE_OVERS if config.feedback.enabled else [],
     },
     "tasks": lambda _config, _max_steps: {
         "document": "\1" * MOST_DOCUMENT,

@@ -94,7 +94,8 @@ class RecordedOutcomes:
                     event.actions,
                     took_ms,
                 )
-                self.ends.setdefault(event.task_id, []).append(end)
+                if not event.person_steps:
+                    self.ends.setdefault(event.task_id, []).append(end)
                 self.metrics.rollouts_ended += 1
                 self.metrics.env_steps += event.steps
             steps[event.trajectory_id] = event.steps

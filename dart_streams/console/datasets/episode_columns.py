@@ -78,8 +78,9 @@ class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
     if the policy did not answer, and ``action`` if the answer did not parse. ``tokens``, ``logprobs`` (nats) and
     ``entropies`` (nats) have one entry a generated token; they are empty in a demonstration. ``advantage`` is null
     where the step was not ``selected`` for training. ``recorded_from`` is the trajectory of a recorded action that was
-    executed in place of the policy's; null, as in rows of before this column, where the policy acted. ``returned`` is
-    the text that calls of the action returned, mostly empty.
+    executed in place of the policy's; null, as in rows of before this column, where the policy acted. So is
+    ``take_over``, by which a person acted in its place. ``returned`` is the text that calls of the action returned,
+    mostly empty.
     """
 
     step: int
@@ -98,6 +99,7 @@ class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
     generate_ms: float
     execute_ms: float
     recorded_from: str | None = None
+    take_over: str | None = None
     returned: str = ""
     at_ms: int
 

@@ -31,7 +31,7 @@ SAMPLING = Sampling.__struct_fields__
 TAKEN = ExecutedAction.__struct_fields__
 """Fields that columns copy under their own names."""
 UNANSWERED: dict[str, Any] = (
-    dict.fromkeys(("text", "action", "recorded_from"))
+    dict.fromkeys(("text", "action", "recorded_from", "take_over"))
     | dict.fromkeys(("request_id", "prompt_sha"), "")
     | dict.fromkeys(("queue_ms", "generate_ms", "execute_ms"), 0.0)
     | {"tokens": [], "logprobs": [], "entropies": [], "versions": []}

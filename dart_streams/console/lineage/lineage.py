@@ -48,7 +48,7 @@ class Lineage:
         of ids, if the run has no such id.
         """
         state = self.state
-        if request := re.fullmatch(r"(.+)/(\d+)/(\d+)", identity):
+        if request := re.fullmatch(r"(.+)/(\d+)/(\d+|person)", identity):
             if self.action(request[1], int(request[2])) is not None:
                 return self.step(request[1], int(request[2]), up=True)
         elif identity in state.observations:
@@ -155,6 +155,7 @@ class Lineage:
         fields: dict[str, Any] = {}
         if known is not None:
             fields |= {"task": known.task_id, "outcome": known.outcome, "reward": known.reward, "steps": known.steps}
+            fields |= {"person_steps": known.person_steps} if known.person_steps else {}
         if first is not None:
             fields |= {"env_host": first.env_host, "order": first.order.order_id, "purpose": first.order.purpose}
         if member is not None:
@@ -203,6 +204,8 @@ class Lineage:
                 "versions": [msgspec.to_builtins(segment) for segment in taken.versions],
                 "prompt_sha": taken.prompt_sha,
             }
+            if taken.take_over is not None:
+                fields |= {"by": "a person", "take_over": taken.take_over}
         span = self.timeline.steps.get((trajectory_id, index))
         trace = self.timeline.traces[span.trace] if span else []
         groups = self.groups_with(trajectory_id, index) if up else []

@@ -66,11 +66,12 @@ class ObservationHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class ResponseHeader(msgspec.Struct, frozen=True, gc=False):
-    """An action response without its tokens and texts."""
+    """An action response without its tokens and texts; ``alive`` for a person's sign of life, which answers nothing."""
 
     worker_id: Name
     request_id: Name = ""
     generate_ms: Milliseconds = 0.0
+    alive: bool = False
 
 
 class LogRecord(NamedTuple):

@@ -207,6 +207,8 @@ class RunState(ActivityState):
         self.answered.pop(identity, None)
 
     def _response(self, event: ResponseHeader, record: LogRecord) -> None:
+        if event.alive:
+            return
         if self.keep_steps:
             self.responses.setdefault((event.worker_id, event.request_id), record._replace(value=b""))
         identity, _, rest = event.request_id.partition("/")
@@ -228,8 +230,8 @@ class RunState(ActivityState):
             if event.purpose == "train":
                 part = self.slices[event.finished_ms // SLICE_MS]
                 part.episodes += 1
-                part.rewarded += event.reward is not None
-                part.reward += event.reward or 0.0
+                part.rewarded += event.own_reward is not None
+                part.reward += event.own_reward or 0.0
                 self.train_finished += 1
             if event.order_id in self.orders:
                 self._note_finished(event.order_id, event.purpose)
@@ -349,7 +351,7 @@ class RunState(ActivityState):
         """Mean reward of the newest training episodes, None without any."""
         train = (trajectory for trajectory in reversed(self.finished.values()) if trajectory.purpose == "train")
         recent = itertools.islice(train, RECENT_EPISODES)
-        rewards = [trajectory.reward for trajectory in recent if trajectory.reward is not None]
+        rewards = [trajectory.own_reward for trajectory in recent if trajectory.own_reward is not None]
         return sum(rewards) / len(rewards) if rewards else None
 
     @property

@@ -104,8 +104,9 @@ class TaskHistory:
         before = msgspec.structs.replace(self.reducer.counts)
         record = InputRecord(trajectories.TOPIC.name, 0, 0, event)
         try:
+            credited = self.config.feedback.credit_taken_over
             self.reducer, _ = groups.apply(
-                self.reducer, record, self.config.curation, Limits.of(self.config), self.rules
+                self.reducer, record, self.config.curation, Limits.of(self.config), self.rules, credited
             )
         except InvalidEvent:
             return

@@ -61,7 +61,7 @@ def state_key(task_id: str, screens: Sequence[str], step: int) -> str:
 
 def remember_outcome(own: Own, event: object) -> None:
     """Count the outcome of a training trajectory for its task and for each of its states; of the policy alone."""
-    if not isinstance(event, Trajectory) or event.purpose != "train" or event.reward is None or event.guided:
+    if not isinstance(event, Trajectory) or event.purpose != "train" or event.reward is None or event.assisted:
         return
     memory: Values = own.memory
     memory.tasks.setdefault(event.task_id, Tally()).add(event.reward)

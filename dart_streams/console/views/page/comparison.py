@@ -119,10 +119,10 @@ def compare_training_task(task_id: str, first: RunSource, second: RunSource) -> 
 
 
 def training_episodes(run: RunSource, task_id: str) -> list[Trajectory]:
-    """Return the training episodes of a task with a reward, the oldest first."""
+    """Return the training episodes of a task that count in its success rate, the oldest first."""
     episodes = [
         episode
         for episode in run.state.finished.values()
-        if episode.task_id == task_id and episode.purpose == "train" and episode.reward is not None
+        if episode.task_id == task_id and episode.purpose == "train" and episode.own_reward is not None
     ]
     return sorted(episodes, key=lambda episode: episode.finished_ms)

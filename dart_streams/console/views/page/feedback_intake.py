@@ -10,7 +10,7 @@ from dart_streams.console.runs import feedback
 from dart_streams.console.views.page.live_source import bound_waits
 from dart_streams.console.views.page.source import NotFound, RunSource
 from dart_streams.errors import ServiceUnavailable, UserError
-from topics.feedback import MOST_CORRECTION, Feedback, Kind
+from topics.feedback import MOST_CORRECTION, Feedback, SaidKind
 from topics.trajectories import Trajectory
 from topics.values import Excerpt, Name, Steps
 
@@ -21,7 +21,7 @@ MAX_BODY = 32 * 1024
 class SaidFeedback(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a viewer says of an ended trajectory, or of action ``step`` (from 0); empty fields may be left out."""
 
-    kind: Kind
+    kind: SaidKind
     trajectory_id: Name
     author: Name
     step: Steps | None = None

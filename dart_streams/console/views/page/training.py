@@ -190,10 +190,10 @@ def summarize_tasks(state: RunState) -> list[TaskSummary]:
             continue
         summary = summaries.setdefault(trajectory.task_id, TaskSummary(task_id=trajectory.task_id))
         summary.episodes += 1
-        if trajectory.reward is not None:
+        if (reward := trajectory.own_reward) is not None:
             summary.rewarded += 1
-            summary.reward += trajectory.reward
-            summary.recent = [*summary.recent[-RECENT + 1 :], trajectory.reward]
+            summary.reward += reward
+            summary.recent = [*summary.recent[-RECENT + 1 :], reward]
     for curated, _ in state.groups.values():
         if curated.task_id in summaries:
             summaries[curated.task_id].groups += 1

@@ -47,6 +47,8 @@ def answers(draw: st.DrawFn) -> ExecutedAction:
         queue_ms=draw(reals),
         generate_ms=draw(reals),
         execute_ms=draw(reals),
+        recorded_from=draw(st.none() | names),
+        take_over=draw(st.none() | names),
     )
 
 
