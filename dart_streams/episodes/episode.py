@@ -171,6 +171,16 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
         """Return the id of an attempt to request the next action; call it after :meth:`mark_published`."""
         return f"{self.trajectory_id}/{self.step - 1}/{attempt}"
 
+    @property
+    def person_id(self) -> str:
+        """The id of the next action of a person who has taken the rollout over; no reply of a policy has such an id."""
+        return f"{self.trajectory_id}/{self.step - 1}/person"
+
+    def ask_person(self, take_over: str) -> "Episode":
+        """Return the episode whose latest observation, not published yet, asks the person of a take-over."""
+        latest = self.latest and msgspec.structs.replace(self.latest, asks=take_over)
+        return msgspec.structs.replace(self, latest=latest)
+
     def request(self, attempt: int, turns: list[MessagePart], reply_partition: int, deadline_ms: int) -> ActionRequest:
         """Return the request for the next action with the prompt ``turns``; call it after :meth:`mark_published`."""
         return ActionRequest(
@@ -213,14 +223,19 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
             state = msgspec.structs.replace(state, ending=evaluation_of(others.pop()))
         return state, msgspec.structs.replace(move, others=tuple(others))
 
-    def demonstrate(self, action: actions.Action) -> "tuple[Episode, Move]":
-        """Apply the oracle's next action, in pixels of the policy's image, like a response of the policy."""
+    def demonstrate(self, action: actions.Action, take_over: str | None = None) -> "tuple[Episode, Move]":
+        """Apply the next action of an oracle or a person, in pixels of the policy's image, like a policy's response.
+
+        ``take_over`` is that of a person who acts in place of the policy.
+        """
         try:
             text = self.policy.dialect.build().write(action, prompts.view_of(self.published, self.policy))
         except UnsupportedAction as error:
             reason = f"policy.dialect cannot demonstrate this task: {error}"
             return self, Stop(EpisodeEnd(kind="env_error", reward=None, reason=reason))
-        return self.apply_action(action, unsampled_action(self.request_id(0), text, actions.format(action)))
+        identity = self.request_id(0) if take_over is None else self.person_id
+        taken = unsampled_action(identity, text, actions.format(action), take_over=take_over)
+        return self.apply_action(action, taken)
 
     def apply_action(self, action: actions.Action, taken: ExecutedAction) -> "tuple[Episode, Move]":
         """Apply an action: execute it, or end the episode."""
@@ -308,7 +323,9 @@ def executed_action(response: ActionResponse, action: str | None) -> ExecutedAct
     )
 
 
-def unsampled_action(request_id: str, text: str, action: str, recorded_from: str | None = None) -> ExecutedAction:
+def unsampled_action(
+    request_id: str, text: str, action: str, recorded_from: str | None = None, take_over: str | None = None
+) -> ExecutedAction:
     """Return an answer that no model generated, as recorded."""
     return ExecutedAction(
         request_id=request_id,
@@ -323,6 +340,7 @@ def unsampled_action(request_id: str, text: str, action: str, recorded_from: str
         generate_ms=0.0,
         execute_ms=0.0,
         recorded_from=recorded_from,
+        take_over=take_over,
     )
 
 

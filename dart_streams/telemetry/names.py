@@ -102,6 +102,7 @@ ATTR_TRAJECTORY = "dart.trajectory.id"
 ATTR_TASK = "dart.task.id"
 ATTR_REQUEST = "dart.request.id"
 ATTR_STEP = "dart.step"
+ATTR_TAKE_OVER = "dart.take_over.id"  # of a step whose action a person was asked for
 ATTR_VERSION = "dart.weights.version"
 ATTR_TRAIN_STEP = "dart.train_step"
 ATTR_GROUP = "dart.group.id"

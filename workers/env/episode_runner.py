@@ -36,7 +36,7 @@ from dart_streams.telemetry import names
 from dart_streams.telemetry.spans import ActiveSpan, send_attributes
 from topics import action_requests, observations
 from topics.observations import EpisodeEnd, Observation
-from topics.rollout_orders import Guide, RolloutOrder
+from topics.rollout_orders import RolloutOrder
 from topics.transitions import FAULTS
 from topics.values import BlobRef, Verdict
 from workers.env import metrics, persons
@@ -45,9 +45,12 @@ from workers.env.episode_spans import EpisodeSpans
 from workers.env.fault_boundary import ContainedBackend, ContainedEnvironment
 from workers.env.judging import bind_judge
 from workers.env.metrics import State
+from workers.env.plans import next_planned
 from workers.env.policy_client import InvalidResponse, PolicyClient
+from workers.env.recordings import load_recording
 from workers.env.returned_values import printable_text
 from workers.env.screen_compression import compress_screen
+from workers.env.take_overs import TakeOvers
 
 log = structlog.get_logger()
 
@@ -76,6 +79,7 @@ class EpisodeRunner:
         store: AsyncStore,
         publisher: Publisher,
         policy: PolicyClient,
+        take_overs: TakeOvers | None = None,
     ) -> None:
         self.config = config
         self.host = worker_id
@@ -83,6 +87,7 @@ class EpisodeRunner:
         self.store = store
         self.publisher = publisher
         self.policy = policy
+        self.take_overs = take_overs or TakeOvers()
         self.judge = bind_judge(config)
 
     def new_episode(self, order: RolloutOrder, max_steps: int) -> Episode:
@@ -105,11 +110,13 @@ class EpisodeRunner:
         state = self.new_episode(order, limit)
         episode = EpisodeRun(self, state, task, set_state, note_reset)
         trajectory = episode.spans.trajectory
+        self.take_overs.begin(state.trajectory_id, order)
         try:
             with structlog.contextvars.bound_contextvars(trajectory=episode.state.trajectory_id), trajectory.use():
                 end = await episode.run()
             episode.spans.set_outcome(end)
         finally:
+            self.take_overs.end(state.trajectory_id)
             trajectory.end()
 
     async def reject(self, order: RolloutOrder, reason: str) -> EpisodeEnd:
@@ -142,6 +149,8 @@ class EpisodeRun:
         self.screen_size: Size = (1, 1)
         self.screen: Screen | None = None
         self.verdict: Verdict | None = None
+        self.limit = asyncio.timeout(persons.episode_limit_s(state.order, self.config))
+        self.latest_end_s = asyncio.get_running_loop().time() + persons.person_limit_s(self.config)
         self.shown_s = 0.0
         self.was_reset = False
         self.requesting = False
@@ -160,15 +169,14 @@ class EpisodeRun:
 
     async def _to_its_end(self) -> EpisodeEnd:
         """Play within the wall-clock limit, publish the last observation and close the environment."""
-        limit = asyncio.timeout(persons.episode_limit_s(self.state.order, self.config))
         try:
-            async with limit:
+            async with self.limit:
                 end = await self._play()
             self.verdict = await self.runner.judge.verdict_on(self.state, end, self.screen)
         except EnvironmentFault as fault:
             end = EpisodeEnd(kind="env_error", reward=None, reason=str(fault))
         except TimeoutError:
-            if not limit.expired():
+            if not self.limit.expired():
                 raise
             end = self.state.end_timed_out(self.environment.calling)
         except asyncio.CancelledError:
@@ -232,17 +240,9 @@ class EpisodeRun:
             await self.environment.begin_demonstration(self.task)
             self.demonstrates = True
         elif self.state.order.guide is not None:
-            self.state = await self._with_recording(self.state.order.guide)
+            answers = await load_recording(self.runner.store, self.state.order.guide)
+            self.state = msgspec.structs.replace(self.state, recording=answers)
         return await self._observe(screen, 0.0)
-
-    async def _with_recording(self, guide: Guide) -> Episode:
-        """Return the episode with the recorded answers; raise EnvironmentFault if the store does not have them."""
-        observed = await self.runner.store.steps(guide.trajectory_id)
-        try:
-            answers = guidance.recorded_answers(guide.trajectory_id, observed)
-        except guidance.UnusableRecording as error:
-            raise EnvironmentFault(f"order.guide: {error}") from None
-        return msgspec.structs.replace(self.state, recording=answers)
 
     async def _evaluate(self, move: Evaluate) -> Stop:
         self.set_state("evaluate")
@@ -277,12 +277,15 @@ class EpisodeRun:
     async def _next_action(self, attempt: int) -> Move:
         """Publish the latest observation while plan, oracle, recording or policy give the next action."""
         self.set_state("wait")
+        if (taken := self.runner.take_overs.holder(self.state.trajectory_id)) is not None:
+            self.state = self.state.ask_person(taken.feedback_id)
+            self.limit.reschedule(self.latest_end_s)
         latest = self.state.latest
         self.state = self.state.mark_published()
         published = None
         if latest is not None:
             published = self._publish(latest)
-            self.spans.begin_step(latest.step)
+            self.spans.begin_step(latest.step, latest.asks)
         with self.spans.current():
             move = await self._chosen_action(attempt)
         if published is not None:
@@ -292,15 +295,23 @@ class EpisodeRun:
         return move
 
     async def _chosen_action(self, attempt: int) -> Move:
-        """Return the move of the plan, of the oracle, of the person, of the recording's prefix, or of the policy."""
+        """Return the move of plan, oracle, person, recording's prefix or policy; a person may take over."""
+        sizes = self.screen_size, self._policy_size()
         if self.state.order.purpose == "explore" or self.state.order.plan:
-            return self._follow_plan()
+            self.state, move = next_planned(self.state, *sizes)
+            return move
         if self.demonstrates:
             return await self._demonstrate()
         if (lease := self.state.order.lease) is not None:
-            sizes = self.screen_size, self._policy_size()
             self.state, move = await persons.next_move(self.runner.policy, self.state, lease, *sizes)
             return move
+        taken = self.runner.take_overs.holder(self.state.trajectory_id)
+        if taken is not None and self.state.published[-1].asks == taken.feedback_id:
+            played = await persons.taken_move(self.runner.policy, self.state, taken, *sizes)
+            if played is not None:
+                self.state, move = played
+                return move
+            self.runner.take_overs.release(self.state.trajectory_id)
         recorded = guidance.next_recorded(self.state)
         if recorded is None:
             return await self._request(attempt)
@@ -312,18 +323,6 @@ class EpisodeRun:
         action = await self.environment.next_action()
         if action is None:
             return Evaluate(cut=False)
-        self.state, move = self.state.demonstrate(rescale(action, self.screen_size, self._policy_size()))
-        return move
-
-    def _follow_plan(self) -> Move:
-        """Return the next action of the order's plan; the end is evaluated, as that of any episode."""
-        plan, step = self.state.order.plan, self.state.step - 1
-        if step >= len(plan):
-            return Evaluate(cut=True)
-        try:
-            action = actions.parse(plan[step])
-        except actions.Unparsable as error:
-            return Stop(EpisodeEnd(kind="env_error", reward=None, reason=f"plan of the order: {error}"))
         self.state, move = self.state.demonstrate(rescale(action, self.screen_size, self._policy_size()))
         return move
 

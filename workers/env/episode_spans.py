@@ -36,9 +36,12 @@ class EpisodeSpans:
         """Return a context with the current step's span, or the trajectory's before the first step."""
         return spans.UseSpan((self.step or self.trajectory).ref)
 
-    def begin_step(self, number: int) -> None:
-        """Begin the step whose action follows observation ``number``."""
+    def begin_step(self, number: int, take_over: str | None) -> None:
+        """Begin the step whose action follows observation ``number``, and is asked of the person of a take-over."""
         self.attributes = {**self.attributes, names.ATTR_STEP: number}
+        self.attributes.pop(names.ATTR_TAKE_OVER, None)
+        if take_over is not None:
+            self.attributes[names.ATTR_TAKE_OVER] = take_over
         self.step = spans.ActiveSpan(
             names.SPAN_STEP,
             parent=spans.ROOT,

@@ -2,7 +2,8 @@
 
 =============  ==================================================================================================
 consumes       ``rollout-orders`` (group ``env``), ``actions`` (its own partition, without a group), with
-               ``tasks.proposals`` also ``tasks`` (from the beginning, without a group)
+               ``tasks.proposals`` also ``tasks`` (from the beginning, without a group), with ``feedback.enabled``
+               also ``feedback`` (from the end, without a group)
 produces       ``observations``, ``action-requests``, ``rollout-orders.dlq``, ``actions.dlq``; screenshots (store)
 waits for      orders, while slots are idle; then the reply to each request, ``env.request_timeout_s`` at most
 unblocked by   dispatch; the rollout workers
@@ -36,6 +37,7 @@ from workers.env.lethal_orders import LethalOrders
 from workers.env.metrics import SlotTimes
 from workers.env.policy_client import PolicyClient
 from workers.env.proposed_tasks import ProposedTasks, find_task, open_proposals
+from workers.env.take_overs import TakeOvers, open_feedback
 from workers.runtime import lifecycle
 from workers.runtime.ordered_consumer import Delivery, OrderedConsumer
 
@@ -70,7 +72,8 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     )
     await resources.enter_async_context(orders)
     proposed = await open_proposals(config, publisher, resources) if config.tasks.proposals else None
-    runner = EpisodeRunner(config, worker_id, backend, store, publisher, policy)
+    take_overs = TakeOvers()
+    runner = EpisodeRunner(config, worker_id, backend, store, publisher, policy, take_overs)
     lethal = LethalOrders(orders, gate)
     times = SlotTimes(config.env.slots)
     times.export()
@@ -87,6 +90,9 @@ async def connect(config: Config, worker_id: str, resources: contextlib.AsyncExi
     }
     if proposed is not None:
         background["proposals"] = proposed.read
+    if config.feedback.enabled:
+        given = await open_feedback(config, publisher, resources)
+        background["take-overs"] = functools.partial(take_overs.read, given)
     if ahead := getattr(backend, "ahead", 0):
         expect = functools.partial(expect_order, runner.backend, task_set)
         background["orders ahead"] = functools.partial(orders.read_ahead, ahead, expect)

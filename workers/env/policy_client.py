@@ -22,6 +22,7 @@ from dart_streams.telemetry.stall_detector import StallDetector
 from topics import action_requests, actions
 from topics.action_requests import ActionRequest
 from topics.actions import ActionResponse
+from topics.rollout_orders import PersonLease
 from workers.env import metrics
 
 log = structlog.get_logger()
@@ -47,7 +48,7 @@ class PolicyClient:
             config.bus, group=None, client_id=f"{worker_id}-replies", auto_offset_reset="latest"
         )
         self._pending: dict[bytes, asyncio.Future[ActionResponse]] = {}
-        self._renewals: dict[bytes, Callable[[], None]] = {}
+        self._people: dict[bytes, tuple[str, Callable[[], None]]] = {}
 
     async def __aenter__(self) -> Self:
         """Seek to the end of the partition; raise ServiceUnavailable if the broker or the topic is not there."""
@@ -85,21 +86,21 @@ class PolicyClient:
             (metrics.answered if response.done() and not response.cancelled() else outcome).add(1)
             del self._pending[key]
 
-    async def await_person(self, request_id: str, lease_s: float) -> ActionResponse:
-        """Return the response that a person sends under ``request_id``.
+    async def await_person(self, request_id: str, lease: PersonLease) -> ActionResponse:
+        """Return the response that the person of a lease sends under ``request_id``.
 
-        Raises TimeoutError after ``lease_s`` without a sign of life, InvalidResponse if the response can't be decoded.
+        Raises TimeoutError if they show no sign of life for its time, InvalidResponse for one that can't be decoded.
         """
-        key, loop = request_id.encode(), asyncio.get_running_loop()
+        key, loop, lease_s = request_id.encode(), asyncio.get_running_loop(), lease.lease_ms / 1000
         response = self._pending[key] = loop.create_future()
         self.stalls.note_arrival()
         try:
-            async with asyncio.timeout(lease_s) as lease:
-                self._renewals[key] = lambda: lease.reschedule(loop.time() + lease_s)
+            async with asyncio.timeout(lease_s) as limit:
+                self._people[key] = lease.person, lambda: limit.reschedule(loop.time() + lease_s)
                 return await response
         finally:
             del self._pending[key]
-            self._renewals.pop(key, None)
+            self._people.pop(key, None)
 
     async def read_responses(self) -> None:
         """Resolve requests with their responses, and report an overdue wait for them, until cancelled."""
@@ -122,8 +123,12 @@ class PolicyClient:
             if not waiting.done():
                 waiting.set_exception(InvalidResponse(str(error)))
             return
+        person, renew = self._people.get(record.key, ("", None))
+        if person and response.worker_id != person:
+            metrics.ignored.add(1)
+            return
         self.stalls.note_arrival(response.worker_id)
         if not response.alive:
             waiting.set_result(response)
-        elif (renew := self._renewals.get(record.key)) is not None:
+        elif renew is not None:
             renew()

@@ -106,7 +106,7 @@ def use_of(kind: str, config: Config) -> ProcessUse:
     inputs = (*consumed, *coupled, *proposed, *verdicts, *given)
     return {
         "env": ProcessUse(
-            reads=(rollout_orders.TOPIC, actions.TOPIC, *proposed),
+            reads=(rollout_orders.TOPIC, actions.TOPIC, *proposed, *given),
             writes=(observations.TOPIC, action_requests.TOPIC),
             letters=(rollout_orders.TOPIC, actions.TOPIC),
             groups=("env",),

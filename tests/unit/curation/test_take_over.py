@@ -58,7 +58,7 @@ def rollout(sample: int, reward: float, size: int = 4, **fields: Any) -> Traject
     return events.trajectory(f"t{sample}", **known | fields)
 
 
-def test_without_credit_a_taken_over_rollout_is_no_member_and_no_stored_success():
+def test_without_credit_a_taken_over_rollout_is_no_member():
     agent = agent_named("groups")
     [group] = decided(agent, [rollout(0, 1.0, **TAKEN), rollout(1, 0.0), rollout(2, 1.0), rollout(3, 0.5)])
     assert [member.trajectory_id for member in group.members] == ["t1", "t2", "t3"]

@@ -39,6 +39,12 @@ def test_an_environment_worker_writes_nothing_that_is_trained_on():
     assert names("env", "Read") == {"x.rollout-orders", "x.actions"}
 
 
+def test_an_environment_worker_reads_take_overs_of_a_run_with_feedback():
+    config = msgspec.structs.replace(CONFIG, feedback=FeedbackRules(enabled=True))
+    assert names("env", "Read", config) == {"x.rollout-orders", "x.actions", "x.feedback"}
+    assert "x.feedback" not in names("env", "Write", config)
+
+
 def test_only_the_trainer_writes_weights():
     writers = [kind for kind in access_rights.KINDS if kind != "run" and "x.weights" in names(kind, "Write")]
     assert writers == ["trainer"]

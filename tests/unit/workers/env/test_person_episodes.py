@@ -34,8 +34,8 @@ class Person:
         self.answer = answer
         self.asked: list[tuple[str, float]] = []
 
-    async def await_person(self, request_id: str, lease_s: float) -> ActionResponse:
-        self.asked.append((request_id, lease_s))
+    async def await_person(self, request_id: str, lease: PersonLease) -> ActionResponse:
+        self.asked.append((request_id, lease.lease_ms / 1000))
         await until(self.is_shown)
         return self.answer(request_id, self.log)
 

@@ -1,0 +1,74 @@
+"""Take-overs of running episodes: which person plays which episode of this process, as the topic ``feedback`` says.
+
+It is read from its end, without a group, by workers of runs that take feedback. The topic has one order for a
+trajectory, so all readers agree on the first take-over.
+"""
+
+import contextlib
+
+from aiokafka import AIOKafkaConsumer
+
+from dart_streams.bus.clients import POLL_TIMEOUT_MS, Publisher, event_of, open_topics
+from dart_streams.bus.codec import Undecodable
+from dart_streams.config import Config
+from topics import feedback
+from topics.feedback import Feedback
+from topics.rollout_orders import RolloutOrder
+
+FETCH_MS = 200
+"""A person waits for their turn, while the policy goes on."""
+
+
+def may_be_taken(order: RolloutOrder) -> bool:
+    """Return whether a person may act in an order's rollout: the policy alone plays it, and training may see it."""
+    return order.purpose == "train" and order.lease is None and order.guide is None and not order.plan
+
+
+class TakeOvers:
+    """The take-over that holds each episode of this process, by trajectory; episodes without one are None."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Feedback | None] = {}
+
+    def begin(self, trajectory_id: str, order: RolloutOrder) -> None:
+        """Let an episode be taken over from now on, if its order may be."""
+        if may_be_taken(order):
+            self._held[trajectory_id] = None
+
+    def end(self, trajectory_id: str) -> None:
+        """Forget an episode."""
+        self._held.pop(trajectory_id, None)
+
+    def add(self, given: Feedback) -> None:
+        """Hold an episode for a person; ignored are episodes of others, and those that another person holds."""
+        if given.kind != "take-over" or given.lease is None:
+            return
+        if given.trajectory_id in self._held and self._held[given.trajectory_id] is None:
+            self._held[given.trajectory_id] = given
+
+    def holder(self, trajectory_id: str) -> Feedback | None:
+        """Return the take-over that holds an episode; None if the policy plays it."""
+        return self._held.get(trajectory_id)
+
+    def release(self, trajectory_id: str) -> None:
+        """Give an episode back to the policy; it may be taken over again."""
+        if trajectory_id in self._held:
+            self._held[trajectory_id] = None
+
+    async def read(self, records: AIOKafkaConsumer) -> None:
+        """Add take-overs until cancelled. The curator sends unreadable records to the dead letters."""
+        while True:
+            for batch in (await records.getmany(timeout_ms=POLL_TIMEOUT_MS)).values():
+                for record in batch:
+                    with contextlib.suppress(Undecodable):
+                        self.add(event_of(feedback.TOPIC, record))
+
+
+async def open_feedback(config: Config, publisher: Publisher, resources: contextlib.AsyncExitStack) -> AIOKafkaConsumer:
+    """Return a consumer at the end of the topic; raise ServiceUnavailable."""
+    records = await resources.enter_async_context(open_topics(config.bus, publisher, (feedback.TOPIC,), FETCH_MS))
+    await records.seek_to_end()
+    # A position is looked up on first use, which would be after the first take-over.
+    for partition in records.assignment():
+        await records.position(partition)
+    return records
