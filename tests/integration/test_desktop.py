@@ -152,6 +152,41 @@ async def test_any_characters_are_typed(backend):
         assert (await environment._outcome()).text("note.txt") == text + before
 
 
+LATE = """
+import time
+from Xlib import X, display
+x = display.Display()
+screen = x.screen()
+shape = 0, 0, 200, 100, 0, screen.root_depth
+window = screen.root.create_window(*shape, background_pixel=screen.white_pixel, event_mask=X.KeyPressMask)
+window.map()
+taken = {}
+while True:
+    event = x.next_event()
+    if event.type != X.KeyPress:
+        continue
+    end = time.monotonic() + (0 if taken else 1)
+    while time.monotonic() < end:
+        pass
+    row = x.get_keyboard_mapping(event.detail, 1)[0]
+    keysym = row[event.state & X.ShiftMask]
+    if keysym < 0xFF00 or keysym >= 0x1000000:
+        if time.monotonic() - taken.get(event.detail, 0) > 0.1:
+            print(chr(keysym & 0xFFFFFF), end="", flush=True)
+        taken[event.detail] = time.monotonic()
+"""
+"""Handles its first key late, as without a processor. Like galculator it ignores a key again within 0.1 s.
+It reads a key's mapping when it handles the key."""
+
+
+@pytest.mark.parametrize("text", ["3*34", "".join(chr(0x4E00 + number) for number in range(250))], ids=["same", "lent"])
+async def test_no_key_is_lost_to_an_application_that_is_late(opened, text):
+    session = {"command": ["/usr/bin/python3", "-c", LATE], "files": {}, "watched": []}
+    await opened.sandbox.request("POST", "session", session)
+    await opened.sandbox.request("POST", "step", {"id": "type", "events": [["text", text]]})
+    assert (await opened._outcome()).output == text
+
+
 async def test_the_keyboard_types_what_it_types_into_a_page(backend):
     chosen = task("edit")
     async with playing(backend, chosen) as environment:

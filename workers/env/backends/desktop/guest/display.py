@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from Xlib.ext import damage, xtest
 
 from workers.env.backends.desktop.guest.framebuffer import Framebuffer
 from workers.env.backends.desktop.guest.keyboard import FIRST_CODE, Keymap, keysym_of
+from workers.env.backends.desktop.guest.strikes import Strikes
 
 DISPLAY_ERRORS = (XError, ConnectionClosedError, DisplayError)
 """Exceptions of calls to the X server if it has ended or refuses them; they have no common base class."""
@@ -25,10 +26,6 @@ NEAR_CLICK_S = 0.6
 """The same for programs with a time that no setting changes: 0.5 s in Chromium and Tk, near the first click only."""
 NEAR_PIXELS = 16
 """Distance beyond which those programs see no double click."""
-KEY_S = 0.005
-"""Pause between two keys of a text."""
-SAME_KEY_S = 0.12
-"""Pause before the same key again: a calculator shows a key as pressed for that time, and ignores it meanwhile."""
 
 
 class InputError(ValueError):
@@ -36,9 +33,9 @@ class InputError(ValueError):
 
 
 class XDisplay:
-    """A connection to the sandbox's X server."""
+    """A connection to the sandbox's X server; ``busy`` says whether an application computes."""
 
-    def __init__(self, number: int, framebuffer: Path) -> None:
+    def __init__(self, number: int, framebuffer: Path, busy: Callable[[], bool]) -> None:
         self.x = display.Display(f":{number}")
         self.root = self.x.screen().root
         self.held_keys: list[int] = []
@@ -46,14 +43,15 @@ class XDisplay:
         self.shifted_for: set[int] = set()
         self.pressed_at = 0.0
         self.pressed_where = [0, 0]
-        self.struck_at: dict[int, float] = {}
+        self.strikes = Strikes(busy)
         self.frames = Framebuffer(framebuffer)
         self.shift = self.x.keysym_to_keycode(XK.XK_Shift_L)
         self.commanding = {self.x.keysym_to_keycode(keysym) for keysym in COMMANDING}
         count = self.x.display.info.max_keycode - FIRST_CODE + 1
         change = self.x.change_keyboard_mapping  # Not of self: a reference cycle would keep the framebuffer mapped.
         rows = self.x.get_keyboard_mapping(FIRST_CODE, count)
-        self.keymap = Keymap(rows, lambda code, keysym: change(code, [(keysym, keysym)]))
+        vacate = self.strikes.wait_until_handled
+        self.keymap = Keymap(rows, lambda code, keysym: change(code, [(keysym, keysym)]), vacate)
         self.x.damage_query_version()
         self.root.damage_create(damage.DamageReportRawRectangles)
         # Into a corner: an application under the pointer shows tooltips after a while.
@@ -65,6 +63,7 @@ class XDisplay:
 
         With ``apart`` the first press is delayed so that it is no second click of an earlier one.
         """
+        self.strikes.begin_action()
         for number, (kind, *arguments) in enumerate(events):
             perform = getattr(self, f"_{kind}", None) if kind in EVENTS else None
             if perform is None:
@@ -183,6 +182,7 @@ class XDisplay:
         if code not in self.held_keys:
             self.held_keys.append(code)
             xtest.fake_input(self.x, X.KeyPress, code)
+            self.strikes.note(code)
 
     def _let_go(self, code: int) -> None:
         if code in self.held_keys:
@@ -196,14 +196,11 @@ class XDisplay:
                 raise InputError("more different characters at once than the keyboard has room for")
             for character in text[:count]:
                 code, shifted = self.keymap.codes[keysym_of(character)]
-                time.sleep(max(KEY_S, self.struck_at.get(code, 0.0) + SAME_KEY_S - time.monotonic()))
+                self.strikes.wait_before(code)
                 self._strike(code, shifted)
                 self.x.sync()
-                self.struck_at[code] = time.monotonic()
+                self.strikes.note(code)
             text = text[count:]
-            if text:
-                # Before the codes are lent again, the application reads the sent keys.
-                time.sleep(DOUBLE_CLICK_S)
 
     def _strike(self, code: int, shifted: bool) -> None:
         if shifted and self.shift not in self.held_keys:

@@ -23,14 +23,20 @@ class Keymap:
     """The keyboard mapping: a row of keysyms for each keycode, first without Shift, then with it.
 
     ``change`` maps a keycode to a new keysym. A code keeps its keysym within a text, since the application may still
-    have to read it; :meth:`lend` returns how much of a text fits.
+    have to read it; :meth:`lend` returns how much of a text fits. ``vacate`` is called before a code is lent again.
     """
 
-    def __init__(self, rows: Sequence[Sequence[Keysym]], change: Callable[[int, Keysym], None]) -> None:
+    def __init__(
+        self,
+        rows: Sequence[Sequence[Keysym]],
+        change: Callable[[int, Keysym], None],
+        vacate: Callable[[], None] = lambda: None,
+    ) -> None:
         self.codes: dict[Keysym, Code] = {}
         self.free: list[int] = []
         self.lent: dict[int, Keysym] = {}
         self.change = change
+        self.vacate = vacate
         for code, row in enumerate(rows, FIRST_CODE):
             if not any(row):
                 self.free.append(code)
@@ -65,6 +71,7 @@ class Keymap:
             return self.free.pop()
         for code, keysym in self.lent.items():
             if keysym not in needed:
+                self.vacate()
                 del self.lent[code], self.codes[keysym]
                 return code
         return None

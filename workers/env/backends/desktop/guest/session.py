@@ -171,7 +171,7 @@ class DesktopSession:
         On an overloaded machine the limit is longer: applications then have as little time as this process.
         """
         processes.reap_orphans({*self.own(), *commands.running})
-        began = busy_at = last = time.monotonic()
+        began = busy_at = still_at = last = time.monotonic()
         looked_at = waited_s = 0.0
         drew = False
         looks = 0
@@ -183,15 +183,21 @@ class DesktopSession:
                 drew, busy_at, looks = True, now, 0
             elif now - looked_at >= BUSY_INTERVAL_S:
                 looked_at = now
-                if self.activity.busy({os.getpid()}):
+                if self._computes():
                     busy_at, looks = now, 0
                 else:
                     looks += 1
+                    still_at = now if looks == 1 else still_at
                     if looks >= STILL_LOOKS and now - busy_at >= (quiet_s if drew else max(quiet_s, IDLE_S)):
+                        self.shown.strikes.note_rest(still_at)
                         return True
             if waited_s > limit_s or now - began > max(limit_s, LONGEST_SETTLE_S):
                 return False
             await asyncio.sleep(POLL_INTERVAL_S)
+
+    def _computes(self) -> bool:
+        """Return whether a process other than this one computes or waits to."""
+        return self.activity.busy({os.getpid()})
 
     def _app_is_there(self) -> bool:
         # A window that is shown was drawn; to query windows costs as much as a poll of all processes.
@@ -226,7 +232,7 @@ class DesktopSession:
             await self._until("the X server", has_number)
         number = int(output)
         os.environ["DISPLAY"] = f":{number}"
-        self.display = XDisplay(number, FRAMES / "Xvfb_screen0")
+        self.display = XDisplay(number, FRAMES / "Xvfb_screen0", self._computes)
 
     def _start_part(self, name: str, command: list[str], pass_fds: Sequence[int] = ()) -> None:
         self.parts[name] = subprocess.Popen(

@@ -1,0 +1,74 @@
+"""Times between strikes of keys, by what the applications have handled and not by the clock alone.
+
+An application that gets no processor handles a key late. Two strikes of one key that were apart may then come together,
+and a key that was lent to another character means that one.
+"""
+
+import time
+from collections.abc import Callable
+
+KEY_S = 0.005
+"""Pause between two keys of a text."""
+SAME_KEY_S = 0.12
+"""Pause before the same key again: a calculator shows a key as pressed for that time, and ignores it meanwhile."""
+LOOK_INTERVAL_S = 0.01
+STILL_LOOKS = 3
+"""Consecutive looks at which no application computes, after which it has handled all keys."""
+REST_S = 5.0
+"""Time limit of an action's waits for applications; those that always compute get their keys by the clock."""
+
+
+class Strikes:
+    """The strikes of keys on one display; ``busy`` says whether an application computes or waits for a processor."""
+
+    def __init__(
+        self,
+        busy: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.busy = busy
+        self.clock = clock
+        self.sleep = sleep
+        self.struck_s: dict[int, float] = {}
+        """Time of the last strike of each key."""
+        self.last_s = 0.0
+        """Time of the last strike of any key."""
+        self.handled_s = 0.0
+        """Time at which all earlier strikes were handled."""
+        self.left_s = REST_S
+
+    def begin_action(self) -> None:
+        """Permit the waits of another action."""
+        self.left_s = REST_S
+
+    def note(self, code: int) -> None:
+        """Note that a key was struck."""
+        self.last_s = self.struck_s[code] = self.clock()
+
+    def note_rest(self, since_s: float) -> None:
+        """Note that no application has computed since a time."""
+        self.handled_s = max(self.handled_s, since_s)
+
+    def wait_before(self, code: int) -> None:
+        """Wait until the applications take a key as a new one."""
+        struck_s = self.struck_s.get(code)
+        if struck_s is None:
+            self.sleep(KEY_S)
+            return
+        if self.handled_s <= struck_s:
+            self.wait_until_handled()
+        self.sleep(max(KEY_S, max(self.handled_s, struck_s) + SAME_KEY_S - self.clock()))
+
+    def wait_until_handled(self) -> None:
+        """Wait until the applications have handled all keys, at most as long as the action may still wait."""
+        began_s = self.clock()
+        looks, still_s = 0, began_s
+        while self.handled_s <= self.last_s and self.clock() - began_s < self.left_s:
+            self.sleep(LOOK_INTERVAL_S)
+            looks = 0 if self.busy() else looks + 1
+            if looks == 1:
+                still_s = self.clock()
+            if looks == STILL_LOOKS:
+                self.note_rest(still_s)
+        self.left_s = max(0.0, self.left_s - (self.clock() - began_s))
