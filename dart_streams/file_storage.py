@@ -8,7 +8,7 @@ import errno
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import fsspec
 
@@ -24,6 +24,13 @@ TEMPORARY_ERRORS = frozenset(
 )
 """Error numbers of a temporary failure; connections and timeouts have their own classes."""
 READ_BYTES = 32 << 20
+SHORTEST_CALL_S = 0.5
+"""Least time for one call, as 0 would be no bound."""
+S3_TRIES = 2
+"""Tries of a request by s3fs, and by botocore within each. Callers retry, and log what they wait for.
+
+With the libraries' five of each, a server that never answers a read blocks it for more than six minutes.
+"""
 
 
 class StorageUnreachable(ServiceUnavailable, OSError):
@@ -57,18 +64,19 @@ class Storage(NamedTuple):
     def reached(self) -> Iterator[None]:
         """Raise :class:`StorageUnreachable` for a store's errors in the block.
 
-        These are all errors but OSError and UserError, and those OSErrors that mean an unavailable store.
+        These are the errors of an outage (:func:`is_outage`).
         """
         try:
             yield
         except Exception as error:
-            # The stores' libraries have no common base class of errors (botocore, aiohttp, Azure).
-            is_away = isinstance(error, ConnectionError | TimeoutError) or (
-                error.errno in TEMPORARY_ERRORS if isinstance(error, OSError) else not isinstance(error, UserError)
-            )
-            if self.is_local or not is_away:
+            if self.is_local or not is_outage(error):
                 raise
-            raise StorageUnreachable(f"{self.uri} can't be reached ({type(error).__name__}: {error})") from error
+            reason = str(error) or "no answer in time"
+            raise StorageUnreachable(f"{self.uri} can't be reached ({type(error).__name__}: {reason})") from error
+
+    def bound(self, seconds: float) -> dict[str, float]:
+        """Return the argument that bounds a call of the file system, where its kind takes one."""
+        return {"timeout": max(seconds, SHORTEST_CALL_S)} if self.filesystem.async_impl else {}
 
     def make_folder(self) -> None:
         """Create the directory if the store has any; a bucket is never created, since its name may be a mistake."""
@@ -91,9 +99,9 @@ class Storage(NamedTuple):
             durable.sync(Path(self.folder))
             durable.sync(Path(self.folder).parent)
 
-    def write(self, name: str, data: bytes) -> None:
-        """Write a small file."""
-        self.filesystem.pipe_file(f"{self.folder}/{name}", data)
+    def write(self, name: str, data: bytes, **bound: float) -> None:
+        """Write a small file, within a :meth:`bound` if one is given."""
+        self.filesystem.pipe_file(f"{self.folder}/{name}", data, **bound)
         self._sync(name)
 
     def _sync(self, name: str) -> None:
@@ -106,6 +114,20 @@ class Storage(NamedTuple):
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def is_outage(error: Exception) -> bool:
+    """Return whether an error of a store means that it is unavailable.
+
+    The stores' libraries have no common base class of errors (botocore, aiohttp, Azure). Some of theirs are OSErrors,
+    without a number, as botocore's time-outs.
+    """
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    if not isinstance(error, OSError):
+        return not isinstance(error, UserError)
+    is_of_library = error.errno is None and type(error).__module__ != "builtins"
+    return error.errno in TEMPORARY_ERRORS or (is_of_library and not isinstance(error, UserError))
+
+
 def open_storage(uri: str) -> Storage:
     """Return the storage at a fsspec URL, uncached; raise UserError for an unknown protocol."""
     try:
@@ -115,4 +137,16 @@ def open_storage(uri: str) -> Storage:
             f"{uri} can't be used ({error}): see trainer.weights_uri, trainer.checkpoints_uri and store.objects.uri"
         ) from error
     filesystem.invalidate_cache()  # others write there too
-    return Storage(filesystem, folder, uri)
+    storage = Storage(filesystem, folder, uri)
+    if "s3" in storage.protocols and hasattr(filesystem, "config_kwargs"):
+        bound_requests(filesystem)
+    return storage
+
+
+def bound_requests(filesystem: Any) -> None:
+    """Bound the time and the tries of S3's requests; ``config_kwargs`` of a user's fsspec configuration are kept."""
+    from dart_streams.s3_session import BoundedSession
+
+    filesystem.config_kwargs.setdefault("retries", {"total_max_attempts": S3_TRIES})
+    filesystem.config_kwargs.setdefault("http_session_cls", BoundedSession)
+    filesystem.retries = S3_TRIES

@@ -17,14 +17,18 @@ from dart_streams.file_storage import Storage, StorageUnreachable, open_storage
 THREADS = 16
 """Concurrent requests of a process."""
 RETRY_INTERVAL_S = 0.5
+TRY_S = 10.0
+"""Longest time of one try, after which the outage is logged: no screenshot takes as long on a working store."""
 DAMAGED = "FlexibleChecksumError"
 """botocore's error of bytes with another checksum, by name, as botocore may not be installed."""
 
 T = TypeVar("T")
+Bound = dict[str, float]
+"""Arguments of a file system's call that bound its time (:meth:`Storage.bound`)."""
 
 
 class BlobObjects:
-    """Objects below ``uri``; thread-safe. While the store is away, calls are retried for ``wait_s``.
+    """Objects below ``uri``; thread-safe. While the store is away or does not answer, calls are retried for ``wait_s``.
 
     They then raise :class:`ServiceUnavailable`. A store that refuses raises :class:`AccessRefused` or ConfigError.
     """
@@ -38,9 +42,9 @@ class BlobObjects:
     def put(self, sha256: str, data: bytes) -> None:
         """Write an object; durable on return."""
 
-        def write(storage: Storage) -> None:
+        def write(storage: Storage, bound: Bound) -> None:
             storage.make_folder()
-            storage.write(sha256, data)
+            storage.write(sha256, data, **bound)
 
         try:
             self._reach(sha256, write)
@@ -52,13 +56,18 @@ class BlobObjects:
     def get(self, sha256: str) -> bytes | None:
         """Return an object; None if there is none, or if the store notices that it is damaged."""
         with contextlib.suppress(FileNotFoundError):
-            return self._reach(sha256, lambda storage: bytes(storage.filesystem.cat_file(f"{storage.folder}/{sha256}")))
+            return self._reach(
+                sha256,
+                lambda storage, bound: bytes(storage.filesystem.cat_file(f"{storage.folder}/{sha256}", **bound)),
+            )
         return None
 
     def size(self, sha256: str) -> int:
         """Return the bytes of an object; -1 if there is none."""
         with contextlib.suppress(FileNotFoundError):
-            return self._reach(sha256, lambda storage: int(storage.filesystem.size(f"{storage.folder}/{sha256}")))
+            return self._reach(
+                sha256, lambda storage, bound: int(storage.filesystem.size(f"{storage.folder}/{sha256}", **bound))
+            )
         return -1
 
     def get_many(self, digests: Sequence[str]) -> list[bytes | None]:
@@ -75,24 +84,29 @@ class BlobObjects:
 
     def _remove(self, sha256: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self._reach(sha256, lambda storage: storage.filesystem.rm_file(f"{storage.folder}/{sha256}"))
+            self._reach(
+                sha256, lambda storage, bound: storage.filesystem.rm_file(f"{storage.folder}/{sha256}", **bound)
+            )
 
-    def _reach(self, sha256: str, act: Callable[[Storage], T]) -> T:
+    def _reach(self, sha256: str, act: Callable[[Storage, Bound], T]) -> T:
         """Return the result of ``act`` on the folder of an object, which its first two digits name."""
         storage = self._storage._replace(folder=f"{self._storage.folder}/{sha256[:2]}")
+        deadline, failures = Deadline(self.wait_s), list[StorageUnreachable]()
         retrying = retry_arguments(
-            Deadline(self.wait_s),
+            deadline,
             min(RETRY_INTERVAL_S, self.wait_s / 10),
             "object store of screenshots",
             retryable=lambda error: isinstance(error, StorageUnreachable),
-            unavailable=lambda error: ServiceUnavailable(f"{error} for {self.wait_s:g} s: see store.objects.uri"),
+            # The first one has the reason: the last try may have had no time.
+            unavailable=lambda _: ServiceUnavailable(f"{failures[0]} for {self.wait_s:g} s: see store.objects.uri"),
         )
 
         def reach() -> T:
             try:
                 with storage.reached():
-                    return act(storage)
+                    return act(storage, storage.bound(min(TRY_S, deadline.remaining_s)))
             except StorageUnreachable as error:
+                failures.append(error)
                 if type(error.__cause__).__name__ != DAMAGED:
                     raise
                 raise FileNotFoundError(f"{self.uri}: {sha256} is damaged ({error.__cause__})") from error

@@ -37,7 +37,7 @@ from dart_streams.console.views.page.source import SHOWN, NotFound, Progress, Ru
 from dart_streams.console.views.report_metrics import ReportInputs
 from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.store import AsyncStore, MissingBlob, connect_async
-from dart_streams.store.objects import open_objects
+from dart_streams.store.objects import TRY_S, open_objects
 from topics import Topic
 from topics.observations import Observation
 
@@ -160,7 +160,9 @@ class LiveSource(RunSource):
                 settings = self.config.store
                 settings = msgspec.structs.replace(settings, wait_s=min(settings.wait_s, REQUEST_TIMEOUT_S))
                 session = self._store.session if self._store is not None else await connect_async(settings)
-                objects = open_objects(msgspec.structs.replace(settings, wait_s=REQUEST_TIMEOUT_S))
+                # In a thread: the library of the object store takes a second to import.
+                bounded = msgspec.structs.replace(settings, wait_s=TRY_S)
+                objects = await asyncio.to_thread(open_objects, bounded)
                 self._store = AsyncStore(session, self._bus.run, settings.blob_cache_mb, wait_s=2.0, objects=objects)
             return self._store
 

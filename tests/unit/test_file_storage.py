@@ -1,0 +1,60 @@
+"""Errors of stores of files, and the bounds of S3's requests; real stores are in tests/model and tests/objects."""
+
+import errno
+
+import fsspec
+import pytest
+from botocore.exceptions import ConnectTimeoutError, EndpointConnectionError, ReadTimeoutError
+
+from dart_streams.errors import ConfigError
+from dart_streams.file_storage import S3_TRIES, StorageUnreachable, is_outage, open_storage
+from dart_streams.s3_session import SILENT_S, SLOWEST_BYTES_S, BoundedSession, longest_s
+
+PLACE = {"endpoint_url": "http://127.0.0.1:1"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ReadTimeoutError(**PLACE),
+        ConnectTimeoutError(**PLACE),
+        EndpointConnectionError(**PLACE),
+        ConnectionResetError("reset"),
+        TimeoutError(),
+        OSError(errno.EIO, "InternalError"),
+        ValueError("a library's own"),
+    ],
+)
+def test_errors_of_an_outage_are_retried(error: Exception):
+    assert is_outage(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError("no such bucket"),
+        PermissionError("Forbidden"),
+        OSError(errno.ENOSPC, "full"),
+        OSError("unknown"),
+        ConfigError("misspelt"),
+        StorageUnreachable("awaited by the caller already"),
+    ],
+)
+def test_errors_that_a_retry_does_not_help_are_raised(error: Exception):
+    assert not is_outage(error)
+
+
+@pytest.mark.parametrize(
+    ("headers", "size"),
+    [({}, 0), ({"Content-Length": "5000000"}, 5_000_000), ({"X-Amz-Decoded-Content-Length": b"7"}, 7)],
+)
+def test_a_request_may_take_longer_with_a_larger_body(headers: dict[str, str | bytes], size: int):
+    assert longest_s(headers) == SILENT_S + size / SLOWEST_BYTES_S
+
+
+def test_requests_to_s3_are_bounded_beside_a_users_options(monkeypatch: pytest.MonkeyPatch):
+    own = {"retries": {"total_max_attempts": 7}, "s3": {"addressing_style": "path"}}
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": own.copy()})
+    filesystem = open_storage("s3://bucket/x").filesystem
+    assert filesystem.config_kwargs == own | {"http_session_cls": BoundedSession}
+    assert filesystem.retries == S3_TRIES
