@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from dart_streams import crash_points
 from dart_streams import fsync as durable
 from dart_streams.disk_room import room_at
-from dart_streams.errors import UserError
+from dart_streams.errors import ServiceUnavailable, UserError
 from trainer.checkpoint_manifest import MANIFEST, CheckpointFile, CheckpointManifest, read
 from trainer.checkpoint_reader import METADATA, ForeignObject, TensorPlanner, TensorReader
 from trainer.checkpoint_store import CheckpointStore
@@ -204,13 +204,17 @@ class Checkpoints:
         return None
 
     def _stored(self) -> set[str]:
-        """Return the names of complete checkpoints in the store; raise UserError if it is away or refuses."""
+        """Return the names of complete checkpoints in the store; raise UserError if it refuses.
+
+        Raises ServiceUnavailable if it is away, with which a supervisor starts the trainer again.
+        """
         if self.store is None:
             return set()
         try:
             return {name for name in self.store.names() if NAME.fullmatch(name)}
         except OSError as error:
-            raise UserError(
+            kind = ServiceUnavailable if isinstance(error, ServiceUnavailable) else UserError
+            raise kind(
                 f"checkpoints in {self.store.uri} can't be listed ({error}): check trainer.checkpoints_uri, its "
                 "credentials and its endpoint, and restart the trainer"
             ) from error

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from dart_streams.config import parse
-from dart_streams.errors import UserError
+from dart_streams.errors import ServiceUnavailable
 from dart_streams.policy.weight_location import checkpoint_base
 from tests.model.object_store import BUCKET, EndpointConnectionError, ObjectStore, registered
 from tests.model.test_checkpoint import FILES, SHARD, Training, torn
@@ -118,7 +118,7 @@ def test_an_outage_has_a_bound_and_a_stop_ends_it(objects, tmp_path, monkeypatch
     with pytest.raises(CheckpointNotWritten, match=f"check that {URI} exists"):
         ours.step(2)
     monkeypatch.setattr(checkpoint_store, "STORE_TIMEOUT_S", 0.05)
-    with pytest.raises(UserError, match=r"can't be listed .*trainer\.checkpoints_uri"):
+    with pytest.raises(ServiceUnavailable, match=r"can't be listed .*trainer\.checkpoints_uri"):
         training(tmp_path).restore()
     objects.away.clear()
     assert training(tmp_path).restore() == TrainerState(version=1, train_step=1)
