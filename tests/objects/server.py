@@ -1,7 +1,9 @@
 """A real S3 server on loopback: versitygw, whose objects are files below a folder and outlive it."""
 
 import contextlib
+import http.server
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -63,6 +65,64 @@ class ObjectServer:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+
+    @contextlib.contextmanager
+    def silent(self) -> Iterator[None]:
+        """Have it take connections and answer none of them during the body."""
+        assert self.process is not None, "it was started"
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def replaced_by_refusals(self) -> Iterator[list[str]]:
+        """Kill it, and answer 503 at its port during the body; yield the requests."""
+        self.kill()
+        requests = list[str]()
+        with Refusals(("127.0.0.1", self.port), requests) as refusals:
+            thread = threading.Thread(target=refusals.serve_forever)
+            thread.start()
+            try:
+                yield requests
+            finally:
+                refusals.shutdown()
+                thread.join()
+        self.start()
+
+
+class Refusals(http.server.ThreadingHTTPServer):
+    """Answers 503 to every request, and notes it."""
+
+    def __init__(self, place: tuple[str, int], requests: list[str]) -> None:
+        self.requests = requests
+        super().__init__(place, Refusal)
+
+
+class Refusal(http.server.BaseHTTPRequestHandler):
+    """A request that is answered with 503."""
+
+    protocol_version = "HTTP/1.1"
+
+    def handle_one_request(self) -> None:
+        """Read the request and its body, and answer."""
+        self.raw_requestline = self.rfile.readline(65537)
+        if not self.raw_requestline or not self.parse_request():
+            self.close_connection = True
+            return
+        if self.headers.get("Expect", "").lower() != "100-continue":
+            self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        assert isinstance(self.server, Refusals)
+        self.server.requests.append(self.requestline)
+        self.send_response(503)
+        self.send_header("Content-Length", "0")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
 
 
 @contextlib.contextmanager

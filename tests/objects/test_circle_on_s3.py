@@ -10,12 +10,14 @@ import io
 import json
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import msgspec
 import pytest
+import structlog
 from rich.console import Console
 
 from dart_streams.config import Config, Store
@@ -25,17 +27,19 @@ from dart_streams.config.rollout import Scripted
 from dart_streams.console.runs import run_folder
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_log import read_events
+from dart_streams.console.views.page.live_source import LiveSource
 from dart_streams.errors import AccessRefused, ConfigError, ServiceUnavailable
 from dart_streams.pictures import facts_of
 from dart_streams.store import AsyncStore, MissingBlob, connect, create_schema, open_store, sync_store
 from dart_streams.store.objects import BlobObjects
 from tests.command_line import invoke, invoke_json
-from tests.faults.circle import circle
+from tests.faults.circle import Circle, circle
 from tests.faults.test_model_circle import model_config, policy
 from tests.integration.exported_page import screens
 from tests.integration.test_circle import HERE, circle_config, session_of
 from tests.objects.server import BUCKET, PROGRAM, ObjectServer, running
-from topics import observations
+from tests.waiting import until, wait_until
+from topics import observations, rollout_orders
 
 __all__ = ["policy"]
 
@@ -46,6 +50,8 @@ pytestmark = [
 SCREENSHOTS = f"s3://{BUCKET}/screenshots"
 PICTURE = b"\x89PNG" + bytes(range(256))
 WAITS = "waiting for the object store of screenshots"
+ANSWER_S = 240.0
+"""Longest time of a call that is to give up after seconds; the libraries alone take six minutes or more."""
 
 
 @pytest.fixture
@@ -61,7 +67,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectSe
 def config(services) -> Config:
     """A deployment with its screenshots on S3."""
     base = services.running
-    store = msgspec.structs.replace(base.store, keyspace=services.keyspace, objects=StoreObjects(uri=SCREENSHOTS))
+    objects = StoreObjects(uri=SCREENSHOTS)
+    store = msgspec.structs.replace(base.store, keyspace=services.keyspace, objects=objects, wait_s=ANSWER_S)
     create_schema(store)
     return msgspec.structs.replace(base, store=store)
 
@@ -131,18 +138,72 @@ def test_the_trainers_store_reads_and_writes_objects(server: ObjectServer, confi
 
 def test_a_server_that_is_away_a_bucket_and_wrong_keys_are_named(server: ObjectServer, monkeypatch):
     with pytest.raises(ConfigError, match="s3://misspelt/x does not exist"):
-        BlobObjects("s3://misspelt/x", 5.0).put("0" * 64, PICTURE)
-    objects = BlobObjects(SCREENSHOTS, 2.0)
+        BlobObjects("s3://misspelt/x", ANSWER_S).put("0" * 64, PICTURE)
+    objects = BlobObjects(SCREENSHOTS, ANSWER_S)
     objects.put("0" * 64, PICTURE)
     server.kill()
     with pytest.raises(ServiceUnavailable, match=r"store\.objects\.uri"):
-        objects.get("0" * 64)
+        BlobObjects(SCREENSHOTS, 2.0).get("0" * 64)
     server.start()
     assert objects.get("0" * 64) == PICTURE
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     fsspec.get_filesystem_class("s3").clear_instance_cache()
     with pytest.raises(AccessRefused, match="refuses a screenshot"):
-        BlobObjects(SCREENSHOTS, 5.0).put("1" * 64, PICTURE)
+        BlobObjects(SCREENSHOTS, ANSWER_S).put("1" * 64, PICTURE)
+
+
+def test_a_server_that_never_answers_is_waited_for_no_longer(server: ObjectServer):
+    objects = BlobObjects(SCREENSHOTS, ANSWER_S)
+    objects.put("0" * 64, PICTURE)
+    impatient = BlobObjects(SCREENSHOTS, 2.0)
+    with server.silent(), ThreadPoolExecutor(1) as pool:
+        with pytest.raises(ServiceUnavailable, match=r"no answer in time.* for 2 s: see store\.objects\.uri"):
+            pool.submit(impatient.get, "0" * 64).result(ANSWER_S)
+        with pytest.raises(ServiceUnavailable, match="no answer in time"):
+            pool.submit(impatient.put, "1" * 64, PICTURE).result(ANSWER_S)
+    assert objects.get("0" * 64) == PICTURE
+
+
+def test_a_server_that_answers_503_is_awaited_and_logged(server: ObjectServer):
+    objects = BlobObjects(SCREENSHOTS, ANSWER_S)
+    with structlog.testing.capture_logs() as logs, ThreadPoolExecutor(1) as pool:
+        with server.replaced_by_refusals() as requests:
+            written = pool.submit(objects.put, "0" * 64, PICTURE)
+            wait_until(lambda: any(WAITS in log["event"] for log in logs), "a log line about the outage")
+            assert requests, "it was asked"
+        written.result(ANSWER_S)
+    assert objects.get("0" * 64) == PICTURE
+
+
+async def test_the_event_loop_turns_while_the_server_is_silent(server: ObjectServer, config: Config):
+    """A call that blocked the loop would fail: nothing lets the server go on but the loop itself."""
+    async with opened(config) as store:
+        ref = await store.put_blob(PICTURE, "image/png", 4, 4)
+        store.forget_blob(ref)
+        with server.silent():
+            calls = [asyncio.ensure_future(call) for call in (store.get_blob(ref), store.put_blob(b"x", "x/y", 1, 1))]
+            await asyncio.wait(calls, timeout=2.0)
+            assert not any(call.done() for call in calls)
+        assert await calls[0] == PICTURE
+        await calls[1]
+
+
+async def test_the_page_names_a_silent_server(server: ObjectServer, config: Config):
+    async with opened(config) as store:
+        ref = await store.put_blob(PICTURE, "image/png", 4, 4)
+    source = LiveSource(config, None)
+
+    async def shown() -> bool:
+        with contextlib.suppress(ServiceUnavailable):
+            return await source.screenshot(ref.sha256) == PICTURE
+        return False
+
+    try:
+        with server.silent(), pytest.raises(ServiceUnavailable, match=r"store\.objects\.uri"):
+            await asyncio.wait_for(source.screenshot(ref.sha256), ANSWER_S)
+        assert await until(shown)
+    finally:
+        await source.close()
 
 
 def s3_config(services, folder: Path, policy: Path) -> Config:
@@ -168,10 +229,29 @@ def shown_in(config: Config) -> set[str]:
     return {event.screenshot.sha256 for event in events if event.screenshot is not None}
 
 
+def is_halted_in_episodes(made: Circle) -> bool:
+    """Stop the environment worker; let it go on if it has fewer than two orders."""
+    worker = made.of_kind("env")[0]
+    worker.suspend()
+    ordered = {event.order_id for event in read_events(made.config.bus, [rollout_orders.TOPIC])}
+    shown = read_events(made.config.bus, [observations.TOPIC])
+    if len(ordered - {event.order.order_id for event in shown if event.end is not None}) >= 2:
+        return True
+    worker.resume()
+    return False
+
+
+def waits_in(made: Circle, name: str) -> bool:
+    return WAITS in (made.made.path / "logs" / f"{name}.log").read_text(errors="replace")
+
+
 def test_a_run_outlives_its_object_store(services, server: ObjectServer, policy: Path, tmp_path: Path):
+    """The environment worker is in episodes when the server dies: else it may have nothing to wait for."""
     with circle(s3_config(services, tmp_path / "state", policy), "object-store") as made:
+        made.until(lambda: is_halted_in_episodes(made), "two episodes under way")
         server.kill()
-        made.until(lambda: WAITS in made.logs(), "a worker that waits for the server")
+        made.of_kind("env")[0].resume()
+        made.until(lambda: waits_in(made, "env-0"), "an environment worker that waits for the server")
         server.start()
         made.goes_on()
         checkpoints = made.made.path / "checkpoints"
@@ -204,11 +284,9 @@ def rows_of_blobs(store: Store, digests: set[str]) -> set[str]:
 
 def test_page_replay_and_removal_find_screenshots_on_s3(services, server: ObjectServer, tmp_path: Path):
     replace, base = msgspec.structs.replace, circle_config(services, tmp_path, episodes=4, train_steps=2)
-    config = replace(
-        base,
-        env=replace(base.env, screenshots=StoredScreenshots(format="webp")),
-        store=replace(base.store, objects=StoreObjects(uri=SCREENSHOTS)),
-    )
+    # Tables of its own: other tests' runs show the same screens, and these would stay.
+    objects = replace(base.store, keyspace=f"{base.store.keyspace}_s3", objects=StoreObjects(uri=SCREENSHOTS))
+    config = replace(base, env=replace(base.env, screenshots=StoredScreenshots(format="webp")), store=objects)
     made = run_folder.create(config, HERE / "circle-tasks.toml", run_folder.new_id(), resume=False)
     asyncio.run(session_of(made, Console(file=io.StringIO(), width=160)).run())
     report = json.loads((made.path / "report.json").read_text())

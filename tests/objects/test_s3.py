@@ -1,9 +1,9 @@
 """Weights and checkpoints on a real S3 server that is killed and started again: nothing is lost or read in part."""
 
+import functools
 import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,16 @@ import pytest
 import structlog
 import torch
 
+from dart_streams import s3_session
 from dart_streams.config.trainer import Publish
-from dart_streams.errors import UserError
+from dart_streams.errors import ServiceUnavailable, UserError
 from dart_streams.file_storage import StorageUnreachable
 from dart_streams.policy import weights
 from dart_streams.policy.resident_weights import ResidentWeights
 from tests.model.test_checkpoint import Training
 from tests.model.test_trainer_deltas import PROBE
 from tests.objects.server import BUCKET, PROGRAM, ObjectServer, running
+from tests.waiting import wait_until
 from topics.weights import WeightVersion
 from trainer import checkpoint_store, version_writer
 from trainer.checkpoint import CheckpointNotWritten
@@ -47,13 +49,6 @@ def server(tmp_path, monkeypatch) -> Iterator[ObjectServer]:
             monkeypatch.setenv(name, value)
         fsspec.get_filesystem_class("s3").clear_instance_cache()
         yield server
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    deadline, pause = time.monotonic() + WAIT_S, threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {what}"
-        pause.wait(0.05)
 
 
 def training(folder: Path, uri: str = CHECKPOINTS) -> Training:
@@ -111,7 +106,7 @@ class Reader:
     def run(self) -> None:
         pause = threading.Event()
         while len(self.served) < STEPS:
-            until(lambda: len(self.publisher.versions) > len(self.served), "a version to serve")
+            wait_until(lambda: len(self.publisher.versions) > len(self.served), "a version to serve", WAIT_S)
             try:
                 self.resident.advance(self.publisher.versions[len(self.served)])
             except StorageUnreachable:
@@ -127,10 +122,10 @@ def test_writer_and_reader_go_on_after_the_server_was_killed(server, tmp_path):
     with structlog.testing.capture_logs() as logs, ThreadPoolExecutor(2) as pool:
         jobs = [pool.submit(publisher.run), pool.submit(reader.run)]
         publisher.may_go.release(2)
-        until(lambda: len(reader.served) == 2 or any(job.done() for job in jobs), "two versions")
+        wait_until(lambda: len(reader.served) == 2 or any(job.done() for job in jobs), "two versions", WAIT_S)
         server.kill()
         publisher.may_go.release(STEPS - 2)
-        until(lambda: any("waiting for" in log["event"] for log in logs), "a log line about the outage")
+        wait_until(lambda: any("waiting for" in log["event"] for log in logs), "a log line about the outage", WAIT_S)
         assert len(publisher.versions) == 2, "no version is announced while the store is away"
         server.start()
         for job in jobs:
@@ -165,6 +160,39 @@ def test_a_reader_without_the_server_keeps_what_it_has(server, tmp_path):
     assert reader.tensors["a.weight"].equal(state["a.weight"])
 
 
+def test_an_outage_at_the_start_of_a_trainer_ends_it_to_be_started_again(server, tmp_path, monkeypatch):
+    """A supervisor gives up on a trainer that ends with the exit code of an error to correct."""
+    training(tmp_path / "own").step(1)
+    monkeypatch.setattr(checkpoint_store, "STORE_TIMEOUT_S", 0.5)
+    server.kill()
+    with pytest.raises(ServiceUnavailable, match=r"can't be listed .*trainer\.checkpoints_uri") as raised:
+        training(tmp_path / "own").restore()
+    assert raised.value.exit_code != UserError.exit_code
+    server.start()
+    assert training(tmp_path / "own").restore() == TrainerState(version=1, train_step=1)
+
+
+def test_a_server_that_never_answers_a_version_is_logged_and_awaited(server):
+    """Without a bound of ours, a write to it lasts forever."""
+    filesystem = fsspec.get_filesystem_class("s3")
+    uri, state = f"{WEIGHTS}/v000001-e1", {"a.weight": torch.arange(6.0)}
+    with pytest.MonkeyPatch.context() as patched, structlog.testing.capture_logs() as logs:
+        patched.setattr(filesystem, "read_timeout", filesystem.read_timeout / 5)
+        patched.setattr(s3_session, "SILENT_S", s3_session.SILENT_S / 5)
+        with ThreadPoolExecutor(1) as pool:
+            with server.silent():
+                write = functools.partial(weights.save, state, uri)
+                written = pool.submit(write_patiently, write, 1, uri, threading.Event())
+                wait_until(
+                    lambda: any("waiting for" in log["event"] for log in logs), "a log line about the silence", WAIT_S
+                )
+            sha256 = written.result(WAIT_S)
+    version = WeightVersion(
+        model_id="layer", version=1, uri=uri, sha256=sha256, train_step=1, epoch=1, groups_consumed=1
+    )
+    assert weights.find_damage(version.parts[-1]) == ""
+
+
 def test_an_upload_that_the_servers_death_cuts_is_not_there(server, tmp_path):
     """The server has part of the object on its disk when it dies; the name has nothing, and the next try all of it."""
     file = tmp_path / "large"
@@ -173,7 +201,7 @@ def test_an_upload_that_the_servers_death_cuts_is_not_there(server, tmp_path):
     before = server.received()
     with ThreadPoolExecutor(1) as pool:
         upload = pool.submit(store.upload, [file], name)
-        until(lambda: server.received() > before + (1 << 20) or upload.done(), "the first bytes")
+        wait_until(lambda: server.received() > before + (1 << 20) or upload.done(), "the first bytes", WAIT_S)
         assert not upload.done(), "the server dies in the middle"
         server.kill()
         server.start()
