@@ -24,10 +24,16 @@ TASK = "simulated/steps-3#1"
 PEOPLE = {"f0": "person-0", "f1": "person-1"}
 
 
-def taken_config(services, folder: Path) -> Config:
+def taken_config(services, folder: Path, tasks: dict[str, str] | None = None) -> Config:
     return services.config(
-        env={"backend": "simulated", "slots": 2, "simulated": QUICK, "request_timeout_s": 60.0},
-        tasks=write_tasks(folder, "box", "steps-3"),
+        env={
+            "backend": "simulated",
+            "slots": 2,
+            "simulated": QUICK,
+            "request_timeout_s": 300.0,
+            "episode_timeout_s": 900.0,
+        },
+        tasks=tasks or write_tasks(folder, "box", "steps-3"),
         run={"drain_s": 6, "state_dir": str(folder)},
         feedback={"enabled": True},
     )

@@ -50,8 +50,8 @@ TakesFeedback = Annotated[
     bool,
     typer.Option(
         "--feedback",
-        help="Let viewers judge and correct a run that trains on feedback. A second address is printed for them, with "
-        "another token.",
+        help="Let viewers judge, correct and take over rollouts of a run that trains on feedback. A second address is "
+        "printed for them, with another token.",
     ),
 ]
 FeedbackTokenFile = Annotated[
@@ -235,13 +235,14 @@ async def serve(
     from dart_streams.console.launch.services import jars
     from dart_streams.console.views.page.assets import PLOTS_MISSING, load_assets
     from dart_streams.console.views.page.server import PageServer
+    from dart_streams.console.views.page.take_over_route import load_take_over_files
     from dart_streams.telemetry.health_server import answering_probes
     from dart_streams.telemetry.process_health import ProcessHealth
     from workers.runtime import lifecycle
 
     health = ProcessHealth(lifecycle.TURN_BOUND_S)
     stop = lifecycle.stop_on_signals()
-    files = load_assets(jars.plots_folder())
+    files = load_assets(jars.plots_folder()) | (load_take_over_files() if intake else {})
     if not files["/vendor/uPlot.iife.min.js"].data:
         note(PLOTS_MISSING)
     reading = {"source": source.run()} | ({"other": other.run()} if other is not None else {})

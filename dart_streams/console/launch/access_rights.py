@@ -42,10 +42,11 @@ from topics import (
 from workers.curator.changelogs import application_id, changelog_topics
 
 PEOPLE: dict[str, tuple[Topic, ...]] = {
-    "feedback": (feedback.TOPIC,),
+    "feedback": (feedback.TOPIC, actions.TOPIC),
     "demonstrate": (rollout_orders.TOPIC, actions.TOPIC),
 }
-"""Commands of people, which read all and write these topics: ``feedback`` and ``ui --feedback``; ``demonstrate``."""
+"""Commands of people, which read all and write these topics: ``feedback`` and ``ui --feedback``, whose people may take
+rollouts over; ``demonstrate``."""
 KINDS = ("env", "rollout", "recorder", "curator", "trainer", "monitor", "ui", *PEOPLE, "tracker", "run")
 """``run`` is the supervisor and every other command that makes topics or sends orders: ``topics apply``, ``eval``."""
 VIEWERS = ("monitor", "ui")

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,13 @@ from topics.feedback import Feedback
 from topics.trajectories import Trajectory
 
 Fate = Literal["kept", "curated", "trained"]
+
+
+class Subject(NamedTuple):
+    """What a feedback is about, while no trajectory has been announced."""
+
+    task_id: str
+    trajectory_id: str
 
 
 class FeedbackRow(msgspec.Struct, frozen=True):
@@ -64,7 +71,7 @@ def canonical_action(text: str) -> str:
         raise UserError(f"{text!r} is no action: {error}. Write it as click(start_box='(84,120)')") from None
 
 
-def make_feedback(trajectory: Trajectory, author: str, at_ms: int, **said: Any) -> Feedback:
+def make_feedback(trajectory: Trajectory | Subject, author: str, at_ms: int, **said: Any) -> Feedback:
     """Return a feedback on a trajectory, said at ``at_ms`` (epoch milliseconds), under the id of all that it says.
 
     Raises UserError for a value outside of the topic's bounds.

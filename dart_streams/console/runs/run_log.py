@@ -63,6 +63,7 @@ class ObservationHeader(msgspec.Struct, frozen=True, gc=False):
     at_ms: EpochMs
     taken: ActionTimes | None = None
     screenshot: BlobRef | None = None
+    asks: Name | None = None
 
 
 class ResponseHeader(msgspec.Struct, frozen=True, gc=False):

@@ -2,7 +2,8 @@
 
 =============  ==================================================================================================
 consumes       a :class:`~dart_streams.console.views.page.source.RunSource`: a run's topics and store, or a bundle
-produces       feedback of viewers with the write right, through an intake; without one it answers GET and HEAD only
+produces       feedback of viewers with the write right, through an intake; without one it answers GET and HEAD only.
+               Such viewers may also take rollouts over
 waits for      viewers; a live source is read only while the page has one
 unblocked by   a viewer
 =============  ==================================================================================================
@@ -26,6 +27,7 @@ from dart_streams.console.views.page.guard import WRITTEN, Guard, add_headers
 from dart_streams.console.views.page.header import page_header
 from dart_streams.console.views.page.page_metrics import CONTENT_TYPE, PageMetrics
 from dart_streams.console.views.page.source import NotFound, RunSource
+from dart_streams.console.views.page.take_over_route import TakeOverRoute
 from dart_streams.console.views.page.views import PageViews, Query
 from dart_streams.console.views.page.wall import SlotTile
 from dart_streams.errors import AccessRefused, ServiceUnavailable, UserError
@@ -67,6 +69,7 @@ class PageServer:
         app.router.add_get("/api/rights", self.rights)
         if self.intake is not None:
             app.router.add_post(WRITTEN, self.take)
+            app.router.add_get("/api/take-over", TakeOverRoute(self.source, self.guard, self.intake.author).open)
         app.router.add_get("/api/{view}", self.answer)
         app.router.add_get("/export/{name}", self.lines)
         app.router.add_get("/screenshot/{sha256}", self.screenshot)

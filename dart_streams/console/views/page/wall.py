@@ -21,7 +21,10 @@ SlotState = Literal["free", "waits", "acts", "ended"]
 
 
 class SlotTile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A slot. ``at_ms`` is the time of its screen; ``points`` are the places of the last action."""
+    """A slot. ``at_ms`` is the time of its screen; ``points`` are the places of the last action.
+
+    ``person`` if a person plays it, who has taken it over.
+    """
 
     slot: str
     state: SlotState
@@ -35,6 +38,7 @@ class SlotTile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     width: int = 0
     height: int = 0
     action: str = ""
+    person: bool = False
     points: tuple[Point, ...] = ()
     outcome: OutcomeKind | None = None
     reward: float | None = None
@@ -125,6 +129,7 @@ class SlotGrid:
             width=shot.width if shot else 0,
             height=shot.height if shot else 0,
             action=action,
+            person=header.asks is not None,
             points=points_of(action, shot, self.config.policy) if shot and action else (),
             outcome=outcome,
             reward=header.end.reward if header.end else ended.reward if ended else None,

@@ -14,19 +14,45 @@ from topics.trajectories import Trajectory
 from topics.values import BlobRef
 from workers.env.environment import rescale
 
-Stage = Literal["idle", "ordered", "turn", "acting", "ended"]
+Stage = Literal["idle", "ordered", "policy", "turn", "acting", "ended"]
+"""What happens now; with ``policy`` a rollout's policy acts, or another person."""
 
 
 class PersonEpisode(msgspec.Struct, frozen=True, kw_only=True):
     """The order that a person plays, its observations so far, and the request whose action they have ``sent``.
 
     ``recorded`` once the recorder has announced the trajectory.
+
+    An order without a lease is a rollout of the policy, which the person takes over by the feedback ``take_over``. That
+    is empty before they ask and after they gave it back. It is ``lost`` if its environment worker is.
     """
 
     order: RolloutOrder
     shown: tuple[Observation, ...] = ()
     sent: str = ""
     recorded: bool = False
+    take_over: str = ""
+    lost: bool = False
+
+    @property
+    def is_rollout(self) -> bool:
+        """Whether the policy plays it while the person does not."""
+        return self.order.lease is None
+
+    @property
+    def asked(self) -> str:
+        """The take-over whose person is asked for the next action; empty if it is the policy."""
+        return (self.shown[-1].asks or "") if self.shown else ""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether another person plays it."""
+        return self.asked not in ("", self.take_over) and self.sent != self.request_id
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the person has asked for it, and waits for the next step."""
+        return bool(self.take_over) and self.asked != self.take_over
 
     @property
     def trajectory_id(self) -> str:
@@ -36,12 +62,13 @@ class PersonEpisode(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def request_id(self) -> str:
         """The id of the next action, as the environment worker expects it; empty before the first screen."""
-        return f"{self.trajectory_id}/{len(self.shown) - 1}/0" if self.shown else ""
+        attempt = "person" if self.is_rollout else "0"
+        return f"{self.trajectory_id}/{len(self.shown) - 1}/{attempt}" if self.shown else ""
 
     @property
     def ended(self) -> bool:
         """Whether the episode has ended."""
-        return bool(self.shown) and self.shown[-1].end is not None
+        return self.lost or (bool(self.shown) and self.shown[-1].end is not None)
 
     @property
     def stage(self) -> Stage:
@@ -50,6 +77,8 @@ class PersonEpisode(msgspec.Struct, frozen=True, kw_only=True):
             return "ended"
         if not self.shown:
             return "ordered"
+        if self.is_rollout and not (self.take_over and self.asked == self.take_over):
+            return "policy"
         return "acting" if self.sent == self.request_id else "turn"
 
     @property
@@ -66,10 +95,15 @@ class PersonEpisode(msgspec.Struct, frozen=True, kw_only=True):
             return self
         if observation.trajectory_id != self.trajectory_id:
             begins = observation.step == 0 and observation.trajectory_id > self.trajectory_id
+            if begins and self.is_rollout and self.shown:
+                return self if self.ended else msgspec.structs.replace(self, lost=True)
             return PersonEpisode(order=self.order, shown=(observation,)) if begins else self
         if observation.step != len(self.shown):
             return self
-        return msgspec.structs.replace(self, shown=(*self.shown, observation))
+        # Whoever was asked before, or instead, has the rollout: the person may ask again.
+        over = self.take_over in ("", self.asked) or observation.asks is not None
+        kept = "" if over and observation.asks != self.take_over else self.take_over
+        return msgspec.structs.replace(self, shown=(*self.shown, observation), take_over=kept)
 
     def announce(self, trajectory: Trajectory) -> "PersonEpisode":
         """Apply an announcement of the recorder."""
@@ -80,6 +114,14 @@ class PersonEpisode(msgspec.Struct, frozen=True, kw_only=True):
     def send(self) -> "PersonEpisode":
         """Return the episode with an action sent for the shown screen."""
         return msgspec.structs.replace(self, sent=self.request_id)
+
+    def ask(self, take_over: str) -> "PersonEpisode":
+        """Return the rollout after its person has asked for it."""
+        return msgspec.structs.replace(self, take_over=take_over)
+
+    def give_back(self) -> "PersonEpisode":
+        """Return the rollout after its person has left the shown screen, and what follows, to the policy."""
+        return msgspec.structs.replace(self, take_over="", sent=self.request_id)
 
 
 def page_view(task_id: str, episode: PersonEpisode | None, policy: Policy) -> dict[str, Any]:
@@ -100,7 +142,14 @@ def page_view(task_id: str, episode: PersonEpisode | None, policy: Policy) -> di
         "screen": {"sha256": screen.sha256, "width": screen.width, "height": screen.height} if screen else None,
         "end": {"kind": end.kind, "reward": end.reward, "reason": end.reason} if end else None,
         "recorded": episode.recorded,
+        **(rollout_view(episode) if episode.is_rollout else {}),
     }
+
+
+def rollout_view(episode: PersonEpisode) -> dict[str, Any]:
+    """Return what the page shows of a rollout beside that: who plays it, and who took each action."""
+    people = [one.taken.take_over is not None for one in episode.shown[1:] if one.taken]
+    return {"held": episode.is_held, "asking": episode.is_asking, "lost": episode.lost, "people": people}
 
 
 def shown_action(text: str, screen: BlobRef | None, policy: Policy) -> str:

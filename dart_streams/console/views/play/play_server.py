@@ -5,23 +5,16 @@ request. Gestures also need a token that only a script of this page can read.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
-import msgspec
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import WSCloseCode, web
 
-from dart_streams.background import run_beside
 from dart_streams.connection.auth import derive_token, is_same_token
 from dart_streams.console.views.page.assets import Asset, media_type_of, read_static
 from dart_streams.console.views.page.guard import Guard
 from dart_streams.console.views.page.server import IMMUTABLE, answer_file, errors_as_json
-from dart_streams.console.views.play.gestures import AnyGesture, UnknownGesture
-from dart_streams.console.views.play.person_episode import page_view
+from dart_streams.console.views.play.play_socket import PlaySocket, open_socket
 from dart_streams.console.views.play.player import PersonClient
 
-MESSAGE_BYTES = 16_384
-PING_S = 5.0
-"""A tab that answers no ping for half of this is gone."""
 SHARED = ("/style.css", "/icon.svg", "/dom.js")
 """Files of the run's page that this page uses."""
 TAKEN = "this demonstration is open in another tab: close that one first"
@@ -31,17 +24,6 @@ def load_play_files() -> dict[str, Asset]:
     """Return the files of this page by their paths."""
     shared = read_static("dart_streams.console.views.page")
     return {path: shared[path] for path in SHARED} | read_static("dart_streams.console.views.play")
-
-
-class Begin(msgspec.Struct, frozen=True, tag_field="do", tag="begin", forbid_unknown_fields=True):
-    """The person wants to play an episode."""
-
-
-class Act(msgspec.Struct, frozen=True, tag_field="do", tag="act", forbid_unknown_fields=True):
-    """The person's gesture on the screen of a request."""
-
-    request: str
-    gesture: AnyGesture
 
 
 class PlayServer:
@@ -79,50 +61,10 @@ class PlayServer:
         """Take gestures of one tab, and send it what changes."""
         if not is_same_token(request.query.get("csrf", ""), self.csrf):
             return web.Response(status=403, text="gestures need the token of this page: reload it")
-        socket = web.WebSocketResponse(heartbeat=PING_S, max_msg_size=MESSAGE_BYTES, compress=False)
-        await socket.prepare(request)
+        socket = await open_socket(request)
         if self.player.present:
             await socket.send_json({"problem": TAKEN})
             await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"taken")
             return socket
-        self.player.present = True
-        try:
-            async with run_beside(self.show(socket)):
-                async for message in socket:
-                    if message.type is not WSMsgType.TEXT:
-                        break
-                    await self.apply(socket, message.data)
-        finally:
-            self.player.present = False
+        await PlaySocket(self.player, socket).serve()
         return socket
-
-    async def apply(self, socket: web.WebSocketResponse, text: str) -> None:
-        """Apply a message of the tab; answer one that can't be applied with the reason."""
-        try:
-            wanted = msgspec.json.decode(text, type=Begin | Act)
-            if isinstance(wanted, Begin):
-                await self.player.begin()
-            else:
-                await self.player.act(wanted.request, wanted.gesture)
-        except (UnknownGesture, msgspec.DecodeError, UnicodeEncodeError) as error:
-            await socket.send_json({"problem": str(error)})
-
-    def view(self) -> dict[str, Any]:
-        """Return what the page shows now."""
-        return page_view(self.player.task.task_id, self.player.episode, self.player.config.policy)
-
-    async def show(self, socket: web.WebSocketResponse) -> None:
-        """Send the episode whenever it changes, until the tab is closed."""
-        sent: dict[str, Any] | None = None
-        try:
-            while not socket.closed:
-                view = self.view()
-                if view != sent:
-                    sent = view
-                    await socket.send_json(view)
-                    continue
-                async with self.player.changed:
-                    if self.view() == sent:
-                        await self.player.changed.wait()
-        except ConnectionError:
-            return

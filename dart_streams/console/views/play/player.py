@@ -181,6 +181,7 @@ class PersonClient:
         generate_ms: float = 0.0,
         error: str | None = None,
         alive: bool = False,
+        gives_back: bool = False,
     ) -> None:
         response = ActionResponse(
             request_id=episode.request_id,
@@ -198,6 +199,7 @@ class PersonClient:
             generate_ms=generate_ms,
             error=error,
             **({"alive": True} if alive else {}),
+            **({"gives_back": True} if gives_back else {}),
         )
         # The worker reads the partition that it chose at its start, when there may have been fewer. Others skip it.
         places = range(await self.publisher.partitions_of(action_topic.TOPIC))

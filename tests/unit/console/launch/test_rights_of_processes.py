@@ -57,7 +57,7 @@ def test_who_only_looks_on_writes_nothing(kind):
 
 @pytest.mark.parametrize(
     ("kind", "written"),
-    [("feedback", {"x.feedback"}), ("demonstrate", {"x.rollout-orders", "x.actions"})],
+    [("feedback", {"x.feedback", "x.actions"}), ("demonstrate", {"x.rollout-orders", "x.actions"})],
 )
 def test_a_command_of_a_person_writes_only_what_the_person_gives(kind: str, written: set[str]):
     assert names(kind, "Write") == written

@@ -116,3 +116,21 @@ def test_another_fold_begins_with_free_slots():
     assert set(shown(grid, again).values()) == {("", "free")}
     seen(again, 5, 0)
     assert shown(grid, again)["env-0/0"] == ("t5", "waits")
+
+
+def test_a_slot_says_that_a_person_is_asked_until_they_act():
+    state, grid = RunState(), SlotGrid(CONFIG)
+    order = OrderHeader("o", "train", "task")
+    asks = ObservationHeader(trajectory_id="t", order=order, step=1, end=None, env_host="e", at_ms=1, asks="f0")
+    place = RecordMetadata("actions", 0, 0, 1)
+
+    def tile() -> tuple[str, bool]:
+        [known] = [one for one in grid.update(state) if one.trajectory_id]
+        return known.state, known.person
+
+    state.apply(place, asks)
+    assert tile() == ("waits", True)
+    state.apply(place, ResponseHeader(worker_id="person-0", request_id="t/1/person", alive=True))
+    assert tile() == ("waits", True)
+    state.apply(place, ResponseHeader(worker_id="person-0", request_id="t/1/person"))
+    assert tile() == ("acts", True)

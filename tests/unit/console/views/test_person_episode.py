@@ -80,3 +80,69 @@ def test_an_announcement_of_another_trajectory_is_not_mine():
     episode = follow(shown(0), shown(1, end=END))
     assert not episode.announce(events.trajectory(trajectory_id="t9")).recorded
     assert episode.announce(events.trajectory(trajectory_id="t1")).recorded
+
+
+ROLLOUT = events.rollout_order("rollout")
+
+
+def rollout(*asks: str | None) -> PersonEpisode:
+    """Return a rollout after observations that ask these take-overs, None for the policy."""
+    episode = PersonEpisode(order=ROLLOUT)
+    for step, asked in enumerate(asks):
+        episode = episode.observe(shown(step, order=ROLLOUT, asks=asked))
+    return episode
+
+
+def next_step(episode: PersonEpisode, asks: str | None = None, **changes) -> PersonEpisode:
+    return episode.observe(shown(len(episode.shown), order=ROLLOUT, asks=asks, **changes))
+
+
+def test_a_rollout_is_the_persons_turn_once_it_asks_them():
+    episode = rollout(None)
+    assert (episode.stage, episode.is_held, episode.is_asking) == ("policy", False, False)
+    episode = episode.ask("f0")
+    assert (episode.stage, episode.is_asking) == ("policy", True)
+    episode = next_step(episode)
+    assert (episode.stage, episode.is_asking) == ("policy", True), "this step was the policy's"
+    episode = next_step(episode, "f0")
+    assert (episode.stage, episode.request_id) == ("turn", "t1/2/person")
+    episode = episode.send()
+    assert episode.stage == "acting"
+    assert next_step(episode, "f0").stage == "turn"
+
+
+def test_a_person_may_give_back_and_ask_again():
+    episode = next_step(rollout(None).ask("f0"), "f0").give_back()
+    assert (episode.stage, episode.is_held, episode.is_asking) == ("policy", False, False)
+    episode = next_step(episode.ask("f1"), None)
+    assert episode.is_asking
+    assert next_step(episode, "f1").stage == "turn"
+
+
+def test_a_rollout_whose_lease_was_lost_may_be_asked_for_again():
+    episode = next_step(next_step(rollout(None).ask("f0"), "f0"), None)
+    assert (episode.stage, episode.is_asking, episode.take_over) == ("policy", False, "")
+
+
+def test_who_comes_second_is_not_asked():
+    episode = next_step(rollout(None).ask("f1"), "f0")
+    assert (episode.stage, episode.is_held, episode.is_asking) == ("policy", True, False)
+    assert rollout(None, "f0").is_held
+    episode = next_step(episode)
+    assert not episode.is_held, "the other person has given it back"
+
+
+def test_a_rollout_of_a_lost_worker_is_over_for_the_person():
+    episode = next_step(rollout(None).ask("f0"), "f0")
+    episode = episode.observe(shown(0, "t2", order=ROLLOUT))
+    assert (episode.stage, episode.lost, episode.trajectory_id) == ("ended", True, "t1")
+    ended = next_step(rollout(None), end=END)
+    assert not ended.observe(shown(0, "t2", order=ROLLOUT)).lost
+
+
+def test_the_page_shows_who_took_each_action_of_a_rollout():
+    episode = rollout(None, None)
+    mine = events.executed_action(action="Action: click(start_box='(1,1)')", take_over="f0")
+    view = page_view("task", next_step(episode, "f0", taken=mine), Policy())
+    assert (view["people"], view["held"], view["asking"], view["lost"]) == ([False, True], True, False, False)
+    assert "people" not in page_view("task", follow(shown(0)), Policy())

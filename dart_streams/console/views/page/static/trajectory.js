@@ -9,6 +9,7 @@ import { following } from "./queue.js";
 import { address, picture, screen } from "./screen.js";
 import { timings } from "./timings.js";
 import { tokens } from "./tokens.js";
+import { takeOver } from "./wall.js";
 
 /** @typedef {import("./app.js").App} App */
 
@@ -137,6 +138,7 @@ class Player {
       summary?.reward !== null && summary !== null ? el("span.chip", {}, `reward ${number(summary.reward)}`) : null,
       el("span.way", {}, group ? this.app.link("group", { id: group }, `group ${group}`) : null,
         ways.length ? [" → ", ...ways.flatMap((/** @type {Node} */ way, /** @type {number} */ i) => (i ? [", ", way] : [way]))] : null),
+      running && order?.purpose === "train" && this.app.rights.feedback && !this.of ? el("a.take", { href: takeOver(this.id) }, "Take over") : null,
       el(".push"), this.queued ? el("button", { type: "button", onclick: () => this.next() }, "next to judge (n)") : null, el("code", { title: this.id }, this.id));
   }
 
@@ -186,8 +188,9 @@ class Player {
       parts.push(el("section", {}, el("h2", {}, this.data.running ? "waiting for the next action" : "the log ends here")));
     }
     if (taken) {
+      const mixed = this.data.steps.some((/** @type {any} */ step) => step.event.taken?.take_over);
       const roles = this.data.groups.map((/** @type {any} */ g) => [g, g.member.selected.includes(index)]);
-      parts.push(el("section", {}, el("h2", {}, `action ${index + 1}`), el("p.action-text", {}, brief(taken.action ?? taken.text)),
+      parts.push(el("section", {}, el("h2", {}, `action ${index + 1}`, mixed ? el("span.chip.whose", {}, taken.take_over ? "a person's" : "the policy's") : null), el("p.action-text", {}, brief(taken.action ?? taken.text)),
         taken.action ? null : el("p.warn", {}, "not a valid action"),
         taken.action && taken.text.trim() !== taken.action.trim() ? el("pre.said", {}, taken.text) : null,
         next.event.returned ? el("pre.said", {}, `returned: ${next.event.returned}`) : null,

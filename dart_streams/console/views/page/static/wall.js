@@ -8,7 +8,7 @@ import { brief, duration } from "./format.js";
 import { address, marker, picture } from "./screen.js";
 
 /** @typedef {import("./app.js").App} App */
-/** @typedef {{slot: string, state: string, at_ms: number, trajectory_id: string, task_id: string, purpose: string, step: number, max_steps: number, screenshot: string, width: number, height: number, action: string, points: {x: number, y: number}[], outcome: string | null, reward: number | null, reason: string}} Slot */
+/** @typedef {{slot: string, state: string, at_ms: number, trajectory_id: string, task_id: string, purpose: string, step: number, max_steps: number, screenshot: string, width: number, height: number, action: string, person?: boolean, points: {x: number, y: number}[], outcome: string | null, reward: number | null, reason: string}} Slot */
 
 export const title = "Wall";
 const MOST_TILES = 64;
@@ -18,6 +18,9 @@ export const WORDS = { free: "free", waits: "thinks", acts: "acts", ended: "ende
 
 /** Labels of purposes other than training. @type {Record<string, string>} */
 const PURPOSES = { train: "", demonstration: "demo", eval: "eval", explore: "explore", check: "check" };
+
+/** The address at which a person takes a rollout over. @param {string} id */
+export const takeOver = (id) => `/play.html?trajectory=${encodeURIComponent(id)}`;
 
 /** The style class of a slot's state. @param {Slot} slot */
 export function look(slot) {
@@ -41,8 +44,10 @@ class Tile {
     this.state = el("span.chip");
     this.age = el("span.age");
     this.action = el(".action");
-    this.root = /** @type {HTMLAnchorElement} */ (el("a.tile", {}, this.frame,
+    this.link = /** @type {HTMLAnchorElement} */ (el("a.tile", {}, this.frame,
       el(".caption", {}, this.name, el(".line", {}, this.state, this.age), this.action)));
+    this.take = /** @type {HTMLAnchorElement} */ (el("a.take", { hidden: true }, "Take over"));
+    this.root = el(".slot", {}, this.link, this.take);
     /** @type {Slot | null} */
     this.slot = null;
   }
@@ -51,11 +56,14 @@ class Tile {
   show(slot) {
     const before = this.slot;
     this.slot = slot;
-    this.root.className = `tile ${look(slot)}`;
-    this.root.href = slot.trajectory_id ? this.app.href("trajectory", { id: slot.trajectory_id }) : "#/wall";
-    this.root.title = [slot.slot, slot.task_id, slot.trajectory_id, slot.reason].filter(Boolean).join("\n");
+    this.link.className = `tile ${look(slot)}`;
+    this.link.href = slot.trajectory_id ? this.app.href("trajectory", { id: slot.trajectory_id }) : "#/wall";
+    this.link.title = [slot.slot, slot.task_id, slot.trajectory_id, slot.reason].filter(Boolean).join("\n");
     fill(this.name, slot.task_id.split("/").pop() || slot.slot);
-    fill(this.state, slot.state === "ended" ? `${slot.outcome ?? "ended"}` : WORDS[slot.state],
+    this.take.hidden = !this.app.rights.feedback || slot.purpose !== "train" || !["waits", "acts"].includes(slot.state);
+    this.take.href = takeOver(slot.trajectory_id);
+    this.take.setAttribute("aria-label", `Take over ${slot.task_id}`);
+    fill(this.state, slot.state === "ended" ? `${slot.outcome ?? "ended"}` : slot.person && slot.state === "waits" ? "person" : WORDS[slot.state],
       slot.step || slot.max_steps ? ` ${slot.step}${slot.max_steps ? `/${slot.max_steps}` : ""}` : "");
     const purpose = PURPOSES[slot.purpose] ?? slot.purpose;
     fill(this.action, purpose ? el("b", {}, `${purpose} `) : "", slot.action ? brief(slot.action) : "\u00a0");

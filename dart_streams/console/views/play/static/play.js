@@ -1,12 +1,12 @@
 // @ts-check
-/** The page of a person who plays an episode: gestures on the screen go to the server, one for each screen. */
+/** The page of a person who plays an episode, or takes a rollout over: gestures on the screen go to the server, one for each screen. */
 
 import { el, fill } from "./dom.js";
 
 /**
  * @typedef {{sha256: string, width: number, height: number}} Shot
- * @typedef {{stage: "idle" | "ordered" | "turn" | "acting" | "ended", task: string, instruction?: string, request?: string,
- *   max_steps?: number, taken?: string[], screen?: Shot | null, recorded?: boolean,
+ * @typedef {{stage: "idle" | "ordered" | "policy" | "turn" | "acting" | "ended", task: string, instruction?: string, request?: string,
+ *   max_steps?: number, taken?: string[], screen?: Shot | null, recorded?: boolean, held?: boolean, asking?: boolean, lost?: boolean, people?: boolean[],
  *   end?: {kind: string, reward: number | null, reason: string} | null}} View
  * @typedef {Record<string, unknown>} Gesture
  */
@@ -19,6 +19,9 @@ const MOST_SCALE = 3;
 /** @type {("left" | "middle" | "right")[]} */
 const BUTTONS = ["left", "middle", "right"];
 const MODIFIERS = new Set(["Control", "Alt", "Shift", "Meta", "AltGraph", "CapsLock", "Dead", "Process", "Unidentified"]);
+
+/** The rollout that the person takes over, null for a demonstration. */
+const rollout = new URLSearchParams(location.search).get("trajectory");
 
 /** @template {HTMLElement} T @param {string} id @returns {T} */
 const byId = (id) => /** @type {T} */ (document.getElementById(id));
@@ -37,6 +40,7 @@ const queue = [];
 let afterKeys = false;
 let typed = "";
 let sentFor = "";
+let refused = false;
 let typing = 0;
 /** @type {{x: number, y: number, button: number, clientX: number, clientY: number} | null} */
 let pressed = null;
@@ -46,30 +50,43 @@ let clicks = null;
 let wheel = null;
 
 async function connect() {
-  const csrf = await fetch("/csrf").then((answer) => answer.ok ? answer.json() : null).catch(() => null);
-  if (csrf === null) return void away();
-  const opened = new WebSocket(`${location.origin.replace("http", "ws")}/play?csrf=${encodeURIComponent(csrf.csrf)}`);
+  const rights = await fetch(rollout ? "/api/rights" : "/csrf").then((answer) => answer.ok ? answer.json() : null).catch(() => null);
+  if (rights === null) return void away();
+  if (rollout && !rights.feedback) return void say("this address only reads: open the one for feedback", "fault");
+  const query = new URLSearchParams(rollout ? { trajectory: rollout, author: author(rights.author), csrf: rights.csrf } : { csrf: rights.csrf });
+  const opened = new WebSocket(`${location.origin.replace("http", "ws")}${rollout ? "/api/take-over" : "/play"}?${query}`);
   opened.addEventListener("message", (event) => receive(JSON.parse(event.data)));
   opened.addEventListener("close", away);
   socket = opened;
 }
 
+/** The name that the person gave on the page of the run. @param {string} offered */
+function author(offered) {
+  try { return localStorage.getItem("feedback author") || offered; } catch { return offered; }
+}
+
 function away() {
   socket = null;
+  if (refused) return;
   say("connection lost: trying again", "fault");
   setTimeout(connect, RETRY_MS);
 }
 
-/** @param {View & {problem?: string}} message */
+/** @param {View & {problem?: string, final?: boolean}} message */
 function receive(message) {
   byId("problem").hidden = message.problem === undefined;
   if (message.problem !== undefined) {
     byId("problem").textContent = message.problem;
     sentFor = "";
+    refused = message.final === true;
+    if (refused) {
+      say("not taken over", "fault");
+      document.body.dataset.stage = "refused";
+    }
     return;
   }
   const before = view.screen?.sha256;
-  if (message.stage === "ended") queue.length = 0;
+  if (message.stage === "ended" || message.stage === "policy") queue.length = 0;
   view = message;
   show(before);
   flush();
@@ -86,12 +103,18 @@ function show(before) {
   const { stage: now, end, screen, taken = [] } = view;
   byId("task").textContent = view.task;
   byId("instruction").textContent = view.instruction ?? "";
-  byId("begin").hidden = now !== "idle" && now !== "ended";
-  byId("begin").textContent = now === "ended" ? "Play again" : "Begin";
+  byId("begin").hidden = rollout ? now !== "policy" || view.held === true || view.asking === true : now !== "idle" && now !== "ended";
+  byId("begin").textContent = rollout ? "Take over" : now === "ended" ? "Play again" : "Begin";
+  byId("give-back").hidden = byId("back").hidden = !rollout;
+  /** @type {HTMLButtonElement} */ (byId("give-back")).disabled = now !== "turn";
   for (const id of ["wait", "hover", "done", "give-up"]) /** @type {HTMLButtonElement} */ (byId(id)).disabled = now !== "turn";
   stage.classList.toggle("busy", now === "acting");
   if (now === "idle") say("press Begin: the run then gives you a slot");
   else if (now === "ordered") say("waiting for a free slot of the run");
+  else if (now === "policy") {
+    if (view.held) say("another person plays this episode: wait until they give it back", "fault");
+    else say(view.asking ? "the policy acts: your turn comes with its next screen" : "the policy plays: press Take over to act in its place");
+  } else if (view.lost) say("the environment worker was lost: the policy plays the task again from its start", "fault");
   else if (now === "turn") say(`your turn: action ${taken.length + 1} of ${view.max_steps} at most`, "mine");
   else if (now === "acting") say("the environment acts…");
   else if (end) {
@@ -99,7 +122,7 @@ function show(before) {
     const kept = view.recorded ? "; recorded" : "; the recorder writes it down";
     say(`${end.kind}${reward}${end.reason ? `: ${end.reason}` : ""}${kept}`, end.kind === "success" ? "success" : end.reward === null ? "fault" : "");
   }
-  fill(byId("taken"), taken.map((text) => el("li", {}, el("code", {}, text))));
+  fill(byId("taken"), taken.map((text, index) => el("li", {}, el("code", {}, text), view.people ? el("i.whose", {}, view.people[index] ? " a person" : " the policy") : null)));
   if (screen && screen.sha256 !== before) {
     image.src = `/screenshot/${encodeURIComponent(screen.sha256)}`;
     image.hidden = false;
@@ -215,6 +238,10 @@ stage.addEventListener("keydown", (event) => {
 });
 
 for (const kind of ["contextmenu", "auxclick", "dragstart"]) stage.addEventListener(kind, (event) => event.preventDefault());
+byId("give-back").addEventListener("click", () => {
+  queue.length = 0;
+  socket?.send(JSON.stringify({ do: "give-back" }));
+});
 byId("begin").addEventListener("click", () => {
   queue.length = 0;
   typed = sentFor = "";

@@ -1,0 +1,179 @@
+"""People take over rollouts of a real environment worker from the wall, in real browsers with real mouse events."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from aiohttp.test_utils import TestServer
+
+from dart_streams.actions import Click
+from dart_streams.config.tasks import Task
+from dart_streams.console.runs.run_folder import RunFolder
+from dart_streams.console.views.page.assets import load_assets
+from dart_streams.console.views.page.feedback_intake import FeedbackIntake
+from dart_streams.console.views.page.guard import Guard, WriteRight
+from dart_streams.console.views.page.live_source import LiveSource
+from dart_streams.console.views.page.server import PageServer
+from dart_streams.console.views.page.take_over_route import load_take_over_files
+from dart_streams.episodes.trajectory_summary import summarize
+from tests.integration.env_harness import Harness, harness_of, order, solve, worker
+from tests.integration.page_browser import Tab, browser_tab
+from tests.integration.scripted_person import ScriptedPerson
+from tests.integration.test_page import SHOTS
+from tests.integration.test_take_over import taken_config
+from tests.task_files import write_tasks
+from tests.waiting import until
+from tests.worker_runs import running_worker
+from topics.action_requests import ActionRequest
+from topics.feedback import Feedback
+from workers.env.backends.simulated import box_center
+from workers.env.take_overs import TakeOvers
+from workers.recorder.main import connect as connect_recorder
+
+TASK = Task(environment="simulated", page="steps-6", seed=1, max_steps=10, split="train")
+BOX = Click(*box_center(TASK))
+"""What solves the page by six clicks, in pixels of the screen."""
+SAID = "document.getElementById('said')?.textContent"
+STAGE = "document.body?.dataset.stage"
+TAKEN = "document.querySelectorAll('#taken li').length"
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class Run:
+    """A rollout under way, whose policy answers when the test lets it."""
+
+    def __init__(self, harness: Harness, noted: list[str], url: str) -> None:
+        self.harness, self.noted, self.url = harness, noted, url
+
+    async def asks_policy(self, step: int) -> ActionRequest:
+        """Return the request of a step, once the worker asks the policy."""
+        await self.harness.until(lambda: any(one.step == step for one in self.harness.requests))
+        return next(one for one in self.harness.requests if one.step == step)
+
+    async def answer(self, step: int) -> None:
+        """Let the policy click the box."""
+        request = await self.asks_policy(step)
+        await self.harness.respond(request, solve(request))
+
+    async def taken(self, times: int) -> None:
+        """Wait until the worker knows of this number of take-overs."""
+        await until(self.has_noted(times))
+
+    def has_noted(self, times: int) -> Callable[[], Awaitable[bool]]:
+        async def is_known() -> bool:
+            return len(self.noted) == times
+
+        return is_known
+
+
+@contextlib.asynccontextmanager
+async def rollout(services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Run]:
+    """Yield a rollout of a worker, with a recorder and the page for feedback."""
+    config = taken_config(services, tmp_path, write_tasks(tmp_path, "steps-6", max_steps=10))
+    noted, add = list[str](), TakeOvers.add
+
+    def note(self: TakeOvers, given: Feedback) -> None:
+        add(self, given)
+        noted.append(given.feedback_id)
+
+    monkeypatch.setattr(TakeOvers, "add", note)
+    source = LiveSource(config, RunFolder(config.run.folder))
+    right = WriteRight(1, "a-token-that-writes")
+    guard = Guard(frozenset(), 1, tls=False, right=right)
+    files = load_assets(None) | load_take_over_files()
+    server = TestServer(PageServer(source, guard, files, None, FeedbackIntake(source, "ann")).application())
+    recorder = running_worker(connect_recorder, config, "recorder-0")
+    async with harness_of(config, lambda _: None) as harness, worker(config), recorder:
+        await server.start_server()
+        reading = asyncio.create_task(source.run())
+        try:
+            await harness.order(order(0, TASK.task_id, max_steps=10))
+            yield Run(harness, noted, f"http://127.0.0.1:{server.port}/?token={right.token}")
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            await server.close()
+            await source.close()
+
+
+async def press(tab: Tab, run: Run) -> ScriptedPerson:
+    """Press Take over on the wall."""
+    await run.asks_policy(0)
+    await tab.open(run.url)
+    await tab.at("")
+    await tab.go("wall")
+    await tab.click(".slot .take:not([hidden])")
+    await tab.until(f"{SAID}?.includes('your turn comes with its next screen')", "the wait for the policy")
+    await run.taken(1)
+    await run.answer(0)
+    person = ScriptedPerson(tab)
+    await person.turn(1)
+    return person
+
+
+async def act(person: ScriptedPerson, taken: int) -> None:
+    """Click the box as the action after ``taken`` others."""
+    await person.turn(taken)
+    await person.do(BOX)
+    await person.tab.until(f"{TAKEN} === {taken + 1}", "the action")
+
+
+async def come_second(run: Run) -> None:
+    """Open a rollout that a person plays, and be refused in words."""
+    [identity] = run.harness.observed
+    async with browser_tab(SHOTS) as tab:
+        await tab.open(run.url)
+        await tab.at("")
+        await tab.open(f"{run.url.partition('?')[0]}play.html?trajectory={identity}")
+        await tab.until(f"{SAID}?.includes('another person plays this episode')", "the refusal")
+        assert await tab.js("document.getElementById('begin').hidden")
+    assert len(run.noted) == 1, "nothing was asked for"
+
+
+async def test_a_person_takes_over_gives_back_once_and_solves_it(services, tmp_path, monkeypatch):
+    async with rollout(services, tmp_path, monkeypatch) as run, browser_tab(SHOTS) as tab:
+        person = await press(tab, run)
+        await come_second(run)
+        await act(person, 1)
+        await person.turn(2)
+        await tab.shot("take-over")
+        await tab.click("#give-back:not([disabled])")
+        await run.asks_policy(2)
+        await tab.until(f"{STAGE} === 'policy' && !document.getElementById('begin').hidden", "the policy's turn")
+        await tab.click("#begin")
+        await run.taken(2)
+        await run.answer(2)
+        for taken in (3, 4, 5):
+            await act(person, taken)
+        assert (await person.end()).startswith("success")
+        whose = "[...document.querySelectorAll('#taken .whose')].map((one) => one.innerText.trim())"
+        person_, policy = "a person", "the policy"
+        assert await tab.js(whose) == [policy, person_, policy, person_, person_, person_]
+        await tab.click("#back")
+        await tab.at("")
+        [identity] = run.harness.observed
+        for step, said in ((0, "the policy's"), (1, "a person's")):
+            await tab.go(f"trajectory?id={identity}&step={step}")
+            assert await tab.text(".whose") == said
+        await tab.shot("take-over-trajectory")
+        assert tab.errors == []
+    [steps] = run.harness.observed.values()
+    assert (summarize(steps).person_steps, summarize(steps).outcome) == ([1, 3, 4, 5], "success")
+    assert summarize(steps).take_overs == run.noted
+    assert [request.step for request in run.harness.requests] == [0, 2]
+
+
+async def test_a_killed_browser_gives_the_rollout_back(services, tmp_path, monkeypatch):
+    async with rollout(services, tmp_path, monkeypatch) as run:
+        async with browser_tab(SHOTS) as tab:
+            person = await press(tab, run)
+            await act(person, 1)
+            await person.turn(2)
+        for step in (2, 3, 4, 5):
+            await run.answer(step)
+        await run.harness.until(lambda: bool(run.harness.ended))
+    [steps] = run.harness.observed.values()
+    assert (summarize(steps).person_steps, summarize(steps).outcome) == ([1], "success")

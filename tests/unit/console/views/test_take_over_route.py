@@ -1,0 +1,111 @@
+"""The route of people who take rollouts over: who is refused, and which rollouts can't be taken."""
+
+import contextlib
+from typing import Any, cast
+
+import pytest
+from aiohttp import CookieJar, WSMsgType, WSServerHandshakeError, web
+from aiohttp.test_utils import TestClient, TestServer
+
+from dart_streams.config import parse
+from dart_streams.console.runs.run_state import RunState
+from dart_streams.console.views.page.guard import Guard, WriteRight
+from dart_streams.console.views.page.take_over_route import PAGE, TakeOverRoute, load_take_over_files
+from tests import events
+from topics.observations import Observation
+from topics.rollout_orders import PersonLease
+
+TOKEN, WRITES = "the-token-that-reads", "the-token-that-writes"
+LEASE = PersonLease(person="p", lease_ms=1000)
+
+
+class Source:
+    """A run with episodes under way, of which nothing else is read."""
+
+    def __init__(self, *shown: Observation) -> None:
+        self.config = parse({"feedback": {"enabled": True}})
+        self.state = RunState()
+        self.shown = {one.trajectory_id: one for one in shown}
+        self.state.open = cast(Any, {**self.shown})
+
+    def note_viewer(self) -> None:
+        return
+
+    async def steps(self, trajectory_id: str) -> list[Observation]:
+        return [self.shown[trajectory_id]] if trajectory_id != "unstored" else []
+
+
+def under_way(name: str, **order: Any) -> Observation:
+    return events.observation(trajectory_id=name, order=events.rollout_order(name, **order))
+
+
+async def give_page(_: web.Request) -> web.Response:
+    return web.Response(text="page")
+
+
+@contextlib.asynccontextmanager
+async def page(token: str = WRITES, right: WriteRight | None = None):
+    """Yield a client that has the cookie of a token."""
+    right = right or WriteRight(1, WRITES)
+    guard = Guard(frozenset({"127.0.0.1"}), 1, tls=False, token=TOKEN, right=right)
+    source = Source(
+        under_way("unstored"),
+        under_way("held-out", purpose="eval"),
+        under_way("shown", purpose="demonstration", lease=LEASE),
+    )
+    source.state.ended["over"] = None
+    route = TakeOverRoute(cast(Any, source), guard, "ann")
+    app = web.Application(middlewares=[guard.middleware()])
+    app.router.add_get("/api/take-over", route.open)
+    app.router.add_get("/", give_page)
+    async with TestClient(TestServer(app), cookie_jar=CookieJar(unsafe=True)) as client:
+        assert (await client.get("/", params={"token": token})).status == 200
+        yield client, right
+
+
+def connect(client: Any, csrf: str, trajectory: str = "t", origin: str | None = None) -> Any:
+    own = str(client.make_url("/")).rstrip("/")
+    given = {"csrf": csrf, "trajectory": trajectory}
+    return client.ws_connect("/api/take-over", params=given, origin=origin or own)
+
+
+async def test_who_only_reads_can_not_take_over():
+    async with page(TOKEN) as (client, right):
+        with pytest.raises(WSServerHandshakeError) as refused:
+            await connect(client, right.csrf)
+        assert refused.value.status == 403
+
+
+async def test_a_take_over_needs_cookie_origin_and_the_pages_token():
+    async with page() as (client, right):
+        for csrf, origin in (("", None), ("0" * 64, None), (right.csrf, "http://evil.example")):
+            with pytest.raises(WSServerHandshakeError) as refused:
+                await connect(client, csrf, origin=origin)
+            assert refused.value.status == 403
+        client.session.cookie_jar.clear()
+        with pytest.raises(WSServerHandshakeError) as refused:
+            await connect(client, right.csrf)
+        assert refused.value.status == 401
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "reason"),
+    [
+        ("unknown", "no episode of this id"),
+        ("over", "this episode has ended"),
+        ("unstored", "not stored yet"),
+        ("held-out", "only rollouts that the policy plays for training"),
+        ("shown", "only rollouts that the policy plays for training"),
+    ],
+)
+async def test_what_can_not_be_taken_over_is_refused_in_words(trajectory: str, reason: str):
+    async with page() as (client, right), connect(client, right.csrf, trajectory) as socket:
+        answer = await socket.receive_json()
+        assert reason in answer["problem"] and answer["final"]
+        assert (await socket.receive()).type is WSMsgType.CLOSE
+
+
+def test_the_players_page_has_a_place_beside_the_runs():
+    files = load_take_over_files()
+    assert {PAGE, "/play.js", "/play.css"} <= files.keys()
+    assert "/" not in files
