@@ -11,7 +11,7 @@ KEY, OTHER = 10, 11
 LOOK_S = STILL_LOOKS * LOOK_INTERVAL_S
 
 
-class Desk:
+class Application:
     """An application in virtual time, which computes until a time."""
 
     def __init__(self, busy_until: Callable[[], float] = lambda: 0.0) -> None:
@@ -29,59 +29,59 @@ class Desk:
 
 
 def test_different_keys_do_not_wait_for_the_application():
-    desk = Desk(lambda: 1000.0)
-    assert [desk.strike(code) for code in (KEY, OTHER)] == pytest.approx([100 + KEY_S, 100 + 2 * KEY_S])
+    application = Application(lambda: 1000.0)
+    assert [application.strike(code) for code in (KEY, OTHER)] == pytest.approx([100 + KEY_S, 100 + 2 * KEY_S])
 
 
 def test_the_same_key_comes_after_its_pause():
-    desk = Desk()
-    first = desk.strike(KEY)
-    assert SAME_KEY_S <= desk.strike(KEY) - first <= SAME_KEY_S + LOOK_S
+    application = Application()
+    first = application.strike(KEY)
+    assert SAME_KEY_S <= application.strike(KEY) - first <= SAME_KEY_S + LOOK_S
 
 
 def test_the_pause_begins_when_a_late_application_has_handled_the_key():
-    desk = Desk(lambda: 102.0)
-    desk.strike(KEY)
-    desk.strike(OTHER)
-    assert desk.strike(KEY) == pytest.approx(102.0 + SAME_KEY_S, abs=2 * LOOK_INTERVAL_S)
+    application = Application(lambda: 102.0)
+    application.strike(KEY)
+    application.strike(OTHER)
+    assert application.strike(KEY) == pytest.approx(102.0 + SAME_KEY_S, abs=2 * LOOK_INTERVAL_S)
 
 
 def test_a_moment_between_two_computations_is_no_rest():
-    desk = Desk()
+    application = Application()
     answers = iter([False, False, True, False, False, True])
-    desk.strikes.busy = lambda: next(answers, False)
-    first = desk.strike(KEY)
-    assert desk.strike(KEY) == pytest.approx(first + 7 * LOOK_INTERVAL_S + SAME_KEY_S)
+    application.strikes.busy = lambda: next(answers, False)
+    first = application.strike(KEY)
+    assert application.strike(KEY) == pytest.approx(first + 7 * LOOK_INTERVAL_S + SAME_KEY_S)
 
 
 def test_an_application_that_always_computes_costs_an_action_its_limit():
-    desk = Desk(lambda: 1000.0)
-    desk.strikes.begin_action()
-    first = desk.strike(KEY)
+    application = Application(lambda: 1000.0)
+    application.strikes.begin_action()
+    first = application.strike(KEY)
     for _ in range(10):
-        last = desk.strike(KEY)
+        last = application.strike(KEY)
     assert last - first == pytest.approx(REST_S + 10 * SAME_KEY_S, abs=0.2)
-    desk.strikes.begin_action()
-    assert desk.strike(KEY) - last == pytest.approx(REST_S, abs=0.2)
+    application.strikes.begin_action()
+    assert application.strike(KEY) - last == pytest.approx(REST_S, abs=0.2)
 
 
 def test_a_key_of_an_earlier_action_that_came_to_rest_waits_for_nothing():
-    desk = Desk()
-    struck = desk.strike(KEY)
-    desk.sleep(1.0)
-    desk.strikes.note_rest(struck + 0.5)
-    desk.strikes.busy = lambda: True
-    assert desk.strike(KEY) == pytest.approx(struck + 1.0 + KEY_S)
+    application = Application()
+    struck = application.strike(KEY)
+    application.sleep(1.0)
+    application.strikes.note_rest(struck + 0.5)
+    application.strikes.busy = lambda: True
+    assert application.strike(KEY) == pytest.approx(struck + 1.0 + KEY_S)
 
 
 def test_a_code_is_lent_again_only_after_its_keys_were_handled():
     lent: list[tuple[int, float]] = []
-    desk = Desk(lambda: 103.0)
+    application = Application(lambda: 103.0)
     codes = keyboard.Keymap(
-        [[0, 0]], lambda code, keysym: lent.append((keysym, desk.now_s)), desk.strikes.wait_until_handled
+        [[0, 0]], lambda code, keysym: lent.append((keysym, application.now_s)), application.strikes.wait_until_handled
     )
     for character in "äöö":
         assert codes.lend(character) == 1
         code, _ = codes.codes[keyboard.keysym_of(character)]
-        desk.strike(code)
+        application.strike(code)
     assert lent == [(ord("ä"), 100.0), (ord("ö"), pytest.approx(103.0, abs=2 * LOOK_S))]
