@@ -257,12 +257,12 @@ class RecordedRun(InMemoryRun):
         self.circle.settle()
 
 
-def settings(slots: int = 8, step_ms: float = 20) -> Config:
+def settings(slots: int = 8, step_ms: float = 20, run: str = "recorded") -> Config:
     from dart_streams.config import parse as parse_config
 
     return parse_config(
         {
-            "bus": {"prefix": "dart.recorded."},
+            "bus": {"prefix": f"dart.{run}."},
             "env": {
                 "backend": "simulated",
                 "slots": slots,
@@ -286,8 +286,9 @@ def played(config: Config, rollouts: int) -> RecordedRun:
 def record(path: Path, rollouts: int = 90, config: Config | None = None) -> Path:
     """Play a run and write its bundle, with its screenshots."""
     run = played(config or settings(), rollouts)
-    config, tasks, circle = run.config, run.tasks, run.circle
-    with Writer(path, Manifest(run="recorded", prefix="dart.recorded.", captured_ms=now_ms(), schemas={})) as bundle:
+    config, tasks, circle, bus = run.config, run.tasks, run.circle, run.config.bus
+    manifest = Manifest(run=bus.run.removeprefix("dart."), prefix=bus.prefix, captured_ms=now_ms(), schemas={})
+    with Writer(path, manifest) as bundle:
         bundle.text(CONFIG, tomli_w.dumps(without_nulls(msgspec.to_builtins(config))))
         bundle.text(TOKENS, format_pieces(PIECES, PIECES))
         bundle.text(TASKS, tomli_w.dumps({"pages": msgspec.to_builtins(tasks.pages)}))

@@ -17,12 +17,12 @@ from dart_streams.background import cancel_tasks
 from dart_streams.console.cli.options import AsJson, RunConfig, State, find_run, read_config
 from dart_streams.console.cli.output import log_to_stderr, note, show_json
 from dart_streams.console.cli.page_address import PageAddress, announce, read_address, read_token
-from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable, UserError
 
 if TYPE_CHECKING:
     from dart_streams.console.views.page.feedback_intake import FeedbackIntake
     from dart_streams.console.views.page.guard import Guard
+    from dart_streams.console.views.page.run_catalog import RunCatalog
     from dart_streams.console.views.page.source import RunSource
 
 NICENESS = 10
@@ -30,9 +30,6 @@ NICENESS = 10
 TRIED_PORTS = 20
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Addresses that listen on every interface, and this machine's addresses for them."""
-SILENT_S = 20.0
-"""Time without progress after which the source of an exported page counts as unavailable."""
-POLL_INTERVAL_S = 0.1
 
 BehindProxy = Annotated[
     bool,
@@ -93,6 +90,7 @@ def serve_page(
     against: Annotated[
         str, typer.Option(help="A second run or bundle, for the page Compare.", metavar="RUN|BUNDLE")
     ] = "",
+    alone: Annotated[bool, typer.Option("--alone", help="List and open no other run or bundle of the folder.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Serve the live web page of a run, or of a bundle, until Ctrl-C; it only reads, unless with --feedback."""
@@ -120,7 +118,8 @@ def serve_page(
     announce(address, address_file, as_json=as_json)
     os.nice(NICENESS)
     setup.start_logs("ui")
-    asyncio.run(serve(source, other, guard, listener, tls, intake))
+    catalog = None if alone else open_catalog(state, config, source, other)
+    asyncio.run(serve(source, other, guard, listener, tls, intake, catalog))
 
 
 def source_of(name: str, state: Path, config: Path | None) -> RunSource:
@@ -144,6 +143,14 @@ def source_of(name: str, state: Path, config: Path | None) -> RunSource:
         return LiveSource(settings, folder)
     found = find_run(name, state)
     return LiveSource(found.config(), found)
+
+
+def open_catalog(state: Path, config: Path | None, source: RunSource, other: RunSource | None) -> RunCatalog:
+    """Return the catalog of a state folder, that of the deployment's configuration if there is one."""
+    from dart_streams.console.launch.folder_catalog import FolderCatalog
+
+    folder = Path(source.config.run.state_dir) if config is not None else state
+    return FolderCatalog(folder, source, *([other] if other is not None else []))
 
 
 def tls_context(
@@ -229,6 +236,7 @@ async def serve(
     listener: socket.socket,
     tls: ssl.SSLContext | None,
     intake: FeedbackIntake | None,
+    catalog: RunCatalog | None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; raise the error that ends a source."""
     from dart_streams.connection.http_bounds import serve_bounded
@@ -246,7 +254,7 @@ async def serve(
     if not files["/vendor/uPlot.iife.min.js"].data:
         note(PLOTS_MISSING)
     reading = {"source": source.run()} | ({"other": other.run()} if other is not None else {})
-    application = PageServer(source, guard, files, other, intake).application()
+    application = PageServer(source, guard, files, other, intake, catalog).application()
     with answering_probes(health):
         async with serve_bounded(application, listener, tls):
             turns = lifecycle.note_turns(health, lambda: "")
@@ -267,23 +275,9 @@ async def write_file(source: RunSource, other: RunSource | None, path: Path) -> 
     reading = [asyncio.create_task(one.run()) for one in sources]
     try:
         for one, task in zip(sources, reading, strict=True):
-            await wait_until_read(one, task)
+            await export.wait_until_read(one, task)
         await export.write(source, load_assets(plots), path, other)
     finally:
         await cancel_tasks(*reading)
         for one in sources:
             await one.close()
-
-
-async def wait_until_read(source: RunSource, reading: asyncio.Task[None]) -> None:
-    """Return when the source has been read to its end; raise its error, or :class:`ServiceUnavailable` if it stalls."""
-    deadline, before = Deadline(SILENT_S), ""
-    while not source.progress.ready:
-        source.note_viewer()
-        if reading.done():
-            reading.result()
-        if source.progress.text != before:
-            deadline, before = Deadline(SILENT_S), source.progress.text
-        if deadline.expired:
-            raise ServiceUnavailable(f"the run could not be read: {before}")
-        await asyncio.wait([reading], timeout=POLL_INTERVAL_S)

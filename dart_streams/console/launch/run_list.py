@@ -8,33 +8,57 @@ import msgspec
 
 from dart_streams.console.launch import process_registry
 from dart_streams.console.launch.process_registry import ProcessRegistry
-from dart_streams.console.runs.run_folder import RunFolder, all_runs
+from dart_streams.console.runs.provenance import MachineDescription, Provenance
+from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, all_runs
 from dart_streams.deadline import Deadline
 from dart_streams.errors import UserError
 
 REGISTRY = "processes.json"
 POLL_S = 0.2
+REVISION = 9
+"""Characters of a revision in a list."""
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run. ``state`` is running, complete, or the phase in which it stopped; success is on held-out tasks."""
+    """A run. ``state`` is running, complete, or the phase in which it stopped; success is on held-out tasks.
+
+    ``machine`` and ``version`` are of its newest start, empty in journals of earlier versions.
+    """
 
     run: str
     state: str
     recipe: str
+    started_ms: int | None
     minutes: float | None
+    episodes: int | None
     steps: int | None
     success_before: float | None
     success_after: float | None
+    machine: str
+    version: str
     mb: int
 
 
 class Figures(msgspec.Struct, frozen=True):
     """The part of report.json that a list shows."""
 
+    episodes: int | None = None
     train_steps: int | None = None
     success_before: float | None = None
     success_after: float | None = None
+
+
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts of a run that its journal and report have, here or in a bundle; null and empty where they lack one."""
+
+    started_ms: int | None
+    minutes: float | None
+    episodes: int | None
+    steps: int | None
+    success_before: float | None
+    success_after: float | None
+    machine: str
+    version: str
 
 
 def list_runs(state: Path) -> list[RunRow]:
@@ -45,30 +69,61 @@ def list_runs(state: Path) -> list[RunRow]:
 def row_of(folder: RunFolder) -> RunRow:
     """Return the row of a run; figures are those of its report, null before it has one."""
     journal = folder.journal()
-    phases = journal.phases
-    try:
-        figures = msgspec.json.decode((folder.path / "report.json").read_bytes(), type=Figures)
-    except (OSError, msgspec.DecodeError):
-        figures = Figures()
-    ended_ms = max((phase.ended_ms or phase.started_ms for phase in phases), default=None)
     try:
         recipes = ", ".join(folder.config().recipe)
     except UserError:
         recipes = "?"
-    if is_running(folder):
-        state = "running"
-    else:
-        state = journal.outcome if journal.outcome == "complete" or not phases else f"stopped: {phases[-1].name}"
+    facts = facts_of(journal, read_figures(folder.path / "report.json"))
     return RunRow(
         run=folder.id,
-        state=state,
+        state="running" if is_running(folder) else state_of(journal),
         recipe=recipes,
+        mb=round(folder_bytes(folder.path) / 1e6),
+        **msgspec.structs.asdict(facts),
+    )
+
+
+def state_of(journal: PhaseLog) -> str:
+    """Return the state of a run that is not under way."""
+    phases = journal.phases
+    return journal.outcome if journal.outcome == "complete" or not phases else f"stopped: {phases[-1].name}"
+
+
+def read_figures(report: Path) -> Figures:
+    """Return the figures of a report, empty without one."""
+    try:
+        return msgspec.json.decode(report.read_bytes(), type=Figures)
+    except (OSError, msgspec.DecodeError):
+        return Figures()
+
+
+def facts_of(journal: PhaseLog, figures: Figures) -> RunFacts:
+    """Return the facts of a run."""
+    phases = journal.phases
+    ended_ms = max((phase.ended_ms or phase.started_ms for phase in phases), default=None)
+    start = journal.starts[-1] if journal.starts else None
+    return RunFacts(
+        started_ms=phases[0].started_ms if phases else None,
         minutes=round((ended_ms - phases[0].started_ms) / 60_000, 1) if ended_ms else None,
+        episodes=figures.episodes,
         steps=figures.train_steps,
         success_before=figures.success_before,
         success_after=figures.success_after,
-        mb=round(folder_bytes(folder.path) / 1e6),
+        machine=describe_machine(start.machine) if start else "",
+        version=describe_version(start) if start else "",
     )
+
+
+def describe_version(start: Provenance) -> str:
+    """Return a version with the beginning of its revision, and ``+`` for uncommitted changes."""
+    revision = start.revision[:REVISION] + ("+" if start.revision[REVISION:].endswith("+") else "")
+    return " ".join(part for part in (start.version, revision) if part)
+
+
+def describe_machine(machine: MachineDescription) -> str:
+    """Return a machine in one line."""
+    gpus = f", {'; '.join(machine.gpus)}" if machine.gpus else ""
+    return f"{machine.cpu}, {machine.cores} cores, {machine.memory_gib:g} GiB{gpus}"
 
 
 def registry_of(folder: RunFolder) -> ProcessRegistry | None:

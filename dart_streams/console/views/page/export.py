@@ -4,6 +4,7 @@ The file has the report, the curves, the optimizer steps and the trajectories of
 content security policy allows no connection and no other script.
 """
 
+import asyncio
 import base64
 import contextlib
 import gzip
@@ -27,6 +28,8 @@ from dart_streams.console.views.page.source import NotFound, RunSource
 from dart_streams.console.views.page.time_curves import TimeView
 from dart_streams.console.views.page.training import MetricCurves, TrainStepView
 from dart_streams.console.views.page.views import PageViews
+from dart_streams.deadline import Deadline
+from dart_streams.errors import ServiceUnavailable
 from dart_streams.fsync import replace_file
 
 WHOLE_VIEWS = ("run", "report", "steps", "metrics", "tasks", "time")
@@ -46,9 +49,12 @@ MAX_STEPS = 500
 """Newest optimizer steps that the file has one by one; the curves have all steps."""
 MAX_SCREENS = 8
 """Screens of a sample episode in the file: the first ones and the last two."""
+SILENT_S = 20.0
+"""Time without progress after which the source of an exported page counts as unavailable."""
+POLL_INTERVAL_S = 0.1
 OPENER = "/opener.js"
-LEFT_OUT = frozenset({OPENER, "/form.js", "/places.js"})
-"""Scripts outside of the file's import map: its opener, and what gives feedback to a server."""
+LEFT_OUT = frozenset({OPENER, "/form.js", "/places.js", "/runs.js"})
+"""Scripts outside of the file's import map: its opener, and what needs a server: feedback, other runs."""
 UNQUOTED = " !$&'()*+,-./:;<=>?@[]^_`{|}~"
 """Characters that a data URL may contain unescaped."""
 LINKED = re.compile(r'<link rel="(?P<rel>icon|stylesheet)" href="(?P<style>/[^"]+)">|'
@@ -66,6 +72,26 @@ class Archive(msgspec.Struct):
 async def write(source: RunSource, files: Mapping[str, Asset], path: Path, other: RunSource | None = None) -> None:
     """Write the page of a source whose fold is complete, and its comparison with an ``other``."""
     replace_file(path, render(files, await collect(source, other), source.config.bus.run).encode())
+
+
+async def wait_until_read(
+    source: RunSource, reading: asyncio.Task[None] | None, report: Callable[[str], None] = lambda _: None
+) -> None:
+    """Return when the source has been read to its end, and report progress until then.
+
+    Raises the error of ``reading``, or :class:`ServiceUnavailable` if there is no progress for :data:`SILENT_S`.
+    """
+    deadline, before = Deadline(SILENT_S), ""
+    while not source.progress.ready:
+        source.note_viewer()
+        if reading is not None and reading.done():
+            reading.result()
+        if source.progress.text != before:
+            deadline, before = Deadline(SILENT_S), source.progress.text
+            report(before)
+        if deadline.expired:
+            raise ServiceUnavailable(f"the run could not be read: {before}")
+        await asyncio.sleep(POLL_INTERVAL_S)
 
 
 def exp_or_inf(value: float) -> float:

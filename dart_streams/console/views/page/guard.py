@@ -5,7 +5,8 @@ header must name this server. The page only reads, unless it was started with a 
 """
 
 import secrets
-from urllib.parse import urlsplit
+from collections.abc import Mapping
+from urllib.parse import urlencode, urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -21,6 +22,8 @@ CSRF = "X-Dart-Csrf"
 """The header that proves that a script of this page sends a request: no form and no other page can set it."""
 HEALTH = "/healthz"
 """The only path without a token and a check of the host: probes name an address, and its answer says nothing."""
+KEPT = ("run", "against")
+"""Parameters of the page's address that name runs."""
 SITES = frozenset({"same-origin", "none"})
 """Values of Sec-Fetch-Site: this page, or the address bar."""
 HEADERS = {
@@ -96,9 +99,9 @@ class Guard:
             if (refused := self.refusal(request)) is not None:
                 return refuse(refused)
             if (given := request.query.get("token")) is not None and request.path == "/":
-                return self.exchange(given)
+                return self.exchange(given, kept_query(request))
             if not self.knows(request) and request.path == "/":
-                return ask_for_token(UNKNOWN)
+                return ask_for_token(UNKNOWN, kept_query(request))
             if not self.knows(request):
                 text = "open the address that dart-streams printed: it carries the token, which is new at each start"
                 return refuse(web.Response(status=401, text=text))
@@ -153,15 +156,18 @@ class Guard:
         """Return whether a request is of a viewer who may give feedback."""
         return self.right is not None and self.right.knows(request)
 
-    def exchange(self, given: str) -> web.StreamResponse:
-        """Answer a token in the address with its cookie and a redirect; for another one, ask for the token."""
+    def exchange(self, given: str, kept: Mapping[str, str]) -> web.StreamResponse:
+        """Answer a token in the address with its cookie and a redirect that keeps the rest of the query.
+
+        For another token, ask for the right one.
+        """
         if is_same_token(given, self.token):
             name, session = self.cookie, self.session
         elif self.right is not None and is_same_token(given, self.right.token):
             name, session = self.right.cookie, self.right.session
         else:
-            return ask_for_token(WRONG)
-        response = web.Response(status=303, headers={"Location": "/"})
+            return ask_for_token(WRONG, kept)
+        response = web.Response(status=303, headers={"Location": f"/?{urlencode(kept)}" if kept else "/"})
         response.set_cookie(name, session, httponly=True, samesite="Strict", secure=self.tls, path="/")
         return add_headers(response)
 
@@ -172,9 +178,14 @@ def has_secret(request: web.Request, cookie: str, session: str, token: str) -> b
     return is_same_token(request.cookies.get(cookie, ""), session) or is_same_token(bearer, token)
 
 
-def ask_for_token(reason: str) -> web.StreamResponse:
+def kept_query(request: web.Request) -> dict[str, str]:
+    """Return the parameters of an address that signing in leaves as they are."""
+    return {name: request.query[name] for name in KEPT if request.query.get(name)}
+
+
+def ask_for_token(reason: str, kept: Mapping[str, str]) -> web.StreamResponse:
     """Return the page that asks for the token, with status 401."""
-    response = web.Response(status=401, text=sign_in_page(reason), content_type="text/html")
+    response = web.Response(status=401, text=sign_in_page(reason, kept), content_type="text/html")
     refused = refuse(response)
     refused.headers["Content-Security-Policy"] = POLICY
     return refused

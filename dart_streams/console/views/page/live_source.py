@@ -97,6 +97,11 @@ class LiveSource(RunSource):
         """Return the phases in the run's folder; empty without a folder."""
         return self.folder.journal() if self.folder is not None else PhaseLog()
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run has had topics, as far as its folder has a note of them."""
+        return self.folder is not None and had_topics(self.folder, self.journal())
+
     def note_viewer(self) -> None:
         """Read for another :data:`VIEWER_TIMEOUT_S`."""
         self._viewed_s = asyncio.get_running_loop().time()
@@ -126,7 +131,7 @@ class LiveSource(RunSource):
 
     async def _follow(self) -> None:
         """Fold the topics from their beginning; return once a run that had no topics has created them."""
-        async with topic_reader(self.config.bus) as (bus, records):
+        async with topic_reader(self.config.bus, has_begun=self.has_begun) as (bus, records):
             self._bus, early = bus, bus is not self.config.bus
             follower = RunFollower(bus, records, 1.0, frozenset(topic.name for topic in SHOWN))
             self.state = follower.progress
@@ -232,8 +237,13 @@ def bound_waits(bus: Bus) -> Bus:
     return msgspec.structs.replace(bus, wait_s=min(bus.wait_s, REQUEST_TIMEOUT_S))
 
 
+def had_topics(folder: RunFolder, journal: PhaseLog) -> bool:
+    """Return whether a run has had topics; runs of earlier versions have no note of them, but an outcome."""
+    return bool(folder.topic_ids()) or journal.outcome != "unfinished"
+
+
 @contextlib.asynccontextmanager
-async def topic_reader(bus: Bus) -> AsyncIterator[tuple[Bus, AIOKafkaConsumer]]:
+async def topic_reader(bus: Bus, *, has_begun: bool) -> AsyncIterator[tuple[Bus, AIOKafkaConsumer]]:
     """Yield the bus and a consumer, in no group, at the beginning of each existing topic of :data:`SHOWN`.
 
     While the run has no topics, these are the demonstrations' bus and topics. Raises :class:`ServiceUnavailable` if
@@ -246,7 +256,8 @@ async def topic_reader(bus: Bus) -> AsyncIterator[tuple[Bus, AIOKafkaConsumer]]:
                 await records.seek_to_beginning(*partitions)
                 break
         else:
-            raise ServiceUnavailable(f"the run has not begun: the broker at {bus.servers} has no topics {bus.prefix}*")
+            reason = "the run's topics are gone" if has_begun else "the run has not begun"
+            raise ServiceUnavailable(f"{reason}: the broker at {bus.servers} has no topics {bus.prefix}*")
         yield candidate, records
 
 

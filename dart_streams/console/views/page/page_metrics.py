@@ -9,11 +9,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class PageMetrics:
-    """Answered requests by status, refused ones included, and open tabs."""
+    """Answered requests by status, refused ones included, open tabs and open runs."""
 
     def __init__(self) -> None:
         self.requests: Counter[int] = Counter()
         self.tabs = 0
+        self.runs = 0
 
     def middleware(self) -> Middleware:
         """Return a middleware that counts every request, whoever answers it."""
@@ -31,4 +32,5 @@ class PageMetrics:
         lines = ["# HELP page_requests Answered requests of the page.", "# TYPE page_requests counter"]
         lines += [f'page_requests{{status="{status}"}} {count}' for status, count in sorted(self.requests.items())]
         lines += ["# HELP page_tabs Open tabs of the page.", "# TYPE page_tabs gauge", f"page_tabs {self.tabs}"]
+        lines += ["# HELP page_runs Runs that the page has open.", "# TYPE page_runs gauge", f"page_runs {self.runs}"]
         return "\n".join(lines) + "\n"

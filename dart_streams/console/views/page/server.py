@@ -11,8 +11,9 @@ unblocked by   a viewer
 
 import asyncio
 import contextlib
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,14 +22,18 @@ from aiohttp import WSMsgType, web
 from aiohttp.typedefs import Handler
 
 from dart_streams.background import run_beside
+from dart_streams.console.runs.run_state import RunState
 from dart_streams.console.views.page.assets import Asset, media_type_of
 from dart_streams.console.views.page.feedback_intake import MAX_BODY, FeedbackIntake
 from dart_streams.console.views.page.guard import WRITTEN, Guard, add_headers
 from dart_streams.console.views.page.header import page_header
 from dart_streams.console.views.page.page_metrics import CONTENT_TYPE, PageMetrics
+from dart_streams.console.views.page.run_catalog import OwnRuns, RunCatalog
+from dart_streams.console.views.page.run_export import RunExports
+from dart_streams.console.views.page.run_pool import RunPool, ShownRuns
 from dart_streams.console.views.page.source import NotFound, RunSource
 from dart_streams.console.views.page.take_over_route import TakeOverRoute
-from dart_streams.console.views.page.views import PageViews, Query
+from dart_streams.console.views.page.views import Query
 from dart_streams.console.views.page.wall import SlotTile
 from dart_streams.errors import AccessRefused, ServiceUnavailable, UserError
 
@@ -42,7 +47,10 @@ log = structlog.get_logger()
 
 
 class PageServer:
-    """The routes of the page; without an ``intake`` it takes no feedback."""
+    """The routes of the page; without an ``intake`` it takes no feedback, without a ``catalog`` it opens no other run.
+
+    The parameters ``run`` and ``against`` of a request name the run and the one that it is compared with.
+    """
 
     def __init__(
         self,
@@ -51,13 +59,14 @@ class PageServer:
         files: Mapping[str, Asset],
         other: RunSource | None = None,
         intake: FeedbackIntake | None = None,
+        catalog: RunCatalog | None = None,
     ) -> None:
         self.intake = intake
-        self.source = source
         self.guard = guard
-        self.sources = [source, *([other] if other is not None else [])]
         self.files = files
-        self.views = PageViews(source, other)
+        own = [source, *([other] if other is not None else [])]
+        self.pool = RunPool(source, other, catalog or OwnRuns(*own))
+        self.exports = RunExports(files)
         self.metrics = PageMetrics()
 
     def application(self) -> web.Application:
@@ -67,14 +76,25 @@ class PageServer:
         app.router.add_get("/metrics", self.measure)
         app.router.add_get("/api/live", self.live)
         app.router.add_get("/api/rights", self.rights)
+        app.router.add_get("/api/runs", self.runs)
         if self.intake is not None:
             app.router.add_post(WRITTEN, self.take)
-            app.router.add_get("/api/take-over", TakeOverRoute(self.source, self.guard, self.intake.author).open)
+            app.router.add_get(
+                "/api/take-over", TakeOverRoute(self.pool.first.source, self.guard, self.intake.author).open
+            )
+        app.router.add_get("/api/export", self.export)
         app.router.add_get("/api/{view}", self.answer)
+        app.router.add_get("/export/run", self.download)
         app.router.add_get("/export/{name}", self.lines)
         app.router.add_get("/screenshot/{sha256}", self.screenshot)
         app.router.add_get("/{file:.*}", self.file)
+        app.on_cleanup.append(self.close)
         return app
+
+    async def close(self, _: web.Application) -> None:
+        """Give up an export, and close the runs beside the page's own."""
+        await self.exports.close()
+        await self.pool.close()
 
     async def file(self, request: web.Request) -> web.Response:
         """Answer with one of the page's files."""
@@ -82,24 +102,50 @@ class PageServer:
 
     async def measure(self, _: web.Request) -> web.Response:
         """Answer with the server's own metrics; a scrape is no viewer, so it reads no topic."""
+        self.metrics.runs = len(self.pool.own) + len(self.pool.beside)
         return web.Response(body=self.metrics.render().encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def answer(self, request: web.Request) -> web.Response:
         """Answer with a view as JSON."""
-        self.note_viewer()
-        answer = await self.views.answer(request.match_info["view"], request.query)
-        return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+        with self.pool.use(request.query) as shown:
+            shown.note_viewer()
+            await shown.wait_read()
+            answer = await shown.views.answer(request.match_info["view"], request.query)
+            return json_response(answer)
+
+    async def runs(self, _: web.Request) -> web.Response:
+        """Answer with the runs that can be opened, and the ids of the page's own ones."""
+        own = [run.id for run in self.pool.own]
+        return json_response({"rows": await self.pool.catalog.rows(), "own": own, "beside": list(self.pool.beside)})
+
+    async def export(self, request: web.Request) -> web.Response:
+        """Answer with the state of an export of the run ``id``; it begins if it was not made."""
+        hold = functools.partial(self.pool.use, {"run": request.query.get("id", "")})
+        with hold() as shown:
+            return json_response(await self.exports.ask(shown.run.id, hold, request.query.get("kind", "")))
+
+    async def download(self, request: web.Request) -> web.FileResponse:
+        """Answer with a ready export, whose size is known."""
+        made = self.exports.fetch(request.query.get("id", ""), request.query.get("kind", ""))
+        headers = {
+            "Content-Disposition": f'attachment; filename="{made.download_name()}"',
+            "Content-Type": "application/octet-stream",
+        }
+        return web.FileResponse(made.file, headers=headers)
 
     async def rights(self, request: web.Request) -> web.Response:
         """Answer with what this viewer may do; ``csrf`` proves in a later request that this page sends it."""
         right = self.guard.right
-        if self.intake is None or right is None or not right.knows(request):
+        if self.intake is None or right is None or not right.knows(request) or not self.pool.is_first(request.query):
             return web.json_response({"feedback": False})
         return web.json_response({"feedback": True, "csrf": right.csrf, "author": self.intake.author})
 
     async def take(self, request: web.Request) -> web.Response:
         """Publish a viewer's feedback; the guard has checked the right to."""
         assert self.intake is not None
+        if not self.pool.is_first(request.query):
+            first = self.pool.first.id
+            raise UserError(f"this page takes feedback on {first} only: `dart-streams ui RUN --feedback` for another")
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):
                 body = await request.read()
@@ -110,13 +156,17 @@ class PageServer:
                 MAX_BODY, text=f"a feedback has at most {MAX_BODY // 1024} KiB"
             ) from None
         event = await self.intake.take(body)
-        return web.Response(status=201, body=msgspec.json.encode(event), content_type="application/json")
+        return json_response(event, status=201)
 
     async def lines(self, request: web.Request) -> web.StreamResponse:
         """Answer with all matches of a filter as JSON lines, encoded in parts at the pace of the client."""
         name = request.match_info["name"]
-        self.note_viewer()
-        parts = await self.views.lines(name, request.query)
+        with self.pool.use(request.query) as shown:
+            shown.note_viewer()
+            return await self.send_lines(request, name, await shown.views.lines(name, request.query))
+
+    async def send_lines(self, request: web.Request, name: str, parts: Iterator[bytes]) -> web.StreamResponse:
+        """Send lines as a download."""
         headers = {
             "Content-Disposition": f'attachment; filename="{name}.jsonl"',
             "Content-Type": "application/x-ndjson",
@@ -133,21 +183,9 @@ class PageServer:
         sha256 = request.match_info["sha256"]
         if not SHA256.fullmatch(sha256):
             raise NotFound("a screenshot is named by its sha256")
-        image = await self.image(sha256)
+        with self.pool.use(request.query) as shown:
+            image = await read_image(shown.sources, sha256)
         return web.Response(body=image, content_type=media_type_of(image), headers={"Cache-Control": IMMUTABLE})
-
-    async def image(self, sha256: str) -> bytes:
-        """Return a screenshot from the first run that has it."""
-        *others, last = self.sources
-        for source in others:
-            with contextlib.suppress(NotFound):
-                return await source.screenshot(sha256)
-        return await last.screenshot(sha256)
-
-    def note_viewer(self) -> None:
-        """Note a viewer in each source."""
-        for source in self.sources:
-            source.note_viewer()
 
     async def live(self, request: web.Request) -> web.WebSocketResponse:
         """Send the header and the changes of ``watch``; messages of the client are ignored.
@@ -168,32 +206,67 @@ class PageServer:
 
     async def push(self, socket: web.WebSocketResponse, query: Query) -> None:
         """Send changes until the tab is closed. A slow tab delays only its own messages, and none are queued."""
-        before: dict[str, SlotTile] = {}
         try:
-            while not socket.closed:
-                self.note_viewer()
-                message: dict[str, Any] = {"header": page_header(self.source)}
-                if query.get("watch") == "wall":
-                    tiles = self.views.grid.update(self.source.state)
-                    message["slots"] = [tile for tile in tiles if before.get(tile.slot) != tile]
-                    before = {tile.slot: tile for tile in tiles}
-                elif query.get("watch") == "trajectory":
-                    message["stamp"] = self.stamp(query.get("id", ""))
-                await socket.send_str(msgspec.json.encode(message).decode())
-                await asyncio.sleep(PUSH_S)
+            with self.pool.use(query) as shown:
+                await self.push_changes(socket, query, shown)
+                gone = shown.gone
+            if gone and not socket.closed:
+                await end_with(socket, gone)
+        except UserError as error:
+            await end_with(socket, str(error))
         except (ConnectionError, RuntimeError):
             return  # The tab is closed.
         except Exception:
             log.exception("live page stopped")
             await socket.close()
 
-    def stamp(self, identity: str) -> str:
-        """Return a text that changes with a trajectory."""
-        state = self.source.state
-        groups = state.groups_of.get(identity, ())
-        counts = len(groups), sum(len(state.trained_with.get(name, ())) for name in groups)
-        given = len(state.feedback_on.get(identity, ()))
-        return f"{state.newest_step.get(identity, -1)}/{identity in state.trajectories}/{counts}/{given}"
+    async def push_changes(self, socket: web.WebSocketResponse, query: Query, shown: ShownRuns) -> None:
+        """Send changes until the tab or a run is closed."""
+        before: dict[str, SlotTile] = {}
+        source = shown.run.source
+        while not socket.closed:
+            self.pool.close_removed()
+            if shown.gone:
+                return
+            shown.note_viewer()
+            message: dict[str, Any] = {"header": page_header(source)}
+            if query.get("watch") == "wall":
+                tiles = shown.views.grid.update(source.state)
+                message["slots"] = [tile for tile in tiles if before.get(tile.slot) != tile]
+                before = {tile.slot: tile for tile in tiles}
+            elif query.get("watch") == "trajectory":
+                message["stamp"] = stamp_of(source.state, query.get("id", ""))
+            await socket.send_str(msgspec.json.encode(message).decode())
+            await asyncio.sleep(PUSH_S)
+
+
+def stamp_of(state: RunState, identity: str) -> str:
+    """Return a text that changes with a trajectory."""
+    groups = state.groups_of.get(identity, ())
+    counts = len(groups), sum(len(state.trained_with.get(name, ())) for name in groups)
+    given = len(state.feedback_on.get(identity, ()))
+    return f"{state.newest_step.get(identity, -1)}/{identity in state.trajectories}/{counts}/{given}"
+
+
+async def end_with(socket: web.WebSocketResponse, reason: str) -> None:
+    """Send the reason why a tab gets no more messages, and close its socket."""
+    with contextlib.suppress(ConnectionError, RuntimeError):  # The tab is closed.
+        await socket.send_str(msgspec.json.encode({"gone": reason}).decode())
+        await socket.close()
+
+
+async def read_image(sources: Sequence[RunSource], sha256: str) -> bytes:
+    """Return a screenshot from the first run that has it."""
+    *others, last = sources
+    for source in others:
+        with contextlib.suppress(NotFound):
+            return await source.screenshot(sha256)
+    return await last.screenshot(sha256)
+
+
+def json_response(value: Any, status: int = 200) -> web.Response:
+    """Return a value as JSON."""
+    return web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json")
 
 
 def answer_file(files: Mapping[str, Asset], path: str) -> web.Response:

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import html
+from collections.abc import Mapping
 
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:34em;margin:12vh auto;padding:0 20px;color:#17202c}"
@@ -17,8 +18,11 @@ UNKNOWN = "This browser has not opened the page before."
 WRONG = "This token is of an earlier start of the page, or incomplete."
 
 
-def sign_in_page(reason: str) -> str:
-    """Return the page as HTML. Its form keeps the fragment of the address, so deep links lead on."""
+def sign_in_page(reason: str, kept: Mapping[str, str]) -> str:
+    """Return the page as HTML. Its form keeps fragment and ``kept`` parameters of the address, so links lead on."""
+    fields = "".join(
+        f'<input type="hidden" name="{html.escape(name)}" value="{html.escape(value)}">' for name, value in kept.items()
+    )
     return f"""<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -27,7 +31,7 @@ def sign_in_page(reason: str) -> str:
 <h1>dart_streams</h1>
 <p>{html.escape(reason)} Give the token of the address that <code>dart-streams</code> printed: the text after
 <code>?token=</code>. It is new at each start.</p>
-<form method="get"><p><label for="token">Token</label></p>
+<form method="get">{fields}<p><label for="token">Token</label></p>
 <p><input id="token" name="token" type="password" required autocomplete="off" autofocus>
 <button type="submit">Open the page</button></p></form>
 </main></body></html>

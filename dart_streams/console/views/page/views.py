@@ -30,7 +30,7 @@ Query = Mapping[str, str]
 NUMBER = re.compile(r"\d{1,9}")
 MAX_ID_CHARACTERS = 600
 REPORT_MAX_AGE_S = 15.0
-"""A report reads all metrics of a run, so it is kept for this long."""
+"""A report reads all metrics of a run, so it is kept for this long once all records are read."""
 
 
 class PageViews:
@@ -79,7 +79,9 @@ class PageViews:
         if query.get("of", "") != "other":
             return self.source
         if self.other is None:
-            raise NotFound("there is no other run: start the page with --against RUN|BUNDLE")
+            raise NotFound(
+                "there is no other run: choose one on the page Runs, or start the page with --against RUN|BUNDLE"
+            )
         return self.other
 
     def describe_run(self) -> dict[str, Any]:
@@ -131,12 +133,15 @@ class PageViews:
         return await self.source.dead_letters(topic_named(query["topic"]) if query.get("topic") else None)
 
     async def report(self) -> ReportView:
-        """Return the report, at most :data:`REPORT_MAX_AGE_S` old."""
+        """Return the report, at most :data:`REPORT_MAX_AGE_S` old, or of the records that are read so far."""
         async with self._reporting:
             now_s = asyncio.get_running_loop().time()
-            if self._report is None or now_s - self._report[0] > REPORT_MAX_AGE_S:
-                self._report = now_s, report_view(await self.source.report_inputs())
-            return self._report[1]
+            if self._report is not None and now_s - self._report[0] <= REPORT_MAX_AGE_S:
+                return self._report[1]
+            is_whole = self.source.progress.ready
+            report = report_view(await self.source.report_inputs())
+            self._report = (now_s, report) if is_whole else None
+            return report
 
     async def search(self, query: Query) -> search.SearchView:
         """Return what contains a text: tasks, trajectories, and texts of the newest observations with it."""

@@ -3,6 +3,28 @@
 
 import { answer, exported } from "./archive.js";
 
+const asked = new URLSearchParams(exported ? "" : location.search);
+/** The ids in the address: the run that is shown and the one that it is compared with; empty for the page's own. */
+export const shown = { run: asked.get("run") ?? "", against: asked.get("against") ?? "" };
+
+/**
+ * The query of a request, with the runs of the address.
+ * @param {Record<string, string>} [query]
+ */
+export function scoped(query = {}) {
+  const runs = Object.entries(shown).filter(([, id]) => id);
+  return String(new URLSearchParams([...Object.entries(query), ...runs]));
+}
+
+/**
+ * The address of a page of another run, as a link; empty ids are the page's own runs.
+ * @param {string} run @param {string} against @param {string} hash
+ */
+export function elsewhere(run, against, hash) {
+  const named = Object.entries({ run, against }).filter(([, id]) => id);
+  return `/${named.length ? `?${new URLSearchParams(named)}` : ""}${hash}`;
+}
+
 /** The server's error for a failed request. */
 export class Problem extends Error {}
 
@@ -15,8 +37,8 @@ export class Problem extends Error {}
 export async function get(view, query = {}, signal) {
   const wanted = Object.entries(query).filter(([, value]) => value !== undefined && value !== "");
   if (exported) return answer(view, wanted).catch((error) => { throw new Problem(error.message); });
-  const search = new URLSearchParams(wanted.map(([name, value]) => [name, String(value)]));
-  return answered(await fetch(`/api/${view}?${search}`, { signal }));
+  const search = Object.fromEntries(wanted.map(([name, value]) => [name, String(value)]));
+  return answered(await fetch(`/api/${view}?${scoped(search)}`, { signal }));
 }
 
 /** The value of an answer; throws the server's reason for a refusal. @param {Response} response @returns {Promise<any>} */
@@ -35,11 +57,11 @@ async function answered(response) {
  */
 export async function send(feedback, csrf) {
   const headers = { "Content-Type": "application/json", "X-Dart-Csrf": csrf };
-  const sent = fetch("/api/feedback", { method: "POST", headers, body: JSON.stringify(feedback) });
+  const sent = fetch(`/api/feedback?${scoped()}`, { method: "POST", headers, body: JSON.stringify(feedback) });
   return answered(await sent.catch(() => { throw new Problem("The page's server does not answer. Give the feedback again once it does."); }));
 }
 
-/** A socket that reopens when the watched view changes and after it breaks. */
+/** A socket that reopens when the watched view changes and after it breaks, unless the server has ended it. */
 export class Live {
   /** @param {(message: any) => void} receive @param {(alive: boolean) => void} report */
   constructor(receive, report) {
@@ -49,12 +71,14 @@ export class Live {
     this.socket = null;
     this.query = "";
     this.pause = 500;
+    this.ended = false;
     document.addEventListener("visibilitychange", () => (document.hidden ? this.close() : this.open()));
   }
 
   /** @param {Record<string, string>} query */
   watch(query) {
-    const wanted = String(new URLSearchParams(query));
+    const wanted = scoped(query);
+    this.ended = false;
     if (exported || (wanted === this.query && this.socket)) return;
     this.query = wanted;
     this.close();
@@ -68,19 +92,22 @@ export class Live {
   }
 
   open() {
-    if (exported || this.socket || document.hidden) return;
+    if (exported || this.ended || this.socket || document.hidden) return;
     const scheme = location.protocol === "https:" ? "wss" : "ws";
     const socket = new WebSocket(`${scheme}://${location.host}/api/live?${this.query}`);
     this.socket = socket;
     socket.onmessage = (event) => {
       if (socket !== this.socket) return;
       this.pause = 500;
-      this.report(true);
-      this.receive(JSON.parse(event.data));
+      const message = JSON.parse(event.data);
+      this.ended = Boolean(message.gone);
+      if (!this.ended) this.report(true);
+      this.receive(message);
     };
     socket.onclose = () => {
       if (socket !== this.socket) return;
       this.socket = null;
+      if (this.ended) return;
       this.report(false);
       setTimeout(() => this.open(), this.pause);
       this.pause = Math.min(8000, this.pause * 2);

@@ -1,7 +1,7 @@
 // @ts-check
 /** The frame of the page: the address selects the view, a socket pushes changes, and keys and links navigate. */
 
-import { Live, Problem, get } from "./api.js";
+import { Live, Problem, elsewhere, get, shown } from "./api.js";
 import { exported } from "./archive.js";
 import { el, fill } from "./dom.js";
 import { clock, duration, number, percent } from "./format.js";
@@ -34,10 +34,12 @@ import * as wall from "./wall.js";
  * @property {(view: HTMLElement, params: Params, app: App) => Promise<Shown>} open
  */
 
+/** The list of runs, which an exported file has not. @type {Page} */
+const runs = { title: "Runs", open: async (view, params, app) => (await import("./runs.js")).open(view, params, app) };
 /** @type {Record<string, Page>} */
-const PAGES = { wall, trajectories, trajectory, group, steps, step, tasks, task, time, log, report, compare, queue, search };
+const PAGES = { wall, trajectories, trajectory, group, steps, step, tasks, task, time, log, report, compare, queue, runs, search };
 /** @type {[string, string[]][]} tabs and their subpages */
-const ALL_TABS = [["wall", []], ["trajectories", ["trajectory", "group"]], ["tasks", ["task"]], ["steps", ["step"]], ["time", []], ["log", []], ["report", []], ["compare", []], ["queue", []]];
+const ALL_TABS = [["wall", []], ["trajectories", ["trajectory", "group"]], ["tasks", ["task"]], ["steps", ["step"]], ["time", []], ["log", []], ["report", []], ["compare", []], ["queue", []], ["runs", []]];
 /** The tabs of an exported file. */
 const IN_FILE = ["report", "compare", "steps", "tasks", "time"];
 const TABS = exported ? IN_FILE.map((name) => /** @type {[string, string[]]} */ ([name, name === "steps" ? ["step"] : name === "report" ? ["trajectory"] : []])) : ALL_TABS;
@@ -56,6 +58,8 @@ export class App {
     this.header = null;
     /** @type {import("./api.js").Rights} */
     this.rights = { feedback: false, csrf: "", author: "" };
+    /** Whether all records had been read when the last header was sent; unknown counts as read. */
+    this.isRead = true;
     this.skewMs = 0;
     this.place = "";
     this.turn = 0;
@@ -138,14 +142,19 @@ export class App {
     const sorted = [...this.timings].sort((a, b) => a - b);
     const foot = /** @type {HTMLElement} */ (document.getElementById("foot"));
     fill(foot, `page in ${Math.round(ms)} ms, p50 ${Math.round(sorted[sorted.length >> 1])} ms of ${sorted.length}`,
-      el("span.keys", {}, `keys: / find · 1–${TABS.length} tabs · j k ← → Home End steps · t light or dark · Backspace back`));
+      el("span.keys", {}, `keys: / find · ${TABS.length > 9 ? "1–9 0" : `1–${TABS.length}`} tabs · j k ← → Home End steps · t light or dark · Backspace back`));
   }
 
   /** @param {any} message */
   receive(message) {
+    if (message.gone) return this.end(message.gone);
+    const wasRead = this.isRead;
     this.header = message.header;
+    this.isRead = message.header.ready;
     this.skewMs = message.header.now_ms - Date.now();
     this.draw();
+    // A page that was opened before the run was read is opened again.
+    if (!wasRead && this.isRead && !this.shown.refresh && !this.shown.update) this.open();
     this.shown.update?.(message);
     this.refresh();
   }
@@ -184,6 +193,24 @@ export class App {
     fill(/** @type {HTMLElement} */ (document.getElementById("alarms")), h.alarms.map((/** @type {any} */ alarm) => el("p", {}, this.link(alarm.page, alarm.params ?? {}, `▲ ${alarm.text}`))));
   }
 
+  /** Say that another run than the page's own is shown, with the way back. */
+  drawPlace() {
+    const beside = /** @type {HTMLElement} */ (document.getElementById("beside"));
+    beside.hidden = !shown.run && !shown.against;
+    if (beside.hidden) return;
+    const against = shown.against ? [" compared with ", el("b", {}, shown.against)] : [];
+    fill(beside, shown.run ? ["This is ", el("b", {}, shown.run), ","] : "This is the run that the page was started for,", ...against, shown.run ? " beside the run that the page was started for. " : ". ",
+      el("a", { href: elsewhere("", "", shown.run ? "#/wall" : location.hash) }, shown.run ? "Back to that one" : "Back to it alone"));
+  }
+
+  /** Say why this tab gets no more changes. @param {string} reason */
+  end(reason) {
+    document.getElementById("pulse")?.classList.add("off");
+    const away = /** @type {HTMLElement} */ (document.getElementById("away"));
+    away.hidden = false;
+    fill(away, reason, " ", this.link("runs", {}, "All runs"));
+  }
+
   /** Show a notice once the server has not answered for a while. @param {boolean} alive */
   report(alive) {
     document.getElementById("pulse")?.classList.toggle("off", !alive);
@@ -219,7 +246,7 @@ export class App {
     else if (event.key === "/") { event.preventDefault(); document.getElementById("find")?.focus(); }
     else if (event.key === "t") theme();
     else if (event.key === "Backspace") history.back();
-    else if (TABS[Number(event.key) - 1]) location.hash = this.href(TABS[Number(event.key) - 1][0]);
+    else if (/^\d$/.test(event.key) && TABS[(Number(event.key) + 9) % 10]) location.hash = this.href(TABS[(Number(event.key) + 9) % 10][0]);
   }
 
   async start() {
@@ -235,6 +262,7 @@ export class App {
     addEventListener("hashchange", () => location.hash !== this.place && this.open());
     addEventListener("keydown", (event) => this.key(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("theme")));
+    this.drawPlace();
     // The header of an exported file never changes.
     if (exported) get("run").then((run) => this.receive({ header: run.header }));
     else this.rights = await get("rights").catch(() => this.rights);

@@ -2,6 +2,7 @@
 /** Two versions of a run, or two runs: held-out success by page with intervals, and two episodes of a task. */
 
 import { get } from "./api.js";
+import { exported } from "./archive.js";
 import { el, fill, table } from "./dom.js";
 import { count, number, percent } from "./format.js";
 import { rates, signed } from "./rates.js";
@@ -26,7 +27,7 @@ export async function open(view, params, app) {
   view.append(el(".bar", {}, el("h1", {}, title), version(found.a, "a"), found.a.versions.length ? el("span.note", {}, "with") : null, other, version(found.b, "b"), found.a.versions.length ? temperature : null), side, body);
   const known = found.a.version !== null && found.b.version !== null;
   if (!known || (!of && found.a.version === found.b.version)) {
-    fill(body, el("p.empty", {}, found.a.versions.length > 1 || of ? "Choose two different versions." : "This run has fewer than two evaluations so far; they are made before and after training. Start the page with --against RUN|BUNDLE to compare two runs."));
+    fill(body, el("p.empty", {}, found.a.versions.length > 1 || of ? "Choose two different versions." : ["This run has fewer than two evaluations so far; they are made before and after training. To compare it with another run, ", exported ? "start the page with --against RUN|BUNDLE" : app.link("runs", {}, "choose one"), "."]));
   } else {
     fill(body, headline(found, names), rates(found.pages.map((/** @type {any} */ page) => [page.page, page.a, page.b]), names),
       el("h2", {}, "Tasks, by the size of the change in reward"), table(found.tasks.slice(0, MOST), [

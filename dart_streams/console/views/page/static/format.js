@@ -34,6 +34,13 @@ export function clock(ms) {
   return ms ? new Date(ms).toLocaleTimeString("en-GB") : "–";
 }
 
+/** A day with its time, and its year if that is another one. @param {number | null | undefined} ms epoch milliseconds */
+export function moment(ms) {
+  if (!ms) return "–";
+  const at = new Date(ms), year = at.getFullYear() === new Date().getFullYear() ? undefined : "numeric";
+  return at.toLocaleString("en-GB", { day: "numeric", month: "short", year, hour: "2-digit", minute: "2-digit" });
+}
+
 /** @param {number | null | undefined} low @param {number | null | undefined} high */
 export function versions(low, high) {
   if (low === null || low === undefined) return "–";

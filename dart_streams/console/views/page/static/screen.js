@@ -1,6 +1,7 @@
 // @ts-check
 /** A screenshot with the action drawn on it, in the screen's own pixels. */
 
+import { scoped } from "./api.js";
 import { exported, screenAddress } from "./archive.js";
 import { el, svg } from "./dom.js";
 
@@ -12,7 +13,9 @@ const TRIES = 6;
 
 /** @param {string} sha256 */
 export function address(sha256) {
-  return exported ? screenAddress(sha256) : `/screenshot/${encodeURIComponent(sha256)}`;
+  if (exported) return screenAddress(sha256);
+  const query = scoped();
+  return `/screenshot/${encodeURIComponent(sha256)}${query ? `?${query}` : ""}`;
 }
 
 /** An image that retries while its screenshot is not stored yet. @returns {HTMLImageElement} */
