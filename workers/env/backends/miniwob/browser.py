@@ -68,7 +68,8 @@ FLAGS = (
 NICENESS = 10
 """A slow page delays one episode only, unlike the policy, the broker or the trainer. Started by root, Chromium would
 raise its own priority above theirs."""
-START_S = 30.0
+START_S = 60.0
+"""Time limit of each call until the browser has drawn once: on a busy machine its start takes longer than any call."""
 END_S = 5.0
 
 log = structlog.get_logger()
@@ -111,9 +112,15 @@ class Browser:
 
         With ``capture="auto"`` a browser that does not draw under begin-frame control is restarted for screenshots.
         """
+        browser = await cls._launch_to_draw(capture)
+        browser.devtools.timeout_s = timeout_s
+        return browser
+
+    @classmethod
+    async def _launch_to_draw(cls, capture: Capture) -> "Browser":
         if capture == "screenshot":
-            return await cls._launch(timeout_s, Screenshots)
-        browser = await cls._launch(timeout_s, BeginFrames)
+            return await cls._launch(Screenshots)
+        browser = await cls._launch(BeginFrames)
         try:
             await browser._draw_once()
             return browser
@@ -126,24 +133,23 @@ class Browser:
                 ) from None
             advice = "chromium-headless-shell needs less CPU time"
             log.warning("screens are taken as screenshots, not by begin-frame", reason=str(error), advice=advice)
-            return await cls._launch(timeout_s, Screenshots)
+            return await cls._launch(Screenshots)
         except BaseException:
             await browser.kill()
             raise
 
     @classmethod
-    async def _launch(cls, timeout_s: float, capturing: type[Screenshots]) -> "Browser":
+    async def _launch(cls, capturing: type[Screenshots]) -> "Browser":
         path = find_browser()
         profile = Path(tempfile.mkdtemp(prefix="dart-chromium-"))
         command = [path, *FLAGS, *capturing.flags, f"--user-data-dir={profile}", "about:blank"]
         process, read_fd, write_fd = spawn(command)
-        devtools = await connect(read_fd, write_fd, timeout_s)
+        devtools = await connect(read_fd, write_fd, START_S)
         load = functools.partial(load_of, process.pid)
         browser = cls(process, devtools, profile, capturing(devtools, load))
         try:
-            async with asyncio.timeout(START_S):
-                version = await browser.devtools.call("Browser.getVersion")
-        except (EnvironmentFault, TimeoutError) as error:
+            version = await browser.devtools.call("Browser.getVersion")
+        except EnvironmentFault as error:
             await browser.kill()
             raise ServiceUnavailable(f"{path} does not start ({error}): try it by hand with --headless") from None
         log.info("browser up", product=version["product"], pid=process.pid, capture=capturing.name)

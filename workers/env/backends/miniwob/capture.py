@@ -30,7 +30,7 @@ POLL_INTERVAL_S = 0.5
 STARVED_S = 30.0
 """Time limit of a frame in a browser that gets no processor."""
 IMAGE_S = 3.0
-"""Time limit for a frame to have its image."""
+"""Time after which a frame without an image is late; then the load decides too."""
 CRASH_S = 1.0
 """Time limit for the frame of a hanging page to fail once its renderer has ended."""
 PNG = {"format": "png", "optimizeForSpeed": True}
@@ -75,6 +75,23 @@ class Screenshots:
 
     def _send(self, session: str, batch: list[Call]) -> "asyncio.Future[list[dict[str, Any]]]":
         return asyncio.gather(*(self.devtools.call(method, session, **params) for method, params in batch))
+
+
+class LateFrame:
+    """A frame that is late or has no image, by the loads of the browser's processes since then."""
+
+    def __init__(self, load: Callable[[], ProcessLoad]) -> None:
+        self.load = load
+        self.loads: list[ProcessLoad] = []
+        self.deadline: Deadline | None = None
+
+    async def is_lost(self) -> bool:
+        """Look at the load; return whether the frame will never come. The first look never decides."""
+        self.deadline = self.deadline or Deadline(STARVED_S - FRAME_S)
+        self.loads.append(await asyncio.to_thread(self.load))
+        if len(self.loads) == 1:
+            return False
+        return self.deadline.expired or hangs(self.loads[0], *self.loads[-2:])
 
 
 class BeginFrames(Screenshots):
@@ -146,7 +163,7 @@ class BeginFrames(Screenshots):
 
     async def _draw_alone(self, session: str, params: dict[str, Any]) -> dict[str, Any]:
         async with self._one_at_a_time:
-            deadline = Deadline(IMAGE_S)
+            deadline, late = Deadline(IMAGE_S), LateFrame(self.load)
             while True:
                 answer = self.devtools.send(BEGIN_FRAME, session, **params)
                 if await self._hangs(answer):
@@ -156,21 +173,20 @@ class BeginFrames(Screenshots):
                     return frame
                 # The surface of a new target may not be there yet.
                 if deadline.expired:
-                    await self._end_browser(f"no frame had an image within {IMAGE_S:g} s")
+                    if await late.is_lost():
+                        await self._end_browser(f"no frame had an image within {IMAGE_S:g} s")
+                    deadline = Deadline(POLL_INTERVAL_S)
                 await asyncio.sleep(REDRAW_S)
 
     async def _hangs(self, frame: "asyncio.Future[dict[str, Any]]") -> bool:
         """Wait for a frame; return whether it will never be drawn."""
         if (await asyncio.wait({frame}, timeout=FRAME_S))[0]:
             return False
-        deadline = Deadline(STARVED_S - FRAME_S)
-        first = before = await asyncio.to_thread(self.load)
-        while not (await asyncio.wait({frame}, timeout=POLL_INTERVAL_S))[0]:
-            now = await asyncio.to_thread(self.load)
-            if deadline.expired or hangs(first, before, now):
-                return True
-            before = now
-        return False
+        late = LateFrame(self.load)
+        while not await late.is_lost():
+            if (await asyncio.wait({frame}, timeout=POLL_INTERVAL_S))[0]:
+                return False
+        return True
 
     async def _end_page(self, session: str, frame: "asyncio.Future[dict[str, Any]]") -> None:
         """End the renderer of a page that does not draw, and the browser if the frame does not end then."""

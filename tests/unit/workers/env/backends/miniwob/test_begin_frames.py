@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -106,6 +107,26 @@ async def test_a_browser_without_images_or_with_an_endless_frame_is_ended(soon, 
     monkeypatch.setattr(capture, bound, 0.1)
     frames = begin_frames(ScriptedBrowser(lambda browser, call: result))
     with pytest.raises(EnvironmentFault, match=why):
+        await frames.draw("s")
+    assert frames.devtools.closed
+
+
+async def test_images_of_a_starved_browser_are_awaited(soon, monkeypatch):
+    """All its pages would be lost with it, and it has not had the processor for a frame."""
+    monkeypatch.setattr(capture, "IMAGE_S", 0.05)
+    browser = ScriptedBrowser(lambda browser, call: {"screenshotData": IMAGE} if browser.frames == 40 else {})
+    frames = begin_frames(browser, lambda: STARVED)
+    assert await frames.draw("s") == b"png"
+    assert not frames.devtools.closed
+
+
+async def test_a_browser_that_computes_and_draws_no_image_is_ended(soon, monkeypatch):
+    monkeypatch.setattr(capture, "IMAGE_S", 0.05)
+    looks = itertools.count()
+    frames = begin_frames(
+        ScriptedBrowser(lambda browser, call: {}), lambda: ProcessLoad(COMPUTED_S * next(looks), True)
+    )
+    with pytest.raises(EnvironmentFault, match="image"):
         await frames.draw("s")
     assert frames.devtools.closed
 
