@@ -25,10 +25,12 @@ from tests.integration.miniwob_backend import (
     task,
     where_different,
 )
+from tests.processes import command_of
 from workers.env.backends.miniwob import backend as backend_module
 from workers.env.backends.miniwob import watchdogs
 from workers.env.backends.miniwob.browser import NICENESS, Browser, lower_priority
 from workers.env.backends.miniwob.context_pool import DOCUMENTS_MIN
+from workers.env.backends.miniwob.devtools import DevTools
 from workers.env.backends.miniwob.page import RESTARTABLE, MiniwobPage
 from workers.env.environment import EnvironmentFault
 
@@ -218,10 +220,10 @@ async def test_an_episode_leaves_nothing_to_another_page_of_its_seat(shared, one
     async with playing(one_seat, task(names[names.index(name) - 1], 0)) as other:
         await play_anything(other, random.Random(name))
         await other.evaluate_script(f"setInterval(() => {{ {LEAVE} }}, 1); 0")
+        left = other.target.session
     chosen = task(name, 1)
     page, fresh = await one_seat.open(chosen), await shared.open(chosen)
     assert page.pooled.context == other.pooled.context
-    left = page.target.session
     screen, expected = await page.reset(chosen), await fresh.reset(chosen)
     assert page.target.session != left
     assert screen == expected, where_different(screen, expected)
@@ -389,6 +391,48 @@ async def test_an_endless_script_is_a_fault_after_the_time_out():
             with call_timeout(page, 2.0), pytest.raises(EnvironmentFault, match="no answer within 2 s"):
                 await page.evaluate_script("while (true) {}")
         assert (await (await backend.open(TASK)).reset(TASK)).instruction
+
+
+def renderers_of(running: Browser) -> list[psutil.Process]:
+    tree = psutil.Process(running.process.pid).children(recursive=True)
+    return [process for process in tree if "--type=renderer" in command_of(process)]
+
+
+PAGE_STOPS, PAGE_DIES, BROWSER_DIES = ("page", signal.SIGSTOP), ("page", signal.SIGKILL), ("all", signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("part", "number"), [PAGE_STOPS, PAGE_DIES, BROWSER_DIES])
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_page_that_never_responds_costs_no_episode(monkeypatch, part, number, kept):
+    """Renderer or browser stop or end before the first command of the page, in a new context or in a kept one."""
+    hit: list[psutil.Process] = []
+    call = DevTools.call
+
+    async def call_late(devtools, method, *args, **params):
+        while method == "Page.enable" and not hit:
+            running = backend.browsers[0].browser
+            hit.extend(set(renderers_of(running)) - first if part == "page" else [psutil.Process(running.process.pid)])
+            for process in hit:
+                process.send_signal(number)
+            await asyncio.sleep(0.01)
+        return await call(devtools, method, *args, **params)
+
+    async with browser(isolation="problem", slots=1) as backend:
+        first = set(renderers_of(backend.browsers[0].browser))
+        if kept:
+            async with playing(backend, TASK):
+                pass
+        monkeypatch.setattr(DevTools, "call", call_late)
+        other = task("click-button", 0)
+        async with playing(backend, other) as page:
+            assert hit
+            assert await play_oracle(page, other) == 1
+            assert page.browser.browser.alive
+            pooled = page.pooled
+        async with playing(backend, other) as page:
+            assert page.pooled is pooled
+        _, alive = await asyncio.to_thread(psutil.wait_procs, hit, 60)
+        assert not alive
 
 
 async def test_a_killed_browser_is_replaced_and_leaves_no_process_and_no_profile():

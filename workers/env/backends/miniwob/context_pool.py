@@ -41,8 +41,15 @@ class PooledContext:
         self.shown: Target | None = None
         self.episodes = 0
 
-    async def open(self) -> None:
-        """Create the browser context."""
+    async def begin(self, document: str) -> None:
+        """Show a document to a new episode; raise :class:`EnvironmentFault` if the context hangs or died."""
+        if self.context:
+            await self._quiet()
+        else:
+            await self._open()
+        await self.show(document)
+
+    async def _open(self) -> None:
         created = await self.devtools.call("Target.createBrowserContext", disposeOnDetach=True)
         self.context = created["browserContextId"]
 
@@ -56,8 +63,8 @@ class PooledContext:
             await self.targets.pop(next(iter(self.targets))).close()
         return target
 
-    async def quiet(self) -> None:
-        """Stop the scripts of the last episode's document; raise :class:`EnvironmentFault` if it hangs or died."""
+    async def _quiet(self) -> None:
+        """Stop the scripts of the last episode's document."""
         if self.broken:
             raise EnvironmentFault("its renderer is gone")
         if self.shown is not None and not await self.shown.evaluate_script(in_problem("quiet()"), QUIET_S):

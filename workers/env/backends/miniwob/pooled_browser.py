@@ -1,6 +1,8 @@
 """A browser with a pool of contexts; it starts on demand, and again after it has died."""
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 
 import structlog
 
@@ -9,6 +11,9 @@ from workers.env import metrics
 from workers.env.backends.miniwob.browser import Browser
 from workers.env.backends.miniwob.context_pool import PooledContext
 from workers.env.environment import EnvironmentFault
+
+OPEN_S = 5.0
+"""Time limit for a context to show its document; then it is replaced, once by a new one that has the call's limit."""
 
 log = structlog.get_logger()
 
@@ -34,24 +39,20 @@ class PooledBrowser:
         return any(document in context.targets for context in self._free)
 
     async def take(self, document: str) -> PooledContext:
-        """Return a context for one episode, preferably one with the document; raise EnvironmentFault if that fails."""
+        """Return a context for one episode that shows the document; raise EnvironmentFault if that fails.
+
+        A context that has a target of the document is preferred. One that does not respond is replaced: the episode has
+        seen nothing of it yet.
+        """
         self.under_way += 1
         try:
             browser = await self.start()
             while self._free:
-                context = self._free.pop(self._best(document))
-                try:
-                    await context.quiet()
-                    return context
-                except EnvironmentFault as fault:
-                    log.info("browser context replaced", reason=str(fault))
-                    await context.dispose()
-                except asyncio.CancelledError:
-                    await context.dispose()
-                    raise
-            context = PooledContext(browser.devtools, browser.capturing, self.documents)
-            await context.open()
-            return context
+                with replaced_if_faulty():
+                    return await self._begin(self._free.pop(self._best(document)), document, OPEN_S)
+            with replaced_if_faulty():
+                return await self._begin(self._new_context(browser), document, OPEN_S)
+            return await self._begin(self._new_context(await self.start()), document, None)
         except BaseException:
             self.under_way -= 1
             raise
@@ -86,6 +87,22 @@ class PooledBrowser:
             await self.browser.kill()
             self.browser = None
 
+    def _new_context(self, browser: Browser) -> PooledContext:
+        return PooledContext(browser.devtools, browser.capturing, self.documents)
+
+    async def _begin(self, context: PooledContext, document: str, limit_s: float | None) -> PooledContext:
+        """Return the context once it shows the document; dispose of it if it does not in time."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await context.begin(document)
+            return context
+        except TimeoutError:
+            await context.dispose()
+            raise EnvironmentFault(f"no page within {limit_s:g} s") from None
+        except BaseException:
+            await context.dispose()
+            raise
+
     def _has_room(self, context: PooledContext) -> bool:
         """Return whether a context may be kept; its browser may have been replaced."""
         own = self.browser is not None and self.browser.devtools is context.devtools
@@ -96,3 +113,12 @@ class PooledBrowser:
         having = (place for place in reversed(range(len(self._free))) if document in self._free[place].targets)
         fewest = min(range(len(self._free)), key=lambda place: len(self._free[place].targets))
         return next(having, fewest)
+
+
+@contextlib.contextmanager
+def replaced_if_faulty() -> Iterator[None]:
+    """Suppress and log the fault of a context that another one replaces."""
+    try:
+        yield
+    except EnvironmentFault as fault:
+        log.info("browser context replaced", reason=str(fault))
