@@ -19,8 +19,8 @@ from filelock import FileLock, Timeout
 from dart_streams.config import Bus, Config, Run, Services, Store, parse
 from dart_streams.console.launch.services import local
 from dart_streams.console.launch.services.daemon import free_port
-from dart_streams.console.launch.services.jars import RECIPES
 from dart_streams.errors import UserError
+from dart_streams.java import RECIPES
 
 ENVIRONMENT = "DART_TEST_SERVICES"
 HOMES = RECIPES.parents[1] / ".dart" / "private"

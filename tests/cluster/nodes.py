@@ -23,10 +23,10 @@ from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.config.connections import TopicSettings
 from dart_streams.console.launch.services import local
 from dart_streams.console.launch.services.daemon import Home, free_port
-from dart_streams.console.launch.services.jars import SHARED_JARS
 from dart_streams.console.launch.services.jvm import Cassandra, Kafka, Service
 from dart_streams.console.launch.services.lock import ignore_message
 from dart_streams.errors import ServiceUnavailable
+from dart_streams.java import SHARED_JARS
 from tests.waiting import wait_until
 
 COPIES = 3

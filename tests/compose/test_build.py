@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dart_streams.console.launch.services.jars import SHARED_JARS, fetch_jars
+from dart_streams.console.launch.services.jars import fetch_jars
 from dart_streams.errors import UserError
+from dart_streams.java import SHARED_JARS
 from tests.compose.company import Company
 from tests.compose.engine import Engine
 from tests.compose.proxy import make_authority

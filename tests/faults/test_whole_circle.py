@@ -19,11 +19,11 @@ from dart_streams.config import Bus, Config, Run
 from dart_streams.config.env import Simulated
 from dart_streams.console.launch.services import local
 from dart_streams.console.launch.services.daemon import Home, free_port
-from dart_streams.console.launch.services.jars import SHARED_JARS
 from dart_streams.console.launch.services.jvm import Kafka
 from dart_streams.console.launch.services.local import bring_up
 from dart_streams.console.runs.run_log import present_records
 from dart_streams.deadline import Deadline
+from dart_streams.java import SHARED_JARS
 from tests.faults import invariants
 from tests.faults.circle import WHOLE, circle, config_of
 from tests.faults.invariants import read_lags

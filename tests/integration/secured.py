@@ -25,9 +25,9 @@ from dart_streams.config import Bus, Config, KafkaLogin, Login, Run, Services, S
 from dart_streams.connection.protocol_probes import speaks_cql
 from dart_streams.console.launch.services import local
 from dart_streams.console.launch.services.daemon import Home, free_port
-from dart_streams.console.launch.services.jars import SHARED_JARS
 from dart_streams.console.launch.services.jvm import Cassandra, Kafka, Service
 from dart_streams.console.launch.services.lock import ignore_message
+from dart_streams.java import SHARED_JARS
 
 USER = "dart"
 WAIT_S = 120.0

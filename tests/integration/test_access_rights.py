@@ -26,12 +26,12 @@ from dart_streams.console.cli.topics import specs_of
 from dart_streams.console.launch import access_rights
 from dart_streams.console.launch.services import local
 from dart_streams.console.launch.services.daemon import Home, free_port
-from dart_streams.console.launch.services.jars import SHARED_JARS
 from dart_streams.console.launch.services.jvm import Kafka
 from dart_streams.console.launch.services.lock import ignore_message
 from dart_streams.console.launch.supervisor import ProcessSpec
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.run_folder import write_toml
+from dart_streams.java import SHARED_JARS
 from tests.command_line import invoke
 from tests.integration.test_circle import HERE, circle_config, session_of
 from topics import BY_NAME

@@ -24,13 +24,13 @@ from dart_streams.config import Bus, Config, KafkaLogin, Login, Store, Tls
 from dart_streams.connection import auth
 from dart_streams.console.launch.services import memory
 from dart_streams.console.launch.services.daemon import free_port
-from dart_streams.console.launch.services.jars import find_java
 from dart_streams.console.launch.services.jvm import Kafka
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.bundle import Bundle
 from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.deadline import Deadline
 from dart_streams.errors import AccessRefused, ServiceUnavailable
+from dart_streams.java import find_java
 from dart_streams.store import sessions
 from tests import events
 from tests.integration.exported_page import plain_answers

@@ -22,7 +22,6 @@ from dart_streams.connection.protocol_probes import speaks_cql, speaks_kafka
 from dart_streams.console.launch import process_registry
 from dart_streams.console.launch.services import local
 from dart_streams.console.launch.services.daemon import Home, free_port
-from dart_streams.console.launch.services.jars import SHARED_JARS
 from dart_streams.console.launch.services.jvm import Kafka
 from dart_streams.console.launch.services.local import RunningService, bring_up
 from dart_streams.console.launch.services.lock import ignore_message
@@ -30,6 +29,7 @@ from dart_streams.console.launch.session import Session
 from dart_streams.console.launch.supervisor import Supervisor
 from dart_streams.console.runs import run_folder
 from dart_streams.errors import ServiceUnavailable
+from dart_streams.java import SHARED_JARS
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(1200)

@@ -19,13 +19,13 @@ from dart_streams.config import Config, Login, Store
 from dart_streams.console.launch import access_rights
 from dart_streams.console.launch.services import local
 from dart_streams.console.launch.services.daemon import Home, free_port
-from dart_streams.console.launch.services.jars import SHARED_JARS
 from dart_streams.console.launch.services.lock import ignore_message
 from dart_streams.console.launch.store_rights import store_rights
 from dart_streams.console.launch.supervisor import ProcessSpec
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.run_folder import write_toml
 from dart_streams.errors import AccessRefused, UserError
+from dart_streams.java import SHARED_JARS
 from dart_streams.store import SyncStore, connect, create_schema, schema, statements
 from tests.command_line import invoke, invoke_json
 from tests.integration.secured import Certificates, SecuredCassandra

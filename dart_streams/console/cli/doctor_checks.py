@@ -19,11 +19,12 @@ from dart_streams.config.backends import BUILT_IN, entry_point_text, find_backen
 from dart_streams.connection.protocol_probes import Probe, speaks_cql, speaks_kafka
 from dart_streams.console.launch.processes import find_programs
 from dart_streams.console.launch.services.daemon import describe, in_use, local_address, owner_of
-from dart_streams.console.launch.services.jars import SERVICES, SHARED_JARS, find_java, jar_folder
+from dart_streams.console.launch.services.jars import SERVICES
 from dart_streams.console.sizing import model_fit
 from dart_streams.deadline import Deadline
 from dart_streams.disk_room import FEW_FILES, room_at
 from dart_streams.errors import ConfigError, UserError
+from dart_streams.java import SHARED_JARS, find_java, jar_folder
 from dart_streams.policy import cpu_features, hub_models
 from dart_streams.policy.model_folder import missing_files
 from dart_streams.store import sessions

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dart_streams import java
 from dart_streams.console.launch.services import jars
 from dart_streams.version import VERSION
 from tests.compose.stand_ins import IMAGES
@@ -58,10 +59,10 @@ def test_the_image_has_the_plot_library_where_the_page_looks_for_it():
     dockerfile = (ROOT / "deploy/docker/streams.Dockerfile").read_text()
     assert f"COPY --from=page /jars {jars.PLOTS.relative_to(ROOT)}" in dockerfile
     assert jars.PLUGIN in (ROOT / "deploy/docker/page-jars.sh").read_text()
-    given = jars.jar_folder("page", jars.SHARED_JARS).name.rpartition("-")[2]
+    given = java.jar_folder("page", java.SHARED_JARS).name.rpartition("-")[2]
     assert f"cut -c 1-{len(given)})" in (ROOT / "deploy/docker/page-jars.sh").read_text()
     copied = {path for line in re.findall(r"^COPY (.*) \./$", dockerfile, re.MULTILINE) for path in line.split()}
-    assert str((jars.RECIPES / "page/pom.xml").relative_to(ROOT)) in copied
+    assert str((java.RECIPES / "page/pom.xml").relative_to(ROOT)) in copied
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert {"!deploy/local/page/pom.xml", "!deploy/docker/*.sh", "!.dart/jars/page-*"} <= set(ignored)
 

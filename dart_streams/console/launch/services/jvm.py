@@ -9,8 +9,8 @@ from string import Template
 from dart_streams.config import Bus, Services, Store
 from dart_streams.connection.protocol_probes import speaks_cql, speaks_kafka
 from dart_streams.console.launch.services.daemon import Home, free_port, in_use, local_address
-from dart_streams.console.launch.services.jars import RECIPES
 from dart_streams.errors import ServiceUnavailable
+from dart_streams.java import RECIPES
 
 FORMAT_S = 60
 

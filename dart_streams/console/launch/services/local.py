@@ -25,11 +25,12 @@ from dart_streams.console.launch.services.daemon import (
     owner_of,
     stop,
 )
-from dart_streams.console.launch.services.jars import SERVICES, SHARED_JARS, fetch_jars, find_java
+from dart_streams.console.launch.services.jars import SERVICES, fetch_jars
 from dart_streams.console.launch.services.jvm import Cassandra, Kafka, Service
 from dart_streams.console.launch.services.lock import Notify, ignore_message, one_at_a_time
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ConfigError, ServiceUnavailable
+from dart_streams.java import SHARED_JARS, find_java
 
 LOCK_TIMEOUT_S = 900.0
 """More than any command needs, even with the first fetch of the jars."""

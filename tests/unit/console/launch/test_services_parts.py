@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from dart_streams import java
 from dart_streams.config import Bus, Config, Run, Services, Store
 from dart_streams.connection import protocol_probes
 from dart_streams.console.launch.services import daemon, jars, local
@@ -232,16 +233,16 @@ def test_any_other_address_is_refused_and_the_setting_named(server: str):
 
 
 def test_without_java_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(jars, "java_candidates", lambda: iter(()))
+    monkeypatch.setattr(java, "java_candidates", lambda: iter(()))
     with pytest.raises(ServiceUnavailable, match=r"no Java.*apt-get install openjdk-17-jre-headless"):
-        jars.find_java()
+        java.find_java()
 
 
 def test_another_java_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     fake = program(tmp_path / "java", "echo 'openjdk version \"25.0.2\" 2026-01-20' >&2")
-    monkeypatch.setattr(jars, "java_candidates", lambda: iter([fake, tmp_path / "gone"]))
+    monkeypatch.setattr(java, "java_candidates", lambda: iter([fake, tmp_path / "gone"]))
     with pytest.raises(ServiceUnavailable, match=r"java is Java 25.*gone is broken"):
-        jars.find_java()
+        java.find_java()
 
 
 @pytest.mark.parametrize(("version", "fits"), [("11.0.2", False), ("17.0.15", True), ("21.0.2", True), ("24", False)])
@@ -249,12 +250,12 @@ def test_java_is_taken_from_kafkas_oldest_to_cassandras_newest(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, fits: bool
 ):
     fake = program(tmp_path / "java", f"echo 'openjdk version \"{version}\"' >&2")
-    monkeypatch.setattr(jars, "java_candidates", lambda: iter([fake]))
+    monkeypatch.setattr(java, "java_candidates", lambda: iter([fake]))
     if fits:
-        assert jars.find_java() == fake
+        assert java.find_java() == fake
     else:
         with pytest.raises(ServiceUnavailable, match=r"no Java 17 to 23.*JAVA_HOME"):
-            jars.find_java()
+            java.find_java()
 
 
 def test_without_maven_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
