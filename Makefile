@@ -8,7 +8,7 @@ MODEL_SIDE := dart_streams/policy dart_streams/recipes/gui_actor dart_streams/co
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help dev unit lint reference docs setup data mcp desktop osworld adapters peers demo demo-desktop test test-adapters test-alerts test-data test-faults soak test-osworld test-cluster test-compose test-s3 test-k8s test-k8s-cluster test-k8s-keda test-path up down clean requirements streams-environment types
+.PHONY: help dev unit lint reference docs setup data mcp desktop phone osworld adapters peers demo demo-desktop test test-adapters test-alerts test-data test-faults soak test-osworld test-phone test-cluster test-compose test-s3 test-k8s test-k8s-cluster test-k8s-keda test-path up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ desktop: ## Install the environment `desktop`: sandbox, applications, LibreOffic
 demo-desktop: setup desktop ## Train the tiny policy on small tasks of real applications, in sandboxed desktops.
 	@$(STREAMS)/dart-streams run deploy/config/desktop.toml
 
+phone: ## Install the environment `phone`: Android's framework with Robolectric, and its applications (350 MB).
+	@deploy/local/setup.sh phone
+
 osworld: ## Install the applications and evaluators of OSWorld's tasks (2 GB).
 	@deploy/local/setup.sh osworld
 
@@ -76,7 +79,7 @@ test: setup ## Run all tests.
 	@deploy/local/setup.sh docs
 	@deploy/local/setup.sh desktop
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
-		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/cluster --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/k8s_cluster --ignore=tests/objects --ignore=tests/osworld --ignore=tests/adapters --ignore=tests/path; \
+		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/cluster --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/k8s_cluster --ignore=tests/objects --ignore=tests/osworld --ignore=tests/adapters --ignore=tests/path --ignore=tests/phone; \
 		streams=$$?; output=$$(mktemp); \
 		$(MODEL)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/model >$$output 2>&1 & \
 		$(STREAMS)/python -m pytest -q -n 1 --durations 10 tests/unit; units=$$?; \
@@ -95,6 +98,9 @@ test-osworld: setup osworld ## Run the tests of OSWorld's evaluators and tasks; 
 	@$(STREAMS)/python -m pytest -q tests/integration/test_osworld_evaluators.py tests/integration/test_osworld_episodes.py tests/unit/workers/env/backends/osworld tests/unit/console/cli/test_osworld_command.py
 
 	@$(STREAMS)/python -m benchmarks.private_services bash -c '$(STREAMS)/python -m pytest -q tests/osworld'
+
+test-phone: phone ## Run the tests of phones, on real Android views.
+	@$(STREAMS)/python -m pytest -q tests/phone
 
 test-adapters: setup adapters ## Run the tests of the adapters with the real BrowserGym and OpenEnv.
 	@$(STREAMS)/python -m pytest -q tests/adapters tests/unit/workers/env/backends/adapters

@@ -127,6 +127,22 @@ def desktops(
 
 
 @app.command()
+def phones(
+    slots: Annotated[int, typer.Option(help="Concurrent phones.", min=1)] = 4,
+    episodes: Annotated[int, typer.Option(help="Episodes of each family and phone.", min=1)] = 4,
+    config: DeploymentFile = Path("deploy/config/phone.toml"),
+) -> None:
+    """Time, CPU time and memory of concurrent phones: resets, oracle steps, idling.
+
+    Without broker, policy and store. Needs `make phone`. Takes one to five minutes.
+    """
+    from benchmarks import modes, phone_cost
+
+    terminal.log_to_stderr()
+    show(asyncio.run(phone_cost.measure(modes.load_config(config), slots, episodes)))
+
+
+@app.command()
 def demonstration(
     runs: Annotated[int, typer.Option(help="Number of runs, in sequence.", min=1)] = 5,
     episodes: Annotated[

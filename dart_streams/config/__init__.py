@@ -16,6 +16,7 @@ from dart_streams.config.env import (
     Miniwob,
     Osworld,
     OsworldMachine,
+    Phone,
     Simulated,
 )
 from dart_streams.config.files import load, parse

@@ -4,7 +4,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from dart_streams.errors import ConfigError
 
-BUILT_IN = ("desktop", "miniwob", "osworld", "simulated")
+BUILT_IN = ("desktop", "miniwob", "osworld", "phone", "simulated")
 ENTRY_POINTS = "dart_streams.environments"
 """The group of entry points of other backends."""
 

@@ -1,5 +1,6 @@
 """Environment workers and their backends."""
 
+import math
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -62,6 +63,36 @@ class Desktop(Backend, frozen=True):
     """Spare desktops, each prepared for the task of an order that waits for a slot."""
     calls: bool = False
     """Offer functions beside mouse and keyboard: files of the home, and the document that LibreOffice shows."""
+
+
+class Phone(Backend, frozen=True):
+    """The ``phone`` backend: Android applications with real views, and small tasks on them (``make phone``)."""
+
+    densities: ClassVar[dict[int, str]] = {120: "ldpi", 160: "mdpi", 240: "hdpi", 320: "xhdpi"}
+    """Android's names of densities."""
+
+    call_timeout_s: AboveZero = 60.0
+    """Timeout of a call to the environment; a longer call is a fault. The start of a phone may take longer."""
+    width: Annotated[int, Meta(ge=160, le=1440)] = 270
+    """Width of the screen, in pixels."""
+    height: Annotated[int, Meta(ge=240, le=3200)] = 480
+    """Height of the screen, in pixels."""
+    dpi: Literal[120, 160, 240, 320] = 120
+    """Density of the screen, in pixels per inch: the higher it is, the larger everything is drawn."""
+    calls: bool = False
+    """Offer the functions ``open_app`` and ``set_text`` beside touches and keys."""
+
+    def __post_init__(self) -> None:
+        """Refuse a size that is no whole number of Android's units, of which an inch has 160."""
+        for name in ("width", "height"):
+            if getattr(self, name) * 160 % self.dpi:
+                raise ValueError(f"{name} is a multiple of {self.dpi // math.gcd(self.dpi, 160)} at {self.dpi} dpi")
+
+    @property
+    def qualifiers(self) -> str:
+        """The screen in the form of Android's resource qualifiers."""
+        width, height = self.width * 160 // self.dpi, self.height * 160 // self.dpi
+        return f"w{width}dp-h{height}dp-{'port' if height >= width else 'land'}-{self.densities[self.dpi]}"
 
 
 class OsworldMachine(Optional, frozen=True):
@@ -203,7 +234,7 @@ class Env(Section, frozen=True):
     """Environment workers."""
 
     backend: Annotated[str, Meta(min_length=1)] = "miniwob"
-    """``miniwob``, ``desktop``, ``osworld``, ``simulated``, or an environment of an installed package."""
+    """``miniwob``, ``desktop``, ``osworld``, ``phone``, ``simulated``, or an environment of an installed package."""
     workers: Count = 1
     """Processes."""
     slots: Positive = 16
@@ -215,6 +246,7 @@ class Env(Section, frozen=True):
     miniwob: Miniwob = Miniwob()
     desktop: Desktop = Desktop()
     osworld: Osworld = Osworld()
+    phone: Phone = Phone()
     simulated: Simulated = Simulated()
     installed: Installed = Installed()
     mcp: Mcp = Mcp()
@@ -223,7 +255,8 @@ class Env(Section, frozen=True):
     @property
     def offers_calls(self) -> bool:
         """Whether prompts may have offered functions and what they returned."""
-        return bool(self.mcp.servers) or (self.backend == "desktop" and self.desktop.calls)
+        offering = {"desktop": self.desktop.calls, "phone": self.phone.calls}
+        return bool(self.mcp.servers) or offering.get(self.backend, False)
 
     @property
     def selected(self) -> Backend:
@@ -232,6 +265,7 @@ class Env(Section, frozen=True):
             "miniwob": self.miniwob,
             "desktop": self.desktop,
             "osworld": self.osworld,
+            "phone": self.phone,
             "simulated": self.simulated,
         }
         return built_in.get(self.backend, self.installed)
@@ -239,6 +273,6 @@ class Env(Section, frozen=True):
     @property
     def screen(self) -> tuple[int, int] | None:
         """Width and height of every screen in pixels, None if the configuration does not know them."""
-        if isinstance(backend := self.selected, Desktop):
+        if isinstance(backend := self.selected, Desktop | Phone):
             return backend.width, backend.height
         return backend.screen if isinstance(backend, Miniwob | Simulated) else None

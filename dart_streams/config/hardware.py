@@ -12,10 +12,10 @@ import msgspec
 
 from dart_streams.config.section import Count, Optional
 
-SLOTS_PER_CORE = {"miniwob": 12, "desktop": 6}
+SLOTS_PER_CORE = {"miniwob": 12, "desktop": 6, "phone": 4}
 """Slots of an environment worker, by backend; others have the default of ``env.slots``."""
 SLOTS_PER_GIB = 2
-"""Bound of the slots by memory: a slot keeps a browser context with its documents, or a desktop."""
+"""Bound of the slots by memory: a slot keeps a browser context with its documents, a desktop, or a phone."""
 MAX_BROWSERS = 8
 GATHER_MS = 200.0
 """``rollout.vllm.gather_ms`` without a GPU, where a batch of many requests costs as much as one of a few."""

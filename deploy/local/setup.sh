@@ -4,6 +4,7 @@
 #   setup.sh          `make demo` and `make test`: system packages, both Python environments, jars, checks of the page
 #   setup.sh desktop  the environment `desktop`: the programs of a desktop and of its sandbox, and MCP's client
 #   setup.sh osworld  OSWorld's tasks: applications, and the environment of the evaluators
+#   setup.sh phone    the environment `phone`: Android's framework with Robolectric, and the phone's applications
 #   setup.sh mcp      `dart-streams mcp`, and MCP servers of `env.mcp`: the package mcp
 #   setup.sh data     data sets and trackers: their environment
 #   setup.sh dev      `make unit` and `make lint`: the environment of the streams side, checks of the page
@@ -358,9 +359,21 @@ page_checks() {
     outcome="made"
 }
 
-jars() {
+jars() { # names of poms; without one those of the services and of the page
     local said
-    said=$(.venv/streams/bin/python -m dart_streams.console.launch.services.jars) || exit $?
+    said=$(.venv/streams/bin/python -m dart_streams.console.launch.services.jars "$@") || exit $?
+    outcome=${said:-$outcome}
+}
+
+missing_phone() {
+    missing_python
+    have_java || echo "openjdk-17-jre-headless|openjdk-21-jre-headless: Java 17 to 23 (JAVA_HOME may name it)"
+    command -v mvn >/dev/null || echo "maven: Maven (mvn)"
+}
+
+phone_applications() {
+    local said
+    said=$(.venv/streams/bin/python -m workers.env.backends.phone.installation) || exit $?
     outcome=${said:-$outcome}
 }
 
@@ -416,6 +429,14 @@ desktop)
     step "tools (uv)" tools
     step "environment .venv/streams" streams_environment
     step "client of MCP servers (28 MB)" mcp_client
+    ;;
+phone)
+    steps=5
+    step "Java and Maven" system_packages missing_phone
+    step "tools (uv)" tools
+    step "environment .venv/streams" streams_environment
+    step "jars of Android (350 MB)" jars phone
+    step "the phone's applications" phone_applications
     ;;
 osworld)
     steps=5

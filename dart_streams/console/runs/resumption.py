@@ -18,6 +18,7 @@ KEPT = {
     "env.miniwob.partial_credit": "its rewards are of that scale",
     "env.desktop.width": "its screens have that size",
     "env.desktop.height": "its screens have that size",
+    "env.phone": "its screens have that size, and its prompts those functions",
     "env.installed.options": "its trajectories are of that environment",
     "policy.dialect": "its answers are written in it",
     "policy": "its prompts and its weights are of that policy",

@@ -44,6 +44,10 @@ def plain_backend_of(config: Config) -> EnvironmentBackend:
             from workers.env.backends.osworld.backend import OsworldBackend
 
             return OsworldBackend(config)
+        case "phone":
+            from workers.env.backends.phone.backend import PhoneBackend
+
+            return PhoneBackend(config)
         case "miniwob":
             from workers.env.backends.miniwob.backend import MiniwobBackend
 

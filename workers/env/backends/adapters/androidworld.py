@@ -13,27 +13,15 @@ from urllib.parse import urlencode
 import msgspec
 
 from dart_streams.actions import Action, Call
-from dart_streams.actions.offered import offer_call
 from dart_streams.config import Config
 from dart_streams.config.tasks import Task
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from workers.env.backends.adapters.action_formats import to_androidworld
 from workers.env.backends.adapters.settings import clamp_reward, convert_options, encode_image, number_of, text_of
 from workers.env.backends.connection import Connection
+from workers.env.backends.phone.offers import OFFERED
 from workers.env.environment import EnvironmentBackend, EnvironmentFault, Screen, screen_of
 from workers.env.returned_values import describe_value
-
-
-def one_text(name: str, meaning: str) -> dict[str, Any]:
-    """Return the JSON schema of arguments that are one text."""
-    properties = {name: {"type": "string", "description": meaning}}
-    return {"type": "object", "properties": properties, "required": [name], "additionalProperties": False}
-
-
-OFFERED = (
-    offer_call("open_app", "Open an app by its name.", one_text("app_name", "the name under the app's icon")),
-    offer_call("set_text", "Replace the text of the focused field.", one_text("text", "the new text")),
-)
 
 
 class AndroidWorldOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,197 @@
+"""Phones: real Android views in a process each, their families, and the cost of faults."""
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+import psutil
+import pytest
+
+from dart_streams.actions import Action, Call, Click, Drag, Hotkey, KeyDown, MouseDown, MouseUp, Move, Scroll, Type
+from dart_streams.config.tasks import Task
+from tests.environments import playing
+from tests.keyboard import TYPED
+from workers.env import conformance
+from workers.env.backends.desktop.problem import Element, find
+from workers.env.backends.phone.families import FAMILIES
+from workers.env.environment import EnvironmentFault
+
+SEEDS = 3
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(1800)]
+
+
+def task(family: str, seed: int = 0) -> Task:
+    return Task(environment="phone", page=family, seed=seed, max_steps=10, split="train")
+
+
+async def elements_of(environment: Any) -> list[Any]:
+    """Return the shown views."""
+    answer = await environment.phone.request("elements")
+    return [Element(**element) for element in answer["elements"]]
+
+
+async def perform(environment: Any, *actions: Action) -> None:
+    """Perform actions with new ids."""
+    for action in actions:
+        perform.count += 1  # type: ignore[attr-defined]
+        await environment.step(action, f"{perform.count}")  # type: ignore[attr-defined]
+
+
+perform.count = 0  # type: ignore[attr-defined]
+
+
+async def press(environment: Any, role: str, name: str) -> None:
+    """Touch a view."""
+    await perform(environment, find(await elements_of(environment), role, name).click())
+
+
+async def state_of(environment: Any) -> dict[str, Any]:
+    """Return what the applications keep."""
+    return (await environment.phone.request("state"))["state"]
+
+
+async def title_of(environment: Any) -> str:
+    """Return the title of the shown page."""
+    shown = [element for element in await elements_of(environment) if element.role == "TextView"]
+    return min(shown, key=lambda element: element.box[1]).text if shown else ""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_the_oracle_solves_each_family(backend, family):
+    for seed in range(SEEDS):
+        chosen = task(family, seed)
+        environment = await backend.open(chosen)
+        start = await environment.reset(chosen)
+        assert await environment.evaluate() == 0
+        assert await conformance.solve(environment, chosen)
+        assert await environment.evaluate() == 1
+        assert conformance.same_screen(await environment.reset(chosen), start)
+        await environment.close()
+
+
+@pytest.mark.parametrize("family", ["setting", "note", "search"])
+async def test_phones_keep_the_contract(backend, family):
+    await conformance.check(backend, task(family, 3))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_an_app_that_kept_something_else_too_is_worth_nothing(backend, family):
+    chosen = task(family)
+    async with playing(backend, chosen) as environment:
+        await perform(environment, Call("open_app", {"app_name": "Notes"}))
+        await press(environment, "Button", "New note")
+        await perform(environment, Type("more"))
+        await press(environment, "Button", "Save")
+        await perform(environment, Call("open_app", {"app_name": environment.problem.app}))
+        assert (await state_of(environment))["notes"][-1] == "more"
+        async for action in environment.demonstrate(chosen):
+            await perform(environment, action)
+            if (await state_of(environment)) != dict(environment.problem.start):
+                break
+        assert await environment.evaluate() == 0
+
+
+async def test_the_keyboard_types_what_it_types_into_a_page(backend):
+    async with playing(backend, task("note")) as environment:
+        for sequence, text in TYPED:
+            await perform(environment, Hotkey(("home",)), Call("open_app", {"app_name": "Notes"}))
+            await press(environment, "Button", "New note")
+            await perform(environment, *sequence)
+            [field] = [element for element in await elements_of(environment) if element.role == "EditText"]
+            assert field.text == text, sequence
+
+
+async def test_a_text_of_several_lines_is_typed_and_replaced(backend):
+    async with playing(backend, task("note")) as environment:
+        await press(environment, "Button", "New note")
+        await perform(environment, Type("<a>&é€ß😀 中\nsecond"), Hotkey(("backspace",)))
+        assert find(await elements_of(environment), "EditText").text == "<a>&é€ß😀 中\nsecon"
+        await perform(environment, Call("set_text", {"text": "new"}), Type("er"))
+        assert find(await elements_of(environment), "EditText").text == "newer"
+
+
+async def test_home_back_and_icons_lead_from_page_to_page(backend):
+    async with playing(backend, task("contact")) as environment:
+        await press(environment, "Button", "Add contact")
+        assert await title_of(environment) == "New contact"
+        await perform(environment, Hotkey(("back",)))
+        assert await title_of(environment) == "Contacts"
+        await perform(environment, Hotkey(("home",)))
+        assert await title_of(environment) == "Home"
+        await press(environment, "TextView", "Clock")
+        assert await title_of(environment) == "Clock"
+        await perform(environment, Hotkey(("escape",)), Hotkey(("escape",)))
+        assert await title_of(environment) == "Home"
+        await perform(environment, Call("open_app", {"app_name": "no such app"}))
+        assert await title_of(environment) == "Home"
+
+
+async def test_a_list_follows_a_finger_and_scrolls(backend):
+    async with playing(backend, task("search")) as environment:
+        shown = await elements_of(environment)
+        [rows] = [element for element in shown if element.role == "ListView"]
+        middle = rows.click()
+
+        async def first_row() -> str:
+            found = [one for one in await elements_of(environment) if ": " in one.text and one.box[3] > 0]
+            return found[0].text
+
+        top = await first_row()
+        await perform(environment, Drag(middle.x, middle.y, middle.x, middle.y - 100))
+        assert await first_row() != top
+        await perform(environment, Scroll(middle.x, middle.y, "up", 10))
+        assert await first_row() == top
+        await perform(environment, MouseDown(middle.x, middle.y), Move(middle.x, middle.y - 50))
+        await perform(environment, MouseUp(middle.x, middle.y - 100))
+        assert await first_row() != top
+
+
+async def test_held_keys_and_a_held_finger_end_with_the_episode(backend):
+    chosen = task("note")
+    for held in (KeyDown("shift"), KeyDown("ctrl"), MouseDown(50, 100)):
+        async with playing(backend, chosen) as environment:
+            await environment.step(held, "hold")
+            await environment.reset(chosen)
+            assert await conformance.solve(environment, chosen)
+            assert await environment.evaluate() == 1, held
+
+
+async def test_a_killed_phone_is_a_fault_of_one_episode(backend):
+    chosen = task("setting")
+    environment = await backend.open(chosen)
+    await environment.reset(chosen)
+    os.kill(environment.phone.process.pid, signal.SIGKILL)
+    with pytest.raises(EnvironmentFault, match="the phone has ended"):
+        await environment.step(Click(1, 1), "after")
+    folder = environment.phone._folder
+    await environment.close()
+    assert not folder.exists()
+    async with playing(backend, chosen) as another:
+        assert await conformance.solve(another, chosen)
+        assert await another.evaluate() == 1
+
+
+async def test_a_hanging_phone_is_a_fault_and_is_ended(backend):
+    environment = await backend.open(task("setting"))
+    await environment.reset(task("setting"))
+    process = psutil.Process(environment.phone.process.pid)
+    process.suspend()
+    environment.phone.call_timeout_s = 0.5
+    with pytest.raises(EnvironmentFault, match="did not answer 'step' within"):
+        await environment.step(Click(1, 1), "hangs")
+    await environment.close()
+    assert not process.is_running()
+
+
+async def test_a_phone_ends_with_its_standard_input(backend):
+    """So it does not outlive a worker that was killed."""
+    environment = await backend.open(task("note"))
+    await environment.reset(task("note"))
+    process, folder = environment.phone.process, environment.phone._folder
+    process.stdin.close()
+    await asyncio.wait_for(process.wait(), 300)
+    assert [path.name for path in await asyncio.to_thread(lambda: list(folder.iterdir()))] == ["log"]
+    environment.faulty = True
+    await environment.close()
+    assert not folder.exists()

@@ -1,0 +1,30 @@
+package dart.phone;
+
+import org.junit.runner.notification.Failure;
+import org.junit.runner.notification.RunListener;
+import org.junit.runner.notification.RunNotifier;
+import org.robolectric.RobolectricTestRunner;
+
+/** Plays episodes in turn until standard input ends; Robolectric resets all of Android between two of them. */
+public final class PhoneServer {
+  private PhoneServer() {}
+
+  public static void main(String[] arguments) throws Exception {
+    System.setOut(System.err); // Standard output has replies only.
+    RobolectricTestRunner runner = new RobolectricTestRunner(Episode.class);
+    RunNotifier notifier = new RunNotifier();
+    notifier.addListener(new ExitOnFailure());
+    while (true) {
+      runner.run(notifier);
+    }
+  }
+
+  /** Ends the process with the stack trace of an episode that failed: its state is unknown. */
+  private static final class ExitOnFailure extends RunListener {
+    @Override
+    public void testFailure(Failure failure) {
+      failure.getException().printStackTrace();
+      System.exit(1);
+    }
+  }
+}

@@ -1,0 +1,36 @@
+"""The ``phone`` backend: small tasks on Android applications, a process a phone."""
+
+import asyncio
+
+from dart_streams.config import Config
+from dart_streams.config.tasks import Task
+from workers.env.backends.phone.environment import PhoneEnvironment
+from workers.env.backends.phone.families import problem_of
+from workers.env.backends.phone.installation import ensure_built
+from workers.env.backends.phone.pool import PhonePool
+from workers.env.backends.phone.process import sweep_folders
+
+
+class PhoneBackend:
+    """Makes an environment of a pooled phone for each episode."""
+
+    def __init__(self, config: Config) -> None:
+        self.settings = config.env.phone
+        self.pool = PhonePool(self.settings, config.env.slots)
+
+    async def start(self) -> None:
+        """Remove the remains of killed workers, and build the applications if their sources changed.
+
+        Raises ServiceUnavailable if phones are not installed.
+        """
+        await asyncio.to_thread(sweep_folders)
+        await asyncio.to_thread(ensure_built)
+
+    async def open(self, task: Task) -> PhoneEnvironment:
+        """Return a phone for one episode; raise EnvironmentFault for an unknown task, or if it does not start."""
+        problem_of(task.page, task.seed)
+        return PhoneEnvironment(self.pool, await self.pool.take(), self.settings)
+
+    async def stop(self) -> None:
+        """End all phones."""
+        await self.pool.stop()
