@@ -75,7 +75,8 @@ export async function open(view, params, app) {
   const timer = setInterval(() => {
     if (!document.hidden && !String(getSelection())) refresh().catch(() => {});
   }, AGAIN_MS);
-  return { close: () => clearInterval(timer) };
+  // With its own timer it is not opened again once the run is read, which would lose an export's progress.
+  return { update: () => {}, close: () => clearInterval(timer) };
 }
 
 /** The exports of a run as buttons, with progress. @param {string} id */
