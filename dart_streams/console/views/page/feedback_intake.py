@@ -7,7 +7,6 @@ from aiokafka.errors import KafkaError
 
 from dart_streams.clock import now_ms
 from dart_streams.console.runs import feedback
-from dart_streams.console.views.page.live_source import bound_waits
 from dart_streams.console.views.page.source import NotFound, RunSource
 from dart_streams.errors import ServiceUnavailable, UserError
 from topics.feedback import MOST_CORRECTION, Feedback, SaidKind
@@ -55,9 +54,9 @@ class FeedbackIntake:
             raise UserError(f"this feedback can't be read: {error}") from None
         self.source.note_viewer()
         event = make_event(said, self.find(said.trajectory_id), now_ms())
-        config = msgspec.structs.replace(self.source.config, bus=bound_waits(self.source.config.bus))
         try:
-            await feedback.publish(config, [event])
+            # It waits as long as the configuration says, not as briefly as views: a busy machine loses no one's words.
+            await feedback.publish(self.source.config, [event])
         except KafkaError as error:
             raise ServiceUnavailable(f"the broker did not take the feedback: {error}; it may be given again") from None
         return event
