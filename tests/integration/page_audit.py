@@ -15,6 +15,7 @@ VIOLATIONS = """axe.run(document, {resultTypes: ["violations"], preload: false})
         `${rule.id} at ${node.target.join(" ")}: ${node.failureSummary.split("\\n").slice(1).join(" ").trim()}`)))"""
 STRIPS = ".cells, .film"
 """Rows of screens scroll sideways; all else has room."""
+DRAWN = "new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(() => drawn(true))))"
 CUT = f"""(() => {{
     const cut = [...document.querySelectorAll("body *")].filter((one) => one.clientWidth
         && one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).overflowX !== "visible"
@@ -37,6 +38,7 @@ async def find_violations(page: Tab) -> list[str]:
 
 
 async def find_cut_texts(page: Tab) -> list[str]:
-    """Return what is wider than its room: cut without a title, or scrolled sideways."""
+    """Return what is wider than its room: cut without a title, or scrolled sideways. Charts fit by the next frame."""
+    await page.js(DRAWN)
     found: list[str] = await page.js(CUT)
     return found
