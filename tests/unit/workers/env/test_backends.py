@@ -222,7 +222,7 @@ async def test_an_installed_package_brings_a_backend(tmp_path, monkeypatch):
     [
         (
             [],
-            r"no environment 'columns'; known are androidworld, desktop, gymnasium, miniwob, openenv, osworld, "
+            r"no environment 'columns'; known are androidworld, desktop, gymnasium, miniwob, openenv, osworld, phone, "
             r"simulated\. .*entry point",
         ),
         (["no_such_module:it"], r"'columns' of no_such_module:it \(package_0 1\.0\) cannot be loaded: No module"),
