@@ -87,10 +87,12 @@ class _Desktop:
 
     def __init__(self) -> None:
         self.stream: Any = None
+        self.has_pressed = False
 
     def send(self, *events: Sequence[Any]) -> "dict[str, Any]":
         """Perform events; the first press of a program is no second click of an earlier one."""
-        apart = self.stream is None
+        apart = not self.has_pressed
+        self.has_pressed |= any(kind == "press" for kind, *_ in events)
         if self.stream is None:
             connection = socket.socket(socket.AF_UNIX)
             connection.connect(ADDRESS)
