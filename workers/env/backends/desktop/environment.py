@@ -11,7 +11,7 @@ from workers.env.backends.desktop.families import problem_of
 from workers.env.backends.desktop.inputs import input_events
 from workers.env.backends.desktop.offers import offers_of
 from workers.env.backends.desktop.pool import DesktopPool
-from workers.env.backends.desktop.problem import Element, MissingElement, Problem, SessionOutcome, parse_elements
+from workers.env.backends.desktop.problem import Element, Problem, SessionOutcome, oracle_actions, parse_elements
 from workers.env.backends.desktop.sandbox import Sandbox
 from workers.env.environment import EnvironmentFault, Screen, Size
 
@@ -59,18 +59,13 @@ class DesktopEnvironment:
         elements = await self._elements() if self._task().reads_elements and outcome.exit_code is None else []
         return float(self._task().solved(outcome, elements))
 
-    async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
+    def demonstrate(self, task: Task) -> AsyncIterator[Action]:
         """Yield the oracle's actions, each from the shown elements; raise EnvironmentFault if one is missing."""
-        number = 0
-        while not self.over:
-            try:
-                action = self._task().oracle(number, await self._elements())
-            except MissingElement as missing:
-                raise EnvironmentFault(f"{task.task_id}: {missing}") from None
-            if action is None:
-                return
-            yield action
-            number += 1
+
+        async def is_over() -> bool:
+            return self.over
+
+        return oracle_actions(self._task().oracle, self._elements, is_over, f"{task.task_id}: ")
 
     async def close(self) -> None:
         """Give the desktop back, once; never raises."""

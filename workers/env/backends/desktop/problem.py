@@ -2,7 +2,7 @@
 
 import base64
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -116,6 +116,25 @@ def find(elements: Elements, role: str, name: str | None = None, number: int = 0
         shown = ", ".join(sorted({f"{element.role} {element.name!r}" for element in elements if element.name}))
         raise MissingElement(f"no {role} {name or number!r} is shown; there are {shown}")
     return matching[number]
+
+
+async def oracle_actions(
+    oracle: Next, elements: Callable[[], Awaitable[Elements]], is_over: Callable[[], Awaitable[bool]], prefix: str = ""
+) -> AsyncIterator[Action]:
+    """Yield an oracle's actions, each from the shown elements, until the episode is over or there is no further one.
+
+    Raises EnvironmentFault if an element is missing, whose text has the ``prefix``.
+    """
+    number = 0
+    while not await is_over():
+        try:
+            action = oracle(number, await elements())
+        except MissingElement as missing:
+            raise EnvironmentFault(f"{prefix}{missing}") from None
+        if action is None:
+            return
+        yield action
+        number += 1
 
 
 def in_turn(*steps: Action | Callable[[Elements], Action]) -> Next:

@@ -9,7 +9,14 @@ from collections.abc import AsyncIterator
 
 from dart_streams.actions import Action
 from dart_streams.deadline import Deadline
-from workers.env.backends.desktop.problem import Content, MissingElement, Problem, SessionOutcome, parse_elements
+from workers.env.backends.desktop.problem import (
+    Content,
+    Elements,
+    Problem,
+    SessionOutcome,
+    oracle_actions,
+    parse_elements,
+)
 from workers.env.backends.osworld.environment import TaskSession
 from workers.env.backends.osworld.machine import FileMissing, Machine
 from workers.env.backends.osworld.settling import wait_stable
@@ -76,18 +83,13 @@ class FamilyTaskSession(TaskSession):
         elements = parse_elements(await machine.accessibility(deadline)) if reads else []
         return float(self.problem.solved(outcome, elements))
 
-    async def demonstrate(self, machine: Machine, deadline_s: float) -> AsyncIterator[Action]:
+    def demonstrate(self, machine: Machine, deadline_s: float) -> AsyncIterator[Action]:
         """Yield the oracle's actions, each from the shown elements."""
-        number = 0
-        while not await self.is_over(machine, Deadline(deadline_s)):
-            try:
-                action = self.problem.oracle(number, parse_elements(await machine.accessibility(Deadline(deadline_s))))
-            except MissingElement as missing:
-                raise EnvironmentFault(str(missing)) from None
-            if action is None:
-                return
-            yield action
-            number += 1
+
+        async def elements() -> Elements:
+            return parse_elements(await machine.accessibility(Deadline(deadline_s)))
+
+        return oracle_actions(self.problem.oracle, elements, lambda: self.is_over(machine, Deadline(deadline_s)))
 
     async def _outcome(self, machine: Machine, deadline: Deadline, with_output: bool = False) -> SessionOutcome:
         code = await read_text(machine, CODE, deadline)

@@ -9,7 +9,7 @@ import msgspec
 from dart_streams.actions import Action, Call
 from dart_streams.config import Phone
 from dart_streams.config.tasks import Task
-from workers.env.backends.desktop.problem import Element, MissingElement
+from workers.env.backends.desktop.problem import Element, oracle_actions
 from workers.env.backends.phone.families import PhoneProblem, problem_of
 from workers.env.backends.phone.gestures import input_events, keys_after
 from workers.env.backends.phone.offers import OFFERED
@@ -56,29 +56,26 @@ class PhoneEnvironment:
         answer = await self._request("state")
         return float(answer["state"] == self._task().goal)
 
-    async def demonstrate(self, task: Task) -> AsyncIterator[Action]:
+    def demonstrate(self, task: Task) -> AsyncIterator[Action]:
         """Yield the oracle's actions, each from the shown views, until the task is solved.
 
         Raises EnvironmentFault if a view is missing.
         """
-        number = 0
-        while not await self.evaluate():
-            answer = await self._request("elements")
-            elements = msgspec.convert(answer["elements"], list[Element])
-            try:
-                action = self._task().oracle(number, elements)
-            except MissingElement as missing:
-                raise EnvironmentFault(f"{task.task_id}: {missing}") from None
-            if action is None:
-                return
-            yield action
-            number += 1
+
+        async def is_solved() -> bool:
+            return bool(await self.evaluate())
+
+        return oracle_actions(self._task().oracle, self._elements, is_solved, f"{task.task_id}: ")
 
     async def close(self) -> None:
         """Give the phone back, once; never raises."""
         if not self._closed:
             self._closed = True
             await self.pool.give_back(self.phone, self.faulty, used=self.problem is not None)
+
+    async def _elements(self) -> list[Element]:
+        answer = await self._request("elements")
+        return msgspec.convert(answer["elements"], list[Element])
 
     def _task(self) -> PhoneProblem:
         if self.problem is None:
