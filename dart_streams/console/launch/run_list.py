@@ -19,26 +19,6 @@ REVISION = 9
 """Characters of a revision in a list."""
 
 
-class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run. ``state`` is running, complete, or the phase in which it stopped; success is on held-out tasks.
-
-    ``machine`` and ``version`` are of its newest start, empty in journals of earlier versions.
-    """
-
-    run: str
-    state: str
-    recipe: str
-    started_ms: int | None
-    minutes: float | None
-    episodes: int | None
-    steps: int | None
-    success_before: float | None
-    success_after: float | None
-    machine: str
-    version: str
-    mb: int
-
-
 class Figures(msgspec.Struct, frozen=True):
     """The part of report.json that a list shows."""
 
@@ -49,7 +29,10 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of a run that its journal and report have, here or in a bundle; null and empty where they lack one."""
+    """The facts of a run that its journal and report have, here or in a bundle; null and empty where they lack one.
+
+    Success is on held-out tasks. ``machine`` and ``version`` are of its newest start, empty in journals of before.
+    """
 
     started_ms: int | None
     minutes: float | None
@@ -59,6 +42,15 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     success_after: float | None
     machine: str
     version: str
+
+
+class RunRow(RunFacts, frozen=True, kw_only=True):
+    """A run of a state folder. ``state`` is running, complete, or the phase in which it stopped."""
+
+    run: str
+    state: str
+    recipe: str
+    mb: int
 
 
 def list_runs(state: Path) -> list[RunRow]:

@@ -349,9 +349,8 @@ class RunState(ActivityState):
     @property
     def recent_success(self) -> float | None:
         """Mean reward of the newest training episodes, None without any."""
-        train = (trajectory for trajectory in reversed(self.finished.values()) if trajectory.purpose == "train")
-        recent = itertools.islice(train, RECENT_EPISODES)
-        rewards = [trajectory.own_reward for trajectory in recent if trajectory.own_reward is not None]
+        train = (one for one in reversed(self.finished.values()) if one.purpose == "train")
+        rewards = [one.own_reward for one in itertools.islice(train, RECENT_EPISODES) if one.own_reward is not None]
         return sum(rewards) / len(rewards) if rewards else None
 
     @property
