@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from dart_streams.config.tasks import Task
+from workers.env import conformance
 
 
 @asynccontextmanager
@@ -15,6 +16,20 @@ async def opened(backend: Any, task: Task) -> AsyncIterator[tuple[Any, Any]]:
         yield environment, await environment.reset(task)
     finally:
         await environment.close()
+
+
+async def check_oracle(environment: Any, task: Task) -> None:
+    """Check at the start of a task that it is worth 0, and 1 after its oracle's actions."""
+    assert await environment.evaluate() == 0
+    assert await conformance.solve(environment, task)
+    assert await environment.evaluate() == 1
+
+
+async def check_family(backend: Any, task: Task) -> None:
+    """Check a task's oracle, and that a reset brings the first screen back."""
+    async with opened(backend, task) as (environment, start):
+        await check_oracle(environment, task)
+        assert conformance.same_screen(await environment.reset(task), start)
 
 
 @asynccontextmanager

@@ -21,13 +21,12 @@ import pytest
 
 from dart_streams import config as configuration
 from dart_streams.config import Config
-from dart_streams.console.launch import subreaper
 from dart_streams.console.runs import run_folder
 from dart_streams.console.runs.run_folder import RunFolder
 from dart_streams.console.runs.run_log import read_events
 from dart_streams.deadline import Deadline
 from tests.faults import invariants
-from tests.processes import command_of
+from tests.processes import marked
 from topics import trained
 
 ROOT = Path(__file__).parents[2]
@@ -126,13 +125,11 @@ class Circle:
 
     def of_kind(self, kind: str) -> list[psutil.Process]:
         """Return the processes of a kind and all below them, but not those that start them again."""
-        mark, found = self.mark(kind), []
-        for one in self.processes():
-            line = command_of(one)
-            if mark in line and subreaper.__file__ not in line:
-                found.append(one)
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    found += one.children(recursive=True)
+        found = []
+        for one in marked(self.processes(), self.mark(kind)):
+            found.append(one)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += one.children(recursive=True)
         return found
 
     def kill_everything(self) -> None:

@@ -15,6 +15,8 @@ from tests.integration.page_browser import Tab, browser_tab
 PROGRAM = Path(sys.executable).parent / "dart-streams"
 BUTTONS = {"left": 1, "right": 2, "middle": 4}
 IMAGE = "document.getElementById('screen')"
+SAID = "document.getElementById('said')?.textContent"
+STAGE = "document.body?.dataset.stage"
 TAKEN = "document.querySelectorAll('#taken li').length"
 DRAWN = f"({IMAGE}.complete && {IMAGE}.naturalWidth > 0)"
 

@@ -1,6 +1,7 @@
 """The whole circle as real processes under the real supervisor, with scripted answers and simulated screens."""
 
 import asyncio
+import contextlib
 import io
 import json
 import os
@@ -8,7 +9,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,6 +96,20 @@ def until(session: Session, enough: Callable[[RunState], bool]) -> Session:
 
     session.make_run = made
     return session
+
+
+@contextlib.asynccontextmanager
+async def turning(session: Session, made: folder.RunFolder) -> AsyncIterator[None]:
+    """Run a session beside what is done from its topics on, and wait for its end; a failure cancels it."""
+    running = asyncio.create_task(session.run())
+    try:
+        await asyncio.to_thread(wait_until, lambda: made.topics_file.exists() or running.done(), "the topics")
+        yield
+    except BaseException:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        raise
+    await running
 
 
 def living_below(pid: int) -> list[psutil.Process]:

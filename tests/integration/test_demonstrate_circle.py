@@ -22,7 +22,7 @@ from tests.command_line import invoke, invoke_json
 from tests.integration.miniwob_backend import browser
 from tests.integration.miniwob_backend import task as page_task
 from tests.integration.scripted_person import ScriptedPerson, demonstrating, person_at
-from tests.integration.test_circle import circle_config, session_of, until
+from tests.integration.test_circle import circle_config, session_of, turning, until
 from tests.integration.test_page import SHOTS
 from tests.waiting import wait_until
 from topics import action_requests, observations
@@ -167,19 +167,12 @@ async def play(sitting: Sitting) -> list[str]:
         return done.is_set() and {state.trajectories[one].task_id for one in taken} >= set(SHOWN)
 
     session = until(session_of(sitting.made, Console(file=io.StringIO(), width=160)), is_learned)
-    running = asyncio.create_task(session.run())
-    await asyncio.to_thread(wait_until, lambda: sitting.made.topics_file.exists() or running.done(), "the topics")
-    try:
+    async with turning(session, sitting.made):
         said = [await sitting.show(name, solution) for name, solution in (await solutions()).items()]
         said.append(await sitting.try_gestures())
         await sitting.leave()
         await sitting.die()
-    except BaseException:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        raise
-    done.set()
-    await running
+        done.set()
     return said
 
 

@@ -23,7 +23,7 @@ from dart_streams.config import Config, Desktop, Env
 from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
-from tests.environments import playing
+from tests.environments import check_family, playing
 from tests.keyboard import EDITED, TYPED
 from tests.processes import command_of
 from tests.waiting import wait_until
@@ -97,14 +97,7 @@ async def kill(process: psutil.Process) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_the_oracle_solves_each_family(backend, family):
     for seed in range(SEEDS):
-        chosen = task(family, seed)
-        environment = await backend.open(chosen)
-        start = await environment.reset(chosen)
-        assert await environment.evaluate() == 0
-        assert await conformance.solve(environment, chosen)
-        assert await environment.evaluate() == 1
-        assert conformance.same_screen(await environment.reset(chosen), start)
-        await environment.close()
+        await check_family(backend, task(family, seed))
 
 
 @pytest.mark.parametrize("family", ["answer", "edit"])

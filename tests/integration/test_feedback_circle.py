@@ -12,15 +12,14 @@ from rich.console import Console
 
 import topics
 from dart_streams.config import Config, FeedbackRules
-from dart_streams.console.launch import subreaper
 from dart_streams.console.launch.session import Session
 from dart_streams.console.launch.training_run import trained_steps
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.run_log import read_events, read_log
 from dart_streams.console.runs.run_state import RunState
 from tests.command_line import invoke, invoke_json
-from tests.integration.test_circle import HERE, STAND_IN, circle_config, session_of, until
-from tests.processes import command_of
+from tests.integration.test_circle import HERE, STAND_IN, circle_config, session_of, turning, until
+from tests.processes import marked
 from tests.waiting import wait_until
 from topics import trajectories
 
@@ -46,11 +45,8 @@ def is_learned(state: RunState) -> bool:
 def worker_of(made_run: folder.RunFolder, name: str) -> psutil.Process | None:
     """Return a process of a run, without the one that keeps it; None while it restarts."""
     mark = STAND_IN if name == "trainer" else f"--id {name}"
-    for one in psutil.Process().children(recursive=True):
-        line = command_of(one)
-        if mark in line and str(made_run.config_file) in line and subreaper.__file__ not in line:
-            return one
-    return None
+    ours = marked(psutil.Process().children(recursive=True), str(made_run.config_file))
+    return next(iter(marked(ours, mark)), None)
 
 
 def kill(made_run: folder.RunFolder, names: Collection[str]) -> None:
@@ -83,10 +79,8 @@ def give(made_run: folder.RunFolder, config: Config) -> None:
 async def play(made_run: folder.RunFolder, config: Config) -> None:
     """Run the circle, and give feedback once it has rollouts."""
     session: Session = until(session_of(made_run, Console(file=io.StringIO(), width=160)), is_learned)
-    running = asyncio.create_task(session.run())
-    await asyncio.to_thread(wait_until, lambda: made_run.topics_file.exists() or running.done(), "the topics")
-    await asyncio.to_thread(give, made_run, config)
-    await running
+    async with turning(session, made_run):
+        await asyncio.to_thread(give, made_run, config)
 
 
 def test_feedback_is_trained_on_though_each_process_is_killed(services, tmp_path):

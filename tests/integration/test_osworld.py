@@ -20,7 +20,7 @@ from dart_streams.actions import Click, Hotkey, MouseDown, MouseUp, Scroll, Type
 from dart_streams.config import Config, Env, Osworld, OsworldMachine
 from dart_streams.config.tasks import Task
 from dart_streams.deadline import Deadline
-from tests.environments import opened, playing
+from tests.environments import check_oracle, opened, playing
 from tests.integration.served_desktops import Served, served, wait_for_window
 from tests.waiting import until
 from workers.env import conformance
@@ -81,9 +81,7 @@ async def test_the_oracle_solves_each_family(desktops, family):
     chosen = task(family, 1)
     async with opened(leasing(desktops), chosen) as (environment, start):
         assert (start.width, start.height) == SIZE
-        assert await environment.evaluate() == 0
-        assert await conformance.solve(environment, chosen)
-        assert await environment.evaluate() == 1
+        await check_oracle(environment, chosen)
 
 
 async def test_actions_do_what_they_say(desktops):

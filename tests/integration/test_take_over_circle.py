@@ -19,8 +19,8 @@ from dart_streams.console.runs.run_state import RunState
 from dart_streams.episodes.trajectory_summary import is_whole, summarize
 from tests.command_line import invoke, invoke_json
 from tests.integration.page_browser import Tab, browser_tab
-from tests.integration.scripted_person import ScriptedPerson
-from tests.integration.test_circle import circle_config, session_of, until
+from tests.integration.scripted_person import SAID, STAGE, TAKEN, ScriptedPerson
+from tests.integration.test_circle import circle_config, session_of, turning, until
 from tests.integration.test_feedback_circle import kill
 from tests.integration.test_page import SHOTS
 from tests.integration.test_page_feedback import feedback_page
@@ -33,9 +33,6 @@ from workers.env.backends.simulated import box_center
 TASK = Task(environment="simulated", page="steps-8", seed=3, max_steps=12, split="train")
 BOX = Click(*box_center(TASK))
 """What solves a page, in pixels of the screen."""
-SAID = "document.getElementById('said')?.textContent"
-STAGE = "document.body?.dataset.stage"
-TAKEN = "document.querySelectorAll('#taken li').length"
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -176,16 +173,9 @@ async def play(made: folder.RunFolder, tmp_path: Path) -> list[str]:
         shown = [name for name in state.groups if name.startswith("take-over-")]
         return done.is_set() and any(state.trained_with.get(name) for name in shown)
 
-    running = asyncio.create_task(until(session_of(made, Console(file=io.StringIO(), width=160)), is_learned).run())
-    await asyncio.to_thread(wait_until, lambda: made.topics_file.exists() or running.done(), "the topics")
-    try:
+    async with turning(until(session_of(made, Console(file=io.StringIO(), width=160)), is_learned), made):
         taken = await people(made, tmp_path)
-    except BaseException:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        raise
-    done.set()
-    await running
+        done.set()
     return taken
 
 

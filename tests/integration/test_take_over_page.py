@@ -20,7 +20,7 @@ from dart_streams.console.views.page.take_over_route import load_take_over_files
 from dart_streams.episodes.trajectory_summary import summarize
 from tests.integration.env_harness import Harness, harness_of, order, solve, worker
 from tests.integration.page_browser import Tab, browser_tab
-from tests.integration.scripted_person import ScriptedPerson
+from tests.integration.scripted_person import SAID, STAGE, TAKEN, ScriptedPerson
 from tests.integration.test_page import SHOTS
 from tests.integration.test_take_over import taken_config
 from tests.task_files import write_tasks
@@ -35,9 +35,6 @@ from workers.recorder.main import connect as connect_recorder
 TASK = Task(environment="simulated", page="steps-6", seed=1, max_steps=10, split="train")
 BOX = Click(*box_center(TASK))
 """What solves the page by six clicks, in pixels of the screen."""
-SAID = "document.getElementById('said')?.textContent"
-STAGE = "document.body?.dataset.stage"
-TAKEN = "document.querySelectorAll('#taken li').length"
 
 pytestmark = pytest.mark.timeout(600)
 

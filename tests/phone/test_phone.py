@@ -10,7 +10,7 @@ import pytest
 
 from dart_streams.actions import Action, Call, Click, Drag, Hotkey, KeyDown, MouseDown, MouseUp, Move, Scroll, Type
 from dart_streams.config.tasks import Task
-from tests.environments import playing
+from tests.environments import check_family, playing
 from tests.keyboard import TYPED
 from workers.env import conformance
 from workers.env.backends.desktop.problem import Element, find
@@ -60,14 +60,7 @@ async def title_of(environment: Any) -> str:
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_the_oracle_solves_each_family(backend, family):
     for seed in range(SEEDS):
-        chosen = task(family, seed)
-        environment = await backend.open(chosen)
-        start = await environment.reset(chosen)
-        assert await environment.evaluate() == 0
-        assert await conformance.solve(environment, chosen)
-        assert await environment.evaluate() == 1
-        assert conformance.same_screen(await environment.reset(chosen), start)
-        await environment.close()
+        await check_family(backend, task(family, seed))
 
 
 @pytest.mark.parametrize("family", ["setting", "note", "search"])
