@@ -115,7 +115,7 @@ test-compose: setup ## Run a short circle with faults in containers (as root).
 test-s3: setup ## Run weights, checkpoints, screenshots and a whole run on a real S3 server, killed and started again.
 	@tests/objects/setup.sh .dart/s3-test
 	@$(MODEL)/python -m pytest -q -n 1 tests/objects/test_s3.py
-	@DART_SLOW_TESTS=1 $(STREAMS)/python -m benchmarks.private_services bash -c '$(STREAMS)/python -m pytest -q tests/objects/test_circle_on_s3.py'
+	@DART_SLOW_TESTS=1 $(STREAMS)/python -m benchmarks.private_services bash -c '$(STREAMS)/python -m pytest -q tests/objects/test_rights.py tests/objects/test_circle_on_s3.py'
 
 test-path: setup desktop ## Follow a user: models of a hub are trained, pushed and served again.
 	@$(STREAMS)/python -m benchmarks.private_services bash -c '$(STREAMS)/python -m pytest -q --timeout 1800 tests/path'

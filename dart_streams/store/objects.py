@@ -63,8 +63,8 @@ class BlobObjects:
         return None
 
     def size(self, sha256: str) -> int:
-        """Return the bytes of an object; -1 if there is none."""
-        with contextlib.suppress(FileNotFoundError):
+        """Return the bytes of an object; -1 if there is none, or if these keys may only write."""
+        with contextlib.suppress(FileNotFoundError, AccessRefused):
             return self._reach(
                 sha256, lambda storage, bound: int(storage.filesystem.size(f"{storage.folder}/{sha256}", **bound))
             )

@@ -26,21 +26,35 @@ class ObjectServer:
 
     def __init__(self, folder: Path) -> None:
         self.objects = folder / "objects"
+        self.accounts = folder / "accounts"
         self.log = folder / "versitygw.log"
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         (self.objects / BUCKET).mkdir(parents=True)
+        self.accounts.mkdir()
+
+    @property
+    def url(self) -> str:
+        """Return the address."""
+        return f"http://127.0.0.1:{self.port}"
 
     @property
     def environment(self) -> dict[str, str]:
         """Return what a client's environment needs."""
-        url = f"http://127.0.0.1:{self.port}"
-        return {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+        return {"AWS_ENDPOINT_URL": self.url, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+
+    def add_account(self, name: str) -> dict[str, str]:
+        """Make an account without rights; return its client's environment."""
+        asks = ("--access", KEY, "--secret", SECRET, "--endpoint-url", self.url)
+        made = ("--access", name, "--secret", f"{name}-secret", "--role", "user")
+        subprocess.run([str(PROGRAM), "admin", *asks, "create-user", *made], check=True, capture_output=True)
+        return {"AWS_ENDPOINT_URL": self.url, "AWS_ACCESS_KEY_ID": name, "AWS_SECRET_ACCESS_KEY": f"{name}-secret"}
 
     def start(self) -> None:
         """Start it, and wait until it takes connections."""
         environment = {**os.environ, "ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
-        command = [str(PROGRAM), "--port", f"127.0.0.1:{self.port}", "posix", str(self.objects)]
+        options = ["--port", f"127.0.0.1:{self.port}", "--iam-dir", str(self.accounts)]
+        command = [str(PROGRAM), *options, "posix", str(self.objects)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         deadline, pause = time.monotonic() + START_S, threading.Event()
