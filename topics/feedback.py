@@ -27,7 +27,8 @@ class Feedback(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     A ``take-over`` asks for the trajectory while it runs: from its next step on, the person of the ``lease`` acts in
     place of the policy. The environment worker says so in ``Observation.asks``. Then the person sends each action under
     the id ``<trajectory>/<step>/person``, as in a demonstration. The first take-over holds until its person gives the
-    trajectory back, or has shown no sign of life for the time of the lease. Others are ignored meanwhile.
+    trajectory back, or has shown no sign of life for the time of the lease. Others are ignored meanwhile. But
+    if the same person has asked again, the trajectory is theirs again after the policy's next step.
     """
 
     feedback_id: Name

@@ -21,7 +21,7 @@ from topics.rollout_orders import PersonLease
 from workers.env.take_overs import TakeOvers
 
 TASK = "simulated/steps-3#1"
-PEOPLE = {"f0": "person-0", "f1": "person-1"}
+PEOPLE = {"f0": "person-0", "f1": "person-1", "f0-again": "person-0"}
 
 
 def taken_config(services, folder: Path, tasks: dict[str, str] | None = None) -> Config:
@@ -156,6 +156,19 @@ async def test_who_gives_back_or_is_lost_leaves_the_next_step_to_the_policy(serv
         ended = await one.end()
     assert (ended[-1].end.kind, whose(ended)) == ("success", [None, None, None])
     assert [one.asks for one in ended] == [None, "f0", None, None]
+
+
+async def test_who_gives_back_and_asks_at_once_has_the_turn_after(services, tmp_path, monkeypatch):
+    """The worker reads the second take-over before what was given back: they come on two topics."""
+    async with circle(taken_config(services, tmp_path), monkeypatch) as one:
+        shown = await one.taken("f0")
+        await take_over(one.harness, "f0-again")
+        await until(one.has_noted(2))
+        await send(one.harness, shown, "person-0", gives_back=True)
+        shown = await is_asked(one.harness, "f0-again", 2)
+        await send(one.harness, shown, "person-0", click(shown))
+        ended = await one.end()
+    assert (ended[-1].end.kind, whose(ended)) == ("success", [None, None, "f0-again"])
 
 
 async def test_a_lost_person_gives_the_episode_back_and_their_steps_stay_theirs(services, tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ from dart_streams.console.views.page.take_over_route import load_take_over_files
 from dart_streams.episodes.trajectory_summary import summarize
 from tests.integration.env_harness import Harness, harness_of, order, solve, worker
 from tests.integration.page_browser import Tab, browser_tab
-from tests.integration.scripted_person import SAID, STAGE, TAKEN, ScriptedPerson
+from tests.integration.scripted_person import SAID, TAKEN, ScriptedPerson
 from tests.integration.test_page import SHOTS
 from tests.integration.test_take_over import taken_config
 from tests.task_files import write_tasks
@@ -137,11 +137,10 @@ async def test_a_person_takes_over_gives_back_once_and_solves_it(services, tmp_p
         await act(person, 1)
         await person.turn(2)
         await tab.shot("take-over")
-        await tab.click("#give-back:not([disabled])")
-        await run.asks_policy(2)
-        await tab.until(f"{STAGE} === 'policy' && !document.getElementById('begin').hidden", "the policy's turn")
-        await tab.click("#begin")
+        await tab.js("for (const id of ['give-back', 'begin']) document.getElementById(id).click()")
+        await tab.until(f"{SAID}?.includes('your turn comes with its next screen')", "the wait for the policy")
         await run.taken(2)
+        await run.asks_policy(2)
         await run.answer(2)
         for taken in (3, 4, 5):
             await act(person, taken)

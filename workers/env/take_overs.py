@@ -2,6 +2,9 @@
 
 It is read from its end, without a group, by workers of runs that take feedback. The topic has one order for a
 trajectory, so all readers agree on the first take-over.
+
+A person who gives an episode back may ask for it again at once. What they give back comes on another topic, and may be
+read later.
 """
 
 import contextlib
@@ -29,6 +32,7 @@ class TakeOvers:
 
     def __init__(self) -> None:
         self._held: dict[str, Feedback | None] = {}
+        self._asked_again: dict[str, Feedback] = {}
 
     def begin(self, trajectory_id: str, order: RolloutOrder) -> None:
         """Let an episode be taken over from now on, if its order may be."""
@@ -38,22 +42,29 @@ class TakeOvers:
     def end(self, trajectory_id: str) -> None:
         """Forget an episode."""
         self._held.pop(trajectory_id, None)
+        self._asked_again.pop(trajectory_id, None)
 
     def add(self, given: Feedback) -> None:
-        """Hold an episode for a person; ignored are episodes of others, and those that another person holds."""
-        if given.kind != "take-over" or given.lease is None:
+        """Hold an episode for a person; ignored are episodes of others, and those that another person holds.
+
+        A person who holds it and asks again, has it again after they give it back.
+        """
+        if given.kind != "take-over" or given.lease is None or given.trajectory_id not in self._held:
             return
-        if given.trajectory_id in self._held and self._held[given.trajectory_id] is None:
+        held = self._held[given.trajectory_id]
+        if held is None:
             self._held[given.trajectory_id] = given
+        elif held.lease is not None and held.lease.person == given.lease.person and held != given:
+            self._asked_again[given.trajectory_id] = given
 
     def holder(self, trajectory_id: str) -> Feedback | None:
         """Return the take-over that holds an episode; None if the policy plays it."""
         return self._held.get(trajectory_id)
 
     def release(self, trajectory_id: str) -> None:
-        """Give an episode back to the policy; it may be taken over again."""
+        """Give an episode back to the policy, until its person's next turn if they have asked again."""
         if trajectory_id in self._held:
-            self._held[trajectory_id] = None
+            self._held[trajectory_id] = self._asked_again.pop(trajectory_id, None)
 
     async def read(self, records: AIOKafkaConsumer) -> None:
         """Add take-overs until cancelled. The curator sends unreadable records to the dead letters."""

@@ -220,5 +220,20 @@ def test_the_first_person_holds_an_episode_and_strangers_are_ignored():
     assert held.holder("t") is None
 
 
+def test_who_asks_again_before_they_give_back_has_the_next_turn():
+    held = TakeOvers()
+    held.begin("t", events.rollout_order())
+    for number, person in ((0, "person-1"), (0, "person-1"), (1, "person-2")):
+        held.add(taking("t", number, person))
+    held.release("t")
+    assert held.holder("t") is None, "neither a repeated record nor another person asks again"
+    for number in (2, 3):
+        held.add(taking("t", number))
+    held.release("t")
+    assert held.holder("t") == taking("t", 3)
+    held.release("t")
+    assert held.holder("t") is None, "once"
+
+
 def events_of_kind(kind: Any) -> Feedback:
     return Feedback(feedback_id="n", task_id="t", author="ann", at_ms=0, kind=kind, trajectory_id="t", note="cut")
