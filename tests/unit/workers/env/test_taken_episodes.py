@@ -209,7 +209,7 @@ def test_the_first_person_holds_an_episode_and_strangers_are_ignored():
     held.begin("t", events.rollout_order())
     held.add(events_of_kind("note"))
     for number in (1, 2):
-        held.add(taking("t", number))
+        held.add(taking("t", number, f"person-{number}"))
     assert held.holder("t") == taking("t", 1)
     held.release("t")
     assert held.holder("t") is None
