@@ -180,6 +180,15 @@ async def test_no_key_is_lost_to_an_application_that_is_late(opened, text):
     assert (await opened._outcome()).output == text
 
 
+async def test_no_repeated_key_is_lost_to_an_application_that_is_late(opened):
+    """Keys that go down and up by name, as those of shortcuts and of pyautogui, are paced as those of a text."""
+    session = {"command": ["/usr/bin/python3", "-c", LATE], "files": {}, "watched": []}
+    await opened.sandbox.request("POST", "session", session)
+    events = [[kind, key] for key in "aaba" for kind in ("down", "up")]
+    await opened.sandbox.request("POST", "step", {"id": "type", "events": events})
+    assert (await opened._outcome()).output == "aaba"
+
+
 async def test_the_keyboard_types_what_it_types_into_a_page(backend):
     chosen = task("edit")
     async with playing(backend, chosen) as environment:

@@ -47,6 +47,7 @@ class XDisplay:
         self.frames = Framebuffer(framebuffer)
         self.shift = self.x.keysym_to_keycode(XK.XK_Shift_L)
         self.commanding = {self.x.keysym_to_keycode(keysym) for keysym in COMMANDING}
+        self.modifiers = {self.shift, self.x.keysym_to_keycode(XK.XK_Shift_R), *self.commanding}
         count = self.x.display.info.max_keycode - FIRST_CODE + 1
         change = self.x.change_keyboard_mapping  # Not of self: a reference cycle would keep the framebuffer mapped.
         rows = self.x.get_keyboard_mapping(FIRST_CODE, count)
@@ -58,12 +59,14 @@ class XDisplay:
         self._move(self.frames.size[0] - 1, self.frames.size[1] - 1)
         self.x.sync()
 
-    def perform(self, events: Sequence[Sequence[Any]], apart: bool = True) -> None:
+    def perform(self, events: Sequence[Sequence[Any]], apart: bool = True, begins: bool = True) -> None:
         """Send input events in order; raise InputError for an unknown one.
 
-        With ``apart`` the first press is delayed so that it is no second click of an earlier one.
+        With ``apart`` the first press is delayed so that it is no second click of an earlier one. Events that begin no
+        action share the time limits of the one before.
         """
-        self.strikes.begin_action()
+        if begins:
+            self.strikes.begin_action()
         for number, (kind, *arguments) in enumerate(events):
             perform = getattr(self, f"_{kind}", None) if kind in EVENTS else None
             if perform is None:
@@ -164,6 +167,7 @@ class XDisplay:
 
     def _down(self, name: str) -> None:
         code, shifted = self._code(name)
+        self._pace(code)
         means_its_key = name.isalpha() and any(key in self.commanding for key in self.held_keys)
         if shifted and not means_its_key and self.shift not in self.held_keys:
             # As a user does for ctrl and +; a capital letter with Ctrl means its key.
@@ -178,10 +182,17 @@ class XDisplay:
             self.shifted_for.remove(code)
             self._let_go(self.shift)
 
+    def _pace(self, code: int) -> None:
+        """Wait before a key is struck again, as within a text; all keys of before are released meanwhile."""
+        if code not in self.held_keys and code not in self.modifiers:
+            self.x.sync()
+            self.strikes.wait_before_repeat(code)
+
     def _hold(self, code: int) -> None:
         if code not in self.held_keys:
             self.held_keys.append(code)
             xtest.fake_input(self.x, X.KeyPress, code)
+            self.x.sync()
             self.strikes.note(code)
 
     def _let_go(self, code: int) -> None:

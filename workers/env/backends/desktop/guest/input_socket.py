@@ -33,7 +33,7 @@ def perform_line(session: DesktopSession, line: bytes) -> "dict[str, Any]":
     try:
         request = json.loads(line)
         display = session.shown
-        display.perform(request["events"], request.get("apart", True))
+        display.perform(request["events"], request.get("apart", True), request.get("begins", True))
         return {"position": display.pointer(), "size": list(display.frames.size)}
     except (InputError, SessionError, ValueError, KeyError, TypeError, *DISPLAY_ERRORS) as error:
         return {"error": f"{type(error).__name__}: {error}"}

@@ -87,17 +87,18 @@ class _Desktop:
 
     def __init__(self) -> None:
         self.stream: Any = None
-        self.has_pressed = False
+        self.has_pressed = self.has_begun = False
 
     def send(self, *events: Sequence[Any]) -> "dict[str, Any]":
-        """Perform events; the first press of a program is no second click of an earlier one."""
-        apart = not self.has_pressed
+        """Perform events of the program's one action; its first press is no second click of an earlier one."""
+        request = {"events": events, "apart": not self.has_pressed, "begins": not self.has_begun}
+        self.has_begun = True
         self.has_pressed |= any(kind == "press" for kind, *_ in events)
         if self.stream is None:
             connection = socket.socket(socket.AF_UNIX)
             connection.connect(ADDRESS)
             self.stream = connection.makefile("rwb")
-        self.stream.write(json.dumps({"events": events, "apart": apart}).encode() + b"\n")
+        self.stream.write(json.dumps(request).encode() + b"\n")
         self.stream.flush()
         line = self.stream.readline()
         answer: dict[str, Any] = json.loads(line) if line else {"error": "the desktop has ended"}

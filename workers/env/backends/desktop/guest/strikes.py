@@ -17,6 +17,9 @@ STILL_LOOKS = 3
 REST_S = 5.0
 """Time limit of an action's waits for applications; those that always compute get their keys by the clock."""
 
+REPEATS_S = 10.0
+"""Time limit of an action's pauses before named keys and shortcuts, which programs press a hundred times."""
+
 
 class Strikes:
     """The strikes of keys on one display; ``busy`` says whether an application computes or waits for a processor."""
@@ -37,10 +40,11 @@ class Strikes:
         self.handled_s = 0.0
         """Time at which all earlier strikes were handled."""
         self.left_s = REST_S
+        self.repeats_left_s = REPEATS_S
 
     def begin_action(self) -> None:
         """Permit the waits of another action."""
-        self.left_s = REST_S
+        self.left_s, self.repeats_left_s = REST_S, REPEATS_S
 
     def note(self, code: int) -> None:
         """Note that a key was struck."""
@@ -59,6 +63,15 @@ class Strikes:
         if self.handled_s <= struck_s:
             self.wait_until_handled()
         self.sleep(max(KEY_S, max(self.handled_s, struck_s) + SAME_KEY_S - self.clock()))
+
+    def wait_before_repeat(self, code: int) -> None:
+        """Do the same before a named key or a shortcut; an action's many repetitions are bounded in time."""
+        began_s = self.clock()
+        if self.repeats_left_s > 0:
+            self.wait_before(code)
+        else:
+            self.sleep(KEY_S)
+        self.repeats_left_s -= self.clock() - began_s
 
     def wait_until_handled(self) -> None:
         """Wait until the applications have handled all keys, at most as long as the action may still wait."""

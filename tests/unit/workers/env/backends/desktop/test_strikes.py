@@ -1,11 +1,20 @@
 """Strikes of keys beside applications that handle them at once, late, or never."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
 from workers.env.backends.desktop.guest import keyboard
-from workers.env.backends.desktop.guest.strikes import KEY_S, LOOK_INTERVAL_S, REST_S, SAME_KEY_S, STILL_LOOKS, Strikes
+from workers.env.backends.desktop.guest.strikes import (
+    KEY_S,
+    LOOK_INTERVAL_S,
+    REPEATS_S,
+    REST_S,
+    SAME_KEY_S,
+    STILL_LOOKS,
+    Strikes,
+)
 
 KEY, OTHER = 10, 11
 LOOK_S = STILL_LOOKS * LOOK_INTERVAL_S
@@ -63,6 +72,21 @@ def test_an_application_that_always_computes_costs_an_action_its_limit():
     assert last - first == pytest.approx(REST_S + 10 * SAME_KEY_S, abs=0.2)
     application.strikes.begin_action()
     assert application.strike(KEY) - last == pytest.approx(REST_S, abs=0.2)
+
+
+def test_a_named_key_is_paced_until_an_action_has_paused_enough():
+    application = Application()
+    struck = []
+    for _ in range(1000):
+        application.strikes.wait_before_repeat(KEY)
+        application.strikes.note(KEY)
+        struck.append(application.now_s)
+    assert all(SAME_KEY_S <= later - earlier <= SAME_KEY_S + LOOK_S for earlier, later in pairwise(struck[:50]))
+    assert struck[-1] - struck[-2] == pytest.approx(KEY_S)
+    assert struck[-1] - struck[0] == pytest.approx(REPEATS_S + 1000 * KEY_S, abs=0.5)
+    application.strikes.begin_action()
+    application.strikes.wait_before_repeat(KEY)
+    assert application.now_s - struck[-1] >= SAME_KEY_S
 
 
 def test_a_key_of_an_earlier_action_that_came_to_rest_waits_for_nothing():
