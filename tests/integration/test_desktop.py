@@ -189,6 +189,36 @@ async def test_no_repeated_key_is_lost_to_an_application_that_is_late(opened):
     assert (await opened._outcome()).output == "aaba"
 
 
+SLOW = """
+import time
+from Xlib import X, display
+x = display.Display()
+screen = x.screen()
+shape = 0, 0, 200, 100, 0, screen.root_depth
+window = screen.root.create_window(*shape, background_pixel=screen.white_pixel, event_mask=X.KeyPressMask)
+window.map()
+while x.next_event().type != X.KeyPress:
+    pass
+with open("half", "w") as file:
+    end = time.monotonic() + 7
+    while time.monotonic() < end:
+        window.change_attributes(background_pixel=int(time.monotonic() * 100) % 2 * screen.white_pixel)
+        window.clear_area()
+        x.sync()
+        time.sleep(0.01)
+    file.write("whole")
+x.next_event()
+"""
+"""Draws for longer than a step waits for rest, and then finishes its file."""
+
+
+async def test_a_desktop_that_still_works_is_evaluated_when_it_is_at_rest(opened):
+    session = {"command": ["/usr/bin/python3", "-c", SLOW], "files": {}, "watched": ["half"]}
+    await opened.sandbox.request("POST", "session", session)
+    await opened.sandbox.request("POST", "step", {"id": "save", "events": [["text", "s"]]})
+    assert (await opened._outcome()).text("half") == "whole"
+
+
 async def test_the_keyboard_types_what_it_types_into_a_page(backend):
     chosen = task("edit")
     async with playing(backend, chosen) as environment:

@@ -14,6 +14,8 @@ from workers.env.backends.desktop.guest.session import HOME, DesktopSession, Ses
 REQUEST_BYTES = 256 * 2**20
 ELEMENTS_S = 60.0
 """Time limit of the accessible elements; the worker's limit of the whole call is usually lower."""
+OUTCOME_S = 30.0
+"""Time limit for a desktop to come to rest before its outcome, if it was not at rest after the last step."""
 TUNNEL = "/tunnel/"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -24,6 +26,8 @@ class Server:
     def __init__(self, session: DesktopSession) -> None:
         self.session = session
         self.executed = ""
+        self.at_rest = True
+        """Whether the desktop came to rest after the last action."""
         self.called, self.returned = "", ""
         self.reader: asyncio.subprocess.Process | None = None
         self.one_at_a_time = asyncio.Lock()
@@ -55,6 +59,7 @@ class Server:
         arguments = await request.json()
         await self._end_reader()
         self.executed = self.called = ""
+        self.at_rest = True
         await self.session.start(**arguments)
         return self._screen(at_rest=True)
 
@@ -75,7 +80,8 @@ class Server:
         if arguments["id"] != self.executed:
             self.executed = arguments["id"]
             self.session.shown.perform(arguments["events"])
-        return self._screen(await self.session.settle(), arguments.get("image", True))
+        self.at_rest = await self.session.settle()
+        return self._screen(self.at_rest, arguments.get("image", True))
 
     async def _call(self, request: web.Request) -> web.Response:
         """Call a function once for an ``id``, and return its text; `/step` with the id then shows the screen."""
@@ -86,7 +92,10 @@ class Server:
         return web.json_response({"returned": self.returned if arguments["id"] == self.called else ""})
 
     async def _outcome(self, _: web.Request) -> web.Response:
+        """Return the outcome, of a desktop at rest: an application that computes may be about to save."""
         self.session.check()
+        if not self.at_rest:
+            self.at_rest = await self.session.settle(OUTCOME_S)
         return web.json_response(self.session.outcome())
 
     async def _elements(self, _: web.Request) -> web.Response:
