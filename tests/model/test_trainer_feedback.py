@@ -1,13 +1,24 @@
-"""The training process imitates corrected steps beside its batches, and a killed one the same."""
+"""The training process imitates corrected steps beside its batches, and a killed one the same; and taken-over steps."""
+
+import math
+from pathlib import Path
 
 import msgspec
 import pytest
+from safetensors.torch import load_file
 
+from benchmarks.curation_world import task_set
+from benchmarks.synthetic_groups import BacklogShape, SyntheticBacklog, alter_group
+from dart_streams.config import Config
+from dart_streams.curation.agents import bind_agents
+from dart_streams.curation.reducer import InputRecord, advance
+from dart_streams.episodes.trajectory_summary import summarize
 from tests.model.test_trainer_run import Run, run, train_with_kills  # noqa: F401 - a fixture
-from topics import curated
+from topics import curated, trajectories
 from topics.curated import CuratedGroup
 
 FEEDBACK = {"feedback": {"enabled": True, "recent": 1}}
+CREDIT = {"feedback": {"enabled": True, "credit_taken_over": True}}
 CLICK = "click(start_box='(3,4)')"
 
 
@@ -54,3 +65,56 @@ def test_corrections_are_imitated_beside_batches_and_after_kills(run):  # noqa: 
     for name in ("loss", "imitation_nll"):
         expected = [step.metrics.get(name, 0.0) for step in steps]
         assert [step.metrics.get(name, 0.0) for step in again] == pytest.approx(expected, abs=1e-5), name
+
+
+def taken_over(made: SyntheticBacklog, trajectory: str, step: int) -> SyntheticBacklog:
+    """Return rollouts with one action of a person in place of the policy's, as an environment worker records it."""
+    unsampled = {"tokens": [], "logprobs": [], "entropies": [], "versions": [], "prompt_sha": ""}
+    return alter_group(made, trajectory, step + 1, take_over="f0", **unsampled)
+
+
+def curate(config: Config, made: SyntheticBacklog) -> list[CuratedGroup]:
+    """Return the groups that the data manager makes of these rollouts, feedback's last."""
+    ended = [summarize(steps) for steps in made.observations.values()]
+    found: list[CuratedGroup] = []
+    for agent in bind_agents(config, task_set(1)):
+        state = agent.state()
+        for offset, one in enumerate(ended if trajectories.TOPIC in agent.inputs else []):
+            place = {"group_id": "g000000", "order_id": f"g000000/{offset}/0"}
+            result = advance(
+                agent, state, InputRecord("trajectories", 0, offset, msgspec.structs.replace(one, **place))
+            )
+            assert not result.refused
+            state = result.state
+            found += [decision.event for decision in result.decisions if decision.topic is curated.TOPIC]
+    return sorted(found, key=lambda group: bool(group.feedback))
+
+
+def test_what_a_person_took_over_is_imitated_and_the_rest_credited(run):  # noqa: F811
+    curation = {"entropy": {"keep": 1.0}}
+    ours = run(0, trainer={"groups_per_step": 1, "max_train_steps": 2}, curation=curation, **CREDIT)
+    ours.maker.shape = BacklogShape(members=2, lengths=(3, 3))
+    made = taken_over(ours.maker.group(0), "trajectory-0-1", 1)
+    credited, shown = curate(ours.config, made)
+    assert {one.trajectory_id: one.selected for one in credited.members} == {
+        "trajectory-0-0": [0, 1, 2],
+        "trajectory-0-1": [0, 2],
+    }
+    assert (shown.group_id, shown.members[0].selected) == ("take-over-trajectory-0-1", [1])
+    ours.publish(curated.TOPIC, shown)
+    ours.add([made._replace(group=credited), ours.maker.group(1)])
+    assert ours.train() == 0
+
+    first, second = ours.steps()
+    assert (first.group_ids, first.feedback) == ([credited.group_id], [shown.group_id])
+    assert second.feedback == [shown.group_id], "and again with the next"
+    assert (first.metrics["sequences"], first.metrics["imitation_sequences"]) == (5, 1)
+    own = [one.taken for steps in made.observations.values() for one in steps if one.taken and not one.taken.take_over]
+    assert first.metrics["tokens"] == sum(len(taken.tokens) for taken in own), "a person's have no ratio"
+    assert {(one.trajectory_id, one.step) for one in first.top_tokens}.isdisjoint({("trajectory-0-1", 1)})
+    assert all(first.metrics.get(name, 0) == 0 for name in ("no_tokens", "missing_step", "updates_not_finite"))
+    assert all(math.isfinite(first.metrics[name]) for name in ("loss", "grad_norm", "imitation_nll", "mismatch"))
+    assert first.metrics["grad_norm"] > 0
+    assert second.metrics["imitation_nll"] < first.metrics["imitation_nll"], "the policy learns what the person did"
+    weights = [load_file(file) for file in Path(ours.versions()[-1].parts[-1].uri).glob("*.safetensors")]
+    assert weights and all(value.isfinite().all() for part in weights for value in part.values())
