@@ -23,6 +23,7 @@ from dart_streams.console.datasets.demonstrations import demonstration_order
 from dart_streams.console.launch import evaluate, run_wait, topic_identity
 from dart_streams.console.launch.order_audit import AwaitedOrderAudit, audit_orders
 from dart_streams.console.launch.processes import ProcessSet
+from dart_streams.console.launch.service_waits import describe_waits, find_waits
 from dart_streams.console.launch.supervisor import Supervisor
 from dart_streams.console.runs import evaluation, open_orders
 from dart_streams.console.runs.run_folder import PhaseLog, RunFolder, write_json
@@ -91,7 +92,7 @@ class TrainingRun:
             follow_run(self.config.bus, publisher, self.config.telemetry.stall_s, keep=RETENTION) as follower,
             audit_orders(follower, publisher, self.notify) as audit,
         ):
-            follower.log = EchoLogger(self.log, self.notify, self.describe_wait)
+            follower.log = EchoLogger(self.log, self.notify, self.describe_silence)
             self.follower = follower
             self.has_topics.set()
             with self.phase("start"):
@@ -142,6 +143,16 @@ class TrainingRun:
         missing -= self.live_workers(self.follower) if self.follower else set()
         progress = self.follower.progress if self.follower else RunState()
         return run_wait.describe_wait(self.config, phase, progress, missing, self.endpoint_fault)
+
+    def describe_silence(self, silent_s: float) -> str:
+        """Return what the run has waited for while its topics were silent, empty if it is not known.
+
+        A process that waits for a service says so in its log, shortly before its last records or after them.
+        """
+        now_s = now_ms() / 1000
+        logs = {name: child.tail().splitlines() for name, child in self.supervisor.children.items()}
+        began_s = now_s - silent_s - self.config.telemetry.stall_s
+        return self.describe_wait() or describe_waits(find_waits(logs, began_s, now_s))
 
     def note_endpoint(self, fault: str) -> None:
         """Show that the policy's endpoint does not answer, or answers again."""
@@ -285,9 +296,12 @@ class TrainingRun:
 
 
 class EchoLogger:
-    """A logger that also shows warnings at the terminal; ``waiting`` returns what the run waits for in plain words."""
+    """A logger that also shows warnings at the terminal.
 
-    def __init__(self, log: Any, notify: Callable[[str], None], waiting: Callable[[], str]) -> None:
+    ``waiting`` returns in plain words what the run has waited for during a silence (seconds), empty if not known.
+    """
+
+    def __init__(self, log: Any, notify: Callable[[str], None], waiting: Callable[[float], str]) -> None:
         self.log = log
         self.notify = notify
         self.waiting = waiting
@@ -298,7 +312,9 @@ class EchoLogger:
         if "waits_for" in fields:
             waits_for, silent_s, last = fields["waits_for"], fields["silent_s"], fields["last_from"]
             source = "" if last == "none yet" else f" since one from {last}"
-            self.notify(f"{self.waiting() or f'waiting for {waits_for}'}: no record for {silent_s:.0f} s{source}")
+            self.notify(
+                f"{self.waiting(silent_s) or f'waiting for {waits_for}'}: no record for {silent_s:.0f} s{source}"
+            )
             return
         details = [f"{name.replace('_', ' ')} {value}" for name, value in fields.items()]
         self.notify(f"{event}: {', '.join(details)}")

@@ -54,7 +54,7 @@ async def test_an_endpoint_that_goes_and_comes_is_noted_each_time_once(monkeypat
 
 def test_a_long_wait_is_said_with_its_plain_words():
     now, shown = 0.0, []
-    log = EchoLogger(structlog.get_logger(), shown.append, lambda: "starting vLLM in rollout-0")
+    log = EchoLogger(structlog.get_logger(), shown.append, lambda _: "starting vLLM in rollout-0")
     waiting = StallDetector(log, "every rollout worker to serve weights", 10, lambda: now)
     now = 20.0
     waiting.check()
