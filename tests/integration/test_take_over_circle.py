@@ -39,7 +39,7 @@ pytestmark = pytest.mark.timeout(900)
 
 def slow_config(services, tmp_path: Path) -> Config:
     """Return a circle of simulated pages whose policy thinks long enough for people, and often clicks beside."""
-    base = circle_config(services, tmp_path, episodes=0, demonstrate=False)
+    base = circle_config(services, tmp_path, episodes=0, demonstrate=False, minutes=12.0)
     replace = msgspec.structs.replace
     scripted = replace(base.rollout.scripted, latency_ms=2000.0, success_rate=0.9)
     return replace(
