@@ -133,6 +133,8 @@ class Osworld(Backend, frozen=True):
     """Timeout of a reset (lease, start of the machine, set-up of the task), and of an evaluation."""
     mirror_folder: str = ""
     """The files of OSWorld's tasks (``dart-streams osworld mirror``), relative to the configuration file."""
+    pages_folder: str = ""
+    """Recorded web pages (``dart-streams osworld pages``) that desktops replay; empty: tasks of the web are refused."""
     check_start: bool = True
     """Score the untouched start state of each task before its first episode, and refuse a task with a reward there."""
     settle: Literal["still", "pause"] = "still"

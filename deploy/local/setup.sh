@@ -179,7 +179,7 @@ missing_osworld() {
     missing_desktop
     for program in gimp:gimp vlc:vlc thunderbird:thunderbird wmctrl:wmctrl \
         xdotool:xdotool xdg-open:xdg-utils gnome-terminal:gnome-terminal xfce4-terminal:xfce4-terminal bc:bc \
-        sqlite3:sqlite3 scrot:scrot socat:socat ffmpeg:ffmpeg tint2:tint2; do
+        sqlite3:sqlite3 openssl:openssl scrot:scrot socat:socat ffmpeg:ffmpeg tint2:tint2; do
         command -v "${program%:*}" >/dev/null || echo "${program#*:}: ${program%:*}"
     done
     [ -x /usr/lib/chromium/chromium ] || command -v chromium >/dev/null || echo "chromium: Chromium with windows"

@@ -29,6 +29,9 @@ HOW_TO_FILL = """Nothing is downloaded here. To fill the mirror:
 - clone the dataset {dataset} of the Hugging Face hub (with Git LFS) into {folder}, as it is;
 - put each other file where its path says: `--json` lists URLs and paths;
 - or, to check the machinery alone, let substitutes be made: `--make`."""
+HOW_TO_RECORD = """{count} addresses are missing. Nothing is downloaded here. To fill {folder}:
+- visit each page in a browser, and save "all as HAR with content" in its network panel, or record HAR by Playwright;
+- or, to check the machinery alone, let placeholders be made: `--make`."""
 
 app = typer.Typer(help="Check OSWorld's tasks on our desktops, and their mirror.", no_args_is_help=True)
 Checkout = Annotated[str, typer.Option("--osworld", help="A checkout of OSWorld. \\[default: DART_OSWORLD]")]
@@ -74,12 +77,48 @@ def mirror(
 
 
 @app.command()
+def pages(
+    folder: Annotated[Path, typer.Argument(help="The folder of recorded web pages.")],
+    osworld: Checkout = "",
+    task_list: TaskList = "test_all.json",
+    only: Only = "",
+    make: Annotated[bool, typer.Option("--make", help="Make placeholder pages for missing addresses.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the web addresses that tasks visit, and whether the folder has recordings of them.
+
+    Exits with 1 if one is missing, or if the file of a task cannot be used.
+    """
+    from workers.env.backends.osworld.pages import WebPages
+    from workers.env.backends.osworld.placeholder_pages import make_pages
+
+    log_to_stderr()
+    tasks, unusable = select_tasks(osworld, task_list, only)
+    folder.mkdir(parents=True, exist_ok=True)
+    if make:
+        count = make_pages(WebPages(folder), tasks)
+        note(f"{count} placeholder pages written: no score with them is one of OSWorld's")
+    addresses = WebPages(folder).survey(tasks)
+    show(addresses, as_json=as_json, title=f"web pages of {len(tasks)} tasks in {folder}")
+    missing = sum(address.state == "missing" for address in addresses)
+    if missing:
+        note(HOW_TO_RECORD.format(count=missing, folder=folder))
+    list_unusable(unusable)
+    if missing or unusable:
+        raise typer.Exit(1)
+
+
+@app.command()
 def check(
     folder: Annotated[Path, typer.Option("--mirror", help="The mirror's folder.")],
     desktops: Annotated[
         str, typer.Option(help="The lease server of `worker desktops`; without, nothing is played.")
     ] = "",
     token_file: Annotated[Path | None, typer.Option(help="Its token.")] = None,
+    web_pages: Annotated[
+        Path | None,
+        typer.Option("--pages", help="Recorded web pages to replay; without, tasks of the web are refused."),
+    ] = None,
     results: Annotated[
         Path, typer.Option(help="Results, a line a task; tasks that it has are not checked again.")
     ] = Path(".dart/osworld-check.jsonl"),
@@ -100,7 +139,7 @@ def check(
     log_to_stderr()
     tasks, unusable = select_tasks(osworld, task_list, only)
     token = auth.read_secret(f"file:{token_file}", "--token-file").strip() if token_file else ""
-    checks = asyncio.run(check_all(tasks, folder, desktops, token, results, at_once))
+    checks = asyncio.run(check_all(tasks, folder, desktops, token, results, at_once, web_pages))
     if markdown:
         write_table(markdown, checks)
     if rows:
@@ -156,11 +195,18 @@ class FileCount(msgspec.Struct, frozen=True):
 
 
 async def check_all(
-    tasks: Sequence[OsworldTask], folder: Path, desktops: str, token: str, results: Path, at_once: int
+    tasks: Sequence[OsworldTask],
+    folder: Path,
+    desktops: str,
+    token: str,
+    results: Path,
+    at_once: int,
+    web_pages: Path | None = None,
 ) -> list[TaskCheck]:
     """Return the checks of all tasks; each is written to ``results`` as it ends."""
     from workers.env.backends.osworld.episode_check import TaskChecker, read_checks
     from workers.env.backends.osworld.mirror import Mirror
+    from workers.env.backends.osworld.pages import WebPages
     from workers.env.backends.osworld.prerequisites import Prerequisites
     from workers.env.backends.osworld.providers import LeaseServerProvider
     from workers.env.backends.osworld.sidecar import EvaluatorSidecar
@@ -169,7 +215,8 @@ async def check_all(
     try:
         ready = await evaluators.start()
         mirror = Mirror(folder)
-        needs = Prerequisites(ready.metrics, ready.getters, mirror)
+        recorded = WebPages(web_pages) if web_pages else None
+        needs = Prerequisites(ready.metrics, ready.getters, mirror, pages=recorded)
         provider = LeaseServerProvider(desktops, token, LEASE_S, CALL_S) if desktops else None
         checker = TaskChecker(provider, mirror, evaluators, needs)
         found = read_checks(results)
@@ -200,7 +247,7 @@ async def play_all(checker: TaskChecker, tasks: Sequence[OsworldTask], results: 
     await asyncio.gather(*map(check_one, tasks))
 
 
-COLUMNS = ("task", "verdict", "files", "untouched", "oracle", "reason")
+COLUMNS = ("task", "verdict", "files", "pages", "untouched", "oracle", "reason")
 BEGIN, END = "<!-- results: written by `dart-streams osworld check --markdown` -->", "<!-- end of results -->"
 
 
@@ -219,10 +266,14 @@ def table_of(checks: Sequence[TaskCheck]) -> str:
     apps: dict[str, list[TaskCheck]] = {}
     for checked in checks:
         apps.setdefault(checked.page.partition("/")[0], []).append(checked)
-    lines = ["| app | tasks | untouched 0 | oracle 1 | refused | not tried |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| app | tasks | untouched 0 | oracle 1 | replayed | refused | not tried |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for app_name, rows in [*sorted(apps.items()), ("all", list(checks))]:
         verdicts = Counter(row.verdict for row in rows)
         counts = [len(rows), sum(row.start == 0 for row in rows), sum(row.oracle == 1 for row in rows)]
+        counts.append(sum(row.start == 0 and bool(row.replayed) for row in rows))
         lines.append("| " + " | ".join(map(str, [app_name, *counts, verdicts["refused"], verdicts["obstacle"]])) + " |")
     return "\n".join(lines)
 
@@ -234,5 +285,6 @@ def write_rows(path: Path, checks: Sequence[TaskCheck]) -> None:
     rows.writerow(COLUMNS)
     for check in checks:
         scores = ["" if value is None else f"{value:g}" for value in (check.start, check.oracle)]
-        rows.writerow([check.page, check.verdict, "made" if check.made else "", *scores, check.reason])
+        made = "made" if check.made else ""
+        rows.writerow([check.page, check.verdict, made, check.replayed, *scores, check.reason])
     replace_file(path, file.getvalue().encode())

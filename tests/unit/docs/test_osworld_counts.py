@@ -21,6 +21,7 @@ def checks() -> list[TaskCheck]:
             start=float(row["untouched"]) if row["untouched"] else None,
             oracle=float(row["oracle"]) if row["oracle"] else None,
             made=row["files"] == "made",
+            replayed=row["pages"],  # type: ignore[arg-type]
         )
         for row in rows
     ]

@@ -20,13 +20,14 @@ CHECKS = [
     TaskCheck(page="os/a", verdict="runnable", start=0.0, oracle=1.0),
     TaskCheck(page="os/b", verdict="refused", reason="its start | state\nis worth 1", start=1.0, made=True),
     TaskCheck(page="vlc/c", verdict="obstacle", reason="visits the live web"),
+    TaskCheck(page="vlc/d", verdict="runnable", start=0.0, replayed="made"),
 ]
 
 
 def test_the_table_has_counts_for_each_app():
     lines = osworld.table_of(CHECKS).splitlines()
-    assert "| os | 2 | 1 | 1 | 1 | 0 |" in lines
-    assert lines[-1] == "| all | 3 | 1 | 1 | 1 | 1 |"
+    assert "| os | 2 | 1 | 1 | 0 | 1 | 0 |" in lines
+    assert lines[-1] == "| all | 4 | 2 | 1 | 1 | 1 | 1 |"
 
 
 def test_the_csv_file_has_a_row_for_each_task(tmp_path: Path):
@@ -35,9 +36,10 @@ def test_the_csv_file_has_a_row_for_each_task(tmp_path: Path):
         rows = list(csv.reader(file))
     assert rows == [
         list(osworld.COLUMNS),
-        ["os/a", "runnable", "", "0", "1", ""],
-        ["os/b", "refused", "made", "1", "", "its start | state\nis worth 1"],
-        ["vlc/c", "obstacle", "", "", "", "visits the live web"],
+        ["os/a", "runnable", "", "", "0", "1", ""],
+        ["os/b", "refused", "made", "", "1", "", "its start | state\nis worth 1"],
+        ["vlc/c", "obstacle", "", "", "", "", "visits the live web"],
+        ["vlc/d", "runnable", "", "made", "0", "", ""],
     ]
     assert list(tmp_path.iterdir()) == [tmp_path / "rows.csv"]
 
@@ -103,3 +105,19 @@ def test_a_bad_task_is_listed_and_the_others_are_surveyed(tmp_path: Path, capsys
     assert "left out os/bad: " in printed.err
     (folder / "test_all.json").write_text(json.dumps({"os": ["good"]}))
     osworld.mirror(tmp_path / "mirror", osworld=str(tmp_path / "checkout"))
+
+
+def test_missing_web_pages_are_counted_and_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = tmp_path / "checkout" / "evaluation_examples"
+    (folder / "examples" / "chrome").mkdir(parents=True)
+    tab = {"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["https://a.example/x"]}}
+    task = {"instruction": "Do it.", "config": [tab], "evaluator": {"func": "infeasible"}}
+    (folder / "examples" / "chrome" / "t.json").write_text(json.dumps(task))
+    (folder / "test_all.json").write_text(json.dumps({"chrome": ["t"]}))
+    checkout = str(tmp_path / "checkout")
+    with pytest.raises(typer.Exit):
+        osworld.pages(tmp_path / "pages", osworld=checkout)
+    assert "1 addresses are missing" in capsys.readouterr().err
+    osworld.pages(tmp_path / "pages", osworld=checkout, make=True, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert [(page["url"], page["state"]) for page in found] == [("https://a.example/x", "made")]

@@ -67,9 +67,17 @@ ACCOUNTS = {
 PROFILE = "--user-data-dir=$HOME/.config/google-chrome"
 HIDDEN = ("/usr/bin/gpgconf", "/usr/bin/gpg", "/usr/bin/gpgsm")
 """Programs that are hidden: LibreOffice looks for keys with each of them, which takes a tenth of its start."""
+BROWSER_FLAGS = "/run/browser-flags"
+"""File with further flags of the browser, one a line, if it exists."""
+CHROME = f"""#!/bin/sh
+if [ -r {BROWSER_FLAGS} ]; then
+    while IFS= read -r flag; do set -- "$flag" "$@"; done <{BROWSER_FLAGS}
+fi
+exec /opt/bin/chrome --no-sandbox --no-first-run {PROFILE} "$@"
+"""
 SHIMS = {
     "/opt/bin/sudo": b'#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nexec "$@"\n',
-    "/opt/bin/google-chrome": f'#!/bin/sh\nexec /opt/bin/chrome --no-sandbox --no-first-run {PROFILE} "$@"\n'.encode(),
+    "/opt/bin/google-chrome": CHROME.encode(),
 }
 """Programs of OSWorld's image by their names there; nothing needs another user in a sandbox."""
 HOME_FILES = {

@@ -1,5 +1,6 @@
 """The ``osworld`` environment: tasks on machines that serve OSWorld's HTTP API, wherever they are."""
 
+import asyncio
 from pathlib import Path
 
 import structlog
@@ -12,6 +13,7 @@ from workers.env.backends.osworld.environment import OsworldEnvironment, StartSt
 from workers.env.backends.osworld.family_session import FamilyTaskSession
 from workers.env.backends.osworld.mirror import Mirror
 from workers.env.backends.osworld.osworld_session import OsworldTaskSession, TaskResources
+from workers.env.backends.osworld.pages import WebPages
 from workers.env.backends.osworld.providers import provider_of
 from workers.env.backends.osworld.sidecar import EvaluatorSidecar
 from workers.env.backends.osworld.tasks import load, load_all
@@ -44,7 +46,8 @@ class OsworldBackend:
         for task in load_all(self.examples, pages)[1]:
             log.warning("a task cannot be played: each episode of it is a fault", task=task.page, reason=task.reason)
         mirror, evaluators = mirror_of(self.settings), EvaluatorSidecar()
-        self.shared = TaskResources(mirror, evaluators, ours=bool(self.settings.lease_url))
+        pages_of_web = await asyncio.to_thread(web_pages_of, self.settings)
+        self.shared = TaskResources(mirror, evaluators, ours=bool(self.settings.lease_url), pages=pages_of_web)
         if not evaluators.python.exists():
             raise ServiceUnavailable("tasks of OSWorld need their evaluators: run `make osworld`")
 
@@ -86,3 +89,12 @@ def mirror_of(settings: Osworld) -> Mirror:
             "of the files of OSWorld's tasks: `dart-streams osworld mirror` says how to fill it"
         )
     return Mirror(Path(folder))
+
+
+def web_pages_of(settings: Osworld) -> WebPages | None:
+    """Return the configured recordings of web pages, None without; raise ConfigError for an unusable folder."""
+    if not settings.pages_folder:
+        return None
+    if not settings.lease_url:
+        raise ConfigError("env.osworld.pages_folder: only desktops of a lease server (lease_url) replay web pages")
+    return WebPages(Path(settings.pages_folder))

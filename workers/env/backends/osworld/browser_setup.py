@@ -18,7 +18,8 @@ from workers.env.environment import EnvironmentFault
 UP_S = 75.0
 """Time limit for the browser to respond, as in OSWorld."""
 POLL_INTERVAL_S = 0.5
-REQUEST_S = 10.0
+REQUEST_S = 60.0
+"""Time limit of a request, also while the browser starts on a busy machine."""
 PAGE_S = 20.0
 """Time limit for pages to have titles; slower pages are left as they are, as in OSWorld."""
 HISTORY = "/home/user/.config/google-chrome/Default/History"

@@ -16,6 +16,7 @@ from workers.env.backends.osworld import oracles
 from workers.env.backends.osworld.machine import Machine
 from workers.env.backends.osworld.mirror import Mirror, needed_urls
 from workers.env.backends.osworld.osworld_session import OsworldTaskSession, TaskResources
+from workers.env.backends.osworld.pages import visits_web
 from workers.env.backends.osworld.prerequisites import Prerequisites
 from workers.env.backends.osworld.providers import MachineProvider
 from workers.env.backends.osworld.sidecar import EvaluatorSidecar
@@ -33,7 +34,8 @@ log = structlog.get_logger()
 class TaskCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a task's check: ``obstacle`` without a trial, ``refused`` after one.
 
-    ``made`` if placeholders took the place of published files; ``start`` and ``oracle`` are scores.
+    ``made`` if placeholders took the place of published files; ``start`` and ``oracle`` are scores. ``replayed`` if
+    pages of the web were replayed: recorded ones, or placeholders.
     """
 
     page: str
@@ -42,6 +44,7 @@ class TaskCheck(msgspec.Struct, frozen=True, kw_only=True):
     start: float | None = None
     oracle: float | None = None
     made: bool = False
+    replayed: Literal["", "recorded", "made"] = ""
     seconds: float = 0.0
 
 
@@ -87,14 +90,22 @@ class TaskChecker:
             start=start,
             oracle=oracle,
             made=made,
+            replayed=self.replayed_for(task),
             seconds=round(time.monotonic() - began, 1),
         )
+
+    def replayed_for(self, task: OsworldTask) -> Literal["", "recorded", "made"]:
+        """Return the kind of the replayed pages that a task visits, empty without any."""
+        if self.needs.pages is None or not visits_web(task):
+            return ""
+        return "made" if self.needs.pages.is_made_for(task) else "recorded"
 
     async def play(self, task: OsworldTask, solution: oracles.Solution | None) -> float:
         """Return the score of a fresh machine after the setup and the ``solution``, if given."""
         assert self.provider is not None
         held = await self.provider.acquire(Deadline(LEASE_S))
-        session = OsworldTaskSession(task, TaskResources(self.mirror, self.evaluators, ours=True))
+        shared = TaskResources(self.mirror, self.evaluators, ours=True, pages=self.needs.pages)
+        session = OsworldTaskSession(task, shared)
         try:
             async with Machine(held.endpoint, CALL_S) as machine:
                 await session.set_up(machine, Deadline(SETUP_S))

@@ -19,6 +19,8 @@ from workers.env.backends.osworld.environment import TaskSession
 from workers.env.backends.osworld.machine import Machine, run_command
 from workers.env.backends.osworld.mirror import Mirror
 from workers.env.backends.osworld.oracles import oracle_of
+from workers.env.backends.osworld.page_replay import serve_pages
+from workers.env.backends.osworld.pages import WebPages, visits_web
 from workers.env.backends.osworld.prerequisites import Prerequisites, asks_devtools
 from workers.env.backends.osworld.settling import wait_idle
 from workers.env.backends.osworld.setup import TaskSetup, fill_cache
@@ -67,11 +69,15 @@ openbox --reconfigure
 
 
 class TaskResources(msgspec.Struct, frozen=True):
-    """Resources that all tasks of a worker share; ``ours`` if its machines are desktops of this project."""
+    """Resources that all tasks of a worker share; ``ours`` if its machines are desktops of this project.
+
+    ``pages`` are recorded ones of the live web, which only these desktops replay.
+    """
 
     mirror: Mirror
     evaluators: EvaluatorSidecar
     ours: bool
+    pages: WebPages | None = None
 
 
 class OsworldTaskSession(TaskSession):
@@ -96,6 +102,8 @@ class OsworldTaskSession(TaskSession):
             self._setup = TaskSetup(machine, self.shared.mirror, self._cache, values, self.shared.ours)
             if self.shared.ours:
                 await prepare_home(machine)
+                if self.shared.pages is not None and visits_web(self.task):
+                    await serve_pages(machine, self.shared.pages, self.task)
             await self._setup.carry_out(self.task.config, deadline)
             if self.shared.ours:
                 await wait_idle(machine, min(FIRST_REST_S, deadline.remaining_s))
@@ -144,7 +152,8 @@ class OsworldTaskSession(TaskSession):
     async def _require_prerequisites(self) -> None:
         """Raise EnvironmentFault with the reason if the task cannot be played here."""
         ready = SidecarReady() if self.task.evaluator.infeasible else await self._start_evaluators()
-        needs = Prerequisites(ready.metrics, ready.getters, self.shared.mirror, ours=self.shared.ours)
+        shared = self.shared
+        needs = Prerequisites(ready.metrics, ready.getters, shared.mirror, ours=shared.ours, pages=shared.pages)
         if (obstacle := needs.obstacle(self.task)) is not None:
             raise EnvironmentFault(f"{self.task.page} cannot be played here: {obstacle}")
 

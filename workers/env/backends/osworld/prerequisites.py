@@ -5,6 +5,7 @@ from collections.abc import Container, Iterator
 
 from workers.env.backends.osworld import steps
 from workers.env.backends.osworld.mirror import Mirror, needed_urls
+from workers.env.backends.osworld.pages import LIVE_GETTERS, WebPages, visited_addresses
 from workers.env.backends.osworld.tasks import OsworldTask
 
 UNUSABLE_METRICS = {
@@ -16,16 +17,6 @@ UNUSABLE_METRICS = {
 ACCOUNTS = frozenset({"googledrive_file"})
 DEVTOOLS_GETTERS = frozenset({"active_tab_info", "open_tabs_info"})
 """Getters that ask the browser by DevTools; without a response they score 0."""
-LIVE_GETTERS = frozenset(
-    {
-        "active_tab_html_parse",
-        "gotoRecreationPage_and_get_html_content",
-        "info_from_website",
-        "page_info",
-        "pdf_from_url",
-    }
-)
-"""Getters that read the live web."""
 ABSENT_PROGRAMS = {"code": "VS Code", "nautilus": "the file manager Nautilus", "snap": "snap", "conda": "conda"}
 """Programs of OSWorld's image that Debian does not package, or that cannot run in a sandbox."""
 ABSENT_APPS = {"vscode": "VS Code", "vs_code": "VS Code"}
@@ -33,7 +24,6 @@ NETWORK_COMMANDS = re.compile(
     r"\b(apt|apt-get|pip3?|wget|git clone|npm)\s+(-\S+\s+)*(install|update|https?:)|\bgit clone\b"
 )
 SYSTEM_COMMANDS = re.compile(r"\b(systemctl|timedatectl|pactl|pulseaudio)\b")
-WEB_PAGE = re.compile(r"https?://(?!localhost|127\.)")
 
 
 def asks_devtools(task: OsworldTask) -> bool:
@@ -44,11 +34,21 @@ def asks_devtools(task: OsworldTask) -> bool:
 class Prerequisites:
     """Available metrics and getters of the evaluators' package, and a mirror.
 
-    With ``ours`` the machine is a desktop of this project, without a network, services, and some applications.
+    With ``ours`` the machine is a desktop of this project, without a network, services, and some applications. Recorded
+    ``pages`` take the place of the live web there.
     """
 
-    def __init__(self, metrics: Container[str], getters: Container[str], mirror: Mirror, *, ours: bool = True) -> None:
+    def __init__(
+        self,
+        metrics: Container[str],
+        getters: Container[str],
+        mirror: Mirror,
+        *,
+        ours: bool = True,
+        pages: WebPages | None = None,
+    ) -> None:
         self.metrics, self.getters, self.mirror, self.ours = metrics, getters, mirror, ours
+        self.pages = pages if ours else None
 
     def obstacle(self, task: OsworldTask) -> str | None:
         """Return the first reason why a task cannot be played here, None if there is none."""
@@ -61,6 +61,7 @@ class Prerequisites:
             yield from (f"needs {ABSENT_APPS[app]}" for app in task.related_apps if app in ABSENT_APPS)
             for step in task.steps():
                 yield from step_obstacles(step)
+        yield from self._of_web(task)
         missing = [url for url in needed_urls(task) if self.mirror.find(url) is None]
         if missing:
             yield f"{len(missing)} of its {len(needed_urls(task))} files are not in the mirror"
@@ -76,16 +77,23 @@ class Prerequisites:
                 yield "needs an account of Google Drive"
             if self.ours and SYSTEM_COMMANDS.search(str(getter.settings.get("command", ""))):
                 yield "its evaluator needs services of a whole system"
-            if getter.name in LIVE_GETTERS:
+            if getter.name in LIVE_GETTERS and self.pages is None:
                 yield f"its evaluator reads the live web ({getter.name})"
             if getter.name not in self.getters:
                 yield f"the package has no getter {getter.name}"
 
+    def _of_web(self, task: OsworldTask) -> Iterator[str]:
+        visited = visited_addresses(task)
+        if self.pages is not None:
+            missing = [url for url in visited if self.pages.state_of(url) == "missing"]
+            if missing:
+                yield f"{len(missing)} of its {len(visited)} web pages are not in {self.pages.folder}"
+        elif visited and self.ours:
+            yield "visits the live web"
+
 
 def step_obstacles(step: steps.Step) -> Iterator[str]:
     """Yield the reasons why a step cannot be executed on a desktop of this project."""
-    if isinstance(step, steps.ChromeOpenTabs) and any(WEB_PAGE.match(url) for url in step.urls_to_open):
-        yield "visits the live web"
     if isinstance(step, (steps.Launch, steps.ExecuteCommand)):
         words = step.command.split() if isinstance(step.command, str) else step.command
         text = " ".join(words)

@@ -77,6 +77,8 @@ class TaskSetup:
     async def _in_browser(self, step: steps.Step) -> None:
         match step:
             case steps.ChromeOpenTabs(urls_to_open=urls):
+                if self.settles:
+                    await wait_idle(self.machine, REST_S)
                 await browser_setup.open_tabs(self.machine.endpoint, urls)
             case steps.ChromeCloseTabs(urls_to_close=urls):
                 await browser_setup.close_tabs(self.machine.endpoint, urls)

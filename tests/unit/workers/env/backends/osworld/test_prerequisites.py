@@ -5,16 +5,23 @@ import pytest
 
 from tests.unit.workers.env.backends.osworld.parsed_tasks import download, parse_task, step
 from workers.env.backends.osworld.mirror import Mirror
+from workers.env.backends.osworld.pages import WebPages
+from workers.env.backends.osworld.placeholder_pages import make_pages
 from workers.env.backends.osworld.prerequisites import Prerequisites
 
 RULE = {"func": "exact_match", "result": {"type": "vm_command_line", "command": "x"}}
 
 
 def obstacle(
-    folder: Path, *config: dict[str, Any], evaluator: dict[str, Any] = RULE, ours: bool = True, **further: Any
+    folder: Path,
+    *config: dict[str, Any],
+    evaluator: dict[str, Any] = RULE,
+    ours: bool = True,
+    pages: WebPages | None = None,
+    **further: Any,
 ) -> str | None:
     metrics, getters = {"exact_match", "compare_audios"}, {"vm_command_line", "page_info"}
-    needs = Prerequisites(metrics, getters, Mirror(folder), ours=ours)
+    needs = Prerequisites(metrics, getters, Mirror(folder), ours=ours, pages=pages)
     return needs.obstacle(parse_task(evaluator, *config, **further))
 
 
@@ -69,3 +76,17 @@ def test_a_remote_machine_may_have_a_network_but_evaluators_are_local(tmp_path: 
         ({"result": {"type": "page_info"}}, "live web"),
     ):
         assert reason in str(obstacle(tmp_path, evaluator={**RULE, **change}, ours=False))
+
+
+def test_with_recorded_pages_tasks_of_the_web_need_their_addresses_only(tmp_path: Path):
+    known = step("chrome_open_tabs", urls_to_open=["https://a.example"])
+    unknown = step("chrome_open_tabs", urls_to_open=["https://a.example", "https://b.example/x"])
+    make_pages(WebPages(tmp_path), [parse_task(RULE, known)])
+    pages = WebPages(tmp_path)
+    assert obstacle(tmp_path, known, pages=pages) is None
+    assert "1 of its 2 web pages" in str(obstacle(tmp_path, unknown, pages=pages))
+    reads = {**RULE, "result": {"type": "page_info", "url": "https://a.example/"}}
+    assert obstacle(tmp_path, evaluator=reads, pages=pages) is None
+    reads["result"] = {"type": "page_info", "url": "https://c.example/"}
+    assert "1 of its 1 web pages" in str(obstacle(tmp_path, evaluator=reads, pages=pages))
+    assert "live web" in str(obstacle(tmp_path, evaluator=reads, pages=pages, ours=False))

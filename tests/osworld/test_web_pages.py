@@ -1,0 +1,45 @@
+"""Chromium on a real desktop shows recorded pages of the web, and reaches nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import osworld_needs
+from tests.integration.served_desktops import served
+from tests.unit.workers.env.backends.osworld.parsed_tasks import parse_task, step
+from tests.waiting import until
+from workers.env.backends.osworld import browser_setup
+from workers.env.backends.osworld.page_replay import serve_pages
+from workers.env.backends.osworld.pages import WebPages
+from workers.env.backends.osworld.placeholder_pages import make_pages
+from workers.env.backends.osworld.settling import wait_idle
+
+pytestmark = [pytest.mark.asyncio, osworld_needs.EVALUATORS]
+SECURE, PLAIN = "https://www.shop.example/sale/red-shoes", "http://news.example/"
+UNKNOWN = "https://elsewhere.example/"
+BROWSER = ["google-chrome", "--remote-debugging-port=9222", "about:blank"]
+TAB_S = 60.0
+
+
+async def test_recorded_hosts_are_shown_and_no_others(tmp_path: Path):
+    task = parse_task({"func": "infeasible"}, step("chrome_open_tabs", urls_to_open=[SECURE, PLAIN]))
+    (tmp_path / "pages").mkdir()
+    make_pages(WebPages(tmp_path / "pages"), [task])
+    async with served(tmp_path, slots=1) as desktops, desktops.machine() as machine:
+        await serve_pages(machine, WebPages(tmp_path / "pages"), task)
+        await machine.launch(BROWSER)
+        await wait_idle(machine, TAB_S)
+        await browser_setup.open_tabs(machine.endpoint, [SECURE, PLAIN, UNKNOWN])
+
+        async def titles() -> dict[str, str]:
+            async with browser_setup.open_devtools(machine.endpoint) as client:
+                return {tab.url: tab.title for tab in await browser_setup.list_tabs(client)}
+
+        async def shown() -> bool:
+            found = await titles()
+            return found.get(SECURE) == "red shoes - sale - shop.example" and found.get(PLAIN) == "news.example"
+
+        await until(shown, TAB_S)
+        assert (await titles())[UNKNOWN] == "elsewhere.example"  # The title of the browser's own error page.
+        fetched = await machine.execute(["python3", "-c", f"import urllib.request as u; u.urlopen({SECURE!r})"])
+        assert "gaierror" in fetched["error"]
