@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -51,6 +52,11 @@ async def state_of(environment: Any) -> dict[str, Any]:
     return (await environment.phone.request("state"))["state"]
 
 
+async def files_of(environment: Any) -> list[Path]:
+    """Return the files and folders of the phone's process."""
+    return await asyncio.to_thread(lambda: list(environment.phone._folder.rglob("*")))
+
+
 async def title_of(environment: Any) -> str:
     """Return the title of the shown page."""
     shown = [element for element in await elements_of(environment) if element.role == "TextView"]
@@ -63,7 +69,7 @@ async def test_the_oracle_solves_each_family(backend, family):
         await check_family(backend, task(family, seed))
 
 
-@pytest.mark.parametrize("family", ["setting", "note", "search"])
+@pytest.mark.parametrize("family", FAMILIES)
 async def test_phones_keep_the_contract(backend, family):
     await conformance.check(backend, task(family, 3))
 
@@ -83,6 +89,31 @@ async def test_an_app_that_kept_something_else_too_is_worth_nothing(backend, fam
             if (await state_of(environment)) != dict(environment.problem.start):
                 break
         assert await environment.evaluate() == 0
+
+
+async def test_nothing_of_a_solved_family_is_left_in_the_next(backend):
+    """One phone plays all families twice: untouched, so that each shows its start, and solved."""
+    families = list(FAMILIES)
+    environment = await backend.open(task(families[0]))
+    starts = {family: await environment.reset(task(family)) for family in families}
+    for before, family in zip([families[-1], *families], families, strict=False):
+        assert conformance.same_screen(await environment.reset(task(family)), starts[family]), f"after {before}"
+        assert await state_of(environment) == environment.problem.start, f"after {before}"
+        assert await conformance.solve(environment, task(family))
+    assert await environment.evaluate() == 1
+    await environment.close()
+
+
+async def test_a_phone_keeps_nothing_of_its_episodes(backend):
+    environment = await backend.open(task("note"))
+    phone, kept = psutil.Process(environment.phone.process.pid), []
+    assert os.getsid(phone.pid) == phone.pid, "so its priority is that of its own session"
+    for seed in range(6):
+        await environment.reset(task("note", seed))
+        assert await conformance.solve(environment, task("note", seed))
+        kept.append((len(await files_of(environment)), phone.num_fds()))
+    assert kept[-1] == kept[1], "files and descriptors after the second episode and after the sixth"
+    await environment.close()
 
 
 async def test_the_keyboard_types_what_it_types_into_a_page(backend):

@@ -21,6 +21,7 @@ from workers.env.backends.miniwob.process_load import load_alone, load_of
 from workers.env.backends.miniwob.target import Target
 from workers.env.backends.miniwob.watchdogs import end_large_processes, end_when_silent
 from workers.env.environment import EnvironmentFault
+from workers.env.session_priority import lower_session
 
 PLACES = (
     "/usr/lib/chromium/chromium-headless-shell",
@@ -196,7 +197,7 @@ def lower_priority(pid: int) -> None:
     """Lower the priority of a process and its future children, and of its session for autogroup scheduling."""
     with contextlib.suppress(OSError):  # It has ended already, or this is not permitted.
         os.setpriority(os.PRIO_PROCESS, pid, NICENESS)
-        Path(f"/proc/{pid}/autogroup").write_text(str(NICENESS))
+    lower_session(pid, NICENESS)
 
 
 async def connect(read_fd: int, write_fd: int, timeout_s: float) -> DevTools:

@@ -39,6 +39,7 @@ class PhoneEnvironment:
         self.problem, self.held, self.executed = problem_of(task.page, task.seed), frozenset(), ""
         start = {"qualifiers": self.settings.qualifiers, "app": self.problem.app, "state": self.problem.start}
         screen = self._screen(await self._request("start", **start))
+        await self.phone.remove_ended()
         return msgspec.structs.replace(screen, calls=OFFERED) if self.settings.calls else screen
 
     async def step(self, action: Action, action_id: str, last: bool = False) -> Screen:

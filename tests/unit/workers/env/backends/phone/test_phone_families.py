@@ -1,5 +1,6 @@
 """Tasks of phones: each is determined by its seed, and its start is not its goal."""
 
+import os
 import re
 import zipfile
 from pathlib import Path
@@ -82,6 +83,17 @@ def test_folders_of_dead_workers_are_removed(tmp_path):
         (tmp_path / name).mkdir()
     process.sweep_folders(tmp_path, tmp_path / "proc")
     assert {path.name for path in tmp_path.iterdir()} == {"proc", "dart-phone-7-a", "other"}
+
+
+def test_of_the_folders_of_episodes_the_newest_stays(tmp_path):
+    for age_s, name in ((2, "b"), (1, "a"), (3, "c")):
+        path = tmp_path / f"{process.EPISODE}{name}"
+        path.mkdir()
+        (path / "file").write_text("")
+        os.utime(path, (1000 - age_s, 1000 - age_s))
+    (tmp_path / "log").write_text("")
+    process.remove_all_but_newest(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {f"{process.EPISODE}a", "log"}
 
 
 def test_without_jars_the_command_that_installs_is_named(tmp_path):
