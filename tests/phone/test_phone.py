@@ -13,9 +13,13 @@ from dart_streams.actions import Action, Call, Click, Drag, Hotkey, KeyDown, Mou
 from dart_streams.config.tasks import Task
 from tests.environments import check_family, playing
 from tests.keyboard import TYPED
+from tests.phone.conftest import config
+from tests.waiting import wait_until
 from workers.env import conformance
 from workers.env.backends.desktop.problem import Element, find
+from workers.env.backends.phone.backend import PhoneBackend
 from workers.env.backends.phone.families import FAMILIES
+from workers.env.backends.phone.process import PhoneProcess
 from workers.env.environment import EnvironmentFault
 
 SEEDS = 3
@@ -179,6 +183,41 @@ async def test_held_keys_and_a_held_finger_end_with_the_episode(backend):
             await environment.reset(chosen)
             assert await conformance.solve(environment, chosen)
             assert await environment.evaluate() == 1, held
+
+
+@pytest.fixture
+def started(monkeypatch) -> list[PhoneProcess]:
+    """Phones that begin to start."""
+    phones: list[PhoneProcess] = []
+    start = PhoneProcess.start
+
+    async def note_start(phone: PhoneProcess) -> None:
+        phones.append(phone)
+        await start(phone)
+
+    monkeypatch.setattr(PhoneProcess, "start", note_start)
+    return phones
+
+
+async def test_a_start_that_outlasts_its_episode_serves_the_next(started):
+    own = PhoneBackend(config())
+    opening = asyncio.create_task(own.open(task("setting")))
+    await asyncio.to_thread(wait_until, lambda: started and started[0].alive)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    async with playing(own, task("setting")) as environment:
+        assert [environment.phone] == started
+    await own.stop()
+    assert not started[0].alive
+
+
+async def test_phones_start_with_their_backend_and_end_with_it(started):
+    own = PhoneBackend(config())
+    await own.start()
+    await asyncio.to_thread(wait_until, lambda: len(started) == 2 and all(phone.alive for phone in started))
+    await own.stop()
+    assert not any(phone.alive for phone in started)
 
 
 async def test_a_killed_phone_is_a_fault_of_one_episode(backend):

@@ -19,12 +19,13 @@ class PhoneBackend:
         self.pool = PhonePool(self.settings, config.env.slots)
 
     async def start(self) -> None:
-        """Remove the remains of killed workers, and build the applications if their sources changed.
+        """Remove the remains of killed workers, build the applications if their sources changed, and start phones.
 
         Raises ServiceUnavailable if phones are not installed.
         """
         await asyncio.to_thread(sweep_folders)
         await asyncio.to_thread(ensure_built)
+        self.pool.start_ahead()
 
     async def open(self, task: Task) -> PhoneEnvironment:
         """Return a phone for one episode; raise EnvironmentFault for an unknown task, or if it does not start."""

@@ -1,4 +1,4 @@
-"""Pool of phones, which start on demand; one that had a fault, or has served many episodes, is replaced."""
+"""Pool of phones, which start with their backend; one that had a fault, or has served many episodes, is replaced."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,13 @@ class PhonePool:
         self.spare = spare
         self._free: list[PhoneProcess] = []
         self._taken: set[PhoneProcess] = set()
+        self._unclaimed: list[asyncio.Task[PhoneProcess]] = []
+        """Starts whose episodes did not wait for them; the next episodes take the phones."""
         self._starting = asyncio.Semaphore(CONCURRENT_STARTS)
+
+    def start_ahead(self) -> None:
+        """Begin to start as many phones as are kept, for the first episodes."""
+        self._unclaimed += [asyncio.create_task(self._start()) for _ in range(self.spare - len(self._unclaimed))]
 
     async def take(self) -> PhoneProcess:
         """Return a phone for one episode, a new one if none is free; raise EnvironmentFault if it does not start."""
@@ -36,7 +42,7 @@ class PhonePool:
                 break
             await phone.stop()
         else:
-            phone = await self._start()
+            phone = await self._claim()
         phone.episodes += 1
         self._taken.add(phone)
         return phone
@@ -54,9 +60,23 @@ class PhonePool:
         self._taken.discard(phone)
 
     async def stop(self) -> None:
-        """End all phones."""
+        """End all phones, also those that start."""
+        starts, self._unclaimed = self._unclaimed, []
+        for start in starts:
+            start.cancel()
+        started = await asyncio.gather(*starts, return_exceptions=True)
+        self._free += [phone for phone in started if isinstance(phone, PhoneProcess)]
         ending, self._free, self._taken = [*self._free, *self._taken], [], set()
         await asyncio.gather(*(phone.stop() for phone in ending))
+
+    async def _claim(self) -> PhoneProcess:
+        """Return a phone that has started; on a busy machine a start may outlast an episode, and serves the next."""
+        start = self._unclaimed.pop(0) if self._unclaimed else asyncio.create_task(self._start())
+        try:
+            return await asyncio.shield(start)
+        except asyncio.CancelledError:
+            self._unclaimed.append(start)
+            raise
 
     async def _start(self) -> PhoneProcess:
         async with self._starting:
