@@ -104,6 +104,35 @@ async def test_plots_are_drawn(recorded: Path):
             await page.until("document.querySelectorAll('.chart canvas').length >= 2")
 
 
+@pytest.mark.skipif(jars.plots_folder() is None, reason="the jar of the plots is not there: make setup")
+async def test_plots_over_time_share_their_x_axis(recorded: Path):
+    """The cursor of one plot is at its time in all others: at the same place only if they have the same axis."""
+    over = ".page[data-page=time] .chart .u-over"
+    async with opened(recorded, jars.plots_folder()) as (page, _):
+        await page.go("time")
+        await page.until(f"document.querySelectorAll('{over}').length >= 4", "the plots")
+        left, top, width, height = await page.box(over)
+        await page.call("Input.dispatchMouseEvent", type="mouseMoved", x=left + 0.6 * width, y=top + height / 2)
+        cursor = "new DOMMatrix(getComputedStyle(one.querySelector('.u-cursor-x')).transform).m41"
+        places = f"[...document.querySelectorAll('{over}')].map((one) => {cursor} / one.clientWidth)"
+        await page.until(f"{places}.every((one) => one > 0.1)", "the cursor in every plot")
+        found = await page.js(places)
+        assert found == pytest.approx([0.6] * len(found), abs=0.01)
+
+
+async def test_a_page_that_is_not_there_at_once_says_that_it_loads(recorded: Path):
+    notice = "document.getElementById('loading')"
+    async with opened(recorded) as (page, _):
+        assert await page.js(f"{notice}.hidden")
+        await page.call("Fetch.enable", patterns=[{"urlPattern": "*api/tasks*"}])
+        await page.js("void (location.hash = '#/tasks')")
+        await page.until(f"!{notice}.hidden && {notice}.innerText === 'Loading: Tasks …'", "the notice")
+        await page.shot("loading")
+        await page.call("Fetch.disable")
+        await page.at("#/tasks")
+        assert await page.js(f"{notice}.hidden")
+
+
 async def test_without_the_plot_library_the_page_says_what_to_run(recorded: Path):
     async with opened(recorded) as (page, _):
         await page.go("steps")
