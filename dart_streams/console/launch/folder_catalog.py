@@ -91,7 +91,9 @@ class FolderCatalog(RunCatalog):
     async def _read_rows(self) -> list[ListedRun]:
         names = await self._read_brokers()
         own = self.own[0]
-        self._of_broker = dict(runs_without_folder(own.config.bus, names)) if own.kind == "run" else {}
+        # A broker that does not answer has no runs to list, and those known from it are not removed.
+        if own.kind == "run" and names.get(own.config.bus.servers) is not None:
+            self._of_broker = dict(runs_without_folder(own.config.bus, names))
         entries = self.entries()
         rows = await asyncio.to_thread(lambda: [self._describe(name, entry, names) for name, entry in entries.items()])
         known = {row.id for row in rows}
@@ -104,7 +106,7 @@ class FolderCatalog(RunCatalog):
         if isinstance(entry, RunFolder):
             return describe_folder(self._row(entry), entry, names)
         if isinstance(entry, Bus):
-            note = "no folder on this machine"
+            note = "no folder on this machine" if names.get(entry.servers) is not None else describe_absence(entry)
             return ListedRun(id=identity, kind="run", run=identity, state="on the broker", note=note)
         try:
             return describe_bundle(identity, entry, entry.stat().st_mtime_ns)
@@ -201,13 +203,18 @@ def describe_folder(row: RunRow, folder: RunFolder, names: dict[str, frozenset[s
     if (bus := bus_of(folder)) is None:
         note, opens = "its configuration can't be read", False
     elif (there := names.get(bus.servers)) is None:
-        note = f"the broker at {bus.servers} does not answer: `dart-streams up` starts it"
+        note = describe_absence(bus)
     elif not any(name.startswith(bus.prefix) for name in there):
         gone = had_topics(folder, folder.journal())
         opens = not gone
         note = f"its topics are gone from the broker at {bus.servers}" if gone else "it has no topics yet"
     facts = {name: value for name, value in msgspec.structs.asdict(row).items() if name != "run"}
     return ListedRun(id=row.run, kind="run", run=row.run, opens=opens, note=note, **facts)
+
+
+def describe_absence(bus: Bus) -> str:
+    """Return that a broker does not answer, and what to do."""
+    return f"the broker at {bus.servers} does not answer: `dart-streams up` starts it"
 
 
 @lru_cache(maxsize=4096)

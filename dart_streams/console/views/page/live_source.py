@@ -49,6 +49,8 @@ TRACES_MAX_AGE_S = 10.0
 LAGS_MAX_AGE_S = 4.0
 REQUEST_TIMEOUT_S = 3.0
 """Bound of a wait for a topic, the broker or the store on behalf of a viewer."""
+CONNECT_S = 10.0
+"""Bound of a try to reach the broker, after which the page says so; tries go on."""
 MAX_SEARCHED = 200_000
 """Newest records of a topic that a search reads."""
 DEMONSTRATIONS = "these are the demonstrations that train the tiny policy; the run begins after them"
@@ -249,7 +251,8 @@ async def topic_reader(bus: Bus, *, has_begun: bool) -> AsyncIterator[tuple[Bus,
     While the run has no topics, these are the demonstrations' bus and topics. Raises :class:`ServiceUnavailable` if
     the broker does not answer or has neither.
     """
-    async with read_alone(bus, "ui", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_MS) as records:
+    patient = msgspec.structs.replace(bus, wait_s=min(bus.wait_s, CONNECT_S))
+    async with read_alone(patient, "ui", fetch_min_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_MS) as records:
         for candidate in (bus, bus.of_demonstrations):
             if partitions := await list_partitions(candidate):
                 records.assign(partitions)
