@@ -51,7 +51,7 @@ def edit_config(services: Any, folder: Path, backend: str, env: dict[str, Any]) 
     """Return a configuration whose only task is to put a word before a text in an editor."""
     tasks = folder / "tasks.toml"
     seeds = f"train_seeds = [{SEED}, {SEED + 1}]\nheldout_seeds = [100, 101]\n"
-    tasks.write_text(f'[[pages]]\nenvironment = "{backend}"\npage = "edit"\nmax_steps = 12\n{seeds}')
+    tasks.write_text(f'[[pages]]\nenvironment = "{backend}"\npage = "edit"\nmax_steps = 30\n{seeds}')
     return services.config(
         env={"backend": backend, "slots": 1, "episode_timeout_s": 500.0, **env},
         tasks={"file": str(tasks)},

@@ -81,7 +81,7 @@ async def export(page: ServedPage, name: str) -> None:
 
 async def test_runs_are_kept_while_the_broker_is_away_and_recover(runs: Runs, broker: Broker, tmp_path: Path):
     one, two, three = runs.names
-    said = "document.querySelector('.export [role=status]')?.innerText ?? ''"
+    said = "(document.querySelector('.export [role=status]')?.innerText ?? '')"
     async with served(runs, one, tmp_path) as page:
         shown = page.tab
         await shown.devtools.call("Browser.setDownloadBehavior", behavior="deny")
@@ -101,7 +101,7 @@ async def test_runs_are_kept_while_the_broker_is_away_and_recover(runs: Runs, br
         await shown.shot("runs-broker-away")
         await shown.click(link(two))
         await page.is_shown(two)
-        status = "document.getElementById('status')?.innerText ?? ''"
+        status = "(document.getElementById('status')?.innerText ?? '')"
         await shown.until(f"{status}.includes('broker')", "what the opened run waits for")
         await shown.shot("runs-broker-away-open")
 

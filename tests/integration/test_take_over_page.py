@@ -9,6 +9,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from dart_streams.actions import Click
+from dart_streams.config import Config
 from dart_streams.config.tasks import Task
 from dart_streams.console.runs.run_folder import RunFolder
 from dart_streams.console.views.page.assets import load_assets
@@ -28,6 +29,7 @@ from tests.waiting import until
 from tests.worker_runs import running_worker
 from topics.action_requests import ActionRequest
 from topics.feedback import Feedback
+from topics.rollout_orders import RolloutOrder
 from workers.env.backends.simulated import box_center
 from workers.env.take_overs import TakeOvers
 from workers.recorder.main import connect as connect_recorder
@@ -50,10 +52,10 @@ class Run:
         await self.harness.until(lambda: any(one.step == step for one in self.harness.requests))
         return next(one for one in self.harness.requests if one.step == step)
 
-    async def answer(self, step: int) -> None:
-        """Let the policy click the box."""
+    async def answer(self, step: int, text: str = "") -> None:
+        """Let the policy answer, by a click on the box unless a ``text`` is given."""
         request = await self.asks_policy(step)
-        await self.harness.respond(request, solve(request))
+        await self.harness.respond(request, text or solve(request))
 
     async def taken(self, times: int) -> None:
         """Wait until the worker knows of this number of take-overs."""
@@ -67,9 +69,8 @@ class Run:
 
 
 @contextlib.asynccontextmanager
-async def rollout(services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Run]:
+async def rollout(config: Config, ordered: RolloutOrder, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Run]:
     """Yield a rollout of a worker, with a recorder and the page for feedback."""
-    config = taken_config(services, tmp_path, write_tasks(tmp_path, "steps-6", max_steps=10))
     noted, add = list[str](), TakeOvers.add
 
     def note(self: TakeOvers, given: Feedback) -> None:
@@ -87,7 +88,7 @@ async def rollout(services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         await server.start_server()
         reading = asyncio.create_task(source.run())
         try:
-            await harness.order(order(0, TASK.task_id, max_steps=10))
+            await harness.order(ordered)
             yield Run(harness, noted, f"http://127.0.0.1:{server.port}/?token={right.token}")
         finally:
             reading.cancel()
@@ -96,8 +97,14 @@ async def rollout(services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             await source.close()
 
 
-async def press(tab: Tab, run: Run) -> ScriptedPerson:
-    """Press Take over on the wall."""
+def clicks(services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> contextlib.AbstractAsyncContextManager[Run]:
+    """Return a rollout of a simulated page of six clicks."""
+    config = taken_config(services, tmp_path, write_tasks(tmp_path, "steps-6", max_steps=10))
+    return rollout(config, order(0, TASK.task_id, max_steps=10), monkeypatch)
+
+
+async def press(tab: Tab, run: Run, text: str = "") -> ScriptedPerson:
+    """Press Take over on the wall, before the policy's first answer."""
     await run.asks_policy(0)
     await tab.open(run.url)
     await tab.at("")
@@ -105,7 +112,7 @@ async def press(tab: Tab, run: Run) -> ScriptedPerson:
     await tab.click(".slot .take:not([hidden])")
     await tab.until(f"{SAID}?.includes('your turn comes with its next screen')", "the wait for the policy")
     await run.taken(1)
-    await run.answer(0)
+    await run.answer(0, text)
     person = ScriptedPerson(tab)
     await person.turn(1)
     return person
@@ -116,6 +123,16 @@ async def act(person: ScriptedPerson, taken: int) -> None:
     await person.turn(taken)
     await person.do(BOX)
     await person.tab.until(f"{TAKEN} === {taken + 1}", "the action")
+
+
+async def give_back(person: ScriptedPerson, run: Run, step: int, text: str = "") -> None:
+    """Leave a step to the policy, and take over again at once."""
+    await person.turn(step)
+    await person.tab.js("for (const id of ['give-back', 'begin']) document.getElementById(id).click()")
+    await person.tab.until(f"{SAID}?.includes('your turn comes with its next screen')", "the wait for the policy")
+    await run.taken(2)
+    await run.answer(step, text)
+    await person.turn(step + 1)
 
 
 async def come_second(run: Run) -> None:
@@ -131,17 +148,13 @@ async def come_second(run: Run) -> None:
 
 
 async def test_a_person_takes_over_gives_back_once_and_solves_it(services, tmp_path, monkeypatch):
-    async with rollout(services, tmp_path, monkeypatch) as run, browser_tab(SHOTS) as tab:
+    async with clicks(services, tmp_path, monkeypatch) as run, browser_tab(SHOTS) as tab:
         person = await press(tab, run)
         await come_second(run)
         await act(person, 1)
         await person.turn(2)
         await tab.shot("take-over")
-        await tab.js("for (const id of ['give-back', 'begin']) document.getElementById(id).click()")
-        await tab.until(f"{SAID}?.includes('your turn comes with its next screen')", "the wait for the policy")
-        await run.taken(2)
-        await run.asks_policy(2)
-        await run.answer(2)
+        await give_back(person, run, 2)
         for taken in (3, 4, 5):
             await act(person, taken)
         assert (await person.end()).startswith("success")
@@ -163,7 +176,7 @@ async def test_a_person_takes_over_gives_back_once_and_solves_it(services, tmp_p
 
 
 async def test_a_killed_browser_gives_the_rollout_back(services, tmp_path, monkeypatch):
-    async with rollout(services, tmp_path, monkeypatch) as run:
+    async with clicks(services, tmp_path, monkeypatch) as run:
         async with browser_tab(SHOTS) as tab:
             person = await press(tab, run)
             await act(person, 1)

@@ -7,15 +7,13 @@ import msgspec
 import pytest
 from safetensors.torch import load_file
 
-from benchmarks.curation_world import task_set
 from benchmarks.synthetic_groups import BacklogShape, SyntheticBacklog, alter_group
-from dart_streams.config import Config
-from dart_streams.curation.agents import bind_agents
-from dart_streams.curation.reducer import InputRecord, advance
 from dart_streams.episodes.trajectory_summary import summarize
+from tests.curated_rollouts import curate
 from tests.model.test_trainer_run import Run, run, train_with_kills  # noqa: F401 - a fixture
-from topics import curated, trajectories
+from topics import curated
 from topics.curated import CuratedGroup
+from topics.trajectories import Trajectory
 
 FEEDBACK = {"feedback": {"enabled": True, "recent": 1}}
 CREDIT = {"feedback": {"enabled": True, "credit_taken_over": True}}
@@ -73,21 +71,13 @@ def taken_over(made: SyntheticBacklog, trajectory: str, step: int) -> SyntheticB
     return alter_group(made, trajectory, step + 1, take_over="f0", **unsampled)
 
 
-def curate(config: Config, made: SyntheticBacklog) -> list[CuratedGroup]:
-    """Return the groups that the data manager makes of these rollouts, feedback's last."""
-    ended = [summarize(steps) for steps in made.observations.values()]
-    found: list[CuratedGroup] = []
-    for agent in bind_agents(config, task_set(1)):
-        state = agent.state()
-        for offset, one in enumerate(ended if trajectories.TOPIC in agent.inputs else []):
-            place = {"group_id": "g000000", "order_id": f"g000000/{offset}/0"}
-            result = advance(
-                agent, state, InputRecord("trajectories", 0, offset, msgspec.structs.replace(one, **place))
-            )
-            assert not result.refused
-            state = result.state
-            found += [decision.event for decision in result.decisions if decision.topic is curated.TOPIC]
-    return sorted(found, key=lambda group: bool(group.feedback))
+def ended(made: SyntheticBacklog) -> list[Trajectory]:
+    """Return the rollouts of a group as the recorder announces them."""
+    summaries = map(summarize, made.observations.values())
+    return [
+        msgspec.structs.replace(one, group_id="g000000", order_id=f"g000000/{number}/0")
+        for number, one in enumerate(summaries)
+    ]
 
 
 def test_what_a_person_took_over_is_imitated_and_the_rest_credited(run):  # noqa: F811
@@ -95,7 +85,7 @@ def test_what_a_person_took_over_is_imitated_and_the_rest_credited(run):  # noqa
     ours = run(0, trainer={"groups_per_step": 1, "max_train_steps": 2}, curation=curation, **CREDIT)
     ours.maker.shape = BacklogShape(members=2, lengths=(3, 3))
     made = taken_over(ours.maker.group(0), "trajectory-0-1", 1)
-    credited, shown = curate(ours.config, made)
+    shown, credited = sorted(curate(ours.config, ended(made)).groups, key=lambda group: not group.feedback)
     assert {one.trajectory_id: one.selected for one in credited.members} == {
         "trajectory-0-0": [0, 1, 2],
         "trajectory-0-1": [0, 2],
