@@ -138,8 +138,8 @@ class WebPages:
 
     def responses_for(self, task: OsworldTask) -> list[dict[str, Any]]:
         """Return the responses of all recordings of the task's hosts; raise ConfigError for a file that has changed."""
-        hosts = {host_of(url) for url in visited_addresses(task)}
-        chosen = [recording for recording in self.recordings if recording.hosts & hosts]
+        hosts = {site_of(host_of(url)) for url in visited_addresses(task)}
+        chosen = [recording for recording in self.recordings if hosts & set(map(site_of, recording.hosts))]
         return [response for recording in chosen for response in read_responses(recording.path)]
 
 
@@ -172,6 +172,11 @@ def other_scheme(url: str) -> str:
 def host_of(url: str) -> str:
     """Return the host of a URL."""
     return urlsplit(url).hostname or ""
+
+
+def site_of(host: str) -> str:
+    """Return a host without ``www.``, as a site often has pages at both."""
+    return host.removeprefix("www.")
 
 
 def read_recordings(folder: Path) -> Iterator[PageRecording]:

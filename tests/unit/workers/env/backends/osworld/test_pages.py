@@ -105,7 +105,7 @@ def test_a_task_gets_the_recordings_of_its_hosts_only(tmp_path: Path):
         entry("data:text/plain,x", "x"),
     )
     record(tmp_path, "other.har", entry("https://other.example/", "no"))
-    responses = {answer["url"]: answer for answer in WebPages(tmp_path).responses_for(visit(SHOP))}
+    responses = {answer["url"]: answer for answer in WebPages(tmp_path).responses_for(visit("https://shop.example"))}
     assert set(responses) == {SHOP, "https://static.example/p.png"}
     assert responses[SHOP]["headers"] == [["Content-Type", "text/html"], ["Set-Cookie", "a=b"]]
     assert base64.b64decode(responses[SHOP]["body"]).decode() == "<p>é"
