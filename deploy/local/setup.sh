@@ -179,7 +179,7 @@ missing_osworld() {
     missing_desktop
     for program in gimp:gimp vlc:vlc thunderbird:thunderbird wmctrl:wmctrl \
         xdotool:xdotool xdg-open:xdg-utils gnome-terminal:gnome-terminal xfce4-terminal:xfce4-terminal bc:bc \
-        sqlite3:sqlite3 openssl:openssl scrot:scrot socat:socat ffmpeg:ffmpeg tint2:tint2; do
+        sqlite3:sqlite3 openssl:openssl scrot:scrot socat:socat ffmpeg:ffmpeg tint2:tint2 rg:ripgrep; do
         command -v "${program%:*}" >/dev/null || echo "${program#*:}: ${program%:*}"
     done
     [ -x /usr/lib/chromium/chromium ] || command -v chromium >/dev/null || echo "chromium: Chromium with windows"
@@ -359,6 +359,33 @@ page_checks() {
     outcome="made"
 }
 
+# VS Code's server of the package code-server, without its own. Its scripts would load a ripgrep and a node-gyp.
+vscode_server() {
+    local folder=.venv/vscode code module headers gyp
+    if [[ "$(node --version 2>/dev/null)" != v20.* ]] || ! command -v npm >/dev/null; then
+        outcome="left out: VS Code's server needs Node 20 and npm"
+        return
+    fi
+    digest=$(digest_of requirements/vscode/*.json | digest_of | cut -c1-16)
+    if [ "$(cat "$folder/.stamp" 2>/dev/null || true)" = "$digest" ]; then return; fi
+    mkdir -p "$folder"
+    cp requirements/vscode/*.json "$folder"
+    patiently npm ci --prefix "$folder" --ignore-scripts --no-audit --no-fund
+    code=$folder/node_modules/code-server/lib/vscode
+    patiently npm install --prefix "$code" --omit=dev --ignore-scripts --no-audit --no-fund
+    gyp=$(npm config get node-gyp)
+    headers=$(npm config get nodedir)
+    for module in @vscode/spdlog native-watchdog node-pty; do
+        quietly node "$gyp" -C "$code/node_modules/$module" rebuild "--nodedir=${headers/undefined/}"
+    done
+    ln -sfn node_modules "$code/node_modules.asar"
+    mkdir -p "$code/node_modules/@vscode/ripgrep/bin"
+    ln -sfn /usr/bin/rg "$code/node_modules/@vscode/ripgrep/bin/rg"
+    find "$folder" -name '*.map' -delete
+    echo "$digest" >"$folder/.stamp"
+    outcome="made"
+}
+
 jars() { # names of poms; without one those of the services and of the page
     local said
     said=$(.venv/streams/bin/python -m dart_streams.console.launch.services.jars "$@") || exit $?
@@ -439,12 +466,13 @@ phone)
     step "the phone's applications" phone_applications
     ;;
 osworld)
-    steps=5
+    steps=6
     step "Python" system_packages missing_python
     step "desktops and applications (2 GB)" system_packages missing_osworld
     step "tools (uv)" tools
     step "environment .venv/osworld" peer_environment osworld desktop-env
     step "packages of agents' programs" peer_environment osworld-guest
+    step "VS Code (140 MB)" vscode_server
     ;;
 peers)
     steps=4

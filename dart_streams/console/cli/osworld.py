@@ -204,6 +204,7 @@ async def check_all(
     web_pages: Path | None = None,
 ) -> list[TaskCheck]:
     """Return the checks of all tasks; each is written to ``results`` as it ends."""
+    from workers.env.backends.desktop.sandbox import vscode_folder
     from workers.env.backends.osworld.episode_check import TaskChecker, read_checks
     from workers.env.backends.osworld.mirror import Mirror
     from workers.env.backends.osworld.pages import WebPages
@@ -216,7 +217,7 @@ async def check_all(
         ready = await evaluators.start()
         mirror = Mirror(folder)
         recorded = WebPages(web_pages) if web_pages else None
-        needs = Prerequisites(ready.metrics, ready.getters, mirror, pages=recorded)
+        needs = Prerequisites(ready.metrics, ready.getters, mirror, pages=recorded, vscode=bool(vscode_folder()))
         provider = LeaseServerProvider(desktops, token, LEASE_S, CALL_S) if desktops else None
         checker = TaskChecker(provider, mirror, evaluators, needs)
         found = read_checks(results)

@@ -67,6 +67,12 @@ ACCOUNTS = {
 PROFILE = "--user-data-dir=$HOME/.config/google-chrome"
 HIDDEN = ("/usr/bin/gpgconf", "/usr/bin/gpg", "/usr/bin/gpgsm")
 """Programs that are hidden: LibreOffice looks for keys with each of them, which takes a tenth of its start."""
+VSCODE = PurePosixPath("/opt/vscode")
+"""VS Code's server of `.venv/vscode`."""
+CODE = f"""#!/bin/sh
+[ -e {VSCODE} ] || {{ echo "VS Code is not installed: make osworld" >&2; exit 127; }}
+exec /usr/bin/python3 -E -s {GUEST.joinpath(*SERVER.split("."))}/vscode.py "$@"
+"""
 BROWSER_FLAGS = "/run/browser-flags"
 """File with further flags of the browser, one a line, if it exists."""
 CHROME = f"""#!/bin/sh
@@ -78,6 +84,7 @@ exec /opt/bin/chrome --no-sandbox --no-first-run {PROFILE} "$@"
 SHIMS = {
     "/opt/bin/sudo": b'#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nexec "$@"\n',
     "/opt/bin/google-chrome": CHROME.encode(),
+    "/opt/bin/code": CODE.encode(),
 }
 """Programs of OSWorld's image by their names there; nothing needs another user in a sandbox."""
 HOME_FILES = {
@@ -98,12 +105,12 @@ gtk-toolbar-style=0
 WRITABLE = ("/tmp", "/run", "/var", "/dev/shm", HOME)
 
 
-def command(files: Mapping[str, int], megabytes: int, refusals: int, packages: str = "") -> list[str]:
+def command(files: Mapping[str, int], megabytes: int, refusals: int, packages: str = "", vscode: str = "") -> list[str]:
     """Return the command of a sandbox, without the program that it runs.
 
     ``files`` maps paths in it to file descriptors with their contents. Each writable folder holds at most
     ``megabytes``. ``refusals`` is the file descriptor of its system call filter. ``packages`` is a folder of the host
-    with further Python packages.
+    with further Python packages, ``vscode`` one with VS Code's server.
     """
     arguments = ["bwrap", "--unshare-user", "--uid", "1000", "--gid", "1000", "--disable-userns"]
     arguments += ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
@@ -127,6 +134,8 @@ def command(files: Mapping[str, int], megabytes: int, refusals: int, packages: s
         arguments += ["--ro-bind-try", path, path]
     if packages:
         arguments += ["--ro-bind", packages, str(FURTHER_PACKAGES)]
+    if vscode:
+        arguments += ["--ro-bind", vscode, str(VSCODE)]
     for path, descriptor in files.items():
         mode = ["--perms", "0755"] if path in SHIMS else []
         arguments += [*mode, "--ro-bind-data", str(descriptor), path]

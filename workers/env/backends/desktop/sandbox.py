@@ -46,6 +46,7 @@ FIRST_USER = 0x70000000
 USERS = 256
 """Users of a worker, which it assigns to its sandboxes in turn."""
 ENVIRONMENT = Path(__file__).resolve().parents[4] / ".venv/osworld-guest"
+VSCODE = Path(__file__).resolve().parents[4] / ".venv/vscode/node_modules/code-server/lib/vscode"
 UID_MAP = Path("/proc/self/uid_map")
 _user_numbers = itertools.count()
 
@@ -79,7 +80,7 @@ class Sandbox:
             listener.listen()
             descriptors = {name: files.enter_context(memory_file(data)) for name, data in own_files().items()}
             refusals = files.enter_context(memory_file(syscall_filter.compile_filter()))
-            arguments = command_line.command(descriptors, WORKAREA_MB, refusals, further_packages())
+            arguments = command_line.command(descriptors, WORKAREA_MB, refusals, further_packages(), vscode_folder())
             lifeline, self._lifeline = os.pipe()
             files.callback(os.close, lifeline)
             files.callback(os.close, errors_file := os.open(errors, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -243,7 +244,17 @@ def further_packages(environment: Path = ENVIRONMENT) -> str:
 
     A worker that is root drops its rights, so that the folder must be readable for any user.
     """
-    folder = next(environment.glob("lib/python3.*/site-packages"), None)
+    return readable_folder(next(environment.glob("lib/python3.*/site-packages"), None))
+
+
+@cache
+def vscode_folder(folder: Path = VSCODE) -> str:
+    """Return the folder of VS Code's server that `make osworld` installs, empty without."""
+    return readable_folder(folder if (folder / "out/server-main.js").exists() else None)
+
+
+def readable_folder(folder: Path | None) -> str:
+    """Return a folder that the desktops' user can read, empty if there is none."""
     if folder is None:
         return ""
     closed = [path for path in (folder, *folder.parents) if not path.stat().st_mode & stat.S_IXOTH]

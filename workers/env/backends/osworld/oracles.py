@@ -120,6 +120,23 @@ def office_setting(path: str, name: str, value: str) -> Solution:
     )
 
 
+def vscode_file(command: str, text: str, place: int = 0) -> Solution:
+    """Return a solution that replaces a file of the user's, which a command of VS Code's palette opens.
+
+    ``place`` is the command's place in the list that the palette offers.
+    """
+    down: list[Action] = [Hotkey(("down",))] * place
+    chosen = (Type(f"Preferences: Open {command}"), *down, ENTER)
+    # A bracket that is typed over a selection would surround it.
+    written = (Hotkey(("ctrl", "a")), Hotkey(("delete",)), Type(text), Hotkey(("ctrl", "s")))
+    return Solution((Hotkey(("ctrl", "shift", "p")), *chosen, *written))
+
+
+def vscode_setting(text: str) -> Solution:
+    """Return a solution that writes VS Code's settings."""
+    return vscode_file("User Settings (JSON)", text)
+
+
 FAVORITES = "\"['google-chrome.desktop', 'thunderbird.desktop']\""
 BOOKMARKS = """
 empty = {"children": [], "type": "folder", "date_added": "0", "date_modified": "0", "guid": ""}
@@ -168,6 +185,8 @@ ORACLES: dict[str, Solution] = {
     "357ef137-7eeb-4c80-a3bb-0951f26a8aff": Solution(
         (Hotkey(("ctrl", "shift", "t")), Type("E3"), ENTER, Type("191.6667"), ENTER)
     ),
+    "276cc624-87ea-4f08-ab93-f770e3790175": vscode_setting('{"editor.wordWrapColumn": 50}'),
+    "06fe7178-4491-4589-810f-2e2bc9502122": Solution((Hotkey(("ctrl", "shift", "t")),)),
 }
 """By task id."""
 

@@ -14,6 +14,7 @@ from dart_streams.deadline import Deadline
 from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.desktop import office_profile
 from workers.env.backends.desktop.command_line import HOME
+from workers.env.backends.desktop.sandbox import vscode_folder
 from workers.env.backends.osworld import browser_setup, panel, steps
 from workers.env.backends.osworld.environment import TaskSession
 from workers.env.backends.osworld.machine import Machine, run_command
@@ -153,7 +154,14 @@ class OsworldTaskSession(TaskSession):
         """Raise EnvironmentFault with the reason if the task cannot be played here."""
         ready = SidecarReady() if self.task.evaluator.infeasible else await self._start_evaluators()
         shared = self.shared
-        needs = Prerequisites(ready.metrics, ready.getters, shared.mirror, ours=shared.ours, pages=shared.pages)
+        needs = Prerequisites(
+            ready.metrics,
+            ready.getters,
+            shared.mirror,
+            ours=shared.ours,
+            pages=shared.pages,
+            vscode=bool(vscode_folder()),
+        )
         if (obstacle := needs.obstacle(self.task)) is not None:
             raise EnvironmentFault(f"{self.task.page} cannot be played here: {obstacle}")
 

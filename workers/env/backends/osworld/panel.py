@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from workers.env.backends.desktop.command_line import VSCODE
+
 BAR_PX, DOCK_PX, ICON_PX = 27, 68, 48
 UP_POLLS = 100
 """Maximum number of looks for the two windows, 0.3 s apart, as each costs CPU time."""
@@ -25,6 +27,7 @@ ICONS = (
     DockIcon("Impress", "libreoffice --impress", f"{HICOLOR}/libreoffice-impress.png"),
     DockIcon("GIMP", "gimp", f"{HICOLOR}/gimp.png"),
     DockIcon("Files", "pcmanfm", f"{ADWAITA}/system-file-manager.png"),
+    DockIcon("Code", "code", f"{VSCODE}/resources/server/code-192.png"),
     DockIcon("Terminal", "gnome-terminal", f"{ADWAITA}/utilities-terminal.png"),
 )
 """Files of icons: tint2 takes four times the CPU time to find icons by names."""

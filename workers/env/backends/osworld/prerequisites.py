@@ -1,7 +1,7 @@
 """Reasons in a task's file why it cannot be played."""
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 
 from workers.env.backends.osworld import steps
 from workers.env.backends.osworld.mirror import Mirror, needed_urls
@@ -17,9 +17,10 @@ UNUSABLE_METRICS = {
 ACCOUNTS = frozenset({"googledrive_file"})
 DEVTOOLS_GETTERS = frozenset({"active_tab_info", "open_tabs_info"})
 """Getters that ask the browser by DevTools; without a response they score 0."""
-ABSENT_PROGRAMS = {"code": "VS Code", "nautilus": "the file manager Nautilus", "snap": "snap", "conda": "conda"}
+VSCODE = "VS Code"
+ABSENT_PROGRAMS = {"code": VSCODE, "nautilus": "the file manager Nautilus", "snap": "snap", "conda": "conda"}
 """Programs of OSWorld's image that Debian does not package, or that cannot run in a sandbox."""
-ABSENT_APPS = {"vscode": "VS Code", "vs_code": "VS Code"}
+VSCODE_APPS = frozenset({"vscode", "vs_code"})
 NETWORK_COMMANDS = re.compile(
     r"\b(apt|apt-get|pip3?|wget|git clone|npm)\s+(-\S+\s+)*(install|update|https?:)|\bgit clone\b"
 )
@@ -35,7 +36,7 @@ class Prerequisites:
     """Available metrics and getters of the evaluators' package, and a mirror.
 
     With ``ours`` the machine is a desktop of this project, without a network, services, and some applications. Recorded
-    ``pages`` take the place of the live web there.
+    ``pages`` take the place of the live web there; ``vscode`` is whether VS Code's server is installed.
     """
 
     def __init__(
@@ -46,9 +47,11 @@ class Prerequisites:
         *,
         ours: bool = True,
         pages: WebPages | None = None,
+        vscode: bool = False,
     ) -> None:
         self.metrics, self.getters, self.mirror, self.ours = metrics, getters, mirror, ours
         self.pages = pages if ours else None
+        self.absent = {name: what for name, what in ABSENT_PROGRAMS.items() if not (vscode and what == VSCODE)}
 
     def obstacle(self, task: OsworldTask) -> str | None:
         """Return the first reason why a task cannot be played here, None if there is none."""
@@ -58,9 +61,10 @@ class Prerequisites:
         yield from (step.refused for step in task.steps() if step.refused)
         yield from self._of_evaluator(task)
         if self.ours:
-            yield from (f"needs {ABSENT_APPS[app]}" for app in task.related_apps if app in ABSENT_APPS)
+            if VSCODE in self.absent.values():
+                yield from (f"needs {VSCODE}" for app in task.related_apps if app in VSCODE_APPS)
             for step in task.steps():
-                yield from step_obstacles(step)
+                yield from step_obstacles(step, self.absent)
         yield from self._of_web(task)
         missing = [url for url in needed_urls(task) if self.mirror.find(url) is None]
         if missing:
@@ -92,13 +96,13 @@ class Prerequisites:
             yield "visits the live web"
 
 
-def step_obstacles(step: steps.Step) -> Iterator[str]:
+def step_obstacles(step: steps.Step, absent: Mapping[str, str]) -> Iterator[str]:
     """Yield the reasons why a step cannot be executed on a desktop of this project."""
     if isinstance(step, (steps.Launch, steps.ExecuteCommand)):
         words = step.command.split() if isinstance(step.command, str) else step.command
         text = " ".join(words)
-        if (program := words[0].rpartition("/")[2] if words else "") in ABSENT_PROGRAMS:
-            yield f"needs {ABSENT_PROGRAMS[program]}"
+        if (program := words[0].rpartition("/")[2] if words else "") in absent:
+            yield f"needs {absent[program]}"
         if NETWORK_COMMANDS.search(text):
             yield "installs or fetches something by network"
         if SYSTEM_COMMANDS.search(text):

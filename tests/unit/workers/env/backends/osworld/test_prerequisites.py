@@ -90,3 +90,13 @@ def test_with_recorded_pages_tasks_of_the_web_need_their_addresses_only(tmp_path
     reads["result"] = {"type": "page_info", "url": "https://c.example/"}
     assert "1 of its 1 web pages" in str(obstacle(tmp_path, evaluator=reads, pages=pages))
     assert "live web" in str(obstacle(tmp_path, evaluator=reads, pages=pages, ours=False))
+
+
+def test_with_vscode_installed_its_tasks_are_played(tmp_path: Path):
+    opened = step("launch", command=["code", "/home/user/a.py"])
+    task = parse_task(RULE, opened, related_apps=["vscode"])
+    for vscode, reason in ((False, "needs VS Code"), (True, None)):
+        needs = Prerequisites({"exact_match"}, {"vm_command_line"}, Mirror(tmp_path), vscode=vscode)
+        assert needs.obstacle(task) == reason
+    files = parse_task(RULE, step("launch", command=["nautilus"]))
+    assert "Nautilus" in str(needs.obstacle(files))
