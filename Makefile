@@ -8,7 +8,7 @@ MODEL_SIDE := dart_streams/policy dart_streams/recipes/gui_actor dart_streams/co
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help dev unit lint reference docs setup data mcp desktop phone osworld adapters peers demo demo-desktop test test-adapters test-alerts test-data test-faults soak test-osworld test-phone test-cluster test-compose test-s3 test-k8s test-k8s-cluster test-k8s-keda test-path up down clean requirements streams-environment types
+.PHONY: help dev unit lint reference docs setup data mcp desktop phone osworld adapters peers demo demo-desktop test test-adapters test-alerts test-data test-faults soak test-osworld test-phone test-cluster test-compose test-desktop-image test-s3 test-k8s test-k8s-cluster test-k8s-keda test-path up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,7 +110,11 @@ test-cluster: setup ## Run a circle on three brokers and three Cassandra nodes, 
 
 test-compose: setup ## Run a short circle with faults in containers (as root).
 	@tests/compose/setup.sh .dart/compose-test
-	@$(STREAMS)/python -m pytest -q --timeout 1800 tests/compose
+	@$(STREAMS)/python -m pytest -q --timeout 1800 tests/compose --ignore=tests/compose/test_desktop.py
+
+test-desktop-image: setup ## Build the image for desktops, and play tasks of an application and of LibreOffice in it (as root).
+	@tests/compose/setup.sh .dart/compose-test images
+	@DART_SLOW_TESTS=1 $(STREAMS)/python -m pytest -q --timeout 3600 tests/compose/test_desktop.py
 
 test-s3: setup ## Run weights, checkpoints, screenshots and a whole run on a real S3 server, killed and started again.
 	@tests/objects/setup.sh .dart/s3-test

@@ -12,7 +12,9 @@ from dart_streams.version import VERSION
 from tests.compose.stand_ins import IMAGES
 
 ROOT = Path(__file__).parents[3]
-DOCKERFILES = sorted((ROOT / "deploy/docker").glob("*.Dockerfile"))
+DESKTOP = ROOT / "deploy/docker/desktop.Dockerfile"
+"""It is built on the streams image."""
+DOCKERFILES = [path for path in sorted((ROOT / "deploy/docker").glob("*.Dockerfile")) if path != DESKTOP]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
 FETCHES = re.compile(r"pip install|uv pip sync|page-jars\.sh|\bmvn\b|\bcurl\b|\bnpm\b")
 BUILT = "dart-streams/"
@@ -30,6 +32,14 @@ def test_every_step_that_fetches_over_tls_trusts_the_secret(dockerfile: Path):
     for step in fetching:
         assert step.startswith("RUN --mount=type=secret,id=ca "), step
         assert "trust.sh" in step or "page-jars.sh" in step, step
+
+
+def test_the_image_for_desktops_adds_only_packages_of_debian_to_the_streams_image():
+    assert re.findall(r"^(?:ARG|FROM) (\S+)", DESKTOP.read_text(), re.MULTILINE) == [
+        "STREAMS=dart-streams/streams:dev",
+        "${STREAMS}",
+    ]
+    assert not any(FETCHES.search(step) for step in steps(DESKTOP))
 
 
 def test_every_build_of_the_stack_is_given_the_secret():
