@@ -34,7 +34,7 @@ def test_every_step_that_fetches_over_tls_trusts_the_secret(dockerfile: Path):
         assert "trust.sh" in step or "page-jars.sh" in step, step
 
 
-def test_the_image_for_desktops_adds_only_packages_of_debian_to_the_streams_image():
+def test_the_desktop_image_adds_packages_of_debian_alone():
     assert re.findall(r"^(?:ARG|FROM) (\S+)", DESKTOP.read_text(), re.MULTILINE) == [
         "STREAMS=dart-streams/streams:dev",
         "${STREAMS}",
