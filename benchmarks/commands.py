@@ -33,6 +33,19 @@ def reducers(
 
 
 @app.command()
+def partitions(
+    trajectories: Trajectories = 20_000,
+    tasks: Annotated[int, typer.Option(help="Number of tasks in the set.", min=1)] = 48,
+    slots: Annotated[int, typer.Option(help="Number of slots in the deployment.", min=1)] = 24,
+    counts: Annotated[list[int] | None, typer.Option("--partitions", help="Partitions; by default 2 to 16.")] = None,
+) -> None:
+    """Decisions that would differ if the agents' topics were partitioned by task, beside one partition."""
+    from benchmarks import curation_partitions
+
+    show(curation_partitions.measure(trajectories, tasks, slots, counts or [2, 4, 8, 16]))
+
+
+@app.command()
 def agents(
     trajectories: Trajectories = 10_000,
     servers: Annotated[str, typer.Option(help="Address of the broker; new topics stay there.")] = "127.0.0.1:9092",
