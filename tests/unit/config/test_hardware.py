@@ -93,3 +93,4 @@ def test_the_demonstration_has_its_measured_sizes_on_two_cores(monkeypatch):
     config = load(ROOT / "deploy/config/demo.toml")
     assert (config.env.slots, config.env.miniwob.browsers, config.rollout.vllm.gather_ms) == (24, 2, 200.0)
     assert load(ROOT / "deploy/config/desktop.toml").env.slots == 12
+    assert load(ROOT / "deploy/config/phone.toml").env.slots == 8

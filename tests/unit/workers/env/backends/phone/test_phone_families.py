@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dart_streams.config import parse, tasks
+from dart_streams.config import load, parse, tasks
 from dart_streams.errors import ConfigError, ServiceUnavailable
 from workers.env.backends.phone import installation, process
 from workers.env.backends.phone.families import FAMILIES, SETTINGS, SIZES, make_state, problem_of
@@ -55,9 +55,15 @@ def test_an_unknown_family_names_the_known_ones():
         problem_of("x", 0)
 
 
-def test_the_demonstration_has_six_families():
-    pages = {task.page for task in tasks.load(ROOT / "deploy/config/phone-tasks.toml").train}
+def test_the_demonstration_has_six_families_on_a_screen_of_few_tokens():
+    demonstration = load(ROOT / "deploy/config/phone.toml")
+    task_set = tasks.load(ROOT / "deploy/config" / demonstration.tasks.file)
+    pages = {task.page for task in task_set.train}
     assert len(pages & FAMILIES.keys()) == len(pages) == 6
+    assert {task.page for task in task_set.heldout} == {task.page for task in task_set.demonstration} == pages
+    assert len(task_set.heldout) == demonstration.evaluation.episodes, "each held-out task is played once"
+    assert len(task_set.demonstration) >= demonstration.warmup.demonstrations
+    assert max(demonstration.env.phone.width, demonstration.env.phone.height) <= 256, "a coordinate is one token"
 
 
 @pytest.mark.parametrize(
