@@ -8,7 +8,7 @@ MODEL_SIDE := dart_streams/policy dart_streams/recipes/gui_actor dart_streams/co
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help dev unit lint reference docs setup data mcp desktop phone osworld adapters peers demo demo-desktop test test-adapters test-alerts test-data test-faults soak test-osworld test-phone test-cluster test-compose test-desktop-image test-s3 test-k8s test-k8s-cluster test-k8s-keda test-path up down clean requirements streams-environment types
+.PHONY: help dev unit lint reference docs setup data mcp desktop phone osworld adapters peers demo demo-desktop test test-adapters test-alerts test-data test-faults soak test-osworld test-phone test-cluster test-compose test-desktop-image test-s3 test-k8s test-k8s-cluster test-k8s-keda test-path test-upgrade up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,7 +79,7 @@ test: setup ## Run all tests.
 	@deploy/local/setup.sh docs
 	@deploy/local/setup.sh desktop
 	@$(STREAMS)/python -m benchmarks.private_services bash -c ' \
-		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/cluster --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/k8s_cluster --ignore=tests/objects --ignore=tests/osworld --ignore=tests/adapters --ignore=tests/path --ignore=tests/phone; \
+		$(STREAMS)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 tests --ignore=tests/unit --ignore=tests/model --ignore=tests/cluster --ignore=tests/compose --ignore=tests/data --ignore=tests/k8s --ignore=tests/k8s_cluster --ignore=tests/objects --ignore=tests/osworld --ignore=tests/adapters --ignore=tests/path --ignore=tests/phone --ignore=tests/upgrade; \
 		streams=$$?; output=$$(mktemp); \
 		$(MODEL)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/model >$$output 2>&1 & \
 		$(STREAMS)/python -m pytest -q -n 1 --durations 10 tests/unit; units=$$?; \
@@ -120,6 +120,10 @@ test-s3: setup ## Run weights, checkpoints, screenshots and a whole run on a rea
 	@tests/objects/setup.sh .dart/s3-test
 	@$(MODEL)/python -m pytest -q -n 1 tests/objects/test_s3.py
 	@DART_SLOW_TESTS=1 $(STREAMS)/python -m benchmarks.private_services bash -c '$(STREAMS)/python -m pytest -q tests/objects/test_rights.py tests/objects/test_circle_on_s3.py'
+
+test-upgrade: setup ## Run release 0.2.0 and this one side by side. SHARE=0.02: that share of an hour's records.
+	@tests/upgrade/setup.sh .dart/upgrade $$($(STREAMS)/python -c 'from tests.upgrade.deployment import OLD_REVISION as old; print(old)')
+	@DART_UPGRADE_SHARE=$(or $(SHARE),1) $(STREAMS)/python -m pytest -q tests/upgrade
 
 test-path: setup desktop ## Follow a user: models of a hub are trained, pushed and served again.
 	@$(STREAMS)/python -m benchmarks.private_services bash -c '$(STREAMS)/python -m pytest -q --timeout 1800 tests/path'
