@@ -20,6 +20,7 @@ from dart_streams.fsync import replace_file
 
 if TYPE_CHECKING:
     from workers.env.backends.osworld.episode_check import TaskCheck, TaskChecker
+    from workers.env.backends.osworld.local_copy import CopiedFile
     from workers.env.backends.osworld.mirror import MirrorEntry
     from workers.env.backends.osworld.tasks import OsworldTask, UnusableTask
 
@@ -28,6 +29,7 @@ LEASE_S, CALL_S = 60.0, 45.0
 HOW_TO_FILL = """Nothing is downloaded here. To fill the mirror:
 - clone the dataset {dataset} of the Hugging Face hub (with Git LFS) into {folder}, as it is;
 - put each other file where its path says: `--json` lists URLs and paths;
+- or let files be taken from a local copy of the dataset, wherever they are in it: `--from`;
 - or, to check the machinery alone, let substitutes be made: `--make`."""
 HOW_TO_RECORD = """{count} addresses are missing. Nothing is downloaded here. To fill {folder}:
 - visit each page in a browser, and save "all as HAR with content" in its network panel, or record HAR by Playwright;
@@ -48,24 +50,34 @@ def mirror(
     make: Annotated[
         bool, typer.Option("--make", help="Make substitutes for what is missing, where that can be.")
     ] = False,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="Take missing files from this local copy of the data set.")
+    ] = None,
+    link: Annotated[bool, typer.Option("--link", help="With `--from`: hard links instead of copies.")] = False,
+    by_task: Annotated[bool, typer.Option("--by-task", help="List the tasks with missing files, and these.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the files of the tasks that are present, and what to do for the others.
 
     Exits with 1 if any is not, or if the file of a task cannot be used.
     """
+    from workers.env.backends.osworld.local_copy import LocalCopy, take_files
     from workers.env.backends.osworld.mirror import DATASET, Mirror
     from workers.env.backends.osworld.placeholder_mirror import fill
 
     log_to_stderr()
     tasks, unusable = select_tasks(osworld, task_list, only)
     folder.mkdir(parents=True, exist_ok=True)
+    if source is not None:
+        note_copied(take_files(Mirror(folder), tasks, LocalCopy(source), link))
     if make:
         count = fill(Mirror(folder), tasks)
         note(f"{count} substitutes of our own making written: no score with them is one of OSWorld's")
     entries = Mirror(folder).survey(tasks)
     if as_json:
         show_json(entries)
+    elif by_task:
+        show(missing_of(entries), as_json=False, title=f"tasks with missing files in {folder}")
     else:
         show(summary_of(entries), as_json=False, title=f"files of {len(tasks)} tasks in {folder}")
     lacking = [entry for entry in entries if entry.state != "present"]
@@ -148,6 +160,32 @@ def check(
     list_unusable(unusable)
     if unusable:
         raise typer.Exit(1)
+
+
+def note_copied(files: Sequence[CopiedFile]) -> None:
+    """Note the number of files that were taken from a local copy, and each that it has but that was not taken."""
+    counts = Counter(file.outcome for file in files)
+    note(f"{counts['taken']} files taken, {counts['absent']} are not in the copy")
+    for file in files:
+        if file.outcome not in {"taken", "absent"}:
+            note(f"not taken ({file.outcome}): {file.path}")
+
+
+def missing_of(entries: Sequence[MirrorEntry]) -> list[MissingOfTask]:
+    """Return the tasks with files that are missing or changed."""
+    missing: dict[str, list[str]] = {}
+    for entry in entries:
+        if entry.state != "present":
+            for page in entry.pages:
+                missing.setdefault(page, []).append(f"{entry.path} ({entry.state})")
+    return [MissingOfTask(page, ", ".join(paths)) for page, paths in sorted(missing.items())]
+
+
+class MissingOfTask(msgspec.Struct, frozen=True):
+    """A task with its files that are missing, pointers of Git LFS, or changed since first seen."""
+
+    task: str
+    files: str
 
 
 def list_unusable(unusable: Sequence[UnusableTask]) -> None:

@@ -90,6 +90,25 @@ def test_every_task_of_osworld_is_known():
     assert all(tasks.settled_score(task, True) in {0.0, 1.0} for task in everything)
 
 
+def test_files_of_a_copy_are_taken_and_missing_ones_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = tmp_path / "checkout" / "evaluation_examples"
+    (folder / "examples" / "os").mkdir(parents=True)
+    files = [{"url": f"https://a.example/{name}.txt", "path": f"/home/user/{name}.txt"} for name in ("here", "gone")]
+    config = [{"type": "download", "parameters": {"files": files}}]
+    task = {"instruction": "Do it.", "config": config, "evaluator": {"func": "infeasible"}}
+    (folder / "examples" / "os" / "t1.json").write_text(json.dumps(task))
+    (folder / "test_all.json").write_text(json.dumps({"os": ["t1"]}))
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "here.txt").write_text("here")
+    with pytest.raises(typer.Exit) as ended:
+        osworld.mirror(tmp_path / "mirror", osworld=str(tmp_path / "checkout"), source=tmp_path / "copy", by_task=True)
+    printed = capsys.readouterr()
+    assert ended.value.exit_code == 1
+    assert "1 files taken, 1 are not in the copy" in printed.err
+    assert "os/t1" in printed.out
+    assert "here.txt" not in printed.out
+
+
 def test_a_bad_task_is_listed_and_the_others_are_surveyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder = tmp_path / "checkout" / "evaluation_examples"
     (folder / "examples" / "os").mkdir(parents=True)
