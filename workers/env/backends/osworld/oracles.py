@@ -1,6 +1,6 @@
 """Solutions of single tasks by keys and pointer, or by commands in a terminal.
 
-Most tasks of documents compare the result with a finished document. Finished placeholders (``placeholder_files``) begin
+Most tasks of documents compare the result with a finished document. Finished placeholders (``placeholders``) begin
 with one more word, so one solution fits all of them.
 """
 

@@ -36,10 +36,10 @@ for name in ("workers", "workers.env", "workers.env.backends.osworld"):
     sys.modules[name] = module = types.ModuleType(name)
     module.__path__ = []
 module.__path__ = [path]
-from workers.env.backends.osworld.evaluator.server import main
+from workers.env.backends.osworld.{} import main
 main()
 """
-"""Imports the sidecar's modules only: its environment lacks the project's libraries."""
+"""Imports the modules of one program only: its environment lacks the project's libraries."""
 LINE_BYTES = 2**24
 
 log = structlog.get_logger()
@@ -128,7 +128,7 @@ class EvaluatorSidecar:
         if not self.python.exists():
             raise ServiceUnavailable(f"OSWorld's evaluators need {self.python.parents[1]}: run `make osworld`")
         await self._kill()
-        command = [str(self.python.absolute()), "-I", "-c", BOOT, str(FOLDER)]
+        command = [str(self.python.absolute()), "-I", "-c", BOOT.format("evaluator.server"), str(FOLDER)]
         readable = [FOLDER, self.python.parents[1], self.python.resolve().parents[1]]
         self.process = await asyncio.create_subprocess_exec(
             *confine_command(command, readable, self.cache),
