@@ -179,7 +179,8 @@ missing_osworld() {
     missing_desktop
     for program in gimp:gimp vlc:vlc thunderbird:thunderbird wmctrl:wmctrl \
         xdotool:xdotool xdg-open:xdg-utils gnome-terminal:gnome-terminal xfce4-terminal:xfce4-terminal bc:bc \
-        sqlite3:sqlite3 openssl:openssl scrot:scrot socat:socat ffmpeg:ffmpeg tint2:tint2 rg:ripgrep; do
+        sqlite3:sqlite3 openssl:openssl scrot:scrot socat:socat ffmpeg:ffmpeg tint2:tint2 rg:ripgrep \
+        nautilus:nautilus jq:jq sar:sysstat unzip:unzip xsel:xsel; do
         command -v "${program%:*}" >/dev/null || echo "${program#*:}: ${program%:*}"
     done
     [ -x /usr/lib/chromium/chromium ] || command -v chromium >/dev/null || echo "chromium: Chromium with windows"
@@ -466,7 +467,7 @@ phone)
     step "the phone's applications" phone_applications
     ;;
 osworld)
-    steps=6
+    steps=5
     step "Python" system_packages missing_python
     step "desktops and applications (2 GB)" system_packages missing_osworld
     step "tools (uv)" tools

@@ -54,6 +54,7 @@ ENVIRONMENT = {
     "DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/user/1000/bus",
     "GDK_BACKEND": "x11",
     "GTK_CSD": "0",
+    "GSK_RENDERER": "cairo",
     "GIO_USE_VFS": "local",
 }
 ACCOUNTS = {
@@ -81,7 +82,20 @@ if [ -r {BROWSER_FLAGS} ]; then
 fi
 exec /opt/bin/chrome --no-sandbox --no-first-run {PROFILE} "$@"
 """
+APT = b"""#!/bin/sh
+for word; do
+    case $word in
+    install | update | -*) continue ;;
+    sysstat) program=sar ;;
+    *) program=$word ;;
+    esac
+    command -v "$program" >/dev/null || { echo "E: Unable to locate package $word" >&2; exit 100; }
+done
+"""
+"""Succeeds if the packages are installed already: a sandbox has no network."""
 SHIMS = {
+    "/opt/bin/apt": APT,
+    "/opt/bin/apt-get": APT,
     "/opt/bin/sudo": b'#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nexec "$@"\n',
     "/opt/bin/google-chrome": CHROME.encode(),
     "/opt/bin/code": CODE.encode(),

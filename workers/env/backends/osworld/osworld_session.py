@@ -15,14 +15,14 @@ from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.desktop import office_profile
 from workers.env.backends.desktop.command_line import HOME
 from workers.env.backends.desktop.sandbox import vscode_folder
-from workers.env.backends.osworld import browser_setup, panel, steps
+from workers.env.backends.osworld import browser_setup, panel, steps, wallpaper
 from workers.env.backends.osworld.environment import TaskSession
 from workers.env.backends.osworld.machine import Machine, run_command
 from workers.env.backends.osworld.mirror import Mirror
 from workers.env.backends.osworld.oracles import oracle_of
 from workers.env.backends.osworld.page_replay import serve_pages
 from workers.env.backends.osworld.pages import WebPages, visits_web
-from workers.env.backends.osworld.prerequisites import Prerequisites, asks_devtools
+from workers.env.backends.osworld.prerequisites import Prerequisites, needs_devtools
 from workers.env.backends.osworld.settling import wait_idle
 from workers.env.backends.osworld.setup import TaskSetup, fill_cache
 from workers.env.backends.osworld.sidecar import GRACE_S, EvaluatorSidecar, SidecarReady
@@ -47,7 +47,7 @@ done
 
 
 HOME_FILES = {
-    "/home/user/.config/vlc/vlcrc": b"[core]\n",
+    "/home/user/.config/vlc/vlcrc": b"[lua]\nhttp-password=password\n[core]\nextraintf=http\n",
     "/home/user/.config/vlc/vlc-qt-interface.conf": b"[General]\nIsFirstRun=0\n",
     "/home/user/.config/gtk-3.0/settings.ini": (
         b"[Settings]\ngtk-cursor-blink=false\ngtk-enable-animations=false\ngtk-recent-files-enabled=true\n"
@@ -57,6 +57,7 @@ HOME_FILES = {
         ("Setup/Product", "ooSetupLastVersion", "7.4"),
         ("Office.Impress/Misc/Start", "AutoPilot", "false"),
     ),
+    wallpaper.PATH: wallpaper.wallpaper_png(),
 }
 """Files that OSWorld's image has and our desktops lack. VLC's settings are evaluated though it was never started."""
 TERMINAL_KEY = """
@@ -108,7 +109,7 @@ class OsworldTaskSession(TaskSession):
             await self._setup.carry_out(self.task.config, deadline)
             if self.shared.ours:
                 await wait_idle(machine, min(FIRST_REST_S, deadline.remaining_s))
-            if asks_devtools(self.task):
+            if needs_devtools(self.task):
                 async with browser_setup.open_devtools(machine.endpoint) as client:
                     await browser_setup.list_tabs(client)  # Without a response evaluators would score 0.
 
@@ -177,6 +178,7 @@ async def prepare_home(machine: Machine) -> None:
     for path, content in HOME_FILES.items():
         await machine.upload(path, content)
     await run_command(machine, TERMINAL_KEY, "the desktop takes no key for a terminal", shell=True)
+    await run_command(machine, wallpaper.COMMAND, "the desktop takes no wallpaper", shell=True)
     script = panel.start_script(*await machine.screen_size())
     await run_command(machine, script, "the panel does not come up", shell=True)
 

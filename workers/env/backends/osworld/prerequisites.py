@@ -10,7 +10,6 @@ from workers.env.backends.osworld.tasks import OsworldTask
 
 UNUSABLE_METRICS = {
     "compare_image_text": "needs easyocr",
-    "compare_audios": "needs librosa",
     "check_python_file_by_test_suite": "would run the policy's program on the worker's machine",
 }
 """Metrics with the reason: a stub of the package is installed, or code of the policy would run."""
@@ -18,18 +17,20 @@ ACCOUNTS = frozenset({"googledrive_file"})
 DEVTOOLS_GETTERS = frozenset({"active_tab_info", "open_tabs_info"})
 """Getters that ask the browser by DevTools; without a response they score 0."""
 VSCODE = "VS Code"
-ABSENT_PROGRAMS = {"code": VSCODE, "nautilus": "the file manager Nautilus", "snap": "snap", "conda": "conda"}
+ABSENT_PROGRAMS = {"code": VSCODE, "snap": "snap", "conda": "conda"}
 """Programs of OSWorld's image that Debian does not package, or that cannot run in a sandbox."""
 VSCODE_APPS = frozenset({"vscode", "vs_code"})
-NETWORK_COMMANDS = re.compile(
-    r"\b(apt|apt-get|pip3?|wget|git clone|npm)\s+(-\S+\s+)*(install|update|https?:)|\bgit clone\b"
-)
+NETWORK_COMMANDS = re.compile(r"\b(pip3?|wget|npm)\s+(-\S+\s+)*(install|update|https?:)|\bgit clone\b")
+APT_COMMANDS = re.compile(r"\bapt(?:-get)?\s+(?:-\S+\s+)*(?:install|update)\b([^&|;]*)")
+PREINSTALLED = frozenset({"jq", "sysstat", "unzip", "xsel"})
+"""Packages that tasks install, which our desktops have already (``make osworld``)."""
 SYSTEM_COMMANDS = re.compile(r"\b(systemctl|timedatectl|pactl|pulseaudio)\b")
 
 
-def asks_devtools(task: OsworldTask) -> bool:
-    """Return whether a task's evaluator asks the browser by DevTools."""
-    return any(getter.name in DEVTOOLS_GETTERS for getter in task.evaluator.getters())
+def needs_devtools(task: OsworldTask) -> bool:
+    """Return whether a task begins with a browser that its evaluator asks by DevTools."""
+    launched = any(isinstance(step, steps.Launch) and "chrome" in str(step.command) for step in task.config)
+    return launched and any(getter.name in DEVTOOLS_GETTERS for getter in task.evaluator.getters())
 
 
 class Prerequisites:
@@ -103,7 +104,13 @@ def step_obstacles(step: steps.Step, absent: Mapping[str, str]) -> Iterator[str]
         text = " ".join(words)
         if (program := words[0].rpartition("/")[2] if words else "") in absent:
             yield f"needs {absent[program]}"
-        if NETWORK_COMMANDS.search(text):
+        if NETWORK_COMMANDS.search(text) or installed_packages(text) - PREINSTALLED:
             yield "installs or fetches something by network"
         if SYSTEM_COMMANDS.search(text):
             yield "needs services of a whole system"
+
+
+def installed_packages(command: str) -> set[str]:
+    """Return the packages that a command installs by apt."""
+    words = {word for names in APT_COMMANDS.findall(command) for word in names.split()}
+    return {word for word in words if not word.startswith("-")}

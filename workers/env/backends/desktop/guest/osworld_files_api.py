@@ -142,7 +142,7 @@ def open_command(name: str) -> "tuple[str, list[str] | None]":
     """Return the expected window title, and the command that opens a file or program, None if there is none."""
     path = expand_path(name)
     if path.exists():
-        return path.name, ["xdg-open", str(path)]
+        return path.name, ["xdg-open", str(path.absolute())]
     return name, [name] if shutil.which(name) else None
 
 

@@ -17,8 +17,6 @@ HEAVY = frozenset(
         "boto3",
         "docker",
         "easyocr",
-        "fastdtw",
-        "librosa",
         "openai",
         "pydrive",
         "torch",

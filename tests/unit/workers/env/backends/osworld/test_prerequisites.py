@@ -20,7 +20,7 @@ def obstacle(
     pages: WebPages | None = None,
     **further: Any,
 ) -> str | None:
-    metrics, getters = {"exact_match", "compare_audios"}, {"vm_command_line", "page_info"}
+    metrics, getters = {"exact_match", "compare_image_text"}, {"vm_command_line", "page_info"}
     needs = Prerequisites(metrics, getters, Mirror(folder), ours=ours, pages=pages)
     return needs.obstacle(parse_task(evaluator, *config, **further))
 
@@ -45,7 +45,7 @@ def test_a_step_that_cannot_be_carried_out_here_is_an_obstacle(tmp_path: Path, c
     "change, reason",
     [
         ({"func": "no_such"}, "no metric no_such"),
-        ({"func": "compare_audios"}, "needs librosa"),
+        ({"func": "compare_image_text"}, "needs easyocr"),
         ({"func": "check_python_file_by_test_suite"}, "policy's program"),
         ({"result": {"type": "page_info"}}, "live web"),
         ({"result": {"type": "vm_command_line", "command": ["timedatectl", "status"]}}, "whole system"),
@@ -54,6 +54,13 @@ def test_a_step_that_cannot_be_carried_out_here_is_an_obstacle(tmp_path: Path, c
 )
 def test_an_evaluator_that_cannot_run_here_is_an_obstacle(tmp_path: Path, change: dict[str, Any], reason: str):
     assert reason in str(obstacle(tmp_path, evaluator={**RULE, **change}))
+
+
+def test_packages_that_a_desktop_has_may_be_installed_by_apt(tmp_path: Path):
+    for command in ("echo x | sudo -S apt-get update -y && sudo -S apt-get install unzip -y", "apt install jq xsel"):
+        assert obstacle(tmp_path, step("execute", command=command, shell=True)) is None
+    for command in ("apt-get install -y expect", "apt install jq && apt install nodejs"):
+        assert "by network" in str(obstacle(tmp_path, step("execute", command=command, shell=True)))
 
 
 def test_a_local_page_and_an_infeasible_task_are_no_obstacle(tmp_path: Path):
@@ -72,7 +79,7 @@ def test_a_remote_machine_may_have_a_network_but_evaluators_are_local(tmp_path: 
     assert obstacle(tmp_path, *steps, evaluator=service, ours=False, related_apps=["vscode"]) is None
     for change, reason in (
         ({"func": "check_python_file_by_test_suite"}, "policy's program"),
-        ({"func": "compare_audios"}, "needs librosa"),
+        ({"func": "compare_image_text"}, "needs easyocr"),
         ({"result": {"type": "page_info"}}, "live web"),
     ):
         assert reason in str(obstacle(tmp_path, evaluator={**RULE, **change}, ours=False))
@@ -98,5 +105,5 @@ def test_with_vscode_installed_its_tasks_are_played(tmp_path: Path):
     for vscode, reason in ((False, "needs VS Code"), (True, None)):
         needs = Prerequisites({"exact_match"}, {"vm_command_line"}, Mirror(tmp_path), vscode=vscode)
         assert needs.obstacle(task) == reason
-    files = parse_task(RULE, step("launch", command=["nautilus"]))
-    assert "Nautilus" in str(needs.obstacle(files))
+    store = parse_task(RULE, step("launch", command=["snap"]))
+    assert "needs snap" in str(needs.obstacle(store))
