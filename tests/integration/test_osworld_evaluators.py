@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 from collections.abc import AsyncIterator
@@ -16,8 +17,9 @@ from aiohttp import web
 from dart_streams.errors import ServiceUnavailable
 from tests import osworld_needs
 from tests.answering import answering
-from workers.env.backends.osworld import sidecar, tasks
+from workers.env.backends.osworld import placeholder_mirror, sidecar, tasks
 from workers.env.backends.osworld.machine import MachineEndpoint
+from workers.env.backends.osworld.mirror import Mirror
 from workers.env.environment import EnvironmentFault
 
 LIMIT_S = 120.0
@@ -128,14 +130,68 @@ async def test_a_machine_that_does_not_answer_is_a_fault_despite_a_score_of_0(ju
 @osworld_needs.EVALUATORS
 async def test_what_is_not_at_hand_is_a_fault_and_never_0(judge: Judge):
     (judge.cache("t1") / "gold.txt").unlink()
-    judge.machine.files["/home/user/note.txt"] = judge.machine.files["/home/user/a.wav"] = b"pear\n"
+    judge.machine.files["/home/user/note.txt"] = judge.machine.files["/home/user/a.png"] = b"pear\n"
     with pytest.raises(EnvironmentFault, match=r"wants https://a\.example/gold\.txt"):
         await judge.score(SAME)
-    sound = {"type": "vm_file", "path": "/home/user/a.wav", "dest": "a.wav"}
-    with pytest.raises(EnvironmentFault, match="librosa is not installed"):
-        await judge.score({"func": "compare_audios", "result": sound, "expected": sound})
+    picture = {"type": "vm_file", "path": "/home/user/a.png", "dest": "a.png"}
+    words = {"type": "rule", "rules": {"type": "text", "text": ["pear"]}}
+    with pytest.raises(EnvironmentFault, match="easyocr is not installed"):
+        await judge.score({"func": "compare_image_text", "result": picture, "expected": words})
     with pytest.raises(EnvironmentFault, match="no_such_metric"):
         await judge.score({**SAYS, "func": "no_such_metric"})
+
+
+RULES = {"pivot_table": {"pivot_props": ["row_fields", "data_fields"]}, "chart": {"chart_props": ["type", "title"]}}
+PLACEHOLDERS = {
+    ".docx": ("compare_docx_tables", "compare_docx_images", "compare_references"),
+    ".xlsx": tuple(RULES),
+    ".png": ("compare_images",),
+}
+
+
+@osworld_needs.EVALUATORS
+@pytest.mark.parametrize(("kind", "metric"), [(kind, name) for kind, names in PLACEHOLDERS.items() for name in names])
+async def test_a_finished_placeholder_differs_in_what_its_metric_compares(
+    judge: Judge, tmp_path: Path, kind: str, metric: str
+):
+    names = ("start", "gold")
+    urls = {name: f"https://a.example/{name}{kind}" for name in names}
+    place = f"/home/user/start{kind}"
+    evaluator: dict[str, Any] = {
+        "func": metric,
+        "result": {"type": "vm_file", "path": place, "dest": f"start{kind}"},
+        "expected": {"type": "cloud_file", "path": urls["gold"], "dest": f"gold{kind}"},
+    }
+    if metric in RULES:
+        rule = {"type": metric, "sheet_idx0": "RNSheet2", "sheet_idx1": "ENSheet2", **RULES[metric]}
+        evaluator.update(func="compare_table", options={"rules": [rule]})
+    config = [{"type": "download", "parameters": {"files": [{"url": urls["start"], "path": place}]}}]
+    task = tasks.parse({"evaluator": evaluator, "config": config}, "os", "t1")
+    made = Mirror(tmp_path)
+    assert placeholder_mirror.fill(made, [task]) == 2
+    (judge.cache("t1") / f"gold{kind}").write_bytes(made.read(urls["gold"]))
+    scores = []
+    for name in names:
+        judge.machine.files[place] = made.read(urls[name])
+        scores.append(await judge.evaluators.evaluate(task, judge.endpoint, judge.cache("t1"), LIMIT_S))
+    assert scores[1] > 0.99
+    assert scores[0] < 0.99 if metric == "compare_images" else scores[0] == 0
+
+
+@osworld_needs.EVALUATORS
+async def test_a_checkouts_evaluators_take_the_place_of_the_installed_ones(tmp_path: Path):
+    installed = sidecar.EvaluatorSidecar(checkout=tmp_path)
+    assert (await installed.start()).origin.startswith("package ")
+    await installed.stop()
+    packages = next((sidecar.ENVIRONMENT / "lib").glob("python*/site-packages"))
+    shutil.copytree(packages / "desktop_env", tmp_path / "desktop_env")
+    names = tmp_path / "desktop_env/evaluators/metrics/__init__.py"
+    names.write_text(f"{names.read_text()}\n\ndef is_of_this_checkout(*_):\n    return 1\n")
+    checkout = sidecar.EvaluatorSidecar(checkout=tmp_path)
+    ready = await checkout.start()
+    await checkout.stop()
+    assert "is_of_this_checkout" in ready.metrics - installed.ready.metrics
+    assert re.fullmatch(r"checkout [0-9a-f]{8}", ready.origin)
 
 
 @osworld_needs.EVALUATORS

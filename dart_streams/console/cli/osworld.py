@@ -19,6 +19,7 @@ from dart_streams.errors import UserError
 from dart_streams.fsync import replace_file
 
 if TYPE_CHECKING:
+    from dart_streams.config.tasks import OsworldTasks
     from workers.env.backends.osworld.episode_check import TaskCheck, TaskChecker
     from workers.env.backends.osworld.local_copy import CopiedFile
     from workers.env.backends.osworld.mirror import MirrorEntry
@@ -151,7 +152,8 @@ def check(
     log_to_stderr()
     tasks, unusable = select_tasks(osworld, task_list, only)
     token = auth.read_secret(f"file:{token_file}", "--token-file").strip() if token_file else ""
-    checks = asyncio.run(check_all(tasks, folder, desktops, token, results, at_once, web_pages))
+    checkout = listed_tasks(osworld, task_list).examples(Path()).parent
+    checks = asyncio.run(check_all(tasks, checkout, folder, desktops, token, results, at_once, web_pages))
     if markdown:
         write_table(markdown, checks)
     if rows:
@@ -194,12 +196,18 @@ def list_unusable(unusable: Sequence[UnusableTask]) -> None:
         note(f"left out {task.page}: {task.reason}")
 
 
+def listed_tasks(osworld: str, task_list: str) -> OsworldTasks:
+    """Return a list of tasks of a checkout."""
+    from dart_streams.config.tasks import OsworldTasks
+
+    return OsworldTasks(folder=osworld and str(Path(osworld).absolute()), task_list=task_list)
+
+
 def select_tasks(osworld: str, task_list: str, only: str) -> tuple[list[OsworldTask], list[UnusableTask]]:
     """Return the tasks that the options name, and those with unusable files; raise UserError without a task."""
-    from dart_streams.config.tasks import OsworldTasks
     from workers.env.backends.osworld import tasks
 
-    wanted = OsworldTasks(folder=osworld and str(Path(osworld).absolute()), task_list=task_list)
+    wanted = listed_tasks(osworld, task_list)
     examples = wanted.examples(Path())
     names = set(split_names(only))
     pages = [f"{app}/{name}" for app, ids in wanted.listed(Path()).items() for name in ids]
@@ -234,6 +242,7 @@ class FileCount(msgspec.Struct, frozen=True):
 
 async def check_all(
     tasks: Sequence[OsworldTask],
+    checkout: Path,
     folder: Path,
     desktops: str,
     token: str,
@@ -250,7 +259,7 @@ async def check_all(
     from workers.env.backends.osworld.providers import LeaseServerProvider
     from workers.env.backends.osworld.sidecar import EvaluatorSidecar
 
-    evaluators: EvaluatorSidecar = EvaluatorSidecar()
+    evaluators = EvaluatorSidecar(checkout=checkout)
     try:
         ready = await evaluators.start()
         mirror = Mirror(folder)
@@ -286,7 +295,7 @@ async def play_all(checker: TaskChecker, tasks: Sequence[OsworldTask], results: 
     await asyncio.gather(*map(check_one, tasks))
 
 
-COLUMNS = ("task", "verdict", "files", "pages", "untouched", "oracle", "reason")
+COLUMNS = ("task", "verdict", "files", "pages", "evaluators", "untouched", "oracle", "reason")
 BEGIN, END = "<!-- results: written by `dart-streams osworld check --markdown` -->", "<!-- end of results -->"
 
 
@@ -306,13 +315,14 @@ def table_of(checks: Sequence[TaskCheck]) -> str:
     for checked in checks:
         apps.setdefault(checked.page.partition("/")[0], []).append(checked)
     lines = [
-        "| app | tasks | untouched 0 | oracle 1 | replayed | refused | not tried |",
-        "|---|---|---|---|---|---|---|",
+        "| app | tasks | untouched 0 | with made files | oracle 1 | replayed | refused | not tried |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for app_name, rows in [*sorted(apps.items()), ("all", list(checks))]:
         verdicts = Counter(row.verdict for row in rows)
-        counts = [len(rows), sum(row.start == 0 for row in rows), sum(row.oracle == 1 for row in rows)]
-        counts.append(sum(row.start == 0 and bool(row.replayed) for row in rows))
+        begun = [row for row in rows if row.start == 0]
+        counts = [len(rows), len(begun), sum(row.made for row in begun), sum(row.oracle == 1 for row in rows)]
+        counts.append(sum(bool(row.replayed) for row in begun))
         lines.append("| " + " | ".join(map(str, [app_name, *counts, verdicts["refused"], verdicts["obstacle"]])) + " |")
     return "\n".join(lines)
 
@@ -324,6 +334,6 @@ def write_rows(path: Path, checks: Sequence[TaskCheck]) -> None:
     rows.writerow(COLUMNS)
     for check in checks:
         scores = ["" if value is None else f"{value:g}" for value in (check.start, check.oracle)]
-        made = "made" if check.made else ""
-        rows.writerow([check.page, check.verdict, made, check.replayed, *scores, check.reason])
+        files = "" if check.verdict == "obstacle" else check.files
+        rows.writerow([check.page, check.verdict, files, check.replayed, check.evaluators, *scores, check.reason])
     replace_file(path, file.getvalue().encode())

@@ -17,7 +17,7 @@ from workers.env.backends.osworld.providers import HeldMachine
 from workers.env.backends.osworld.sidecar import EvaluatorSidecar
 
 CHECKS = [
-    TaskCheck(page="os/a", verdict="runnable", start=0.0, oracle=1.0),
+    TaskCheck(page="os/a", verdict="runnable", start=0.0, oracle=1.0, needs_files=True, evaluators="package 1.0.2"),
     TaskCheck(page="os/b", verdict="refused", reason="its start | state\nis worth 1", start=1.0, made=True),
     TaskCheck(page="vlc/c", verdict="obstacle", reason="visits the live web"),
     TaskCheck(page="vlc/d", verdict="runnable", start=0.0, replayed="made"),
@@ -26,8 +26,8 @@ CHECKS = [
 
 def test_the_table_has_counts_for_each_app():
     lines = osworld.table_of(CHECKS).splitlines()
-    assert "| os | 2 | 1 | 1 | 0 | 1 | 0 |" in lines
-    assert lines[-1] == "| all | 4 | 2 | 1 | 1 | 1 | 1 |"
+    assert "| os | 2 | 1 | 0 | 1 | 0 | 1 | 0 |" in lines
+    assert lines[-1] == "| all | 4 | 2 | 0 | 1 | 1 | 1 | 1 |"
 
 
 def test_the_csv_file_has_a_row_for_each_task(tmp_path: Path):
@@ -36,10 +36,10 @@ def test_the_csv_file_has_a_row_for_each_task(tmp_path: Path):
         rows = list(csv.reader(file))
     assert rows == [
         list(osworld.COLUMNS),
-        ["os/a", "runnable", "", "", "0", "1", ""],
-        ["os/b", "refused", "made", "", "1", "", "its start | state\nis worth 1"],
-        ["vlc/c", "obstacle", "", "", "", "", "visits the live web"],
-        ["vlc/d", "runnable", "", "made", "0", "", ""],
+        ["os/a", "runnable", "published", "", "package 1.0.2", "0", "1", ""],
+        ["os/b", "refused", "made", "", "", "1", "", "its start | state\nis worth 1"],
+        ["vlc/c", "obstacle", "", "", "", "", "", "visits the live web"],
+        ["vlc/d", "runnable", "none", "made", "", "0", "", ""],
     ]
     assert list(tmp_path.iterdir()) == [tmp_path / "rows.csv"]
 

@@ -45,7 +45,7 @@ class OsworldBackend:
         self.examples = (file.osworld or OsworldTasks()).examples(self.tasks_file.parent)
         for task in load_all(self.examples, pages)[1]:
             log.warning("a task cannot be played: each episode of it is a fault", task=task.page, reason=task.reason)
-        mirror, evaluators = mirror_of(self.settings), EvaluatorSidecar()
+        mirror, evaluators = mirror_of(self.settings), EvaluatorSidecar(checkout=self.examples.parent)
         pages_of_web = await asyncio.to_thread(web_pages_of, self.settings)
         self.shared = TaskResources(mirror, evaluators, ours=bool(self.settings.lease_url), pages=pages_of_web)
         if not evaluators.python.exists():

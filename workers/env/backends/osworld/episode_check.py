@@ -34,8 +34,9 @@ log = structlog.get_logger()
 class TaskCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a task's check: ``obstacle`` without a trial, ``refused`` after one.
 
-    ``made`` if placeholders took the place of published files; ``start`` and ``oracle`` are scores. ``replayed`` if
-    pages of the web were replayed: recorded ones, or placeholders.
+    ``needs_files`` if it needs published files, ``made`` if placeholders took their place. ``replayed`` if pages of the
+    web were replayed: recorded ones, or placeholders. ``start`` and ``oracle`` are scores, by the ``evaluators`` of a
+    package or a checkout.
     """
 
     page: str
@@ -43,9 +44,16 @@ class TaskCheck(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     start: float | None = None
     oracle: float | None = None
+    needs_files: bool = False
     made: bool = False
     replayed: Literal["", "recorded", "made"] = ""
+    evaluators: str = ""
     seconds: float = 0.0
+
+    @property
+    def files(self) -> str:
+        """The origin of its files, in a word."""
+        return "made" if self.made else "published" if self.needs_files else "none"
 
 
 class TaskChecker:
@@ -89,8 +97,10 @@ class TaskChecker:
             reason=reason,
             start=start,
             oracle=oracle,
+            needs_files=bool(needed_urls(task)),
             made=made,
             replayed=self.replayed_for(task),
+            evaluators=self.evaluators.ready.origin,
             seconds=round(time.monotonic() - began, 1),
         )
 

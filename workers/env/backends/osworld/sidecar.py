@@ -46,10 +46,14 @@ log = structlog.get_logger()
 
 
 class SidecarReady(msgspec.Struct, frozen=True):
-    """First line of the sidecar: the names in its package, or the reason why it cannot be imported."""
+    """First line of the sidecar: the names in its package, or the reason why it cannot be imported.
+
+    ``origin`` says where the package is from: the version of ``make osworld``'s, or the digest of a checkout's.
+    """
 
     metrics: frozenset[str] = frozenset()
     getters: frozenset[str] = frozenset()
+    origin: str = ""
     broken: str = ""
 
 
@@ -62,10 +66,11 @@ class SidecarReply(msgspec.Struct, frozen=True):
 
 
 class EvaluatorSidecar:
-    """OSWorld's evaluators in a separate process."""
+    """OSWorld's evaluators in a separate process: those of ``checkout`` if it has any, else the installed ones."""
 
-    def __init__(self, environment: Path = ENVIRONMENT) -> None:
+    def __init__(self, environment: Path = ENVIRONMENT, checkout: Path | None = None) -> None:
         self.python = environment / "bin" / "python"
+        self.package = evaluator_package(checkout) if checkout is not None else None
         self._files = EvaluatorCache()
         self.cache = self._files.folder
         self.ready = SidecarReady()
@@ -128,8 +133,11 @@ class EvaluatorSidecar:
         if not self.python.exists():
             raise ServiceUnavailable(f"OSWorld's evaluators need {self.python.parents[1]}: run `make osworld`")
         await self._kill()
-        command = [str(self.python.absolute()), "-I", "-c", BOOT.format("evaluator.server"), str(FOLDER)]
+        command = [str(self.python.absolute()), "-I", "-B", "-c", BOOT.format("evaluator.server"), str(FOLDER)]
         readable = [FOLDER, self.python.parents[1], self.python.resolve().parents[1]]
+        if self.package is not None:
+            command.append(str(self.package.parent.absolute()))
+            readable.append(self.package)
         self.process = await asyncio.create_subprocess_exec(
             *confine_command(command, readable, self.cache),
             stdin=asyncio.subprocess.PIPE,
@@ -190,6 +198,12 @@ class EvaluatorSidecar:
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_result(SidecarReply(id=0, fault="the sidecar was killed"))
+
+
+def evaluator_package(checkout: Path) -> Path | None:
+    """Return the package of a checkout of OSWorld, None if it has task files only."""
+    package = checkout / "desktop_env"
+    return package if (package / "evaluators" / "metrics" / "__init__.py").is_file() else None
 
 
 async def end_process(process: asyncio.subprocess.Process) -> None:

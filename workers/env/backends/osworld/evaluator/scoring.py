@@ -1,5 +1,7 @@
 """One evaluation by OSWorld's own code on a prepared machine."""
 
+import hashlib
+import importlib.metadata
 import math
 from pathlib import Path
 from typing import Any
@@ -10,19 +12,29 @@ RETRIES = 1
 """OSWorld's three tries of 5 s for a missing file are for machines that are still starting."""
 
 
-def load_package() -> dict[str, Any]:
-    """Import OSWorld's package; return the names of its metrics and getters."""
+def load_package(from_checkout: bool) -> dict[str, Any]:
+    """Import OSWorld's package; return where it is from, and the names of its metrics and getters."""
     import tldextract
-    from desktop_env import desktop_env
+    from desktop_env import desktop_env, evaluators
     from desktop_env.evaluators import getters, metrics
 
     # With its own list of public suffixes, without a download.
     tldextract.extract = tldextract.TLDExtract(suffix_list_urls=())
     assert desktop_env.DesktopEnv
+    folder = Path(evaluators.__path__[0])
     return {
+        "origin": digest_of(folder) if from_checkout else f"package {importlib.metadata.version('desktop-env')}",
         "metrics": sorted(name for name in vars(metrics) if callable(getattr(metrics, name))),
         "getters": sorted(name.removeprefix("get_") for name in vars(getters) if name.startswith("get_")),
     }
+
+
+def digest_of(folder: Path) -> str:
+    """Return a short digest of a checkout's evaluators."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return f"checkout {digest.hexdigest()[:8]}"
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:

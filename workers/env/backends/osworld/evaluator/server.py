@@ -75,12 +75,16 @@ def write_line(descriptor: int, data: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Import the package, write its names, and serve; output of evaluators goes to stderr."""
+    """Import the package, write its names, and serve; output of evaluators goes to stderr.
+
+    A second argument is the folder of a checkout, whose package is imported instead of the installed one.
+    """
+    sys.path[:0] = checkout = sys.argv[2:]
     answers = os.dup(1)
     os.dup2(2, 1)
     import_stubs.install()
     try:
-        ready = scoring.load_package()
+        ready = scoring.load_package(from_checkout=bool(checkout))
     except Exception as error:  # noqa: BLE001 - any error of the package's import
         traceback.print_exc()
         write_line(answers, {"broken": f"{type(error).__name__}: {error}"})
