@@ -186,6 +186,16 @@ ORACLES: dict[str, Solution] = {
         (Hotkey(("ctrl", "shift", "t")), Type("E3"), ENTER, Type("191.6667"), ENTER)
     ),
     "276cc624-87ea-4f08-ab93-f770e3790175": vscode_setting('{"editor.wordWrapColumn": 50}'),
+    "930fdb3b-11a8-46fe-9bac-577332e2640e": vscode_file(
+        "Keyboard Shortcuts (JSON)",
+        '[{"key": "ctrl+j", "command": "workbench.action.focusActiveEditorGroup", "when": "terminalFocus"}]',
+        place=1,
+    ),
+    "ea98c5d7-3cf9-4f9b-8ad3-366b58e0fcae": vscode_file(
+        "Keyboard Shortcuts (JSON)",
+        '[{"key": "ctrl+f", "command": "-list.find", "when": "listFocus && listSupportsFind"}]',
+        place=1,
+    ),
     "06fe7178-4491-4589-810f-2e2bc9502122": Solution((Hotkey(("ctrl", "shift", "t")),)),
 }
 """By task id."""
