@@ -467,7 +467,7 @@ phone)
     step "the phone's applications" phone_applications
     ;;
 osworld)
-    steps=5
+    steps=6
     step "Python" system_packages missing_python
     step "desktops and applications (2 GB)" system_packages missing_osworld
     step "tools (uv)" tools
