@@ -35,6 +35,7 @@ LONGEST = (
     "faults/test_outsiders.py",
     "integration/test_gui_actor_run.py",
     "integration/test_take_over_circle.py",
+    "integration/test_page_broker_away.py",
     "integration/test_access_rights.py",
     "integration/test_many_workers.py",
     "faults/test_disturbed_environments.py",
