@@ -46,7 +46,7 @@ def learning(
     if as_json:
         output.show_json(compared)
     else:
-        title = f"gain in points after {episodes} episodes ± half of the 95 % interval; * excludes 0"
+        title = f"success and gain in points after {episodes} episodes ± half of the 95 % interval; * excludes 0"
         output.show(report.table_rows(compared), as_json=False, title=title)
 
 

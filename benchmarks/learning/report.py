@@ -6,7 +6,7 @@ task sets.
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,11 @@ from benchmarks.learning.variants import BASE
 
 STUDENT_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 """0.975 quantiles of Student's t distribution for 1, 2, ... degrees of freedom."""
+SAMPLED = 1.0
+"""Temperature of training."""
 MAX_SEEDS = len(STUDENT_95) + 1
+Measure = Callable[[LearningRun, float], float]
+"""Figure of a run at a temperature."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -34,12 +38,17 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """A variant's gains and its differences to the base, by temperature, over N seeds."""
+    """A variant's gains and success after training, and their differences to the base, by temperature, over N seeds.
+
+    A variant with a warm-up of its own may start lower, and gain more without a better end.
+    """
 
     variant: str
     seeds: int
     gains: dict[float, Estimate]
     differences: dict[float, Estimate]
+    ends: dict[float, Estimate]
+    end_differences: dict[float, Estimate]
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -64,18 +73,36 @@ def compare_variants(runs: Sequence[LearningRun]) -> list[Comparison]:
 def compare_variant(name: str, own: Mapping[int, LearningRun], base: Mapping[int, LearningRun]) -> Comparison:
     """Return the comparison of one variant."""
     seeds = sorted(own.keys() & base.keys())
-    gains = {one: estimate([own[seed].gain(one) for seed in seeds]) for one in TEMPERATURES}
+    pairs = [(own[seed], base[seed]) for seed in seeds]
+    gain, end = LearningRun.gain, LearningRun.end
+    gains, ends = (estimate_all([own for own, _ in pairs], measure) for measure in (gain, end))
     if name == BASE:
-        return Comparison(name, len(seeds), gains, {})
-    more = {one: estimate([own[seed].gain(one) - base[seed].gain(one) for seed in seeds]) for one in TEMPERATURES}
-    return Comparison(name, len(seeds), gains, more)
+        return Comparison(name, len(seeds), gains, {}, ends, {})
+    return Comparison(
+        name, len(seeds), gains, estimate_differences(pairs, gain), ends, estimate_differences(pairs, end)
+    )
+
+
+def estimate_all(runs: Sequence[LearningRun], measure: Measure) -> dict[float, Estimate]:
+    """Return a measure's estimate over runs, by temperature."""
+    return {one: estimate([measure(run, one) for run in runs]) for one in TEMPERATURES}
+
+
+def estimate_differences(pairs: Sequence[tuple[LearningRun, LearningRun]], measure: Measure) -> dict[float, Estimate]:
+    """Return the estimate of a measure's difference between two runs of a seed, by temperature."""
+    return {one: estimate([measure(own, one) - measure(base, one) for own, base in pairs]) for one in TEMPERATURES}
 
 
 class GainRow(msgspec.Struct, frozen=True):
-    """A row: gains, and differences to the base, in points, at temperatures 1, 0.5 and 0."""
+    """A row in points: gains and differences to the base, at temperatures 1, 0.5 and 0.
+
+    ``end`` is the success after training at temperature 1.
+    """
 
     variant: str
     seeds: int
+    end: str
+    end_to_base: str
     sampled: str
     at_half: str
     greedy: str
@@ -90,6 +117,8 @@ def table_rows(comparisons: Sequence[Comparison]) -> list[GainRow]:
         GainRow(
             one.variant,
             one.seeds,
+            format_points(one.ends[SAMPLED], signed=False),
+            format_points(one.end_differences[SAMPLED]) if one.end_differences else "",
             *(format_points(one.gains[temperature]) for temperature in TEMPERATURES),
             *(format_points(one.differences[temperature]) if one.differences else "" for temperature in TEMPERATURES),
         )
@@ -97,11 +126,13 @@ def table_rows(comparisons: Sequence[Comparison]) -> list[GainRow]:
     ]
 
 
-def format_points(value: Estimate) -> str:
-    """Return an estimate in points with half of its interval; ``*`` if that excludes 0."""
+def format_points(value: Estimate, *, signed: bool = True) -> str:
+    """Return an estimate in points with half of its interval; ``*`` if a signed one excludes 0."""
+    sign = "+" if signed else ""
     if value.half is None:
-        return f"{100 * value.mean:+.1f}"
-    return f"{100 * value.mean:+.1f} ± {100 * value.half:.1f}{' *' if value.excludes_zero else ''}"
+        return f"{100 * value.mean:{sign}.1f}"
+    mark = " *" if signed and value.excludes_zero else ""
+    return f"{100 * value.mean:{sign}.1f} ± {100 * value.half:.1f}{mark}"
 
 
 def learning_curves(runs: Sequence[LearningRun]) -> dict[str, list[tuple[int, Estimate]]]:

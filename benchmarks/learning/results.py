@@ -69,6 +69,10 @@ class LearningRun(msgspec.Struct, frozen=True, kw_only=True):
         """Return the change of the success rate at a temperature."""
         return rate_at(self.after, temperature) - rate_at(self.before, temperature)
 
+    def end(self, temperature: float) -> float:
+        """Return the success rate at a temperature after training."""
+        return rate_at(self.after, temperature)
+
 
 def rate_at(evaluations: Iterable[Evaluated], temperature: float) -> float:
     """Return the success rate at a temperature; raise KeyError if not evaluated."""

@@ -271,6 +271,16 @@ def test_a_variant_is_compared_with_the_base_seed_by_seed():
     assert not other.differences[0.5].excludes_zero, "no difference at all"
 
 
+def test_a_variant_that_starts_lower_gains_more_and_ends_the_same():
+    lower = [run("lower", 0, 0.1, 0.5), run("lower", 1, 0.1, 0.7)]
+    base, compared = report.compare_variants([*RUNS[:1], RUNS[2], *lower])
+    assert compared.differences[1.0].mean == pytest.approx(0.3)
+    assert compared.ends[1.0].mean == base.ends[1.0].mean == pytest.approx(0.6)
+    assert (compared.end_differences[1.0].mean, base.end_differences) == (0, {})
+    [_, row] = report.table_rows([base, compared])
+    assert (row.end, row.end_to_base) == ("60.0 ± 127.1", "+0.0 ± 0.0")
+
+
 def test_a_table_marks_intervals_without_zero_and_one_seed_has_none():
     base, other = report.table_rows(report.compare_variants(RUNS))
     assert (base.sampled, base.sampled_to_base) == ("+20.0 ± 24.8", "")
