@@ -342,7 +342,7 @@ async def test_the_worker_plays_them_for_orders_and_leaves_no_evaluator_behind(
             async with asyncio.timeout(480), harness.changed:
                 await harness.changed.wait_for(lambda: len(harness.ended) == len(episodes))
             tree = psutil.Process(running.pid).children(recursive=True)
-            assert any(" -I -c " in command_of(process) for process in tree), "there is a sidecar"
+            assert any(" -I -B -c " in command_of(process) for process in tree), "there is a sidecar"
             running.send_signal(ending)
             assert await exit_code_of(running) in {0, -ending}
         assert not psutil.wait_procs(tree, timeout=60)[1]

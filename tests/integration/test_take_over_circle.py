@@ -85,6 +85,15 @@ async def act(person: ScriptedPerson) -> None:
     await person.tab.until(f"{TAKEN} > {before}", "the action")
 
 
+async def act_once(tab: Tab, url: str, known: set[str]) -> tuple[ScriptedPerson, str]:
+    """Take a rollout over and act once; take another one if the policy had left only its last step."""
+    while True:
+        person, identity = await take_over(tab, url, known)
+        await act(person)
+        if await turn_of(tab):
+            return person, identity
+
+
 async def is_refused(url: str, identity: str) -> None:
     """Come second to a rollout that a person plays."""
     async with browser_tab(SHOTS) as tab:
@@ -99,11 +108,9 @@ async def is_refused(url: str, identity: str) -> None:
 async def solve(url: str, known: set[str]) -> str:
     """Take a rollout over, give it back once, take it over again and solve it; another person is refused."""
     async with browser_tab(SHOTS) as tab:
-        person, identity = await take_over(tab, url, known)
+        person, identity = await act_once(tab, url, known)
         await is_refused(url, identity)
         while True:
-            await act(person)
-            assert await turn_of(tab)
             await tab.shot("take-over")
             await tab.click("#give-back:not([disabled])")
             await tab.until(f"{STAGE} !== 'turn'", "the policy's turn")
@@ -111,7 +118,7 @@ async def solve(url: str, known: set[str]) -> str:
                 await tab.click("#begin")
             if await turn_of(tab):
                 break
-            person, identity = await take_over(tab, url, known)  # The policy has ended it.
+            person, identity = await act_once(tab, url, known)  # The policy has ended it.
         while await turn_of(tab):
             await act(person)
         said = await person.end()
@@ -132,17 +139,14 @@ async def solve(url: str, known: set[str]) -> str:
 async def leave(url: str, known: set[str]) -> str:
     """Take a rollout over, act once, and kill the browser."""
     async with browser_tab(SHOTS) as tab:
-        person, identity = await take_over(tab, url, known)
-        await act(person)
-        assert await turn_of(tab)
+        _, identity = await act_once(tab, url, known)
     return identity
 
 
 async def lose(url: str, known: set[str], made: folder.RunFolder) -> str:
     """Take a rollout over, act once, and kill its environment worker."""
     async with browser_tab(SHOTS) as tab:
-        person, identity = await take_over(tab, url, known)
-        await act(person)
+        _, identity = await act_once(tab, url, known)
         await asyncio.to_thread(kill, made, ["env-0"])
         await tab.until(f"{SAID}?.includes('the environment worker was lost')", "the loss")
     return identity
@@ -197,7 +201,9 @@ def test_what_people_take_over_is_marked_as_theirs_and_trained_on(services, tmp_
 
     state = RunState().fold(read_log(config.bus, topics.ALL))
     learned = {name.removeprefix("take-over-") for name in state.groups if name.startswith("take-over-")}
-    assert learned == {solved, *([left] if given_back.outcome == "success" else [])}
+    succeeded = {name for name, one in state.trajectories.items() if one.person_steps and one.outcome == "success"}
+    assert learned == succeeded and solved in learned and lost not in learned
+    assert (left in learned) == (given_back.outcome == "success")
     shown, _ = state.groups[f"take-over-{solved}"]
     assert (shown.members[0].trajectory_id, shown.members[0].selected) == (solved, summary.person_steps)
     assert state.trained_with[shown.group_id]

@@ -169,7 +169,7 @@ async def evaluation(worker: psutil.Process) -> psutil.Process:
     async def evaluates() -> bool:
         for top in worker.children():
             with contextlib.suppress(psutil.NoSuchProcess):
-                if " -I -c " in " ".join(top.cmdline()) and len(top.children(recursive=True)) > 2:
+                if " -I -B -c " in " ".join(top.cmdline()) and len(top.children(recursive=True)) > 2:
                     found.append(top)
         return bool(found)
 
