@@ -95,9 +95,7 @@ test-data: setup data ## Run the tests of data sets and trackers with their libr
 	@$(STREAMS)/python -m benchmarks.private_services .venv/data/bin/python -m pytest -q tests/data
 
 test-osworld: setup osworld ## Run the tests of OSWorld's evaluators and tasks; DART_OSWORLD=FOLDER adds its task files.
-	@$(STREAMS)/python -m pytest -q tests/integration/test_osworld_evaluators.py tests/integration/test_osworld_episodes.py tests/unit/workers/env/backends/osworld tests/unit/console/cli/test_osworld_command.py
-
-	@$(STREAMS)/python -m benchmarks.private_services bash -c '$(STREAMS)/python -m pytest -q tests/osworld'
+	@$(STREAMS)/python -m benchmarks.private_services $(STREAMS)/python -m pytest -q -n 2 --dist loadfile tests/osworld tests/integration/test_osworld_evaluators.py tests/integration/test_osworld_episodes.py tests/unit/workers/env/backends/osworld tests/unit/console/cli/test_osworld_command.py
 
 test-phone: phone ## Run the tests of phones, on real Android views.
 	@$(STREAMS)/python -m pytest -q tests/phone
