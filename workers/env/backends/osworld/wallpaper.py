@@ -3,6 +3,8 @@
 import struct
 import zlib
 
+from workers.env.backends.desktop.guest.framebuffer import SIGNATURE, png_chunk
+
 PATH = "/home/user/.local/share/backgrounds/stripes.png"
 SIZE, STRIPE = 480, 24
 COMMAND = f"gsettings set org.gnome.desktop.background picture-uri file://{PATH}"
@@ -13,11 +15,6 @@ def wallpaper_png() -> bytes:
     rows = b"".join(
         b"\0" + bytes(200 if (row + column) // STRIPE % 2 else 60 for column in range(SIZE)) for row in range(SIZE)
     )
-    parts = (
-        (b"IHDR", struct.pack(">IIBBBBB", SIZE, SIZE, 8, 0, 0, 0, 0)),
-        (b"IDAT", zlib.compress(rows, 9)),
-        (b"IEND", b""),
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
-    )
+    header = struct.pack(">IIBBBBB", SIZE, SIZE, 8, 0, 0, 0, 0)
+    parts = (b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")
+    return SIGNATURE + b"".join(png_chunk(kind, content) for kind, content in parts)
