@@ -79,7 +79,7 @@ async def test_a_step_waits_for_a_teacher_that_is_away_and_says_so(monkeypatch):
             assert await asking(endpoint.url, timeout_s=0.3).score_all() == [[-0.25, -3.0]]
     assert len(endpoint.bodies) == 5
     waits = [line for line in logged if line["event"] == "the teacher does not answer: the step waits"]
-    assert ["500" in line["reason"] for line in waits] == [True, False, False]
+    assert ["answered 500" in line["reason"] for line in waits] == [True, False, False]
     assert KEY not in str(logged)
 
 

@@ -145,7 +145,7 @@ async def test_a_wait_longer_than_the_request_has_is_an_error_at_once():
 async def test_a_rate_limit_without_end_is_an_error_before_the_deadline():
     async with served(says({}, 429)) as endpoint:
         async with asyncio.timeout(60):
-            with pytest.raises(EngineFault, match="429"):
+            with pytest.raises(EngineFault, match="answered 429"):
                 await answered(endpoint.url, within_s=4.0)
     assert 2 <= len(endpoint.bodies) < 40
 
@@ -266,7 +266,7 @@ async def test_a_rejection_after_the_start_is_an_error_of_its_request_alone():
     async with served(says(chat()), says({"error": "no"}, 400), says(chat())) as endpoint:
         engine = OpenaiEngine(config(endpoint.url), read)
         await engine.start(FIXED)
-        with pytest.raises(EngineFault, match="400"):
+        with pytest.raises(EngineFault, match="answered 400"):
             await engine.generate(request())
         await engine.generate(request())
         await engine.stop()
