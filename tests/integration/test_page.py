@@ -20,6 +20,7 @@ from dart_streams.console.views.page.assets import load_assets
 from dart_streams.console.views.page.bundle_source import BundleSource
 from dart_streams.console.views.page.guard import Guard
 from dart_streams.console.views.page.server import PageServer
+from dart_streams.errors import ServiceUnavailable
 from tests.integration.page_browser import WAIT_S, Tab, tab
 from tests.integration.recorded_run import HOSTILE, record, settings
 from tests.waiting import wait_until
@@ -94,6 +95,51 @@ async def test_before_anything_has_happened_each_page_says_so(recorded: Path):
             assert not await page.js("document.querySelector('.problem')?.innerText"), place
             assert await page.js("[...document.querySelectorAll('main select')].every((one) => one.length)"), place
             await page.shot(f"{place}-empty")
+
+
+@pytest.mark.parametrize(
+    ("place", "before", "after"),
+    [("report", "h1", ".headline"), ("trajectory?id={id}", ".problem", ".stage img")],
+)
+async def test_what_was_opened_before_its_run_was_read_is_opened_again(
+    recorded: Path, monkeypatch, place: str, before: str, after: str
+):
+    """On a slow machine the first message of the socket comes after the run is read."""
+    read, push = asyncio.Event(), PageServer.push_changes
+
+    async def push_later(*arguments):
+        await read.wait()
+        await push(*arguments)
+
+    monkeypatch.setattr(PageServer, "push_changes", push_later)
+    source = BundleSource(Bundle(recorded))
+    hash = "#/" + place.format(id=next(iter(BundleSource(Bundle(recorded)).read().state.trajectories)))
+    async with served(source) as (page, base):
+        await page.open("about:blank")
+        await page.open(base + hash)
+        await page.at(hash)
+        assert await page.count(before) >= 1
+        assert await page.count(after) == 0
+        source.read()
+        read.set()
+        await page.until(f"!!document.querySelector({json.dumps(after)})", "the whole run")
+        page.errors.clear()  # The console names a first answer of 404.
+
+
+async def test_a_page_whose_service_did_not_answer_opens_by_itself(recorded: Path, monkeypatch):
+    source, whole = BundleSource(Bundle(recorded)).read(), BundleSource.report_inputs
+
+    async def fail(_: BundleSource):
+        raise ServiceUnavailable("the store does not answer")
+
+    monkeypatch.setattr(BundleSource, "report_inputs", fail)
+    async with served(source) as (page, _):
+        await page.go("report")
+        assert "the store does not answer" in await page.text(".problem")
+        monkeypatch.setattr(BundleSource, "report_inputs", whole)
+        await page.until("!!document.querySelector('.headline')", "the report")
+        assert await page.count(".problem") == 0
+        page.errors.clear()  # The console names the first answer, a 503.
 
 
 @pytest.mark.skipif(jars.plots_folder() is None, reason="the jar of the plots is not there: make setup")

@@ -68,6 +68,11 @@ class ShownRuns(NamedTuple):
         """The reason why they are closed; empty while they are open."""
         return self.run.gone or (self.against.gone if self.against is not None else "")
 
+    @property
+    def is_read(self) -> bool:
+        """Whether all existing records of each are read."""
+        return all(source.progress.ready for source in self.sources)
+
     def note_viewer(self) -> None:
         """Note a viewer in each source."""
         for source in self.sources:

@@ -41,6 +41,8 @@ BODY_TIMEOUT_S = 10.0
 PUSH_S = 0.4
 """Interval between messages to a tab; changes in between are sent together."""
 SHA256 = re.compile(r"[0-9a-f]{64}")
+PARTIAL = web.RequestKey("partial", bool)
+"""Whether the records of a request's run were not all read."""
 IMMUTABLE = "private, max-age=31536000, immutable"
 
 log = structlog.get_logger()
@@ -110,6 +112,7 @@ class PageServer:
         with self.pool.use(request.query) as shown:
             shown.note_viewer()
             await shown.wait_read()
+            request[PARTIAL] = not shown.is_read
             answer = await shown.views.answer(request.match_info["view"], request.query)
             return json_response(answer)
 
@@ -229,7 +232,8 @@ class PageServer:
             if shown.gone:
                 return
             shown.note_viewer()
-            message: dict[str, Any] = {"header": page_header(source)}
+            header = msgspec.structs.replace(page_header(source), ready=shown.is_read)
+            message: dict[str, Any] = {"header": header}
             if query.get("watch") == "wall":
                 tiles = shown.views.grid.update(source.state)
                 message["slots"] = [tile for tile in tiles if before.get(tile.slot) != tile]
@@ -282,11 +286,15 @@ def answer_file(files: Mapping[str, Asset], path: str) -> web.Response:
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer errors as JSON: 404 for an unknown id or view, 503 for a service that does not answer.
 
-    Other errors of feedback are the sender's, with status 400.
+    Other errors of feedback are the sender's, with status 400. ``X-Run-Read: no`` marks an answer, and an error, of
+    a run whose records were not all read.
     """
     try:
-        return await handler(request)
+        response = await handler(request)
     except UserError as error:
         refused = request.method == "POST" and not isinstance(error, (ServiceUnavailable, AccessRefused))
         status = 404 if isinstance(error, NotFound) else 400 if refused else 503
-        return web.json_response({"error": str(error)}, status=status)
+        response = web.json_response({"error": str(error)}, status=status)
+    if request.get(PARTIAL):
+        response.headers["X-Run-Read"] = "no"
+    return response

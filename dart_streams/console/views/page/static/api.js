@@ -25,8 +25,17 @@ export function elsewhere(run, against, hash) {
   return `/${named.length ? `?${new URLSearchParams(named)}` : ""}${hash}`;
 }
 
-/** The server's error for a failed request. */
-export class Problem extends Error {}
+/** The server's error for a failed request; ``again`` for a service that did not answer, which a later request may. */
+export class Problem extends Error {
+  /** @param {string} text */
+  constructor(text, again = false) {
+    super(text);
+    this.again = again;
+  }
+}
+
+/** What the requests since an opening of a page were: ``partial`` if an answer was made before all records were read. */
+export const requests = { partial: false };
 
 /**
  * @param {string} view
@@ -38,7 +47,9 @@ export async function get(view, query = {}, signal) {
   const wanted = Object.entries(query).filter(([, value]) => value !== undefined && value !== "");
   if (exported) return answer(view, wanted).catch((error) => { throw new Problem(error.message); });
   const search = Object.fromEntries(wanted.map(([name, value]) => [name, String(value)]));
-  return answered(await fetch(`/api/${view}?${scoped(search)}`, { signal }));
+  const response = await fetch(`/api/${view}?${scoped(search)}`, { signal });
+  if (response.headers.get("X-Run-Read") === "no") requests.partial = true;
+  return answered(response);
 }
 
 /** The value of an answer; throws the server's reason for a refusal. @param {Response} response @returns {Promise<any>} */
@@ -47,7 +58,7 @@ async function answered(response) {
   const text = await response.text();
   let reason = text;
   try { reason = JSON.parse(text).error ?? text; } catch { /* the text is a plain sentence */ }
-  throw new Problem(reason);
+  throw new Problem(reason, response.status === 503);
 }
 
 /**

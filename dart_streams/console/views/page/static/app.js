@@ -1,7 +1,7 @@
 // @ts-check
 /** The frame of the page: the address selects the view, a socket pushes changes, and keys and links navigate. */
 
-import { Live, Problem, elsewhere, get, shown } from "./api.js";
+import { Live, Problem, elsewhere, get, requests, shown } from "./api.js";
 import { exported } from "./archive.js";
 import { el, fill } from "./dom.js";
 import { clock, duration, number, percent } from "./format.js";
@@ -58,8 +58,9 @@ export class App {
     this.header = null;
     /** @type {import("./api.js").Rights} */
     this.rights = { feedback: false, csrf: "", author: "" };
-    /** Whether all records had been read when the last header was sent; unknown counts as read. */
-    this.isRead = true;
+    /** Whether a service did not answer as the page was opened. */
+    this.failed = false;
+    this.openedMs = 0;
     this.skewMs = 0;
     this.place = "";
     this.turn = 0;
@@ -101,6 +102,8 @@ export class App {
     const { page, params } = parse();
     this.place = location.hash;
     const turn = ++this.turn, began = performance.now();
+    this.openedMs = began;
+    this.failed = requests.partial = false;
     const known = PAGES[page] ?? unknown;
     document.title = `${known.title} · dart_streams`;
     for (const tab of document.querySelectorAll("#tabs a")) {
@@ -122,6 +125,7 @@ export class App {
     } catch (error) {
       view.append(view.querySelector("h1") ? "" : el("h1", {}, known.title), el("p.problem", {}, message(error)));
       if (!(error instanceof Problem)) console.error(error);
+      else if (turn === this.turn) this.failed = error.again;
     }
     clearTimeout(slow);
     if (turn === this.turn) loading.hidden = true;
@@ -148,15 +152,18 @@ export class App {
   /** @param {any} message */
   receive(message) {
     if (message.gone) return this.end(message.gone);
-    const wasRead = this.isRead;
     this.header = message.header;
-    this.isRead = message.header.ready;
     this.skewMs = message.header.now_ms - Date.now();
     this.draw();
-    // A page that was opened before the run was read is opened again.
-    if (!wasRead && this.isRead && !this.shown.refresh && !this.shown.update) this.open();
+    if (this.isStale()) this.open();
     this.shown.update?.(message);
     this.refresh();
+  }
+
+  /** Whether the page has to be opened again: a service did not answer it, or it shows a part of a run that is read now. */
+  isStale() {
+    if (this.failed) return performance.now() - this.openedMs >= REFRESH_MS;
+    return requests.partial && this.header.ready && !this.shown.refresh && !this.shown.update;
   }
 
   /** Read the page's data again after new records, at most every two seconds, and not during a selection or input. */
@@ -168,6 +175,7 @@ export class App {
     try {
       await this.shown.refresh();
     } catch (error) {
+      state.records = -1;
       if (!(error instanceof Problem)) console.error(error);
     } finally {
       state.busy = false;
