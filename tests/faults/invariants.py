@@ -92,7 +92,10 @@ def broken(log: Log, lags: Sequence[Lag] | None) -> Found:
 
 
 def lost(log: Log, lags: Sequence[Lag] | None) -> list[str]:
-    """Return the orders that were committed as done and finished nowhere; that they cannot be counted is found too."""
+    """Return the orders that were committed as done and finished nowhere; that they cannot be counted is found too.
+
+    An order whose end the recorder has not committed is not lost: the next recorder announces it.
+    """
     state = RunState().fold(record for record in log.records if isinstance(record.event, RolloutOrder | Trajectory))
     if not state.orders:
         return ["not known: the log has no order"]
@@ -100,7 +103,11 @@ def lost(log: Log, lags: Sequence[Lag] | None) -> list[str]:
     unknown = {place.partition for _, place in state.orders.values()} - known
     if lags is None or unknown:
         return [f"not known: no committed offset of the env workers in partitions {sorted(unknown)} of rollout-orders"]
-    return open_orders.lost_orders(state, [lag for lag in lags if lag.group == "env"]) or []
+    waiting = pending(log, lags)
+    unrecorded = {
+        event.order.order_id for event in log.all(Observation) if event.end and event.trajectory_id in waiting
+    }
+    return [name for name in open_orders.unannounced_orders(state, lags) if name not in unrecorded]
 
 
 def ambiguous(log: Log) -> list[str]:

@@ -178,6 +178,13 @@ def test_an_order_that_is_not_committed_is_not_lost():
     assert "lost" not in broken(log(without(events, first(events, Trajectory))), held)
 
 
+@pytest.mark.parametrize(("recorded", "lost"), [(2, False), (3, True)])
+def test_an_order_whose_end_the_recorder_has_still_to_take_is_not_lost(recorded: int, lost: bool):
+    events = whole()
+    behind = [READ[0], Lag("recorder", "observations", 0, recorded, 9)]
+    assert ("lost" in broken(log(without(events, first(events, Trajectory))), behind)) is lost
+
+
 def test_steps_after_the_checkpoint_may_be_trained_again():
     events = again(whole(), TrainedStep, 1, epoch=2, group_ids=["gb"])
     events = again(events, TrainedStep, 2, train_step=3, epoch=2)

@@ -154,23 +154,30 @@ class RunFollower(TopicFollower[RunState]):
     async def read_final(self) -> list[Lag] | None:
         """Stop the reader task, read the topics to their ends, and return each group's lag, None if unknown.
 
-        Env workers commit an order when they have published its episode's end. The recorder's trajectory comes later,
-        and is awaited.
+        The recorder's trajectory comes later than an env worker's commit, and is awaited. The recorder's lag is read
+        after that: what it has committed by then without a trajectory is lost.
 
         Raises ServiceUnavailable if the broker does not answer within :data:`FINAL_READ_S`.
         """
         lags = await self.read_lags()
         await self.stop()
+        await self._read_rest()
+        deadline = Deadline(ANNOUNCED_S)
+        while (missing := open_orders.unannounced_orders(self.progress, lags or ())) and not deadline.expired:
+            await self.poll()
+        if lags is not None and missing and (later := await self.read_lags()) is not None:
+            await self._read_rest()
+            lags = [lag for lag in lags if lag.group != "recorder"] + [lag for lag in later if lag.group == "recorder"]
+        return lags
+
+    async def _read_rest(self) -> None:
+        """Read the topics to their present ends, within :data:`FINAL_READ_S`."""
         try:
             async with asyncio.timeout(FINAL_READ_S):
                 await self.read_to_end()
         except TimeoutError:
             reason = f"the end of the run's topics could not be read within {FINAL_READ_S:.0f} s; is the broker up?"
             raise ServiceUnavailable(reason) from None
-        deadline = Deadline(ANNOUNCED_S)
-        while open_orders.lost_orders(self.progress, lags) and not deadline.expired:
-            await self.poll()
-        return lags
 
     async def read_lags(self) -> list[Lag] | None:
         """Return each group's lag, None if the broker does not answer within :data:`LAGS_S`."""

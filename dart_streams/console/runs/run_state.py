@@ -75,13 +75,11 @@ class RunState(ActivityState):
     def __init__(self, *, keep_steps: bool = False, keep: Retention | None = None) -> None:
         super().__init__()
         self.keep_steps = keep_steps
-        self.train_finished = 0
-        self.groups_curated = 0
+        self.train_finished = self.groups_curated = 0
         self.keep_orders = keep.orders if keep else None
         self.keep_groups = keep.groups if keep else None
         self.is_whole = True
-        # Orders and their reasons, proposed tasks without pages, and feedback by id, and its ids by trajectory;
-        # ``closed`` are training orders with a record and a trajectory.
+        # Orders, their reasons, proposed tasks without pages, and feedback; ``closed`` are finished training orders.
         self.closed: dict[str, None] = {}
         self.orders: dict[str, tuple[RolloutOrder, RecordMetadata]] = {}
         self.success_rates: dict[str, float | None] = {}
@@ -94,13 +92,14 @@ class RunState(ActivityState):
         self.orders_of: defaultdict[str, set[str]] = defaultdict(set)
         # Episodes. Of open ones, ``open`` has the first observation, ``newest`` the newest, ``answered`` the newest
         # answered step (if responses are read), and ``screens`` the newest screen. ``finished`` has each order's first
-        # trajectory, and ``lost`` counts orders whose first one is lost.
+        # trajectory, ``lost`` counts orders whose first one is lost, and ``unrecorded`` has the ends of those without.
         self.open: dict[str, ObservationHeader] = {}
         self.newest: dict[str, ObservationHeader] = {}
         self.answered: dict[str, int] = {}
         self.last_screens: dict[str, ObservationHeader] = {}
         self.screens: dict[str, BlobRef] = {}
         self.ended: dict[str, None] = {}
+        self.unrecorded: dict[str, RecordMetadata] = {}
         self.env_faults: dict[tuple[str, str], EnvFaults] = {}
         self.env_fault_kinds, self.policy_fault_kinds = FaultKinds(), FaultKinds()
         self.newest_step: dict[str, int] = {}
@@ -164,7 +163,7 @@ class RunState(ActivityState):
         if event.screenshot is not None and identity not in self.ended:
             self.screens[identity] = event.screenshot
         if event.end is not None:
-            self._end(event)
+            self._end(event, record.metadata)
         elif identity not in self.ended and event.order.order_id not in self.finished:
             self.open.setdefault(identity, event)
             if self.newest_step[identity] == event.step:
@@ -182,17 +181,19 @@ class RunState(ActivityState):
             for number, acting_ms in split_span(event.at_ms - round(event.taken.execute_ms), event.at_ms):
                 self.slices[number].acting_ms += acting_ms
 
-    def _end(self, event: ObservationHeader) -> None:
+    def _end(self, event: ObservationHeader, place: RecordMetadata) -> None:
         """Keep an episode's last observation, with its last screen."""
         identity = event.trajectory_id
+        if event.order.order_id not in self.finished:
+            self.unrecorded.setdefault(event.order.order_id, place)
         if identity not in self.ended:
             screen = self.screens.pop(identity, None)
             self.last_screens[identity] = msgspec.structs.replace(event, screenshot=screen)
             if len(self.last_screens) > LAST_SCREENS:
                 del self.last_screens[next(iter(self.last_screens))]
             if event.end is not None and event.end.kind == "env_error":
-                known = self.env_faults.get(place := (event.order.task_id, event.env_host), EnvFaults(0, ""))
-                self.env_faults[place] = EnvFaults(known.episodes + 1, event.end.reason)
+                known = self.env_faults.get(where := (event.order.task_id, event.env_host), EnvFaults(0, ""))
+                self.env_faults[where] = EnvFaults(known.episodes + 1, event.end.reason)
                 self.env_fault_kinds.add(event.end.reason)
             elif event.end is not None and event.end.kind == "policy_error":
                 self.policy_fault_kinds.add(event.end.reason)
@@ -222,6 +223,7 @@ class RunState(ActivityState):
         self.answered.pop(event.trajectory_id, None)
         if event.order_id not in self.finished:
             self.finished[event.order_id] = event
+            self.unrecorded.pop(event.order_id, None)
             self.lost += event.outcome == "lost"
             for abandoned in [key for key, episode in self.open.items() if episode.order.order_id == event.order_id]:
                 self._close(abandoned)
@@ -364,10 +366,7 @@ class RunState(ActivityState):
         return self.served_by(self.liveness.missed)
 
     def served_by(self, workers: Collection[str]) -> int | None:
-        """Return the newest version that each of these workers serves or has passed, None without announcements.
-
-        The topic keeps the records of workers that a resumed run no longer has.
-        """
+        """Return the newest version that each of these workers serves or has passed, None without announcements."""
         return min((self.serving[name].version for name in workers if name in self.serving), default=None)
 
     @property

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_streams.bus.lag import Lag
 from dart_streams.console.runs import open_orders
 from dart_streams.console.runs.log_liveness import MISSED_BEATS
 from dart_streams.console.runs.run_log import EndHeader, ObservationHeader, OrderHeader, RecordMetadata
@@ -118,6 +119,23 @@ def test_orders_are_not_counted_as_lost_or_open_while_no_lag_is_known():
     assert (open_orders.lost_orders(state, []), open_orders.orders_under_way(state, [])) == ([], ["o1"])
     fold(finish("o1"), progress=state)
     assert (open_orders.lost_orders(state, None), open_orders.orders_under_way(state, None)) == ([], [])
+
+
+def test_an_order_is_not_lost_while_the_recorder_has_not_taken_its_end():
+    state, end = RunState(), seen("t0", 2, "o0", end="failure")
+    state.apply(RecordMetadata("rollout-orders", 1, 0, START), rollout_order("o0"))
+    state.apply(RecordMetadata("observations", 3, 7, START), end)
+    played, behind, taken = (
+        Lag("env", "rollout-orders", 1, 1, 1),
+        *(Lag("recorder", "observations", 3, at, 8) for at in (7, 8)),
+    )
+    for lags, lost in (([played], []), ([played, behind], []), ([played, taken], ["o0"])):
+        assert open_orders.unannounced_orders(state, lags) == ["o0"]
+        assert open_orders.lost_orders(state, lags) == lost
+        assert open_orders.orders_under_way(state, lags) == [name for name in ["o0"] if name not in lost]
+    state.apply(RecordMetadata("trajectories", 0, 0, START), finish("o0", "t0"))
+    assert open_orders.lost_orders(state, [played, taken]) == []
+    assert state.unrecorded == {}
 
 
 def test_a_switch_is_a_newer_version_with_a_pause():
