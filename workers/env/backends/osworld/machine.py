@@ -141,3 +141,8 @@ async def run_command(machine: Machine, command: Command, failure: str, **option
     if ended["returncode"]:
         raise EnvironmentFault(f"{failure}: {(ended['error'] or ended['output'])[-300:].strip()}")
     return ended["output"]
+
+
+async def try_command(machine: Machine, command: str, **options: Any) -> bool:
+    """Return whether a shell command succeeds; ``options`` are those of :meth:`Machine.execute`."""
+    return not (await machine.execute(command, shell=True, **options))["returncode"]

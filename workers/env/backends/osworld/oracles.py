@@ -6,68 +6,92 @@ with one more word, so one solution fits all of them.
 
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 import msgspec
 
 from dart_streams.actions import Action, Hotkey, Type, Wait
-from workers.env.backends.osworld.machine import Machine, run_command
+from workers.env.backends.osworld.machine import Machine, run_command, try_command
 from workers.env.backends.osworld.pyautogui_programs import build_program
-from workers.env.backends.osworld.settling import wait_idle
+from workers.env.backends.osworld.settling import require_idle, wait_until
 from workers.env.backends.osworld.tasks import CLOUD, OsworldTask
-from workers.env.environment import EnvironmentFault
 
 WORD = "Pear"
 """First word of finished placeholder documents."""
-REST_S = 15.0
+REST_S = 60.0
+"""Time limit for the machine to be at rest, before each action and at the end."""
 OFFICE = frozenset({"libreoffice_calc", "libreoffice_writer"})
 COMPARISONS = frozenset({"compare_table", "compare_docx_files", "compare_docx_files_and_ignore_new_lines"})
 """Metrics that consider a placeholder equal to a document saved by LibreOffice."""
 TERMINAL = Hotkey(("ctrl", "alt", "t"))
 """Keys that open a terminal in OSWorld's image."""
-MAX_WAITS = 20
-"""Maximum number of pauses until the terminal opens or closes."""
-HasTerminal = Callable[[], Awaitable[bool]]
-"""Returns whether a terminal window is open."""
+HAS_TERMINAL = "wmctrl -lx | awk '{print $3}' | grep -qi term"
+"""Shell command that succeeds while a window of a terminal is open."""
+OPEN_S, COMMANDS_S = 45.0, 120.0
+"""Time limits for a terminal to open, and for the commands in it to end."""
+EFFECT_S = 60.0
+"""Time limit for a solution to have its effect after the last action."""
+END_S = 30
+"""Time limit for an application to end after it was asked to."""
+Holds = Callable[[str], Awaitable[bool]]
+"""Returns whether a shell command succeeds on the machine."""
 
 
 class Solution(msgspec.Struct, frozen=True):
-    """A solution by input actions or by shell commands."""
+    """A solution by input actions or by shell commands.
+
+    ``effect`` is a shell command that succeeds once the solution is complete: a file is written, or a tab is open.
+    """
 
     actions: tuple[Action, ...] = ()
     commands: tuple[str, ...] = ()
+    effect: str = ""
 
     async def solve(self, machine: Machine) -> None:
         """Execute the solution: each action when the machine is idle, commands without a terminal."""
         for action in self.actions:
-            await wait_idle(machine, REST_S)
+            await require_idle(machine, REST_S, f"before the oracle's {action}")
             await run_command(machine, ["python", "-c", build_program(action) or ""], f"the oracle's {action}")
         for command in self.commands:
             await run_command(machine, command, f"the oracle's {command!r}", shell=True)
-        await wait_idle(machine, REST_S)
+        await self.require_effect(partial(try_command, machine))
+        await require_idle(machine, REST_S, "after the oracle")
 
-    async def demonstrate(self, has_terminal: HasTerminal) -> AsyncIterator[Action]:
-        """Yield the solution as actions, commands in a terminal that is closed afterwards."""
+    async def demonstrate(self, holds: Holds) -> AsyncIterator[Action]:
+        """Yield the solution as actions, commands in a terminal that closes when all have succeeded."""
         for action in self.actions:
             yield action
-        if not self.commands:
-            return
-        yield TERMINAL
-        async for action in wait_for_terminal(has_terminal, expected=True):
-            yield action
-        for command in self.commands:
-            yield Type(f"{command}\n")
-        yield Type("exit\n")
-        async for action in wait_for_terminal(has_terminal, expected=False):
-            yield action
+        if self.commands:
+            yield TERMINAL
+            async for action in await_terminal(holds, opened=True):
+                yield action
+            yield Type(" && ".join((*self.commands, "exit")) + "\n")
+            async for action in await_terminal(holds, opened=False):
+                yield action
+        await self.require_effect(holds)
+
+    async def require_effect(self, holds: Holds) -> None:
+        """Wait until the effect is there; raise EnvironmentFault without it."""
+        if self.effect:
+            await wait_until(lambda: holds(self.effect), EFFECT_S, f"the oracle has no effect ({self.effect})")
 
 
-async def wait_for_terminal(has_terminal: HasTerminal, *, expected: bool) -> AsyncIterator[Action]:
-    """Yield pauses until a terminal is open, or none is; raise EnvironmentFault after too many."""
-    for _ in range(MAX_WAITS):
-        if await has_terminal() == expected:
-            return
-        yield Wait()
-    raise EnvironmentFault("the terminal does not open" if expected else "the commands in the terminal do not end")
+async def await_terminal(holds: Holds, *, opened: bool) -> AsyncIterator[Action]:
+    """Wait until a terminal is open, or none is; raise EnvironmentFault past the limit.
+
+    Yields one pause if the last screen does not show it yet.
+    """
+
+    async def shown() -> bool:
+        return await holds(HAS_TERMINAL) == opened
+
+    if await shown():
+        return
+    limit_s, failure = (
+        (OPEN_S, "the terminal does not open") if opened else (COMMANDS_S, "the commands in the terminal do not end")
+    )
+    await wait_until(shown, limit_s, failure)
+    yield Wait()
 
 
 def shell_solution(*commands: str) -> Solution:
@@ -75,8 +99,23 @@ def shell_solution(*commands: str) -> Solution:
     return Solution(commands=commands)
 
 
+def end_program(name: str) -> str:
+    """Return a command that ends all processes of a name, and fails with the reason if one does not end.
+
+    ``pidwait`` returns after the first of them. Ended ones that their parent has not collected are left out.
+    """
+    waits = f"while pidwait -r R,S,D,T {name}; do :; done"
+    late = f"{name} does not end within {END_S} s"
+    return f"pkill {name}; timeout {END_S} sh -c '{waits}' || (echo {late} >&2; exit 1)"
+
+
 ENTER = Hotkey(("enter",))
-BEGIN_DOCUMENT = Solution((Hotkey(("ctrl", "home")), Type(WORD), ENTER, Hotkey(("ctrl", "s")), ENTER))
+SAVED = (
+    'lock=$(find ~ -maxdepth 2 -name ".~lock.*#" | head -n 1); '
+    'find ~ -maxdepth 2 -name "[!.]*.[dx][lo][cs]x" -newer "$lock" | grep -q .'
+)
+"""Succeeds once a document is newer than LibreOffice's lock file, which was written when the document was opened."""
+BEGIN_DOCUMENT = Solution((Hotkey(("ctrl", "home")), Type(WORD), ENTER, Hotkey(("ctrl", "s")), ENTER), effect=SAVED)
 """Types the word at the beginning of the open document and saves it."""
 
 
@@ -89,13 +128,13 @@ def vlc_key(line: str) -> Solution:
     """Return a solution that sets a key of VLC's configuration, with VLC closed."""
     file = "~/.config/vlc/vlcrc"
     name = line.partition("=")[0]
-    return shell_solution("pkill vlc; sleep 1; true", f"sed -i '/^{name}=/d' {file} && echo '{line}' >> {file}")
+    return shell_solution(end_program("vlc"), f"sed -i '/^{name}=/d' {file} && echo '{line}' >> {file}")
 
 
 def gimp_line(file: str, line: str) -> Solution:
     """Return a solution that adds a line to one of GIMP's files, with GIMP closed."""
     folder = "~/.config/GIMP/2.10"
-    return shell_solution("pkill gimp; sleep 1; true", f"mkdir -p {folder} && echo '{line}' >> {folder}/{file}")
+    return shell_solution(end_program("gimp"), f"mkdir -p {folder} && echo '{line}' >> {folder}/{file}")
 
 
 def chrome_file(name: str, statement: str) -> Solution:
@@ -108,7 +147,7 @@ data = json.load(open(path)) if os.path.exists(path) else {{}}
 os.makedirs(os.path.dirname(path), exist_ok=True)
 json.dump(data, open(path, "w"))
 """
-    return shell_solution("pkill chrome; sleep 2; true", f"python3 -c {shlex.quote(program)}")
+    return shell_solution(end_program("chrome"), f"python3 -c {shlex.quote(program)}")
 
 
 def office_setting(path: str, name: str, value: str) -> Solution:
@@ -116,11 +155,11 @@ def office_setting(path: str, name: str, value: str) -> Solution:
     file = "~/.config/libreoffice/4/user/registrymodifications.xcu"
     item = f'<item oor:path="{path}"><prop oor:name="{name}" oor:op="fuse"><value>{value}</value></prop></item>'
     return shell_solution(
-        "pkill soffice; sleep 2; true", f"sed -i '/{name}/d' {file}; sed -i 's#</oor:items>#{item}</oor:items>#' {file}"
+        end_program("soffice"), f"sed -i -e '/{name}/d' -e 's#</oor:items>#{item}</oor:items>#' {file}"
     )
 
 
-def vscode_file(command: str, text: str, place: int = 0) -> Solution:
+def vscode_file(command: str, file: str, text: str, place: int = 0) -> Solution:
     """Return a solution that replaces a file of the user's, which a command of VS Code's palette opens.
 
     ``place`` is the command's place in the list that the palette offers.
@@ -129,14 +168,24 @@ def vscode_file(command: str, text: str, place: int = 0) -> Solution:
     chosen = (Type(f"Preferences: Open {command}"), *down, ENTER)
     # A bracket that is typed over a selection would surround it.
     written = (Hotkey(("ctrl", "a")), Hotkey(("delete",)), Type(text), Hotkey(("ctrl", "s")))
-    return Solution((Hotkey(("ctrl", "shift", "p")), *chosen, *written))
+    effect = f"grep -qxF {shlex.quote(text)} ~/.config/Code/User/{file}"
+    return Solution((Hotkey(("ctrl", "shift", "p")), *chosen, *written), effect=effect)
 
 
 def vscode_setting(text: str) -> Solution:
     """Return a solution that writes VS Code's settings."""
-    return vscode_file("User Settings (JSON)", text)
+    return vscode_file("User Settings (JSON)", "settings.json", text)
 
 
+def vscode_shortcut(text: str) -> Solution:
+    """Return a solution that writes VS Code's keyboard shortcuts."""
+    return vscode_file("Keyboard Shortcuts (JSON)", "keybindings.json", text, place=1)
+
+
+TAB_IS_BACK = """
+python3 -c "import urllib.request as web; print(web.urlopen('http://localhost:1337/json').read())" | grep -q tripadvisor
+"""
+"""Succeeds once DevTools lists the tab that was closed."""
 FAVORITES = "\"['google-chrome.desktop', 'thunderbird.desktop']\""
 BOOKMARKS = """
 empty = {"children": [], "type": "folder", "date_added": "0", "date_modified": "0", "guid": ""}
@@ -162,7 +211,7 @@ ORACLES: dict[str, Solution] = {
     "a4d98375-215b-4a4d-aee9-3d4370fccc41": setting_solution("org.gnome.desktop.screensaver", "lock-enabled", "true"),
     "8ba5ae7a-5ae5-4eab-9fcc-5dd4fe3abf89": vlc_key("input-record-path=/home/user/Desktop"),
     "9195653c-f4aa-453d-aa95-787f6ccfaae9": vlc_key("qt-max-volume=200"),
-    "d06f0d4d-2cd5-4ede-8de9-598629438c6e": vlc_key("qt-slider-colors=20;20;20;30;30;30;40;40;40;50;50;50"),
+    "d06f0d4d-2cd5-4ede-8de9-598629438c6e": vlc_key("qt-slider-colours=20;20;20;30;30;30;40;40;40;50;50;50"),
     "a5bbbcd5-b398-4c91-83d4-55e1e31bbb81": vlc_key("qt-minimal-view=1"),
     "f3977615-2b45-4ac5-8bba-80c17dbe2a37": vlc_key("one-instance-when-started-from-file=0"),
     "215dfd39-f493-4bc3-a027-8a97d72c61bf": vlc_key("qt-bgcone=0"),
@@ -186,17 +235,13 @@ ORACLES: dict[str, Solution] = {
         (Hotkey(("ctrl", "shift", "t")), Type("E3"), ENTER, Type("191.6667"), ENTER)
     ),
     "276cc624-87ea-4f08-ab93-f770e3790175": vscode_setting('{"editor.wordWrapColumn": 50}'),
-    "930fdb3b-11a8-46fe-9bac-577332e2640e": vscode_file(
-        "Keyboard Shortcuts (JSON)",
-        '[{"key": "ctrl+j", "command": "workbench.action.focusActiveEditorGroup", "when": "terminalFocus"}]',
-        place=1,
+    "930fdb3b-11a8-46fe-9bac-577332e2640e": vscode_shortcut(
+        '[{"key": "ctrl+j", "command": "workbench.action.focusActiveEditorGroup", "when": "terminalFocus"}]'
     ),
-    "ea98c5d7-3cf9-4f9b-8ad3-366b58e0fcae": vscode_file(
-        "Keyboard Shortcuts (JSON)",
-        '[{"key": "ctrl+f", "command": "-list.find", "when": "listFocus && listSupportsFind"}]',
-        place=1,
+    "ea98c5d7-3cf9-4f9b-8ad3-366b58e0fcae": vscode_shortcut(
+        '[{"key": "ctrl+f", "command": "-list.find", "when": "listFocus && listSupportsFind"}]'
     ),
-    "06fe7178-4491-4589-810f-2e2bc9502122": Solution((Hotkey(("ctrl", "shift", "t")),)),
+    "06fe7178-4491-4589-810f-2e2bc9502122": Solution((Hotkey(("ctrl", "shift", "t")),), effect=TAB_IS_BACK.strip()),
 }
 """By task id."""
 

@@ -5,6 +5,7 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ from workers.env.backends.desktop.command_line import HOME
 from workers.env.backends.desktop.sandbox import vscode_folder
 from workers.env.backends.osworld import browser_setup, panel, steps, wallpaper
 from workers.env.backends.osworld.environment import TaskSession
-from workers.env.backends.osworld.machine import Machine, run_command
+from workers.env.backends.osworld.machine import Machine, run_command, try_command
 from workers.env.backends.osworld.mirror import Mirror
 from workers.env.backends.osworld.oracles import oracle_of
 from workers.env.backends.osworld.page_replay import serve_pages
@@ -137,12 +138,7 @@ class OsworldTaskSession(TaskSession):
         made = await asyncio.to_thread(self.shared.mirror.is_made_for, self.task)
         if (oracle := oracle_of(self.task, made)) is None:
             raise NoOracle(f"{self.task.page} has no oracle: it cannot be demonstrated")
-
-        async def has_terminal() -> bool:
-            listed = await machine.execute(["wmctrl", "-lx"], deadline=Deadline(deadline_s))
-            return any("term" in line.split()[2].lower() for line in listed["output"].splitlines())
-
-        async for action in oracle.demonstrate(has_terminal):
+        async for action in oracle.demonstrate(partial(try_command, machine, limit_s=deadline_s)):
             yield action
 
     async def close(self) -> None:

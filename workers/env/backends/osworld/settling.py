@@ -5,9 +5,11 @@ The first is for desktops of ours, which run nothing but the task: on a whole sy
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
 from dart_streams.deadline import Deadline
 from workers.env.backends.osworld.machine import Machine, run_command
+from workers.env.environment import EnvironmentFault
 
 POLL_INTERVAL_S = 0.05
 IDLE_S = 0.4
@@ -49,6 +51,21 @@ async def wait_idle(machine: Machine, limit_s: float) -> bool:
     command = ["/usr/bin/python3", "-c", SCRIPT, str(IDLE_S), str(max(limit_s, IDLE_S))]
     failure = "the machine cannot say whether it is at rest"
     return (await run_command(machine, command, failure, limit_s=limit_s + SLACK_S)).strip() == "quiet"
+
+
+async def require_idle(machine: Machine, limit_s: float, when: str) -> None:
+    """Wait until a machine is idle; raise EnvironmentFault that says ``when`` it still computes after ``limit_s``."""
+    if not await wait_idle(machine, limit_s):
+        raise EnvironmentFault(f"{when}: the machine still computes after {limit_s:g} s")
+
+
+async def wait_until(fact: Callable[[], Awaitable[bool]], limit_s: float, failure: str) -> None:
+    """Wait until a fact holds; raise EnvironmentFault with ``failure`` if it does not within ``limit_s``."""
+    deadline = Deadline(limit_s)
+    while not await fact():
+        if deadline.expired:
+            raise EnvironmentFault(f"{failure} within {limit_s:g} s")
+        await asyncio.sleep(POLL_INTERVAL_S)
 
 
 async def wait_stable(machine: Machine, deadline: Deadline, stable_s: float, limit_s: float) -> tuple[bytes, bool]:

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-STUBS = ("pkill", "sleep", "gsettings")
-"""Programs that do nothing: what they would end or change is not this test's."""
+STUBS = {"pkill": 1, "pidwait": 1, "gsettings": 0}
+"""Programs that do nothing but return a code: they find no process, and what they would change is not this test's."""
 
 
 class LocalMachine:
@@ -18,8 +18,8 @@ class LocalMachine:
         self.output = "quiet"
         self.returncode = 0
         (home / "bin").mkdir(parents=True)
-        for name in STUBS:
-            (home / "bin" / name).write_text("#!/bin/sh\nexit 0\n")
+        for name, code in STUBS.items():
+            (home / "bin" / name).write_text(f"#!/bin/sh\nexit {code}\n")
             (home / "bin" / name).chmod(0o755)
 
     async def execute(self, command: Any, shell: bool = False, **_: Any) -> dict[str, Any]:
