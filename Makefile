@@ -8,7 +8,7 @@ MODEL_SIDE := dart_streams/policy dart_streams/recipes/gui_actor dart_streams/co
 # One resolution for each Python and platform; markers tell them apart where they differ.
 COMPILE := .venv/tools/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 
-.PHONY: help dev unit lint reference docs setup data mcp desktop phone osworld adapters peers demo demo-desktop test test-adapters test-alerts test-data test-faults soak test-osworld test-phone test-cluster test-compose test-desktop-image test-s3 test-k8s test-k8s-cluster test-k8s-keda test-path test-upgrade up down clean requirements streams-environment types
+.PHONY: help dev unit lint reference docs setup data mcp desktop phone osworld adapters peers demo demo-desktop demo-phone test test-adapters test-alerts test-data test-faults soak test-osworld test-phone test-cluster test-compose test-desktop-image test-s3 test-k8s test-k8s-cluster test-k8s-keda test-path test-upgrade up down clean requirements streams-environment types
 
 help: ## Show this.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ demo-desktop: setup desktop ## Train the tiny policy on small tasks of real appl
 
 phone: ## Install the environment `phone`: Android's framework with Robolectric, and its applications (350 MB).
 	@deploy/local/setup.sh phone
+
+demo-phone: setup phone ## Train the tiny policy on small tasks of Android applications, without an emulator.
+	@$(STREAMS)/dart-streams run deploy/config/phone.toml
 
 osworld: ## Install the applications and evaluators of OSWorld's tasks (2 GB).
 	@deploy/local/setup.sh osworld
