@@ -5,9 +5,9 @@ FROM ${STREAMS}
 USER root
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
-        adwaita-icon-theme at-spi2-core bubblewrap dbus-daemon fonts-dejavu-core fonts-liberation galculator \
-        gsettings-desktop-schemas libreoffice-calc libreoffice-gtk3 libreoffice-impress libreoffice-writer mousepad \
-        openbox pcmanfm python3-aiohttp python3-pil python3-pyatspi python3-uno python3-xlib wmctrl xclip xdg-utils \
-        xvfb zenity \
+        adwaita-icon-theme at-spi2-core bubblewrap dbus-daemon dconf-editor fonts-dejavu-core fonts-liberation \
+        galculator gsettings-desktop-schemas libreoffice-calc libreoffice-gtk3 libreoffice-impress libreoffice-writer \
+        mousepad openbox pcmanfm portfolio-filemanager python3-aiohttp python3-pil python3-pyatspi python3-uno \
+        python3-xlib wmctrl xclip xdg-utils xvfb zenity \
     && rm -rf /var/lib/apt/lists/*
 USER dart

@@ -157,7 +157,8 @@ missing_desktop() {
     on_linux || fail "desktops need Linux: they are sandboxes of its namespaces"
     for program in bwrap:bubblewrap Xvfb:xvfb openbox:openbox dbus-daemon:dbus-daemon zenity:zenity \
         mousepad:mousepad pcmanfm:pcmanfm galculator:galculator wmctrl:wmctrl xclip:xclip xdg-open:xdg-utils \
-        localc:libreoffice-calc lowriter:libreoffice-writer loimpress:libreoffice-impress; do
+        localc:libreoffice-calc lowriter:libreoffice-writer loimpress:libreoffice-impress \
+        dev.tchx84.Portfolio:portfolio-filemanager dconf-editor:dconf-editor; do
         command -v "${program%:*}" >/dev/null || echo "${program#*:}: ${program%:*}"
     done
     [ -e /usr/lib/libreoffice/program/libvclplug_gtk3lo.so ] || echo "libreoffice-gtk3: the windows of LibreOffice"

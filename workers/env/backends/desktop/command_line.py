@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from workers.env.backends.desktop import office_profile
+from workers.env.backends.desktop.guest import windows
 
 PROGRAMS = ("bwrap", "Xvfb", "openbox", "dbus-daemon", "zenity", "mousepad", "pcmanfm", "galculator", "wmctrl", "xclip")
 """Programs that ``make demo-desktop`` installs."""
@@ -116,6 +117,13 @@ gtk-toolbar-style=0
 """,
 }
 """Initial files of each home. With a blinking caret, screens would depend on time."""
+FRAMELESS = b"""<?xml version="1.0"?>
+<openbox_config xmlns="http://openbox.org/3.4/rc"><applications>
+<application type="normal"><decor>no</decor><maximized>yes</maximized></application>
+<application type="dialog"><decor>no</decor></application>
+</applications></openbox_config>
+"""
+"""Configuration of the window manager of a phone."""
 WRITABLE = ("/tmp", "/run", "/var", "/dev/shm", HOME)
 
 
@@ -163,4 +171,4 @@ def own_files(guest: Mapping[str, bytes], packages: Mapping[str, bytes]) -> dict
     imported = {str(MODULES / name): guest[name] for name in REPLACEMENTS if name in guest}
     imported |= {str(MODULES / f"{name}.py"): content for name, content in packages.items()}
     home = {**HOME_FILES, **{f"/opt/home/{path}": content for path, content in office_profile.profile_files().items()}}
-    return {**ACCOUNTS, **home, **SHIMS, **modules, **imported}
+    return {**ACCOUNTS, **home, **SHIMS, **modules, **imported, windows.FRAMELESS: FRAMELESS}

@@ -8,7 +8,7 @@ from dart_streams.actions import Action, Call
 from dart_streams.config.tasks import Task
 from workers.env import metrics
 from workers.env.backends.desktop.families import problem_of
-from workers.env.backends.desktop.inputs import input_events
+from workers.env.backends.desktop.inputs import input_events, touch_events
 from workers.env.backends.desktop.offers import offers_of
 from workers.env.backends.desktop.pool import DesktopPool
 from workers.env.backends.desktop.problem import Element, Problem, SessionOutcome, oracle_actions, parse_elements
@@ -48,7 +48,8 @@ class DesktopEnvironment:
         """Perform an action, given in screen pixels, and wait until the desktop is at rest."""
         returned = await self._call(action, action_id) if isinstance(action, Call) else ""
         with_image = self.last_screen or not last
-        body = {"id": action_id, "events": input_events(action), "image": with_image}
+        events = touch_events(action) if self._task().phone else input_events(action)
+        body = {"id": action_id, "events": events, "image": with_image}
         content, headers = await self._request("POST", "step", body)
         screen = self._screen(content if with_image else None, headers)
         return msgspec.structs.replace(screen, returned=returned) if returned else screen

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 from dart_streams.actions import Hotkey, Type
-from workers.env.backends.desktop import office
+from workers.env.backends.desktop import adaptive, office
 from workers.env.backends.desktop.problem import Problem, SessionOutcome, in_turn, press
 from workers.env.environment import EnvironmentFault
 
@@ -142,7 +142,8 @@ def printed_line(outcome: SessionOutcome, target: str) -> bool:
 
 
 def problem_of(family: str, seed: int) -> Problem:
-    """Return the problem of a family and a seed; raise EnvironmentFault for an unknown family."""
-    if family not in FAMILIES:
-        raise EnvironmentFault(f"no desktop family {family!r}: there are {', '.join(FAMILIES)}")
-    return FAMILIES[family](random.Random(f"{family}#{seed}"))
+    """Return the problem of a family and a seed, also of a phone; raise EnvironmentFault for an unknown family."""
+    known = {**FAMILIES, **adaptive.FAMILIES}
+    if family not in known:
+        raise EnvironmentFault(f"no desktop family {family!r}: there are {', '.join(known)}")
+    return known[family](random.Random(f"{family}#{seed}"))

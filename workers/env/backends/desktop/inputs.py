@@ -7,7 +7,7 @@ from dart_streams.actions import keys
 from workers.env.backends.desktop.guest import pyautogui
 
 Event = list[Any]
-"""Kind (``move``, ``press``, ``release``, ``scroll``, ``down``, ``up``, ``text``) and arguments."""
+"""Kind (``move``, ``press``, ``release``, ``scroll``, ``down``, ``up``, ``text``, ``rest``) and arguments."""
 NOTCHES = 5
 """Notches of a scroll without an amount, as in OSWorld."""
 PYAUTOGUI_NAMES = {"meta": "win", "menu": "apps"}
@@ -35,6 +35,13 @@ def input_events(action: actions.Action) -> list[Event]:
             return [["text", content]] if content else []
         case _:
             return keyboard_events(action)
+
+
+def touch_events(action: actions.Action) -> list[Event]:
+    """Return the same of a touch screen, where a click of the right button is a long press."""
+    if isinstance(action, actions.Click) and action.button == "right":
+        return [["move", action.x, action.y], ["press", "left"], ["rest"], ["release", "left"]]
+    return input_events(action)
 
 
 def drag(action: actions.Drag) -> list[Event]:

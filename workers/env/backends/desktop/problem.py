@@ -13,6 +13,10 @@ from workers.env.environment import EnvironmentFault, Size
 
 LARGE: Size = (1920, 1080)
 """Screen of tasks that do not fit the configured one, as in OSWorld."""
+PHONE: Size = (360, 720)
+"""The same of a phone's tasks."""
+PHONE_QUIET_S = 0.25
+"""Time without computing or drawing after which a phone is at rest: its applications have timers of 0.1 s."""
 
 SPACE = "https://accessibility.ubuntu.example.org/ns"
 PAIR = re.compile(r"\((-?\d+), (-?\d+)\)")
@@ -81,15 +85,18 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Programs besides those of every desktop."""
     office: str = ""
     """Application of LibreOffice that the task is about, if any."""
+    phone: bool = False
+    """Whether it is of a phone: windows fill the screen, the right button is a long press, and a change does not end
+    the episode."""
 
     def screen(self, configured: Size) -> Size:
         """Return its screen size: the configured one if the task fits."""
         fits = configured[0] >= self.least[0] and configured[1] >= self.least[1]
-        return configured if fits else LARGE
+        return configured if fits else PHONE if self.phone else LARGE
 
     def base(self, configured: Size) -> dict[str, Any]:
         """Return the arguments of the server's ``prepare``."""
-        return {"screen": self.screen(configured), "accessible": self.accessible}
+        return {"screen": self.screen(configured), "accessible": self.accessible, "frames": not self.phone}
 
     def session(self, configured: Size, *further: str) -> dict[str, Any]:
         """Return the arguments of the server's ``session``; the command has ``further`` arguments."""
@@ -101,7 +108,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
             "watched": self.watched,
             "quiet_s": self.quiet_s,
         }
-        return {**session, **self.base(configured)}
+        of_phone = {"ends": False, "step_quiet_s": PHONE_QUIET_S} if self.phone else {}
+        return {**session, **of_phone, **self.base(configured)}
 
 
 class MissingElement(LookupError):

@@ -61,7 +61,10 @@ class OsworldBackend:
         Raises EnvironmentFault if there is no such task, or its file cannot be used.
         """
         if not is_osworld_page(task.page):
-            return FamilyTaskSession(problem_of(task.page, task.seed))
+            problem = problem_of(task.page, task.seed)
+            if problem.phone:
+                raise EnvironmentFault(f'{task.page}: a phone\'s task needs `env.backend = "desktop"`')
+            return FamilyTaskSession(problem)
         if self.examples is None or self.shared is None:
             raise EnvironmentFault(f"{task.page}: the worker started without a task set that has tasks of OSWorld")
         try:

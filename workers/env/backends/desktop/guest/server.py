@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from aiohttp import web
 
@@ -75,12 +76,20 @@ class Server:
         return self._screen(not self.session.shown.drew() or await self.session.settle())
 
     async def _step(self, request: web.Request) -> web.Response:
-        """Perform ``events`` once for an ``id``, wait until the desktop is at rest, and return the screen."""
+        """Perform ``events`` once for an ``id``, wait until the desktop is at rest, and return the screen.
+
+        An event ``rest`` waits for that too, before the next event.
+        """
         arguments = await request.json()
+        quiet_s = self.session.step_quiet_s
         if arguments["id"] != self.executed:
             self.executed = arguments["id"]
-            self.session.shown.perform(arguments["events"])
-        self.at_rest = await self.session.settle()
+            *before, last = split_at_rests(arguments["events"])
+            for events in before:
+                self.session.shown.perform(events)
+                await self.session.settle(quiet_s=quiet_s)
+            self.session.shown.perform(last, begins=not before)
+        self.at_rest = await self.session.settle(quiet_s=quiet_s)
         return self._screen(self.at_rest, arguments.get("image", True))
 
     async def _call(self, request: web.Request) -> web.Response:
@@ -141,6 +150,17 @@ class Server:
                 return error_response(400, error)
             except (SessionError, OSError, TimeoutError, *DISPLAY_ERRORS) as error:
                 return error_response(500, error)  # The server goes on; the worker decides about the sandbox.
+
+
+def split_at_rests(events: "list[list[Any]]") -> "list[list[list[Any]]]":
+    """Return the events before, between and after those of the kind ``rest``."""
+    parts: list[list[list[Any]]] = [[]]
+    for event in events:
+        if event[0] == "rest":
+            parts.append([])
+        else:
+            parts[-1].append(event)
+    return parts
 
 
 def error_response(status: int, error: Exception) -> web.Response:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workers.env.backends.desktop.guest import commands, processes
+from workers.env.backends.desktop.guest import commands, processes, windows
 from workers.env.backends.desktop.guest.display import XDisplay
 
 HOME = Path("/home/user")
@@ -25,6 +25,7 @@ OUTPUT = Path("/run/output")
 WRITABLE = (HOME, Path("/tmp"), Path("/run"), Path("/var/tmp"), Path("/dev/shm"))
 X_SERVER = ("Xvfb", "-nolisten", "tcp", "-noreset", "-extension", "GLX", "-s", "0", "-dpms", "-fbdir", str(FRAMES))
 """Command of the X server, without GLX, whose renderer takes 50 MB; the screen never goes blank."""
+WINDOW_MANAGER = ("openbox", "--sm-disable")
 NOT_ACCESSIBLE = {"NO_AT_BRIDGE": "1"}
 """Makes GTK ignore the accessibility bus."""
 OUTPUT_CHARACTERS = 65536
@@ -60,16 +61,22 @@ class DesktopSession:
     def __init__(self, width: int, height: int) -> None:
         self.size = width, height
         self.prepared: tuple[int, ...] | None = None
-        """Screen size and accessibility of a desktop without an application, None after the application's start."""
+        """Screen size, accessibility and frames of a desktop without an application, None after the application's
+        start."""
         self.display: XDisplay | None = None
         self.parts: dict[str, subprocess.Popen[bytes]] = {}
         self.app: subprocess.Popen[bytes] | None = None
         self.seen: dict[str, Any] = {}
         self.watched: Sequence[str] = ()
+        self.ends = True
+        self.step_quiet_s = QUIET_S
         self.activity = processes.Activity()
 
-    async def prepare(self, screen: Sequence[int] = (), accessible: bool = True) -> None:
-        """Restart all parts but the application, on a screen of this size (default: the sandbox's)."""
+    async def prepare(self, screen: Sequence[int] = (), accessible: bool = True, frames: bool = True) -> None:
+        """Restart all parts but the application, on a screen of this size (default: the sandbox's).
+
+        Without ``frames`` windows fill the screen.
+        """
         self.stop()
         lay_out()
         await self._start_display(*(screen or self.size))
@@ -79,10 +86,10 @@ class DesktopSession:
         await self._until("the bus", lambda: (RUNTIME / "bus").exists())
         if accessible:
             self._start_part("accessibility bus", ["/usr/libexec/at-spi-bus-launcher", "--launch-immediately"])
-        self._start_part("window manager", ["openbox", "--sm-disable"])
+        self._start_part("window manager", [*WINDOW_MANAGER, *([] if frames else ["--config-file", windows.FRAMELESS])])
         await self._until("the window manager", self.shown.managed)
         await self.settle(UP_S)
-        self.prepared = (*self.shown.frames.size, accessible)
+        self.prepared = (*self.shown.frames.size, accessible, frames)
 
     async def start(
         self,
@@ -92,17 +99,20 @@ class DesktopSession:
         screen: Sequence[int] = (),
         accessible: bool = True,
         quiet_s: float = QUIET_S,
+        frames: bool = True,
+        ends: bool = True,
+        step_quiet_s: float = QUIET_S,
     ) -> None:
         """Start the application on a clean desktop, and wait until nothing was computed or drawn for ``quiet_s``.
 
         Without a ``command`` the desktop is empty, and its home has the usual folders. ``files`` maps paths in the home
-        to base64.
+        to base64. With ``ends`` a change of a watched path ends the session. Steps are at rest after ``step_quiet_s``.
         """
-        if self.prepared != (*(screen or self.size), accessible):
-            await self.prepare(screen, accessible)
+        if self.prepared != (*(screen or self.size), accessible, frames):
+            await self.prepare(screen, accessible, frames)
         self.prepared = None
         write_files(files)
-        self.watched = watched
+        self.watched, self.ends, self.step_quiet_s = watched, ends, step_quiet_s
         self.seen = self.state()
         if not command:
             self.shown.fill(BACKGROUND)
@@ -150,8 +160,10 @@ class DesktopSession:
 
     @property
     def over(self) -> bool:
-        """Whether the application has ended, or has changed a watched path."""
-        return self.app is None or self.app.poll() is not None or (bool(self.watched) and self.state() != self.seen)
+        """Whether the application has ended, or has changed a watched path of a session that this ends."""
+        if self.app is None or self.app.poll() is not None:
+            return True
+        return self.ends and bool(self.watched) and self.state() != self.seen
 
     def state(self) -> dict[str, Any]:
         """Return the contents of the watched paths, None for a missing one."""

@@ -4,6 +4,8 @@ from pathlib import PurePath
 
 from workers.env.backends.desktop.guest import commands
 
+FRAMELESS = "/opt/frameless.xml"
+"""Configuration of the window manager by which windows fill the screen without frames, as on a phone."""
 LIMIT_S = 5.0
 OPEN_S = 60.0
 """Time limit for the window of an opened file; OSWorld's server waits for half an hour."""
