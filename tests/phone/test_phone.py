@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 from workers.env import conformance
 from workers.env.backends.desktop.problem import Element, find
 from workers.env.backends.phone.backend import PhoneBackend
-from workers.env.backends.phone.families import FAMILIES
+from workers.env.backends.phone.families import FAMILIES, make_state
 from workers.env.backends.phone.process import PhoneProcess
 from workers.env.environment import EnvironmentFault
 
@@ -245,6 +245,30 @@ async def test_a_hanging_phone_is_a_fault_and_is_ended(backend):
         await environment.step(Click(1, 1), "hangs")
     await environment.close()
     assert not process.is_running()
+
+
+async def test_what_java_logs_is_no_answer(tmp_path, monkeypatch):
+    """Java warns of a full code cache after a hundred episodes, on standard output by default."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xlog:gc*,safepoint*:stdout")
+    phone = PhoneProcess(120.0)
+    try:
+        await phone.start()
+        screen = {"qualifiers": config().env.phone.qualifiers, "app": "Settings", "state": make_state()}
+        assert (await phone.request("start", 300.0, **screen))["image"]
+        assert (await phone.request("state"))["state"] == make_state()
+    finally:
+        await phone.stop()
+
+
+async def test_a_line_that_is_no_answer_is_a_fault_that_quotes_it(backend):
+    environment = await backend.open(task("setting"))
+    await environment.reset(task("setting"))
+    environment.phone.process.stdout.feed_data(b"[119.003s][warning][codecache] CodeCache is full.\n")
+    with pytest.raises(EnvironmentFault, match=r"no answer to 'step': b'\[119.*CodeCache is full"):
+        await environment.step(Click(1, 1), "unread")
+    assert environment.faulty
+    await environment.close()
+    assert not environment.phone.alive
 
 
 async def test_a_phone_ends_with_its_standard_input(backend):

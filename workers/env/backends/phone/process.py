@@ -24,10 +24,17 @@ OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
+    "-XX:ReservedCodeCacheSize=128m",
+    "-Xlog:disable",
+    "-Xlog:all=warning:stderr",
     "-Drobolectric.offline=true",
     "-Drobolectric.logging.enabled=false",
 )
-"""One thread of garbage collection, and the compiler that starts fast."""
+"""One thread of garbage collection, and the compiler that starts fast.
+
+Its code of a hundred episodes fills Java's default of 48 MB. Java's own log would go to standard output, which has
+answers only.
+"""
 ANSWER_BYTES = 2**25
 """Limit of an answer, most of which is a screen."""
 LOG_CHARACTERS = 1000
@@ -81,7 +88,10 @@ class PhoneProcess:
             raise EnvironmentFault(f"the phone has ended: {error}: {self._log_end()}") from None
         if not line.endswith(b"\n"):
             raise EnvironmentFault(f"the phone has ended at {name!r}: {self._log_end()}")
-        answer: Mapping[str, Any] = msgspec.json.decode(line)
+        try:
+            answer: Mapping[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+        except msgspec.DecodeError:
+            raise EnvironmentFault(f"the phone wrote a line that is no answer to {name!r}: {line[:200]!r}") from None
         return answer
 
     async def send(self, name: str, **arguments: Any) -> None:
