@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
+from xml.etree import ElementTree
 
 import aiohttp
 import pytest
@@ -19,6 +20,7 @@ from workers.desktop_server.ports import owner_of
 from workers.env.backends.connection import StatusFault
 from workers.env.backends.osworld import browser_setup
 from workers.env.backends.osworld.machine import Machine, run_command
+from workers.env.backends.osworld.oracles import end_program
 from workers.env.environment import EnvironmentFault
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -99,6 +101,29 @@ async def test_devtools_of_the_browser_list_and_open_tabs(machine):
         await socket.send_json({"id": 1, "method": "Target.getTargets"})
         found = (await socket.receive_json(timeout=60))["result"]["targetInfos"]
         assert "a page" in {target["title"] for target in found}
+
+
+@needs_chromium
+async def test_the_browser_has_the_names_by_which_tasks_end_and_read_it(desktops):
+    async with desktops.machine() as machine:
+        machine.call_timeout_s = 120.0
+        await machine.launch(BROWSER, shell=True)
+        await machine.launch(SOCKET, shell=True)
+        async with browser_setup.open_devtools(machine.endpoint) as client:
+            await browser_setup.tabs_when_up(client)
+
+        async def address() -> str:
+            tree = ElementTree.fromstring(await machine.accessibility())
+            bars = tree.findall("application[@name='Google Chrome']//entry[@name='Address and search bar']")
+            return "".join(bar.text or "" for bar in bars)
+
+        async def shown() -> bool:
+            return await address() == "about:blank"
+
+        await until(shown)
+        await run_command(machine, end_program("chrome"), "it does not end", shell=True)
+        left = await machine.execute("ps -eo args | grep -e [u]ser-data-dir", shell=True)
+        assert (left["output"], await address()) == ("", "")
 
 
 @needs_vlc

