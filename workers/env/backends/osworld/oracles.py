@@ -150,6 +150,13 @@ json.dump(data, open(path, "w"))
     return shell_solution(end_program("chrome"), f"python3 -c {shlex.quote(program)}")
 
 
+def thunderbird_pref(name: str, value: str) -> Solution:
+    """Return a solution that sets a preference, a value of JavaScript, of the closed Thunderbird's profile."""
+    file = "~/.thunderbird/t5q2a5hp.default-release/prefs.js"
+    line = shlex.quote(f'user_pref("{name}", {value});')
+    return shell_solution(end_program("thunderbird"), f"sed -i '/{name}/d' {file} && printf '%s\\n' {line} >> {file}")
+
+
 def office_setting(path: str, name: str, value: str) -> Solution:
     """Return a solution that sets a key of LibreOffice's configuration, with LibreOffice closed."""
     file = "~/.config/libreoffice/4/user/registrymodifications.xcu"
@@ -159,33 +166,55 @@ def office_setting(path: str, name: str, value: str) -> Solution:
     )
 
 
+VSCODE_FOLDER = "~/.config/Code/User"
+
+
 def vscode_file(command: str, file: str, text: str, place: int = 0) -> Solution:
     """Return a solution that replaces a file of the user's, which a command of VS Code's palette opens.
 
     ``place`` is the command's place in the list that the palette offers.
     """
     down: list[Action] = [Hotkey(("down",))] * place
-    chosen = (Type(f"Preferences: Open {command}"), *down, ENTER)
+    chosen = (Type(command), *down, ENTER)
     # A bracket that is typed over a selection would surround it.
     written = (Hotkey(("ctrl", "a")), Hotkey(("delete",)), Type(text), Hotkey(("ctrl", "s")))
-    effect = f"grep -qxF {shlex.quote(text)} ~/.config/Code/User/{file}"
+    effect = f"grep -qxF {shlex.quote(text.strip())} {file}"
     return Solution((Hotkey(("ctrl", "shift", "p")), *chosen, *written), effect=effect)
 
 
 def vscode_setting(text: str) -> Solution:
     """Return a solution that writes VS Code's settings."""
-    return vscode_file("User Settings (JSON)", "settings.json", text)
+    return vscode_file("Preferences: Open User Settings (JSON)", f"{VSCODE_FOLDER}/settings.json", text)
 
 
 def vscode_shortcut(text: str) -> Solution:
     """Return a solution that writes VS Code's keyboard shortcuts."""
-    return vscode_file("Keyboard Shortcuts (JSON)", "keybindings.json", text, place=1)
+    return vscode_file(
+        "Preferences: Open Keyboard Shortcuts (JSON)", f"{VSCODE_FOLDER}/keybindings.json", text, place=1
+    )
 
 
-TAB_IS_BACK = """
-python3 -c "import urllib.request as web; print(web.urlopen('http://localhost:1337/json').read())" | grep -q tripadvisor
-"""
-"""Succeeds once DevTools lists the tab that was closed."""
+NEW_FILE = Solution(
+    (
+        *(Hotkey(("ctrl", "shift", "p")), Type("File: New Untitled Text File"), ENTER),
+        *(Hotkey(("ctrl", "s")), Hotkey(("ctrl", "a")), Type("/home/user/Desktop/test.py"), ENTER),
+    ),
+    effect="[ -e ~/Desktop/test.py ]",
+)
+"""Saves an empty file by VS Code."""
+
+
+def tab_is_open(address: str) -> str:
+    """Return a command that succeeds once DevTools lists a tab with a part of an address."""
+    program = "import urllib.request as web; print(web.urlopen('http://localhost:1337/json').read().decode())"
+    return f'python3 -c "{program}" | grep -qF {shlex.quote(address)}'
+
+
+def visit_page(url: str) -> Solution:
+    """Return a solution that types an address into the browser's bar."""
+    return Solution((Hotkey(("ctrl", "l")), Type(url), ENTER), effect=tab_is_open(url))
+
+
 FAVORITES = "\"['google-chrome.desktop', 'thunderbird.desktop']\""
 BOOKMARKS = """
 empty = {"children": [], "type": "folder", "date_added": "0", "date_modified": "0", "guid": ""}
@@ -241,7 +270,63 @@ ORACLES: dict[str, Solution] = {
     "ea98c5d7-3cf9-4f9b-8ad3-366b58e0fcae": vscode_shortcut(
         '[{"key": "ctrl+f", "command": "-list.find", "when": "listFocus && listSupportsFind"}]'
     ),
-    "06fe7178-4491-4589-810f-2e2bc9502122": Solution((Hotkey(("ctrl", "shift", "t")),), effect=TAB_IS_BACK.strip()),
+    "70745df8-f2f5-42bd-8074-fbc10334fcc5": vscode_setting(
+        '{"files.autoSave": "afterDelay", "files.autoSaveDelay": 500}'
+    ),
+    "9439a27b-18ae-42d8-9778-5f68f891805e": vscode_setting('{"debug.focusEditorOnBreak": false}'),
+    "982d12a5-beab-424f-8d38-d2a48429e511": vscode_setting('{"workbench.colorTheme": "Visual Studio Dark"}\n'),
+    "9d425400-e9b2-4424-9a4b-d4c7abac4140": vscode_setting('{"workbench.editor.wrapTabs": true}'),
+    "c6bf789c-ba3a-4209-971d-b63abf0ab733": vscode_setting('{"files.exclude": {"**/__pycache__": true}}'),
+    "e2b5e914-ffe1-44d2-8e92-58f8c5d92bb2": vscode_setting(
+        '{"python.analysis.diagnosticSeverityOverrides": {"reportMissingImports": "none"}}'
+    ),
+    "6ed0a554-cbee-4b44-84ea-fd6c042f4fe1": vscode_file(
+        "Workspaces: Open Workspace Configuration File",
+        "~/project.code-workspace",
+        '{"folders": [{"path": "project"}, {"path": "data1"}, {"path": "data2"}]}',
+    ),
+    "57242fad-77ca-454f-b71b-f187181a9f23": NEW_FILE,
+    "030eeff7-b492-4218-b312-701ec99ee0cc": chrome_file("Preferences", 'data["enable_do_not_track"] = True'),
+    "9656a811-9b5b-4ddf-99c7-5117bcef0626": chrome_file(
+        "Preferences", 'data.setdefault("safebrowsing", {})["enabled"] = True'
+    ),
+    "3299584d-8f11-4457-bf4c-ce98f7600250": chrome_file("Preferences", 'data["session"] = {"restore_on_startup": 5}'),
+    "5ea617a3-0e86-4ba6-aab2-dac9aa2e8d57": shell_solution(
+        "mv ~/.local/share/Trash/files/poster_party_night.webp ~/Desktop"
+    ),
+    "23393935-50c7-4a86-aeea-2b78fd089c5c": shell_solution(
+        "find ~/Desktop/photos -name '*.jpg' -exec cp {} ~/Desktop/cpjpg ';'"
+    ),
+    "77b8ab4d-994f-43ac-8930-8ca087d7c4b4": shell_solution(
+        "cp ~/Desktop/The_Lost_River_Of_Dreams.jpg ~/Desktop/export.jpg"
+    ),
+    "5ac2891a-eacd-4954-b339-98abba077adb": vlc_key("play-and-exit=0"),
+    "f201fbc3-44e6-46fc-bcaa-432f9815454c": thunderbird_pref("mail.identity.id1.auto_quote", "false"),
+    "3f28fe4f-5d9d-4994-a456-efd78cfae1a3": thunderbird_pref("mail.identity.id1.htmlSigText", '"Anonym\\nXYZ Lab"'),
+    "10a730d5-d414-4b40-b479-684bed1ae522": thunderbird_pref(
+        "extensions.activeThemeID", '"thunderbird-compact-dark@mozilla.org"'
+    ),
+    "c1fa57f3-c3db-4596-8f09-020701085416": visit_page("https://www.united.com/en/us/checked-bag-fee-calculator"),
+    "f5d96daf-83a8-4c86-9686-bada31fc66ab": visit_page(
+        "https://www.apple.com/iphone/compare/?modelList=iphone-15-pro-max,iphone-14-pro-max,iphone-13-pro-max"
+    ),
+    "82279c77-8fc6-46f6-9622-3ba96f61b477": visit_page(
+        "https://www.cars.com/shopping/results/?list_price_max=50000&maximum_distance=50&zip=10001&fuel_slugs[]=electric"
+    ),
+    "a728a36e-8bf1-4bb6-9a03-ef039a5233f0": visit_page(
+        "https://www.dmv.virginia.gov/licenses-ids/license/applying/eligibility"
+    ),
+    "b070486d-e161-459b-aa2b-ef442d973b92": visit_page("https://www.drugs.com/tamiflu.html#side-effects"),
+    "0d8b7de3-e8de-4d86-b9fd-dd2dce58a217": visit_page("https://www.drugs.com/npc/"),
+    "59155008-fe71-45ec-8a8f-dc35497b6aa8": visit_page("https://www.babycenter.com/baby-names/details/carl-853"),
+    "9f935cce-0a9f-435f-8007-817732bfc0a5": visit_page(
+        "https://www.justice.gov/forms?title=&field_component_target_id=431"
+    ),
+    "f0b971a1-6831-4b9b-a50e-22a6e47f45ba": visit_page("https://www.nfl.com/scores/2019/post4"),
+    "12086550-11c0-466b-b367-1d9e75b3910e": visit_page("chrome://password-manager/passwords"),
+    "06fe7178-4491-4589-810f-2e2bc9502122": Solution(
+        (Hotkey(("ctrl", "shift", "t")),), effect=tab_is_open("tripadvisor")
+    ),
 }
 """By task id."""
 

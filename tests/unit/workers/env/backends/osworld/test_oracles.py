@@ -290,7 +290,7 @@ async def test_a_setting_of_a_line_replaces_the_one_before(tmp_path, name, path,
 
 VLC_OPTIONS = {
     *("input-record-path", "one-instance-when-started-from-file", "qt-bgcone", "qt-max-volume", "qt-minimal-view"),
-    "qt-slider-colours",
+    *("play-and-exit", "qt-slider-colours"),
 }
 """Options of VLC, in its own spelling."""
 
