@@ -55,11 +55,11 @@ def test_an_unknown_family_names_the_known_ones():
         problem_of("x", 0)
 
 
-def test_the_demonstration_has_six_families_on_a_screen_of_few_tokens():
+def test_the_demonstration_has_four_families_on_a_screen_of_few_tokens():
     demonstration = load(ROOT / "deploy/config/phone.toml")
     task_set = tasks.load(ROOT / "deploy/config" / demonstration.tasks.file)
     pages = {task.page for task in task_set.train}
-    assert len(pages & FAMILIES.keys()) == len(pages) == 6
+    assert len(pages & FAMILIES.keys()) == len(pages) == 4
     assert {task.page for task in task_set.heldout} == {task.page for task in task_set.demonstration} == pages
     assert len(task_set.heldout) == demonstration.evaluation.episodes, "each held-out task is played once"
     assert len(task_set.demonstration) >= demonstration.warmup.demonstrations
