@@ -1,6 +1,7 @@
 """Leased desktops: the files of OSWorld's image with ``as_osworld``, and their weight during long calls."""
 
 import asyncio
+import contextlib
 import io
 import os
 import shutil
@@ -31,6 +32,9 @@ needs_dock = pytest.mark.skipif(
     shutil.which("tint2") is None or not all(Path(icon.icon).exists() for icon in panel.ICONS),
     reason="needs tint2 and the applications: run `make osworld`",
 )
+needs_applications = pytest.mark.skipif(
+    not all(shutil.which(program) for program in ("nautilus", "mousepad", "lodraw")), reason="run `make osworld`"
+)
 FIRST_ICON_Y, ICON_STEP = 57, 54
 TERMINAL = "import pyautogui; pyautogui.hotkey('ctrl', 'alt', 't')"
 LIST_WINDOWS = ["wmctrl", "-lx"]
@@ -50,16 +54,34 @@ async def test_only_a_lease_as_osworld_has_the_files_of_its_image(desktops):
             await machine.file("/home/user/.config/vlc/vlcrc")
 
 
+@needs_applications
+async def test_files_that_several_applications_take_have_a_default(desktops):
+    """The host's other applications decided before: a PDF opened in GIMP, which asks first, a folder in Portfolio."""
+    wanted = {
+        "application/pdf": "libreoffice-draw.desktop",
+        "inode/directory": "org.gnome.Nautilus.desktop",
+        "text/plain": "org.xfce.mousepad.desktop",
+    }
+    async with desktops.machine(as_osworld=True) as machine:
+        found = {kind: (await machine.execute(["xdg-mime", "query", "default", kind]))["output"] for kind in wanted}
+    assert {kind: name.strip() for kind, name in found.items()} == wanted
+
+
 @needs_terminal
 async def test_the_key_of_osworlds_image_opens_a_terminal(desktops):
+    """About one first press in ten is lost, for a reason that is not known; a later one is not."""
     async with desktops.machine(as_osworld=True) as machine:
         assert "terminal" not in (await machine.execute(LIST_WINDOWS))["output"].lower()
-        await machine.execute(["python", "-c", TERMINAL])
 
         async def is_open() -> bool:
             return "terminal" in (await machine.execute(LIST_WINDOWS))["output"].lower()
 
-        await until(is_open)
+        for _ in range(3):
+            await machine.execute(["python", "-c", TERMINAL])
+            with contextlib.suppress(AssertionError):
+                await until(is_open, 15.0)
+                return
+        pytest.fail("no press opened a terminal")
 
 
 @needs_dock

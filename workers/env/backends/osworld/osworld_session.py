@@ -58,9 +58,17 @@ HOME_FILES = {
         ("Setup/Product", "ooSetupLastVersion", "7.4"),
         ("Office.Impress/Misc/Start", "AutoPilot", "false"),
     ),
+    "/home/user/.config/mimeapps.list": b"""[Default Applications]
+application/pdf=libreoffice-draw.desktop
+inode/directory=org.gnome.Nautilus.desktop;pcmanfm.desktop
+text/plain=org.xfce.mousepad.desktop
+""",
     wallpaper.PATH: wallpaper.wallpaper_png(),
 }
-"""Files that OSWorld's image has and our desktops lack. VLC's settings are evaluated though it was never started."""
+"""Files that OSWorld's image has and our desktops lack. VLC's settings are evaluated though it was never started.
+
+Types of files that several applications take have a default: without one it depends on what else the host has.
+"""
 TERMINAL_KEY = """
 set -e
 mkdir -p ~/.config/openbox
