@@ -189,6 +189,31 @@ async def test_no_repeated_key_is_lost_to_an_application_that_is_late(opened):
     assert (await opened._outcome()).output == "aaba"
 
 
+MAPPINGS = """
+from Xlib import X, display
+x = display.Display()
+screen = x.screen()
+shape = 0, 0, 200, 100, 0, screen.root_depth
+window = screen.root.create_window(*shape, background_pixel=screen.white_pixel, event_mask=X.KeyPressMask)
+window.map()
+while True:
+    event = x.next_event()
+    if event.type in (X.KeyPress, X.MappingNotify):
+        print("key" if event.type == X.KeyPress else "mapping", flush=True)
+"""
+
+
+async def test_a_first_key_does_not_change_the_keyboard_mapping(opened):
+    """A window manager grabs its keys again after such a change, and a shortcut that comes meanwhile was lost."""
+    session = {"command": ["/usr/bin/python3", "-c", MAPPINGS], "files": {}, "watched": []}
+    await opened.sandbox.request("POST", "session", session)
+    for number, key in enumerate(("t", "é")):
+        events = [["down", "Control_L"], ["down", key], ["up", key], ["up", "Control_L"]]
+        await opened.sandbox.request("POST", "step", {"id": f"{number}", "events": events})
+    lines = (await opened._outcome()).output.split()
+    assert lines == ["key"] * 2 + ["key", "mapping", "key"], "only a character without a key changes it"
+
+
 SLOW = """
 import time
 from Xlib import X, display

@@ -50,9 +50,15 @@ class XDisplay:
         self.modifiers = {self.shift, self.x.keysym_to_keycode(XK.XK_Shift_R), *self.commanding}
         count = self.x.display.info.max_keycode - FIRST_CODE + 1
         change = self.x.change_keyboard_mapping  # Not of self: a reference cycle would keep the framebuffer mapped.
+        strikes = self.strikes
+
+        def lend(code: int, keysym: int) -> None:
+            change(code, [(keysym, keysym)])
+            strikes.note_mapping()
+
+        self._use_keyboard()
         rows = self.x.get_keyboard_mapping(FIRST_CODE, count)
-        vacate = self.strikes.wait_until_handled
-        self.keymap = Keymap(rows, lambda code, keysym: change(code, [(keysym, keysym)]), vacate)
+        self.keymap = Keymap(rows, lend, strikes.wait_until_handled)
         self.x.damage_query_version()
         self.root.damage_create(damage.DamageReportRawRectangles)
         # Into a corner: an application under the pointer shows tooltips after a while.
@@ -134,6 +140,15 @@ class XDisplay:
             )
         return False
 
+    def _use_keyboard(self) -> None:
+        """Strike Shift before any program runs.
+
+        With the first key of another keyboard the server changes the mapping. A window manager then grabs its keys
+        again, and a shortcut that comes meanwhile is lost.
+        """
+        for kind in (X.KeyPress, X.KeyRelease):
+            xtest.fake_input(self.x, kind, self.shift)
+
     def _move(self, x: int, y: int) -> None:
         xtest.fake_input(self.x, X.MotionNotify, x=x, y=y)
 
@@ -186,6 +201,8 @@ class XDisplay:
         """Wait before a key is struck again, as within a text; all keys of before are released meanwhile."""
         if code not in self.held_keys and code not in self.modifiers:
             self.x.sync()
+            if any(key in self.commanding for key in self.held_keys):
+                self.strikes.wait_before_shortcut()
             self.strikes.wait_before_repeat(code)
 
     def _hold(self, code: int) -> None:

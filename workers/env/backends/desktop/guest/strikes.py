@@ -37,8 +37,10 @@ class Strikes:
         """Time of the last strike of each key."""
         self.last_s = 0.0
         """Time of the last strike of any key."""
+        self.mapped_s = 0.0
+        """Time of the last change of the keyboard mapping."""
         self.handled_s = 0.0
-        """Time at which all earlier strikes were handled."""
+        """Time at which all earlier strikes and changes of the mapping were handled."""
         self.left_s = REST_S
         self.repeats_left_s = REPEATS_S
 
@@ -49,6 +51,10 @@ class Strikes:
     def note(self, code: int) -> None:
         """Note that a key was struck."""
         self.last_s = self.struck_s[code] = self.clock()
+
+    def note_mapping(self) -> None:
+        """Note that the keyboard mapping was changed, upon which a window manager grabs its keys again."""
+        self.last_s = self.mapped_s = self.clock()
 
     def note_rest(self, since_s: float) -> None:
         """Note that no application has computed since a time."""
@@ -72,6 +78,11 @@ class Strikes:
         else:
             self.sleep(KEY_S)
         self.repeats_left_s -= self.clock() - began_s
+
+    def wait_before_shortcut(self) -> None:
+        """Wait until the window manager has grabbed its keys again, if the keyboard mapping was changed."""
+        if self.handled_s < self.mapped_s:
+            self.wait_until_handled()
 
     def wait_until_handled(self) -> None:
         """Wait until the applications have handled all keys, at most as long as the action may still wait."""

@@ -109,3 +109,15 @@ def test_a_code_is_lent_again_only_after_its_keys_were_handled():
         code, _ = codes.codes[keyboard.keysym_of(character)]
         application.strike(code)
     assert lent == [(ord("ä"), 100.0), (ord("ö"), pytest.approx(103.0, abs=2 * LOOK_S))]
+
+
+def test_a_shortcut_waits_until_a_change_of_the_mapping_was_handled():
+    application = Application(lambda: 102.0)
+    application.strikes.wait_before_shortcut()
+    assert application.now_s == 100.0, "nothing was changed"
+    application.strikes.note_mapping()
+    application.strikes.wait_before_shortcut()
+    assert application.now_s == pytest.approx(102.0 + LOOK_S, abs=LOOK_INTERVAL_S)
+    handled_s = application.now_s
+    application.strikes.wait_before_shortcut()
+    assert application.now_s == handled_s
