@@ -68,10 +68,30 @@ async def test_only_the_task_that_was_expected_is_given_a_prepared_desktop(backe
     await wanted.close()
 
 
-async def test_prepared_desktops_are_bounded_and_replaced_by_a_reset(backend):
+def expected(backend: DesktopBackend) -> list[str]:
+    return [spare.task_id for spare in backend.spares._spares]
+
+
+def ids(*seeds: int) -> list[str]:
+    return [task("answer", seed).task_id for seed in seeds]
+
+
+async def test_orders_that_slots_have_just_taken_keep_their_desktops(backend):
+    """Two slots take both orders that were ahead, and two more are expected before a slot claims its desktop."""
     for seed in range(4):
         backend.expect(task("answer", seed))
-    assert [spare.task_id for spare in backend.spares._spares] == [task("answer", seed).task_id for seed in (2, 3)]
+    spares = [spare.preparation for spare in backend.spares._spares]
+    for seed in range(2):
+        environment = await backend.open(task("answer", seed))
+        assert environment.sandbox is spares[seed].result()
+        await environment.close()
+    assert expected(backend) == ids(2, 3)
+
+
+async def test_prepared_desktops_are_bounded_and_replaced_by_a_reset(backend):
+    for seed in range(6):
+        backend.expect(task("answer", seed))
+    assert expected(backend) == ids(2, 3, 4, 5)
     await prepared(backend)
     dead = backend.spares._spares[0].preparation.result()
     assert dead.process is not None
@@ -81,10 +101,20 @@ async def test_prepared_desktops_are_bounded_and_replaced_by_a_reset(backend):
     assert environment.sandbox is not dead
     await environment.close()
     backend.expect(task("no-such-family"))
-    backend.expect(task("answer", 5))
+    backend.expect(task("answer", 7))
     await asyncio.wait([spare.preparation for spare in backend.spares._spares])
-    environment, _ = await first_reset(backend, "answer", 5)
+    environment, _ = await first_reset(backend, "answer", 7)
     await environment.close()
+
+
+async def test_the_desktop_of_a_rejected_order_is_given_back_after_its_turn(backend):
+    backend.expect(task("answer", 100))
+    for seed in range(5):
+        backend.expect(task("answer", seed))
+        await (await backend.open(task("answer", seed))).close()
+        assert expected(backend) == ids(100)
+    backend.expect(task("answer", 5))
+    assert expected(backend) == ids(5)
 
 
 async def test_an_application_that_ended_in_a_spare_is_started_again(backend):

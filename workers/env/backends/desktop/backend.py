@@ -23,7 +23,7 @@ class DesktopBackend:
         spare = config.env.slots + self.settings.spares
         size = self.settings.width, self.settings.height
         self.pool = DesktopPool(*size, self.settings.call_timeout_s, spare, self.settings.calls)
-        self.spares = PreparedDesktops(self.pool, self.settings.spares)
+        self.spares = PreparedDesktops(self.pool, self.settings.spares, config.env.slots)
 
     @property
     def ahead(self) -> int:

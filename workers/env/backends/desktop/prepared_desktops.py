@@ -16,27 +16,37 @@ class PreparedDesktop(NamedTuple):
 
     task_id: str
     preparation: asyncio.Task[Sandbox]
+    claims: int
+    """Claims before it was expected."""
 
 
 class PreparedDesktops:
-    """At most ``limit`` prepared desktops of the pool."""
+    """Prepared desktops of the pool, for at most ``limit`` waiting orders and those that ``slots`` have just taken.
 
-    def __init__(self, pool: DesktopPool, limit: int) -> None:
+    A slot takes an order before it claims the desktop, and the next order is expected meanwhile. A desktop is given
+    back if it was not claimed in its turn, as its order was rejected.
+    """
+
+    def __init__(self, pool: DesktopPool, limit: int, slots: int) -> None:
         self.pool = pool
         self.limit = limit
+        self.most = limit + slots
+        self._claims = 0
         self._spares: list[PreparedDesktop] = []
         self._ending: set[asyncio.Task[None]] = set()
 
     def expect(self, task: Task) -> None:
-        """Prepare a desktop for a future episode of ``task``; the oldest one makes room for it."""
+        """Prepare a desktop for a future episode of ``task``."""
         if not self.limit:
             return
-        while len(self._spares) >= self.limit:
+        while self._spares and (len(self._spares) >= self.most or self._claims - self._spares[0].claims > self.most):
             self._discard(self._spares.pop(0))
-        self._spares.append(PreparedDesktop(task.task_id, asyncio.create_task(self._prepare(task))))
+        preparation = asyncio.create_task(self._prepare(task))
+        self._spares.append(PreparedDesktop(task.task_id, preparation, self._claims))
 
     async def claim(self, task: Task) -> Sandbox | None:
         """Wait for a desktop that is prepared for the task; return None if there is none, or it failed."""
+        self._claims += 1
         spare = next((spare for spare in self._spares if spare.task_id == task.task_id), None)
         if spare is None:
             return None
