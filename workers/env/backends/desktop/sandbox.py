@@ -277,8 +277,11 @@ def sweep() -> None:
     """Remove the control groups and folders of killed workers; such a folder has a socket without a server."""
     limits.sweep()
     for folder in socket_folder().glob(f"{limits.PREFIX}*"):
-        if folder.stat().st_mtime > time.time() - STARTING_S:
-            continue
+        try:
+            if folder.stat().st_mtime > time.time() - STARTING_S:
+                continue
+        except FileNotFoundError:
+            continue  # Another worker has removed it.
         with socket.socket(socket.AF_UNIX) as probe:
             try:
                 probe.connect(str(folder / "http"))
