@@ -26,7 +26,7 @@ from dart_streams.errors import ServiceUnavailable
 from tests.environments import check_family, playing
 from tests.keyboard import EDITED, TYPED
 from tests.processes import command_of
-from tests.waiting import wait_until
+from tests.waiting import until, wait_until
 from workers.env import conformance
 from workers.env.backends.desktop import command_line
 from workers.env.backends.desktop.backend import DesktopBackend
@@ -187,6 +187,34 @@ async def test_no_repeated_key_is_lost_to_an_application_that_is_late(opened):
     events = [[kind, key] for key in "aaba" for kind in ("down", "up")]
     await opened.sandbox.request("POST", "step", {"id": "type", "events": events})
     assert (await opened._outcome()).output == "aaba"
+
+
+KEYS = """
+import time
+from Xlib import X, display
+x = display.Display()
+screen = x.screen()
+shape = 0, 0, 200, 100, 0, screen.root_depth
+window = screen.root.create_window(*shape, background_pixel=screen.white_pixel, event_mask=X.KeyPressMask)
+window.map()
+while True:
+    if x.next_event().type == X.KeyPress:
+        print(time.monotonic(), flush=True)
+"""
+
+
+async def test_a_key_repeats_only_when_it_is_held_for_longer_than_a_late_stroke(opened):
+    session = {"command": ["/usr/bin/python3", "-c", KEYS], "files": {}, "watched": []}
+    await opened.sandbox.request("POST", "session", session)
+    await opened.sandbox.request("POST", "step", {"id": "hold", "events": [["down", "a"]]})
+
+    async def repeats() -> bool:
+        return len((await opened._outcome()).output.split()) > 2
+
+    await until(repeats)
+    times = [float(line) for line in (await opened._outcome()).output.split()]
+    assert times[1] - times[0] > 2.5
+    await opened.sandbox.request("POST", "step", {"id": "let go", "events": [["up", "a"]]})
 
 
 MAPPINGS = """

@@ -23,7 +23,12 @@ FRAMES = Path("/run/frames")
 OUTPUT = Path("/run/output")
 """Standard output of the application, outside its home, which the application may show."""
 WRITABLE = (HOME, Path("/tmp"), Path("/run"), Path("/var/tmp"), Path("/dev/shm"))
-X_SERVER = ("Xvfb", "-nolisten", "tcp", "-noreset", "-extension", "GLX", "-s", "0", "-dpms", "-fbdir", str(FRAMES))
+REPEAT_MS = 3000
+"""Time for which a key is held before it repeats. A starved desktop takes longer than the usual 660 ms for a stroke."""
+X_SERVER = (
+    *("Xvfb", "-nolisten", "tcp", "-noreset", "-extension", "GLX", "-s", "0", "-dpms"),
+    *("-ardelay", str(REPEAT_MS), "-fbdir", str(FRAMES)),
+)
 """Command of the X server, without GLX, whose renderer takes 50 MB; the screen never goes blank."""
 WINDOW_MANAGER = ("openbox", "--sm-disable")
 NOT_ACCESSIBLE = {"NO_AT_BRIDGE": "1"}
