@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from workers.env.backends.desktop.limits import ControlGroup
 
-LATE_S = 3.0
-"""Duration of a call without a higher weight: that of a reset with LibreOffice on a machine with little other work."""
-PERIOD_S = 1.0
+LATE_S = 1.0
+"""Duration of a call without a higher weight: that of a usual reset on a machine with little other work."""
+PERIOD_S = 0.5
 """The weight doubles each time."""
 DOUBLINGS = 8
 """Maximum, which gives a desktop half of a processor beside 27 busy processes of usual priority on it."""
