@@ -19,6 +19,7 @@ from aiohttp import web
 from tests import osworld_needs
 from tests.answering import answering
 from tests.integration.served_desktops import Served, served
+from tests.osworld.agent_side import STUBS, chat_answer, thought
 from tests.waiting import until
 from workers.env.backends.osworld import sidecar
 
@@ -107,10 +108,6 @@ def thirteen(kind: str, **parameters: Any) -> dict[str, Any]:
     return {"action_type": kind, "parameters": parameters}
 
 
-def thought(action: str) -> str:
-    return f"Thought: now.\nAction: {action}"
-
-
 ACTIONS: list[tuple[str, Any, list[str]]] = [
     ("computer_13", thirteen("MOVE_TO", x=300, y=200), ["motion 300 200"]),
     ("computer_13", thirteen("CLICK", button="left", x=310, y=210), ["press 1 310 210", "release 1 310 210"]),
@@ -186,11 +183,7 @@ class ScriptedModel:
         (name,) = [name for name in PLAYS if f"Do the task {name}." in prompt]
         step = sum(message["role"] == "assistant" for message in body["messages"])
         script = [*PLAYS[name][0], "finished(content='done')"]
-        message = {"role": "assistant", "content": thought(script[step])}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
-        return web.json_response(
-            {"id": "1", "object": "chat.completion", "created": 0, "model": "scripted", "choices": [choice]}
-        )
+        return chat_answer(thought(script[step]))
 
 
 async def run_program(mode: str, given: Any, folder: Path, **variables: str) -> list[dict[str, Any]]:
@@ -247,13 +240,6 @@ while Path('result.json').exists():
 env.close()
 """
 """A script as OSWorld's, with a module beside it. It accepts OSWorld's provider names only."""
-STUBS = f"""
-import sys
-sys.path.append({str(PROGRAM.parents[2])!r})
-from workers.env.backends.osworld.evaluator import import_stubs
-import_stubs.install()
-"""
-"""Imported when Python starts, as `.venv/osworld` lacks heavy packages that OSWorld imports."""
 
 
 def launched(folder: Path, leases: str) -> subprocess.Popen[bytes]:
