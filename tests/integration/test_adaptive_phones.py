@@ -12,6 +12,7 @@ from dart_streams.actions import Click
 from dart_streams.config import Config, Desktop, Env
 from dart_streams.config.tasks import Task
 from tests.environments import check_family, playing
+from workers.env import conformance
 from workers.env.backends.desktop.adaptive import FAMILIES
 from workers.env.backends.desktop.backend import DesktopBackend
 from workers.env.backends.desktop.environment import DesktopEnvironment
@@ -37,6 +38,11 @@ async def backend() -> AsyncIterator[DesktopBackend]:
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_the_oracle_solves_each_family_of_a_phone(backend, family):
     await check_family(backend, task(family))
+
+
+@pytest.mark.parametrize("family", ["switch", "discard"])
+async def test_a_phone_of_each_application_keeps_the_contract(backend, family):
+    await conformance.check(backend, task(family))
 
 
 async def check_window(environment: DesktopEnvironment) -> None:
