@@ -145,7 +145,7 @@ async def test_any_characters_are_typed(backend):
         assert (await environment._outcome()).text("note.txt") == text + before
 
 
-LATE = """
+TAKES_KEYS = """
 import time
 from Xlib import X, display
 x = display.Display()
@@ -153,6 +153,11 @@ screen = x.screen()
 shape = 0, 0, 200, 100, 0, screen.root_depth
 window = screen.root.create_window(*shape, background_pixel=screen.white_pixel, event_mask=X.KeyPressMask)
 window.map()
+"""
+"""Begin of a program whose window takes keys."""
+LATE = (
+    TAKES_KEYS
+    + """
 taken = {}
 while True:
     event = x.next_event()
@@ -168,6 +173,7 @@ while True:
             print(chr(keysym & 0xFFFFFF), end="", flush=True)
         taken[event.detail] = time.monotonic()
 """
+)
 """Handles its first key late, as without a processor. Like galculator it ignores a key again within 0.1 s.
 It reads a key's mapping when it handles the key."""
 
@@ -189,18 +195,14 @@ async def test_no_repeated_key_is_lost_to_an_application_that_is_late(opened):
     assert (await opened._outcome()).output == "aaba"
 
 
-KEYS = """
-import time
-from Xlib import X, display
-x = display.Display()
-screen = x.screen()
-shape = 0, 0, 200, 100, 0, screen.root_depth
-window = screen.root.create_window(*shape, background_pixel=screen.white_pixel, event_mask=X.KeyPressMask)
-window.map()
+KEYS = (
+    TAKES_KEYS
+    + """
 while True:
     if x.next_event().type == X.KeyPress:
         print(time.monotonic(), flush=True)
 """
+)
 
 
 async def test_a_key_repeats_only_when_it_is_held_for_longer_than_a_late_stroke(opened):
@@ -217,18 +219,15 @@ async def test_a_key_repeats_only_when_it_is_held_for_longer_than_a_late_stroke(
     await opened.sandbox.request("POST", "step", {"id": "let go", "events": [["up", "a"]]})
 
 
-MAPPINGS = """
-from Xlib import X, display
-x = display.Display()
-screen = x.screen()
-shape = 0, 0, 200, 100, 0, screen.root_depth
-window = screen.root.create_window(*shape, background_pixel=screen.white_pixel, event_mask=X.KeyPressMask)
-window.map()
+MAPPINGS = (
+    TAKES_KEYS
+    + """
 while True:
     event = x.next_event()
     if event.type in (X.KeyPress, X.MappingNotify):
         print("key" if event.type == X.KeyPress else "mapping", flush=True)
 """
+)
 
 
 async def test_a_first_key_does_not_change_the_keyboard_mapping(opened):
@@ -242,14 +241,9 @@ async def test_a_first_key_does_not_change_the_keyboard_mapping(opened):
     assert lines == ["key"] * 2 + ["key", "mapping", "key"], "only a character without a key changes it"
 
 
-SLOW = """
-import time
-from Xlib import X, display
-x = display.Display()
-screen = x.screen()
-shape = 0, 0, 200, 100, 0, screen.root_depth
-window = screen.root.create_window(*shape, background_pixel=screen.white_pixel, event_mask=X.KeyPressMask)
-window.map()
+SLOW = (
+    TAKES_KEYS
+    + """
 while x.next_event().type != X.KeyPress:
     pass
 with open("half", "w") as file:
@@ -262,6 +256,7 @@ with open("half", "w") as file:
     file.write("whole")
 x.next_event()
 """
+)
 """Draws for longer than a step waits for rest, and then finishes its file."""
 
 
