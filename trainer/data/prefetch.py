@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,6 +22,12 @@ from trainer.data.scores import Score, ScoreRequest, add_scores
 
 if TYPE_CHECKING:  # torch
     from dart_streams.policy.rendering import Renderer
+
+SIGNAL_INTERVAL_S = 0.5
+"""Interval at which a wait of the main thread lets Python's signal handlers run.
+
+Python runs them between two of its instructions. A signal just before an unbounded wait would be handled after it.
+"""
 
 log = structlog.get_logger()
 
@@ -109,6 +115,8 @@ class Prefetcher:
         self.want(group)
         with self._lock:
             future = self._ready.pop(group.group_id)
+        while not future.done():
+            wait([future], SIGNAL_INTERVAL_S)
         return future.result()
 
     def forget(self, group: CuratedGroup) -> None:

@@ -1,6 +1,8 @@
 """Groups are read ahead in order, held until they are taken, and counted while they are."""
 
 import io
+import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable
@@ -11,9 +13,10 @@ from PIL import Image
 
 from dart_streams.config import Policy
 from tests import events
+from tests.waiting import wait_until
 from topics.curated import CuratedGroup
 from topics.values import BlobRef
-from trainer.data.prefetch import GroupReader, Prefetcher
+from trainer.data.prefetch import SIGNAL_INTERVAL_S, GroupReader, Prefetcher
 from trainer.data.samples import UNUSABLE_IMAGE, ReadyGroup, Selection, TrainingSample
 
 WAIT_S = 60
@@ -34,6 +37,33 @@ def test_what_was_read_counts_until_it_is_taken_or_forgotten():
     assert prefetcher.take(events.curated_group("b")).group.group_id == "b"
     assert prefetcher.held_bytes == 0
     prefetcher.close()
+
+
+def main_waits_for_a_group() -> bool:
+    frame, codes = sys._current_frames()[threading.main_thread().ident], []
+    while frame is not None:
+        codes.append(frame.f_code)
+        frame = frame.f_back
+    return codes[0] is threading.Condition.wait.__code__ and Prefetcher.want.__code__ not in codes
+
+
+def test_a_signal_is_handled_while_the_main_thread_waits_for_a_group():
+    stop = threading.Event()
+
+    def signalled(wanted: CuratedGroup) -> ReadyGroup:
+        wait_until(main_waits_for_a_group, "the main thread's wait")
+        # Handled in this thread, the signal interrupts no wait of the main one.
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        assert stop.wait(20 * SIGNAL_INTERVAL_S), "the handler did not run during the wait"
+        return ready(wanted)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        prefetcher = Prefetcher(signalled)
+        assert prefetcher.take(events.curated_group("a")).group.group_id == "a"
+        prefetcher.close()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Store:
