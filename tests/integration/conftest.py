@@ -34,6 +34,7 @@ def desktops_of_normal_priority() -> Iterator[None]:
         patch.setattr(sandbox, "LOW_PRIORITY", ())
         patch.setattr(limits, "SHARES", 1024)
         patch.setattr(limits, "NICE", 0)
+        patch.setattr(limits, "WEIGHTS", {"cpu.shares": (1024, 2**18), "cpu.weight": (100, 10_000)})
         yield
 
 

@@ -22,8 +22,8 @@ PROCESSORS = 2
 PERIOD_US = 100_000
 NICE = 10
 """Priority as of the browsers: a slow desktop delays one episode only, unlike the policy, the broker or the trainer."""
-SHARES = 110
-"""Weight of that priority in the kernel (``sched_prio_to_weight``), where the default is 1024."""
+SHARES, USUAL_SHARES = 110, 1024
+"""Weights of that priority and of the usual one in the kernel (``sched_prio_to_weight``)."""
 WEIGHTS = {"cpu.shares": (SHARES, 2**18), "cpu.weight": (11, 10_000)}
 """Files of the weight in versions 1 and 2, with that of the priority and the highest."""
 REMOVE_S = 30.0
@@ -81,13 +81,13 @@ class ControlGroup(msgspec.Struct, frozen=True):
                     return read((folder / name).read_text())
         return None
 
-    def set_weight(self, factor: int) -> None:
+    def set_weight(self, factor: float) -> None:
         """Set the weight to ``factor`` times that of the priority."""
         for name, (weight, highest) in WEIGHTS.items():
             for folder in self.folders:
                 if (folder / name).exists():
                     with contextlib.suppress(OSError):
-                        (folder / name).write_text(str(min(factor * weight, highest)))
+                        (folder / name).write_text(str(min(round(factor * weight), highest)))
 
     async def remove(self) -> None:
         """Remove the group once its processes have ended; never raises."""
