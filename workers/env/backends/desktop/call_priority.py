@@ -69,7 +69,7 @@ class CallPriority:
         self._set_weight()
 
     def _set_weight(self) -> None:
-        self.group.set_weight(min(shared_weight(self._in_progress, processors()) * 2**self._doublings, HIGHEST))
+        self.group.set_weight(min(shared_weight(self._in_progress, count_processors()) * 2**self._doublings, HIGHEST))
 
     def _stop_doubling(self) -> None:
         self._doublings = 0
@@ -85,6 +85,6 @@ def shared_weight(calls: int, cores: int) -> float:
 
 
 @functools.cache
-def processors() -> int:
+def count_processors() -> int:
     """Return the number of this worker's processors."""
     return read_machine().cores

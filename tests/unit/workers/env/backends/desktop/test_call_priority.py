@@ -47,7 +47,7 @@ class Group:
 
 @pytest.fixture(autouse=True)
 def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_priority, "processors", lambda: CORES)
+    monkeypatch.setattr(call_priority, "count_processors", lambda: CORES)
 
 
 @pytest.fixture(params=FILES)
