@@ -20,14 +20,14 @@ PERIOD_S = 0.5
 HIGHEST = 256
 """Highest weight in that of an idle desktop: half of a processor beside 27 busy processes of usual priority on it."""
 ALLOWANCE_CPU_S = 10.0
-"""CPU time of a call with a growing weight, several times that of an application's start."""
+"""CPU time of a call with a higher weight once it is late, several times that of an application's start."""
 
 
 class CallPriority:
     """Raises the weight of a desktop's control group during calls, and restores it after them.
 
     So a desktop keeps its time limits beside busy processes of other programs, whatever their number. A call that
-    computes beyond ``ALLOWANCE_CPU_S`` keeps its part of the shared weight only.
+    computes beyond ``ALLOWANCE_CPU_S`` has the weight of an idle desktop again.
     """
 
     _in_progress: ClassVar[int] = 0
@@ -54,28 +54,28 @@ class CallPriority:
             self.calls -= 1
             if self.calls == 0 and self.group.folders:
                 CallPriority._in_progress -= 1
-                self._stop_doubling()
-                self.group.set_weight(1)
+                self._restore()
 
     def _double(self) -> None:
         cpu_s = self.group.cpu_s() or 0.0
         if self._doublings == 0:
             self._cpu_s = cpu_s
         if cpu_s - self._cpu_s > ALLOWANCE_CPU_S:
-            self._stop_doubling()
-        else:
-            self._doublings = min(self._doublings + 1, HIGHEST.bit_length())
-            self._timer = asyncio.get_running_loop().call_later(PERIOD_S, self._double)
+            self._restore()
+            return
+        self._doublings = min(self._doublings + 1, HIGHEST.bit_length())
         self._set_weight()
+        self._timer = asyncio.get_running_loop().call_later(PERIOD_S, self._double)
 
     def _set_weight(self) -> None:
         self.group.set_weight(min(shared_weight(self._in_progress, count_processors()) * 2**self._doublings, HIGHEST))
 
-    def _stop_doubling(self) -> None:
-        self._doublings = 0
+    def _restore(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._doublings = 0
+        self.group.set_weight(1)
 
 
 def shared_weight(calls: int, cores: int) -> float:

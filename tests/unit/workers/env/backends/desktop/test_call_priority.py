@@ -97,7 +97,7 @@ async def test_the_weight_of_a_late_call_stays_within_its_maximum(group):
 
 
 @by_clockwork
-async def test_a_call_that_computes_for_long_has_its_first_weight_again(group):
+async def test_a_call_that_computes_for_long_weighs_as_an_idle_desktop(group):
     group.compute(1000)
     with group.priority.during_call():
         await asyncio.sleep(LATE_S + 0.1)
@@ -106,9 +106,9 @@ async def test_a_call_that_computes_for_long_has_its_first_weight_again(group):
         assert group.weighs(4)
         group.compute(1001 + ALLOWANCE_CPU_S)
         await asyncio.sleep(PERIOD_S)
-        assert group.weighs(1)
+        assert group.weight == group.idle
         await asyncio.sleep(100)
-        assert group.weighs(1)
+        assert group.weight == group.idle
     with group.priority.during_call():
         await asyncio.sleep(LATE_S + 0.1)
         assert group.weighs(2), "the next call has an allowance again"
