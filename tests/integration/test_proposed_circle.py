@@ -1,6 +1,7 @@
 """A circle of processes that trains on proposed pages alone, which the command line proposes to the run under way."""
 
 import asyncio
+import functools
 import io
 import json
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.console import Console
 import topics
 from dart_streams.bus import dead_letters
 from dart_streams.bus.codec import find_header
-from dart_streams.config import Config
+from dart_streams.config import Bus, Config
 from dart_streams.console.launch.training_run import trained_steps
 from dart_streams.console.runs import run_folder as folder
 from dart_streams.console.runs.run_log import read_log
@@ -22,12 +23,14 @@ from tests.integration.test_circle import circle_config, session_of, until
 from tests.integration.test_proposed_pages import broken, made
 from tests.topic_reader import read_dead_letters
 from tests.waiting import wait_until
-from topics import tasks
+from topics import task_verdicts, tasks
 
 GOOD = 5
 FAULTY = ("nan", "loops")
 FAILING = ("always-1", "half", "never-1")
 CHECKS = GOOD + len(FAILING) + 3 * len(FAULTY)
+PROPOSALS = GOOD + len(FAILING) + len(FAULTY) + 1
+"""With one whose verdict needs no check."""
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -71,15 +74,18 @@ def proposal_file(tmp_path: Path) -> Path:
     return path
 
 
-def have_ended(state: RunState) -> bool:
-    """Return whether all checks have ended and the run has trained."""
+def have_ended(bus: Bus, state: RunState) -> bool:
+    """Return whether all checks have ended with a verdict, which a session does not follow, and the run has trained."""
     checks = [one for one in state.finished.values() if one.purpose == "check"]
-    return len(checks) >= CHECKS and trained_steps(state) >= 2
+    if len(checks) < CHECKS or trained_steps(state) < 2:
+        return False
+    return len(list(read_log(bus, [task_verdicts.TOPIC]))) >= PROPOSALS
 
 
 async def play(made_run: folder.RunFolder, config: Config, proposed: Path) -> None:
     """Run the circle, and propose tasks once it has topics."""
-    session = until(session_of(made_run, Console(file=io.StringIO(), width=160)), have_ended)
+    enough = functools.partial(have_ended, made_run.config().bus)
+    session = until(session_of(made_run, Console(file=io.StringIO(), width=160)), enough)
     running = asyncio.create_task(session.run())
     await asyncio.to_thread(wait_until, lambda: made_run.topics_file.exists() or running.done(), "the topics")
     state = config.run.state_dir
