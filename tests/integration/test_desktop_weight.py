@@ -17,7 +17,7 @@ PINNED = f"import os, time; os.sched_setaffinity(0, {{{PROCESSOR}}})"
 CALL_CPU_S = 1.5
 
 
-async def test_a_call_gets_half_of_a_processor_beside_a_busy_process(monkeypatch):
+async def test_a_call_has_its_part_of_a_processor_beside_a_busy_process(monkeypatch):
     monkeypatch.setattr(call_priority, "LATE_S", 600.0)  # The growing weight would help it too.
     own = DesktopBackend(config())
     desktop = await own.open(task("answer"))

@@ -36,7 +36,7 @@ class CallPriority:
     def __init__(self, group: ControlGroup) -> None:
         self.group = group
         self.calls = 0
-        self._doublings = 0
+        self._growth = 1
         self._cpu_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -58,23 +58,24 @@ class CallPriority:
 
     def _double(self) -> None:
         cpu_s = self.group.cpu_s() or 0.0
-        if self._doublings == 0:
+        if self._growth == 1:
             self._cpu_s = cpu_s
         if cpu_s - self._cpu_s > ALLOWANCE_CPU_S:
             self._restore()
             return
-        self._doublings = min(self._doublings + 1, HIGHEST.bit_length())
+        self._growth = min(2 * self._growth, HIGHEST)
         self._set_weight()
         self._timer = asyncio.get_running_loop().call_later(PERIOD_S, self._double)
 
     def _set_weight(self) -> None:
-        self.group.set_weight(min(shared_weight(self._in_progress, count_processors()) * 2**self._doublings, HIGHEST))
+        shared = shared_weight(self._in_progress, count_processors())
+        self.group.set_weight(min(shared * self._growth, HIGHEST))
 
     def _restore(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._doublings = 0
+        self._growth = 1
         self.group.set_weight(1)
 
 
