@@ -22,6 +22,8 @@ CONNECTIONS = 64
 """Maximum number of connections to a port; further ones are closed."""
 CONNECT_S = 15.0
 CONNECTION_TABLE = Path("/proc/net/tcp")
+LOOKUPS = 3
+"""Times that the table is read: a read of a long table misses a row if others change meanwhile."""
 
 
 class PortForwarder:
@@ -51,7 +53,13 @@ class PortForwarder:
             writer.close()
 
     def _is_permitted(self, writer: asyncio.StreamWriter) -> bool:
-        return not self.private or owner_of(writer.get_extra_info("peername"), read_table()) in {0, os.geteuid()}
+        if not self.private:
+            return True
+        client, server = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+        for _ in range(LOOKUPS):
+            if (owner := owner_of(client, server, CONNECTION_TABLE.read_text())) is not None:
+                return owner in {0, os.geteuid()}
+        return False
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         target = self.open_for()
@@ -82,14 +90,11 @@ async def send_in(reader: asyncio.StreamReader, tunnel: "aiohttp.ClientWebSocket
     await tunnel.close()
 
 
-def read_table() -> str:
-    """Return the kernel's table of TCP connections."""
-    return CONNECTION_TABLE.read_text()
+def owner_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int | None:
+    """Return the user of the process that holds the client's end of an IPv4 connection, None if there is none.
 
-
-def owner_of(address: tuple[str, int], table: str) -> int | None:
-    """Return the user of the process whose end of a connection has this IPv4 address and port, None if not found."""
-    packed = socket.inet_aton(address[0])[::-1].hex().upper()
-    wanted = f"{packed}:{address[1]:04X}"
+    The kernel lists an end that no process holds (its inode is 0) under user 0, whoever has opened it.
+    """
+    ends = [f"{socket.inet_aton(host)[::-1].hex().upper()}:{port:04X}" for host, port in (client, server)]
     rows = (line.split() for line in table.splitlines()[1:])
-    return next((int(row[7]) for row in rows if row[1] == wanted), None)
+    return next((int(row[7]) for row in rows if row[1:3] == ends and row[9] != "0"), None)
