@@ -2,12 +2,10 @@
 
 import asyncio
 import base64
-import json
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
-from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import aiohttp
@@ -16,9 +14,9 @@ import pytest_asyncio
 
 from tests.integration.served_desktops import Served, served
 from tests.waiting import until
-from workers.desktop_server.ports import owner_of
 from workers.env.backends.connection import StatusFault
 from workers.env.backends.osworld import browser_setup
+from workers.env.backends.osworld.browser_devtools import DevToolsClient
 from workers.env.backends.osworld.machine import Machine, run_command
 from workers.env.backends.osworld.oracles import end_program
 from workers.env.environment import EnvironmentFault
@@ -28,6 +26,10 @@ needs_vlc = pytest.mark.skipif(shutil.which("vlc") is None, reason="needs vlc: r
 needs_ffmpeg = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs ffmpeg: run `make osworld`")
 needs_chromium = pytest.mark.skipif(not Path("/usr/lib/chromium/chromium").exists(), reason="needs chromium")
 BROWSER = "google-chrome --remote-debugging-port=1337 about:blank"
+PAGE_URL = "file:///home/user/page.html"
+PAGE = b"""<title>loading</title>
+<body onload="document.title = 'loaded'" onkeydown="document.title = 'key ' + event.key">
+<img src="http://localhost:8765/late.png">"""
 SOCKET = "socat tcp-listen:9222,fork tcp:localhost:1337"
 PASSWORD = {"Authorization": f"Basic {base64.b64encode(b':password').decode()}"}
 FILM_S = 3
@@ -82,25 +84,33 @@ async def test_bytes_go_both_ways_in_parallel(machine):
     contents = [bytes([number]) * 300_000 for number in range(8)]
     async with asyncio.timeout(120):
         assert await asyncio.gather(*map(echoed, contents)) == contents
-    await machine.execute("pkill socat", shell=True)
+    await run_command(machine, end_program("socat"), "it does not end", shell=True)
 
 
 @needs_chromium
-async def test_devtools_of_the_browser_list_and_open_tabs(machine):
+async def test_pages_are_loaded_have_the_keyboard_and_speak_devtools(machine):
     await machine.launch(BROWSER, shell=True)
     await machine.launch(SOCKET, shell=True)
-    await machine.upload("/home/user/page.html", b"<title>a page</title>")
-    await browser_setup.open_tabs(machine.endpoint, ["file:///home/user/page.html"])
-    async with browser_setup.open_devtools(machine.endpoint) as client:
-        tabs = await browser_setup.list_tabs(client)
-        assert [tab.title for tab in tabs] == ["a page"]
-        version = json.loads(await client.send("GET", "/json/version"))
-    path = urlsplit(version["webSocketDebuggerUrl"]).path
-    host = f"127.0.0.1:{machine.endpoint.chromium_port}"
-    async with aiohttp.ClientSession() as session, session.ws_connect(f"http://{host}{path}") as socket:
-        await socket.send_json({"id": 1, "method": "Target.getTargets"})
-        found = (await socket.receive_json(timeout=60))["result"]["targetInfos"]
-        assert "a page" in {target["title"] for target in found}
+    await machine.launch("socat tcp-listen:8765,fork,reuseaddr system:'sleep 2'", shell=True)
+    await machine.upload("/home/user/page.html", PAGE)
+    await browser_setup.open_tabs(machine.endpoint, [PAGE_URL])
+    async with DevToolsClient(machine.endpoint) as client:
+        (tab,) = await client.list_tabs()
+    assert tab.url == PAGE_URL
+    async with aiohttp.ClientSession() as session, session.ws_connect(f"{client.url}/devtools/page/{tab.id}") as socket:
+
+        async def evaluate(expression: str) -> str:
+            call = {"id": 1, "method": "Runtime.evaluate", "params": {"expression": expression}}
+            await socket.send_json(call)
+            return (await socket.receive_json(timeout=60))["result"]["result"]["value"]
+
+        assert await evaluate("document.title") == "loaded"
+        await machine.execute(["python3", "-c", "import pyautogui; pyautogui.press('a')"])
+
+        async def pressed() -> bool:
+            return await evaluate("document.title") == "key a"
+
+        await until(pressed)
 
 
 @needs_chromium
@@ -109,8 +119,8 @@ async def test_the_browser_has_the_names_by_which_tasks_end_and_read_it(desktops
         machine.call_timeout_s = 120.0
         await machine.launch(BROWSER, shell=True)
         await machine.launch(SOCKET, shell=True)
-        async with browser_setup.open_devtools(machine.endpoint) as client:
-            await browser_setup.tabs_when_up(client)
+        async with DevToolsClient(machine.endpoint) as client:
+            await client.tabs_when_up()
 
         async def address() -> str:
             tree = ElementTree.fromstring(await machine.accessibility())
@@ -140,7 +150,7 @@ async def test_vlc_says_what_it_plays(machine):
             return ""
 
     assert "<state>stopped</state>" in await until(status)
-    await machine.execute("pkill -KILL vlc", shell=True)
+    await run_command(machine, end_program("vlc"), "it does not end", shell=True)
 
 
 async def test_with_a_token_other_users_do_not_reach_the_ports(machine):
@@ -159,16 +169,7 @@ async def test_with_a_token_other_users_do_not_reach_the_ports(machine):
         pytest.skip("needs root to be another user")
     done = await asyncio.to_thread(subprocess.run, as_stranger, capture_output=True, text=True, timeout=60)
     assert "inside" not in done.stdout
-    await machine.execute("pkill socat", shell=True)
-
-
-async def test_the_owner_of_a_connection_is_found_in_the_kernel_s_table():
-    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"
-    row = (
-        "   1: 0100007F:9C40 0100007F:A0F1 01 00000000:00000000 00:00000000 00000000  1000        0 1 1 0 20 4 0 10 -1"
-    )
-    assert owner_of(("127.0.0.1", 0x9C40), f"{head}\n{row}\n") == 1000
-    assert owner_of(("127.0.0.1", 0x9C41), f"{head}\n{row}\n") is None
+    await run_command(machine, end_program("socat"), "it does not end", shell=True)
 
 
 async def test_a_port_is_closed_once_its_lease_has_ended(desktops):

@@ -9,6 +9,7 @@ from tests.integration.served_desktops import served
 from tests.unit.workers.env.backends.osworld.parsed_tasks import parse_task, step
 from tests.waiting import until
 from workers.env.backends.osworld import browser_setup
+from workers.env.backends.osworld.browser_devtools import DevToolsClient
 from workers.env.backends.osworld.page_replay import serve_pages
 from workers.env.backends.osworld.pages import WebPages
 from workers.env.backends.osworld.placeholder_pages import make_pages
@@ -32,8 +33,8 @@ async def test_recorded_hosts_are_shown_and_no_others(tmp_path: Path):
         await browser_setup.open_tabs(machine.endpoint, [SECURE, PLAIN, UNKNOWN])
 
         async def titles() -> dict[str, str]:
-            async with browser_setup.open_devtools(machine.endpoint) as client:
-                return {tab.url: tab.title for tab in await browser_setup.list_tabs(client)}
+            async with DevToolsClient(machine.endpoint) as client:
+                return {tab.url: tab.title for tab in await client.list_tabs()}
 
         async def shown() -> bool:
             found = await titles()

@@ -16,7 +16,8 @@ from dart_streams.errors import ServiceUnavailable
 from workers.env.backends.desktop import office_profile
 from workers.env.backends.desktop.command_line import HOME
 from workers.env.backends.desktop.sandbox import vscode_folder
-from workers.env.backends.osworld import browser_setup, panel, steps, wallpaper
+from workers.env.backends.osworld import panel, steps, wallpaper
+from workers.env.backends.osworld.browser_devtools import DevToolsClient
 from workers.env.backends.osworld.environment import TaskSession
 from workers.env.backends.osworld.machine import Machine, run_command, try_command
 from workers.env.backends.osworld.mirror import Mirror
@@ -119,8 +120,8 @@ class OsworldTaskSession(TaskSession):
             if self.shared.ours:
                 await wait_idle(machine, min(FIRST_REST_S, deadline.remaining_s))
             if needs_devtools(self.task):
-                async with browser_setup.open_devtools(machine.endpoint) as client:
-                    await browser_setup.list_tabs(client)  # Without a response evaluators would score 0.
+                async with DevToolsClient(machine.endpoint) as client:
+                    await client.list_tabs()  # Without a response evaluators would score 0.
 
     async def evaluate(self, machine: Machine, deadline: Deadline) -> float:
         """Execute the steps before the evaluation, and return the score of the state after them."""
