@@ -27,7 +27,7 @@ needs_ffmpeg = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs 
 needs_chromium = pytest.mark.skipif(not Path("/usr/lib/chromium/chromium").exists(), reason="needs chromium")
 BROWSER = "google-chrome --remote-debugging-port=1337 about:blank"
 PAGE_URL = "file:///home/user/page.html"
-PAGE = b"""<title>loading</title>
+PAGE = b"""<title>loading</title><script>alert("wait")</script>
 <body onload="document.title = 'loaded'" onkeydown="document.title = 'key ' + event.key">
 <img src="http://localhost:8765/late.png">"""
 SOCKET = "socat tcp-listen:9222,fork tcp:localhost:1337"

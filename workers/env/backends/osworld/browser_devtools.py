@@ -121,7 +121,10 @@ class DevToolsClient:
 
 
 async def load(socket: aiohttp.ClientWebSocketResponse, url: str) -> None:
-    """Navigate to ``url``, and return after the load event of its document, or if there is none."""
+    """Navigate to ``url``, and return after the load event of its document, or if there is none.
+
+    Dialogs, which block a page, are dismissed as in OSWorld.
+    """
     calls: tuple[tuple[str, dict[str, Any]], ...] = (
         ("Page.enable", {}),
         ("Page.setLifecycleEventsEnabled", {"enabled": True}),
@@ -139,5 +142,8 @@ async def load(socket: aiohttp.ClientWebSocketResponse, url: str) -> None:
                 return
         elif message.get("method") == "Page.lifecycleEvent" and message["params"]["name"] == "load":
             loaded.add(message["params"]["loaderId"])
+        elif message.get("method") == "Page.javascriptDialogOpening":
+            dismissal = {"method": "Page.handleJavaScriptDialog", "params": {"accept": False}}
+            await socket.send_json({"id": len(calls), **dismissal})
         if document in loaded:
             return
