@@ -1,6 +1,7 @@
 """Leased desktops: the files of OSWorld's image with ``as_osworld``, and their weight during long calls."""
 
 import asyncio
+import contextlib
 import io
 import os
 import shutil
@@ -14,14 +15,18 @@ from aiohttp.test_utils import TestClient, TestServer
 from PIL import Image
 
 from dart_streams.background import cancel_tasks
+from dart_streams.deadline import Deadline
 from tests.integration.served_desktops import Served, served
+from tests.unit.workers.env.backends.osworld.parsed_tasks import INFEASIBLE, parse_task, step
 from tests.waiting import until
 from workers.desktop_server.server import LeaseServer
 from workers.desktop_server.slots import Slot
 from workers.env.backends.osworld import panel
 from workers.env.backends.osworld.machine import FileMissing
-from workers.env.backends.osworld.osworld_session import HOME_FILES
+from workers.env.backends.osworld.mirror import Mirror
+from workers.env.backends.osworld.osworld_session import HOME_FILES, OsworldTaskSession, TaskResources
 from workers.env.backends.osworld.settling import wait_idle
+from workers.env.backends.osworld.sidecar import EvaluatorSidecar
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 needs_terminal = pytest.mark.skipif(shutil.which("gnome-terminal") is None, reason="needs gnome-terminal")
@@ -37,6 +42,7 @@ needs_applications = pytest.mark.skipif(
 FIRST_ICON_Y, ICON_STEP = 57, 54
 TERMINAL = "import pyautogui; pyautogui.hotkey('ctrl', 'alt', 't')"
 LIST_WINDOWS = ["wmctrl", "-lx"]
+COMPUTING = "timeout 3 sh -c 'while :; do :; done'"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -51,6 +57,18 @@ async def test_only_a_lease_as_osworld_has_the_files_of_its_image(desktops):
     async with desktops.machine() as machine:
         with pytest.raises(FileMissing):
             await machine.file("/home/user/.config/vlc/vlcrc")
+
+
+async def test_the_first_screen_comes_after_the_start_of_an_application(desktops, tmp_path):
+    start = step("launch", command=f"{COMPUTING}; touch ~/started", shell=True)
+    for ours in (True, False):
+        shared = TaskResources(Mirror(tmp_path), EvaluatorSidecar(), ours)
+        session = OsworldTaskSession(parse_task(INFEASIBLE, start), shared)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(session.close)
+            machine = await stack.enter_async_context(desktops.machine())
+            await session.set_up(machine, Deadline(120.0))
+            assert not (await machine.execute(["test", "-e", "/home/user/started"]))["returncode"], f"ours: {ours}"
 
 
 @needs_applications

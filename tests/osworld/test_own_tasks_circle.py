@@ -57,11 +57,11 @@ print(made)
 
 
 def chosen() -> list[str]:
-    """Return the pages to play."""
+    """Return the pages to play; the second worker's machines replay no web pages."""
     by_app: defaultdict[str, list[str]] = defaultdict(list)
     with CHECKED.open(newline="") as file:
         for row in csv.DictReader(file):
-            if (row["untouched"], row["oracle"]) == ("0", "1"):
+            if (row["untouched"], row["oracle"], row["pages"]) == ("0", "1", ""):
                 by_app[row["task"].partition("/")[0]].append(row["task"])
     return [page for pages in by_app.values() for page in pages[:EACH]]
 

@@ -25,7 +25,7 @@ from workers.env.backends.osworld.oracles import oracle_of
 from workers.env.backends.osworld.page_replay import serve_pages
 from workers.env.backends.osworld.pages import WebPages, visits_web
 from workers.env.backends.osworld.prerequisites import Prerequisites, needs_devtools
-from workers.env.backends.osworld.settling import wait_idle
+from workers.env.backends.osworld.settling import SYSTEM_IDLE_S, wait_idle
 from workers.env.backends.osworld.setup import TaskSetup, fill_cache
 from workers.env.backends.osworld.sidecar import GRACE_S, EvaluatorSidecar, SidecarReady
 from workers.env.backends.osworld.tasks import OsworldTask, settled_score
@@ -35,6 +35,8 @@ PASSWORD = "password"
 """Password of the user of OSWorld's image, which commands of tasks contain."""
 FIRST_REST_S = 30.0
 """Time limit for applications to become idle after the last step."""
+SYSTEM_FIRST_REST_S, SYSTEM_LAST_REST_S = 60.0, 20.0
+"""Those on a whole system, before the first screen and before the evaluation: the pauses of OSWorld's runner."""
 FLUSH_S = 2.0
 """Time in which LibreOffice writes its settings after a dialog was closed."""
 MARGIN_S = 5.0
@@ -119,6 +121,8 @@ class OsworldTaskSession(TaskSession):
             await self._setup.carry_out(self.task.config, deadline)
             if self.shared.ours:
                 await wait_idle(machine, min(FIRST_REST_S, deadline.remaining_s))
+            else:
+                await wait_idle(machine, min(SYSTEM_FIRST_REST_S, deadline.remaining_s), SYSTEM_IDLE_S)
             if needs_devtools(self.task):
                 async with DevToolsClient(machine.endpoint) as client:
                     await client.list_tabs()  # Without a response evaluators would score 0.
@@ -130,6 +134,8 @@ class OsworldTaskSession(TaskSession):
         if self._setup is None or self._cache is None:
             raise EnvironmentFault(f"{self.task.page} was not set up")
         async with limit_time(deadline, f"{self.task.page}: its evaluation is not done in time"):
+            if not self.shared.ours:
+                await wait_idle(machine, min(SYSTEM_LAST_REST_S, deadline.remaining_s), SYSTEM_IDLE_S)
             await self._setup.carry_out((*self.task.evaluator.postconfig, steps.Sleep(seconds=FLUSH_S)), deadline)
             # After the steps: an effect of the last action may take as long to fill the machine.
             await run_command(machine, USABLE, "the machine cannot be evaluated", shell=True, deadline=deadline)

@@ -1,6 +1,7 @@
 """Waits until a machine is at rest: no process computes, or the screen no longer changes.
 
-The first is for desktops of ours, which run nothing but the task: on a whole system some service is always at work.
+The first is exact on desktops of ours, which run nothing but the task. On a whole system services work now and then, so
+a wait there is as long as OSWorld's own pause at most.
 """
 
 import asyncio
@@ -13,7 +14,9 @@ from workers.env.environment import EnvironmentFault
 
 POLL_INTERVAL_S = 0.05
 IDLE_S = 0.4
-"""Time without a computing process after which a machine is idle."""
+"""Time without a computing process after which a desktop of ours is idle."""
+SYSTEM_IDLE_S = 1.0
+"""That time on a whole system, where an application may wait for a service while it starts."""
 SLACK_S = 10.0
 SCRIPT = """
 import os, sys, time
@@ -43,12 +46,12 @@ while time.monotonic() < end:
 """
 
 
-async def wait_idle(machine: Machine, limit_s: float) -> bool:
-    """Wait until no process computes or waits for a disk, ``limit_s`` at most; return whether that is so.
+async def wait_idle(machine: Machine, limit_s: float, idle_s: float = IDLE_S) -> bool:
+    """Wait until for ``idle_s`` no process computes or waits for a disk; return whether that is so in ``limit_s``.
 
     Raises EnvironmentFault if the machine cannot run the check.
     """
-    command = ["/usr/bin/python3", "-c", SCRIPT, str(IDLE_S), str(max(limit_s, IDLE_S))]
+    command = ["/usr/bin/python3", "-c", SCRIPT, str(idle_s), str(max(limit_s, idle_s))]
     failure = "the machine cannot say whether it is at rest"
     return (await run_command(machine, command, failure, limit_s=limit_s + SLACK_S)).strip() == "quiet"
 
