@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -27,6 +29,8 @@ CLOSE_S = 20.0
 """Time limit for closed tabs to leave the list."""
 HOST = {"Host": "localhost"}
 """DevTools rejects the name of another host."""
+
+Socket = aiohttp.ClientWebSocketResponse
 
 
 class Tab(msgspec.Struct, frozen=True):
@@ -78,28 +82,26 @@ class DevToolsClient:
         for tab in tabs:
             await self._connection.send("GET", f"/json/close/{tab.id}")
             closed.add(tab.id)
-        await self._list_until(lambda tabs: closed.isdisjoint(tab.id for tab in tabs), CLOSE_S)
+        with contextlib.suppress(EnvironmentFault):  # A browser without a tab ends.
+            await self._list_until(lambda tabs: closed.isdisjoint(tab.id for tab in tabs), CLOSE_S)
 
     async def navigate(self, tab: Tab, url: str) -> None:
         """Load a page in a tab, and return after its load event or after ``PAGE_S``; never raises."""
-        with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
-            async with asyncio.timeout(PAGE_S), self._connect(tab) as socket:
-                await load(socket, url)
+        await self._converse(tab, PAGE_S, partial(load, url=url))
 
     async def focus(self, tab: Tab) -> None:
         """Bring a tab to the front, and give its page the keyboard; never raises."""
-        with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
-            async with asyncio.timeout(REQUEST_S), self._connect(tab) as socket:
-                await socket.send_json({"id": 0, "method": "Page.bringToFront"})
-                await socket.receive()
+        await self._converse(tab, REQUEST_S, bring_to_front)
 
-    @contextlib.asynccontextmanager
-    async def _connect(self, tab: Tab) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        async with (
-            aiohttp.ClientSession(headers=HOST) as session,
-            session.ws_connect(f"{self.url}/devtools/page/{tab.id}", max_msg_size=0) as socket,
-        ):
-            yield socket
+    async def _converse(self, tab: Tab, limit_s: float, exchange: Callable[[Socket], Awaitable[None]]) -> None:
+        """Exchange messages about a tab; one that fails or is late is left as it is."""
+        with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
+            async with (
+                asyncio.timeout(limit_s),
+                aiohttp.ClientSession(headers=HOST) as session,
+                session.ws_connect(f"{self.url}/devtools/page/{tab.id}", max_msg_size=0) as socket,
+            ):
+                await exchange(socket)
 
     async def _list_when_up(self) -> list[Tab]:
         deadline = time.monotonic() + UP_S
@@ -120,7 +122,13 @@ class DevToolsClient:
             await asyncio.sleep(POLL_INTERVAL_S)
 
 
-async def load(socket: aiohttp.ClientWebSocketResponse, url: str) -> None:
+async def bring_to_front(socket: Socket) -> None:
+    """Bring a tab to the front; return after the response."""
+    await socket.send_json({"id": 0, "method": "Page.bringToFront"})
+    await socket.receive()
+
+
+async def load(socket: Socket, url: str) -> None:
     """Navigate to ``url``, and return after the load event of its document, or if there is none.
 
     Dialogs, which block a page, are dismissed as in OSWorld.
@@ -132,18 +140,25 @@ async def load(socket: aiohttp.ClientWebSocketResponse, url: str) -> None:
     )
     for number, (method, params) in enumerate(calls):
         await socket.send_json({"id": number, "method": method, "params": params})
-    document, loaded = None, set()
+    frame = document = None
+    events: list[dict[str, Any]] = []
     async for received in socket:
         message = received.json()
         if message.get("id") == len(calls) - 1:
             result = message.get("result", {})
-            document = result.get("loaderId")
+            frame, document = result.get("frameId"), result.get("loaderId")
             if document is None or result.get("errorText"):
                 return
-        elif message.get("method") == "Page.lifecycleEvent" and message["params"]["name"] == "load":
-            loaded.add(message["params"]["loaderId"])
+        elif message.get("method") == "Page.lifecycleEvent":
+            events.append(message["params"])
         elif message.get("method") == "Page.javascriptDialogOpening":
             dismissal = {"method": "Page.handleJavaScriptDialog", "params": {"accept": False}}
             await socket.send_json({"id": len(calls), **dismissal})
-        if document in loaded:
+        if has_loaded([event for event in events if event["frameId"] == frame], document):
             return
+
+
+def has_loaded(events: Sequence[Mapping[str, Any]], document: str | None) -> bool:
+    """Return whether a frame's lifecycle events have the load of a document, or of one to which it has redirected."""
+    own = itertools.dropwhile(lambda event: event["loaderId"] != document, events)
+    return any(event["name"] == "load" for event in own)

@@ -16,14 +16,14 @@ BLANK = {"id": "blank", "type": "page", "url": "about:blank", "title": "about:bl
 URL = "https://a.example/"
 
 
-def lifecycle(document: str, name: str = "load") -> dict[str, Any]:
+def lifecycle(document: str, name: str = "load", frame: str = "main") -> dict[str, Any]:
     """Return a lifecycle event of a document."""
-    return {"method": "Page.lifecycleEvent", "params": {"loaderId": document, "name": name}}
+    return {"method": "Page.lifecycleEvent", "params": {"frameId": frame, "loaderId": document, "name": name}}
 
 
 def navigated(**result: str) -> dict[str, Any]:
     """Return the response to ``Page.navigate``."""
-    return {"id": 2, "result": result}
+    return {"id": 2, "result": {"frameId": "main", **result}}
 
 
 class Browser:
@@ -34,6 +34,8 @@ class Browser:
         self.messages: list[dict[str, Any]] = []
         """Messages after ``Page.navigate``."""
         self.hangs = False
+        self.ends = False
+        """Whether it is gone once a tab is closed."""
         self.asked: list[str] = []
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -41,10 +43,14 @@ class Browser:
         if request.path.startswith("/devtools/page/"):
             return await self.converse(request)
         self.asked.append(request.path_qs)
+        if request.path == "/json/list" and not self.listings:
+            return web.Response(status=500)
         if request.path == "/json/list":
             return web.json_response(self.listings.pop(0) if len(self.listings) > 1 else self.listings[0])
         if request.path == "/json/new":
             return web.json_response({**BLANK, "id": f"new-{len(self.asked)}"})
+        if self.ends:
+            self.listings.clear()
         return web.Response(text="Target is closing")
 
     async def converse(self, request: web.Request) -> web.WebSocketResponse:
@@ -88,11 +94,20 @@ async def test_a_closed_tab_is_awaited_until_it_is_gone(served):
     assert browser.asked.count("/json/list") == 4
 
 
+async def test_a_browser_may_end_with_its_last_tab(served):
+    browser, endpoint = served
+    browser.listings = [[BLANK]]
+    browser.ends = True
+    await browser_setup.close_tabs(endpoint, ["about:blank"])
+    assert browser.asked[-2:] == ["/json/close/blank", "/json/list"]
+
+
 @pytest.mark.parametrize(
     "messages",
     [
         [navigated(loaderId="a"), lifecycle("a")],
         [lifecycle("a"), navigated(loaderId="a")],
+        [navigated(loaderId="a"), lifecycle("a", "init"), lifecycle("b")],
         [navigated(loaderId="a", errorText="net::ERR_NAME_NOT_RESOLVED")],
         [navigated(errorText="net::ERR_ABORTED")],
         [{"id": 2, "error": {"message": "Cannot navigate to invalid URL"}}],
@@ -107,7 +122,8 @@ async def test_a_navigation_ends_with_its_load_event_or_error(served, messages):
 
 async def test_events_of_other_documents_do_not_end_a_navigation(served):
     browser, endpoint = served
-    browser.messages, browser.hangs = [lifecycle("b"), navigated(loaderId="a"), lifecycle("a", "init")], True
+    started = [lifecycle("b"), navigated(loaderId="a"), lifecycle("a", "init"), lifecycle("c", frame="inner")]
+    browser.messages, browser.hangs = started, True
     async with browser_devtools.DevToolsClient(endpoint) as client:
         tab = await client.open_tab()
         with pytest.raises(TimeoutError):
