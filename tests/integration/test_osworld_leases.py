@@ -21,7 +21,7 @@ from tests.unit.workers.env.backends.osworld.parsed_tasks import INFEASIBLE, par
 from tests.waiting import until
 from workers.desktop_server.server import LeaseServer
 from workers.desktop_server.slots import Slot
-from workers.env.backends.osworld import panel
+from workers.env.backends.osworld import osworld_session, panel
 from workers.env.backends.osworld.machine import FileMissing
 from workers.env.backends.osworld.mirror import Mirror
 from workers.env.backends.osworld.osworld_session import HOME_FILES, OsworldTaskSession, TaskResources
@@ -69,6 +69,18 @@ async def test_the_first_screen_comes_after_the_start_of_an_application(desktops
             machine = await stack.enter_async_context(desktops.machine())
             await session.set_up(machine, Deadline(120.0))
             assert not (await machine.execute(["test", "-e", "/home/user/started"]))["returncode"], f"ours: {ours}"
+
+
+async def test_a_system_that_is_never_idle_is_used_within_the_time_limit(desktops, tmp_path, monkeypatch):
+    monkeypatch.setattr(osworld_session, "REST_MARGIN_S", 50.0)
+    endless = step("launch", command="while :; do :; done", shell=True)
+    session = OsworldTaskSession(
+        parse_task(INFEASIBLE, endless), TaskResources(Mirror(tmp_path), EvaluatorSidecar(), False)
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(session.close)
+        machine = await stack.enter_async_context(desktops.machine())
+        await session.set_up(machine, Deadline(55.0))
 
 
 @needs_applications

@@ -37,6 +37,8 @@ FIRST_REST_S = 30.0
 """Time limit for applications to become idle after the last step."""
 SYSTEM_FIRST_REST_S, SYSTEM_LAST_REST_S = 60.0, 20.0
 """Those on a whole system, before the first screen and before the evaluation: the pauses of OSWorld's runner."""
+REST_MARGIN_S = 20.0
+"""Time that such a wait leaves of the reset or the evaluation."""
 FLUSH_S = 2.0
 """Time in which LibreOffice writes its settings after a dialog was closed."""
 MARGIN_S = 5.0
@@ -122,7 +124,7 @@ class OsworldTaskSession(TaskSession):
             if self.shared.ours:
                 await wait_idle(machine, min(FIRST_REST_S, deadline.remaining_s))
             else:
-                await wait_idle(machine, min(SYSTEM_FIRST_REST_S, deadline.remaining_s), SYSTEM_IDLE_S)
+                await rest_on_system(machine, SYSTEM_FIRST_REST_S, deadline)
             if needs_devtools(self.task):
                 async with DevToolsClient(machine.endpoint) as client:
                     await client.list_tabs()  # Without a response evaluators would score 0.
@@ -135,7 +137,7 @@ class OsworldTaskSession(TaskSession):
             raise EnvironmentFault(f"{self.task.page} was not set up")
         async with limit_time(deadline, f"{self.task.page}: its evaluation is not done in time"):
             if not self.shared.ours:
-                await wait_idle(machine, min(SYSTEM_LAST_REST_S, deadline.remaining_s), SYSTEM_IDLE_S)
+                await rest_on_system(machine, SYSTEM_LAST_REST_S, deadline)
             await self._setup.carry_out((*self.task.evaluator.postconfig, steps.Sleep(seconds=FLUSH_S)), deadline)
             # After the steps: an effect of the last action may take as long to fill the machine.
             await run_command(machine, USABLE, "the machine cannot be evaluated", shell=True, deadline=deadline)
@@ -192,6 +194,12 @@ async def prepare_home(machine: Machine) -> None:
     await run_command(machine, wallpaper.COMMAND, "the desktop takes no wallpaper", shell=True)
     script = panel.start_script(*await machine.screen_size())
     await run_command(machine, script, "the panel does not come up", shell=True)
+
+
+async def rest_on_system(machine: Machine, limit_s: float, deadline: Deadline) -> None:
+    """Wait until a whole system is idle, if time is left; one on which a service always works is used as it is."""
+    if (rest_s := min(limit_s, deadline.remaining_s - REST_MARGIN_S)) > 0:
+        await wait_idle(machine, rest_s, SYSTEM_IDLE_S)
 
 
 @contextlib.asynccontextmanager
